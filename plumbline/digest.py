@@ -1,0 +1,52 @@
+"""Digests of values, the same on every platform.
+
+A digest here is the SHA-256 of a defined byte string: JSON in canonical form, files as they are, and arrays
+as `dtype|shape|` followed by their values in little-endian C order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["canonical_json", "digest_array", "digest_bytes", "digest_file", "digest_json"]
+
+_CHUNK_BYTES = 1 << 20
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys, no spaces, UTF-8, and neither NaN nor infinity (`ValueError`)."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def digest_bytes(data: bytes | bytearray | memoryview) -> str:
+    """SHA-256 of `data`, in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest_json(value: Any) -> str:
+    """SHA-256 of `value` in canonical JSON."""
+    return digest_bytes(canonical_json(value))
+
+
+def digest_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, read in pieces."""
+    hasher = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def digest_array(array: NDArray[Any]) -> str:
+    """SHA-256 of an array's dtype, shape and values (little-endian, C order)."""
+    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    header = f"{array.dtype.name}|{','.join(map(str, array.shape))}|".encode()
+    hasher = hashlib.sha256(header)
+    hasher.update(little.tobytes() if little.ndim == 0 else little.data.cast("B") if little.size else b"")
+    return hasher.hexdigest()

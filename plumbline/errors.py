@@ -1,0 +1,93 @@
+"""The errors that a user can mend, and the exit code that each one leaves.
+
+PlumblineError
+├── ConfigurationError   2  wrong usage or configuration
+│   └── AccessError      2  credentials or permissions refused
+├── InconclusiveError    3  too little evidence; infrastructure failed, nothing is known of training
+│   ├── UnavailableError 3  a platform, an endpoint or an object could not be reached in time
+│   └── DiskFullError    3  no room for what has to be written
+└── InvalidInputError    4  missing, non-finite, mismatched or corrupt input
+    ├── CorruptDataError 4  bytes that do not match their digest
+    └── TrainingError    4  the training itself stopped: a NaN loss, out of memory, labels out of range
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = [
+    "AccessError",
+    "ConfigurationError",
+    "CorruptDataError",
+    "DiskFullError",
+    "ExitCode",
+    "InconclusiveError",
+    "InvalidInputError",
+    "PlumblineError",
+    "TrainingError",
+    "UnavailableError",
+]
+
+
+class ExitCode(IntEnum):
+    """What a command leaves behind, as DESIGN.md binds it."""
+
+    PASS = 0
+    DRIFT = 1
+    USAGE = 2
+    INCONCLUSIVE = 3
+    INVALID = 4
+
+
+class PlumblineError(Exception):
+    """One clear line: what is wrong, where (file, URL or platform), which key, and how to mend it."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, what: str, *, where: str = "", key: str = "", mend: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.key = key
+        self.mend = mend
+
+    def __str__(self) -> str:
+        place = ": ".join(part for part in (self.where, self.key) if part)
+        line = f"{place}: {self.what}" if place else self.what
+        return f"{line} ({self.mend})" if self.mend else line
+
+
+class ConfigurationError(PlumblineError):
+    """Wrong usage, or a configuration that cannot be meant."""
+
+
+class AccessError(ConfigurationError):
+    """Credentials or permissions were refused; trying again will not help."""
+
+
+class InconclusiveError(PlumblineError):
+    """Infrastructure failed, so nothing is known about training. Never a drift, never a pass."""
+
+    exit_code = ExitCode.INCONCLUSIVE
+
+
+class UnavailableError(InconclusiveError):
+    """A platform, endpoint or object could not be reached within its deadline."""
+
+
+class DiskFullError(InconclusiveError):
+    """There is no room for what has to be written."""
+
+
+class InvalidInputError(PlumblineError):
+    """Missing, non-finite, mismatched or corrupt input."""
+
+    exit_code = ExitCode.INVALID
+
+
+class CorruptDataError(InvalidInputError):
+    """Bytes that do not match the digest or the length they were promised with."""
+
+
+class TrainingError(InvalidInputError):
+    """The training itself could not go on; `where` says at which step and place."""

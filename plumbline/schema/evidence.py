@@ -1,0 +1,222 @@
+"""Evidence: what a run measured and hashed along the way, rung by rung.
+
+Scalars and digests stand here, in JSON. Arrays stand beside it as parts of the record:
+
+`batches.safetensors` (probe): what the model was fed, `row_ids` int64 [steps, batch] and `input_ids`,
+`attention_mask`, `token_type_ids`, `labels` integer [steps, batch, length] (labels [steps, batch] in
+classification). They say which row differs, and can be replayed.
+
+`sketches.safetensors` (probe): `sketch` float64 [num_taps, 64], row i belonging to `taps[i]`.
+
+`rows.parquet` (all parts): one line for each row that the run reads: `row_id` int64, `text` and `label` uint64,
+the first 8 bytes of the SHA-256 of the raw value.
+
+`state.safetensors` (probe): `rng/{step}` uint8, the RNG states at each step's start, to replay.
+
+`evaluation.safetensors` (probe, learn): `row_ids` int64 [rows], `predictions` int64 [rows], `logits` float32.
+
+`capture.safetensors` (experiments): the whole tensors that an experiment asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plumbline.schema.base import Model, Sha256
+from plumbline.schema.manifest import Shard
+
+__all__ = [
+    "BATCH_FIELDS",
+    "SKETCH_SIZE",
+    "Counts",
+    "DataEvidence",
+    "EnvelopeSample",
+    "EvaluationEvidence",
+    "Evidence",
+    "LearnEvidence",
+    "ModelEvidence",
+    "OptimizerGroup",
+    "Parameter",
+    "ProbeEvidence",
+    "SpeedEvidence",
+    "StepEvidence",
+    "Tap",
+    "TapStage",
+]
+
+SKETCH_SIZE = 64
+BATCH_FIELDS = ("row_ids", "input_ids", "attention_mask", "token_type_ids", "labels")
+Counts = dict[str, float]
+TapStage = Literal["forward", "gradient", "weight"]
+
+
+class DataEvidence(Model):
+    """Rungs 2: the dataset as the run found it."""
+
+    manifest_sha256: Sha256
+    tokenizer_sha256: Sha256
+    rows_sha256: Sha256
+    """Of all raw rows that the run reads, in row order."""
+    num_rows: int = Field(ge=0)
+    shards: tuple[Shard, ...]
+    """All shards of the manifest found, in the order that numbers the rows (at most 10,000 are kept)."""
+
+
+class Parameter(Model):
+    """One parameter of the model as it was built."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    sha256: Sha256
+    """Of its initial values."""
+    trainable: bool = True
+    tied_to: str = ""
+
+
+class ModelEvidence(Model):
+    """Rung 4: what was built, not what the configuration says."""
+
+    parameters: tuple[Parameter, ...]
+    modules: tuple[tuple[str, str], ...]
+    """(name, class with its settings, as in `LayerNorm(eps=1e-12)`) of every module, in the order of registration."""
+    architecture_sha256: Sha256
+    """Of parameter names, shapes and modules."""
+    weights_sha256: Sha256
+    """Of all initial values, by name."""
+
+
+class OptimizerGroup(Model):
+    """One parameter group: its hyperparameters as the optimizer holds them, and what it moves."""
+
+    settings: dict[str, bool | int | float | str | None]
+    parameters: tuple[str, ...]
+
+
+class StepEvidence(Model):
+    """Rungs 3, 5 and 7 to 9 at one step. A missing number is `None`, and is equal to nothing."""
+
+    step: int = Field(ge=0)
+    batch: dict[str, Sha256]
+    """Digest of each of `BATCH_FIELDS`."""
+    rng: dict[str, Sha256]
+    """Digest of each generator's state at the step's start: `python`, `numpy`, `torch`, `cuda:0` ..."""
+    training_mode: bool
+    logits_sha256: Sha256
+    logits_dtype: str
+    loss: float | None
+    """In fp64, over the global batch, as the loss function of the training gave it."""
+    loss_dtype: str
+    loss_reference: float | None
+    """The same loss from the same logits and labels, computed by plumbline in fp64 by the definition."""
+    gradient_norm: float | None
+    """fp64, before clipping; `None` on a step that loss scaling skipped."""
+    gradient_norm_clipped: float | None
+    gradients_sha256: Sha256 | None
+    learning_rates: tuple[float, ...]
+    """Of each group, as used in this step."""
+    weights_sha256: Sha256
+    """After the step."""
+    loss_scale: float | None = None
+
+
+class Tap(Model):
+    """One sketched tensor: a module's output, a parameter's gradient, or a parameter after the step."""
+
+    step: int = Field(ge=0)
+    stage: TapStage
+    name: str
+    kind: str
+    """The module's class, or that of the module which owns the parameter."""
+    dtype: str
+    shape: tuple[int, ...]
+    norm: float | None
+    """L2 norm in fp64."""
+    sha256: Sha256
+    leaf: bool = True
+
+
+class EnvelopeSample(Model):
+    """What rounding alone does here: the taps' relative errors after perturbing the weights by one ulp.
+
+    `errors[i]` belongs to `taps[i]`, the worst over the envelope's seeds; `None` where none was measured.
+    """
+
+    seeds: int = Field(ge=0)
+    errors: tuple[float | None, ...]
+    loss: tuple[float, ...] = ()
+    """Worst relative error of the loss, step by step."""
+    fp64_errors: tuple[float | None, ...] = ()
+    """Of this run's taps against an fp64 run of the same step on the same machine: who is off."""
+    fp64_loss: tuple[float, ...] = ()
+
+
+class EvaluationEvidence(Model):
+    """Rung 10: one pass over fixed rows, without dropout."""
+
+    step: int = Field(ge=0)
+    num_rows: int = Field(ge=0)
+    rows_sha256: Sha256
+    training_mode: bool
+    predictions_sha256: Sha256
+    logits_sha256: Sha256
+    loss: float | None
+    accuracy: float | None = Field(ge=0, le=1)
+    """Of the label, or of the hidden tokens in masked language modelling."""
+
+
+class ProbeEvidence(Model):
+    """All rungs of the probe."""
+
+    steps: tuple[StepEvidence, ...]
+    taps: tuple[Tap, ...]
+    """In the order of execution, step by step, `forward` before `gradient` before `weight`."""
+    optimizer: tuple[OptimizerGroup, ...]
+    envelope: EnvelopeSample | None = None
+    evaluation: EvaluationEvidence | None = None
+
+
+class SpeedEvidence(Model):
+    """One number per run, and what explains it. Times in seconds, medians over the steady steps."""
+
+    steps: int = Field(ge=0)
+    warmup_steps: int = Field(ge=0)
+    """Found, not assumed: the steps before the step time was steady."""
+    samples_per_second: float | None
+    tokens_per_second: float | None
+    step_seconds: float | None
+    step_seconds_quartiles: tuple[float, float] | None = None
+    breakdown: Counts = {}
+    """`data_wait`, `host_to_device`, `forward`, `backward`, `optimizer`, `communication`."""
+    mfu: float | None = None
+    """Model FLOPs utilisation against the measured GEMM rate in the precision in force."""
+    peak_memory_bytes: int | None = None
+    microbenchmarks: Counts = {}
+    """`gemm_flops`, `device_copy_bytes_per_second`, `host_copy_bytes_per_second`, `disk_read_bytes_per_second`,
+    `host_gemm_flops`, each measured before (`name`) and after (`name_after`) the part."""
+    samples: dict[str, tuple[float | None, ...]] = {}
+    """The 1 Hz sampler by name: `cpu_steal`, `load`, `cgroup_throttled`, `gpu_clock_mhz`, `gpu_throttle_reasons`,
+    `foreign_gpu_processes`, `foreign_cpu` ... Equal lengths; `None` where a value could not be read."""
+
+
+class LearnEvidence(Model):
+    """The learning curve, and where it ended."""
+
+    steps: int = Field(ge=0)
+    losses: tuple[float | None, ...]
+    evaluations: tuple[EvaluationEvidence, ...]
+    weights_sha256: Sha256
+    resumed_at: tuple[int, ...] = ()
+    """Steps at which an interrupted run went on from its checkpoint."""
+
+
+class Evidence(Model):
+    """Everything that one training left behind to be compared."""
+
+    data: DataEvidence | None = None
+    model: ModelEvidence | None = None
+    probe: ProbeEvidence | None = None
+    speed: SpeedEvidence | None = None
+    learn: LearnEvidence | None = None

@@ -1,0 +1,68 @@
+"""An Experiment: a short counterfactual rerun of the probe, with a suspect put back to the reference's value.
+
+An experiment travels as a bundle, a folder (or a prefix in a store): `experiment.json` and the safetensors files that
+its replays name. A replay imposes the reference's value at one rung; a capture keeps whole tensors that the record's
+sketches cannot hold, for a later replay elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plumbline.schema.base import Model, Name
+from plumbline.schema.manifest import Key
+from plumbline.schema.spec import Attention, Precision
+
+__all__ = ["EXPERIMENT_NAME", "Capture", "Experiment", "Replay", "Rung"]
+
+EXPERIMENT_NAME = "experiment.json"
+
+Rung = Literal[
+    "batch",  # fields: which of BATCH_FIELDS; tensors `{field}` [steps, ...] (batches.safetensors)
+    "weights",  # tensors by parameter name
+    "rng",  # tensors `rng/{step}` (state.safetensors)
+    "forward",  # modules: outputs imposed at `step`; tensors `forward/{step}/{module}`
+    "loss",  # the loss by its definition, in fp32 (fp64 for an fp64 part); no tensors
+    "gradient",  # tensors `gradient/{step}/{parameter}`, imposed after backward at `step`, before clipping
+    "clipped",  # tensors `clipped/{step}/{parameter}`, imposed after clipping, before the optimizer
+    "optimizer",  # the update by AdamW's definition with the spec's settings; no tensors
+    "schedule",  # the learning rates by the schedule's definition; no tensors
+    "evaluation",  # the evaluation by its definition: eval mode, the spec's rows, every row once; no tensors
+    "settings",  # every precision and determinism setting imposed again before every step; no tensors
+]
+
+
+class Replay(Model):
+    """Put the reference's value back at one rung."""
+
+    rung: Rung
+    fields: tuple[str, ...] = ()
+    """Batch fields, module names or parameter names; empty means all that the source holds."""
+    step: int | None = Field(default=None, ge=0)
+    """For whole tensors: the step at which they are imposed. `None`: every step."""
+    source: Key | None = None
+    """The safetensors file in the bundle."""
+
+
+class Capture(Model):
+    """Keep whole tensors of one rung at one step: `forward`, `gradient`, `clipped` or `weights`."""
+
+    rung: Rung
+    names: tuple[str, ...]
+    step: int = Field(ge=0)
+
+
+class Experiment(Model):
+    """A rerun of the probe's first `steps`, with the replays imposed."""
+
+    schema_version: Literal[1] = 1
+    experiment_id: Name
+    suspect: str = ""
+    """What is put back, in words: it goes to the report."""
+    steps: int = Field(ge=1)
+    replays: tuple[Replay, ...] = ()
+    captures: tuple[Capture, ...] = ()
+    precision: Precision | None = None
+    attention: Attention | None = None

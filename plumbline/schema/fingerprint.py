@@ -1,0 +1,65 @@
+"""The Fingerprint: what a run really ran on. Suspects come from it, never verdicts."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plumbline.schema.base import Model
+
+__all__ = ["Cpu", "Fingerprint", "Gpu", "Scalar"]
+
+Scalar = bool | int | float | str | None
+
+
+class Gpu(Model):
+    """One accelerator as its driver names it."""
+
+    name: str
+    uuid: str
+    memory_bytes: int = Field(ge=0)
+    num_sms: int | None = None
+    """Streaming multiprocessors; CUDA's own dropout masks depend on it."""
+    compute_capability: str = ""
+    pci: str = ""
+
+
+class Cpu(Model):
+    """The processor, and the instruction-set level that torch chose on it."""
+
+    model: str
+    isa: str
+    """`torch.backends.cpu.get_cpu_capability()`: DEFAULT, AVX2, AVX512 ..."""
+    num_cores: int = Field(ge=1)
+    num_threads: int = Field(ge=1)
+    """What torch computes with."""
+
+
+class Fingerprint(Model):
+    """Hardware, software and settings of one run, read on the machine itself."""
+
+    schema_version: Literal[1] = 1
+    hostname: str
+    os: str
+    python: str
+    plumbline: str
+    cpu: Cpu
+    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""
+    cuda: str = ""
+    cudnn: str = ""
+    nccl: str = ""
+    num_processes: int = Field(default=1, ge=1)
+    topology: dict[str, str] = {}
+    """NCCL's algorithm, protocol and links, or gloo's; empty for one process."""
+    packages: dict[str, str] = {}
+    """Every installed distribution and its version."""
+    numerics: dict[str, Scalar] = {}
+    """Every precision and determinism setting, as read back from torch."""
+    mantissa_bits: dict[str, int] = {}
+    """Bits of mantissa that operands keep inside an operator, measured: `linear`, `matmul`, `softmax` ..."""
+    environment: dict[str, str] = {}
+    """The variables that can change numerics or speed (CUBLAS_*, NVIDIA_*, OMP_*, NCCL_* ...); no secrets."""
+    container_image: str = ""
+    lock_sha256: str = ""

@@ -1,0 +1,104 @@
+"""The RunRecord: everything one training leaves behind, immutable, JSON with safetensors and Parquet parts.
+
+A record is a folder: its parts, and `record.json`, written last, which lists them with size and digest. A folder
+without `record.json` is partial.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AwareDatetime, Field
+
+from plumbline.digest import digest_file
+from plumbline.errors import CorruptDataError, InvalidInputError
+from plumbline.schema.base import Model, Name, Sha256, read_model
+from plumbline.schema.evidence import Evidence
+from plumbline.schema.experiment import Experiment
+from plumbline.schema.fingerprint import Fingerprint
+from plumbline.schema.manifest import DataFile
+from plumbline.schema.spec import RunSpec
+
+__all__ = ["MAX_PARTS", "MAX_RECORD_BYTES", "RECORD_NAME", "Exit", "RunRecord", "read_record", "record_parts"]
+
+RECORD_NAME = "record.json"
+MAX_RECORD_BYTES = 64 << 20
+MAX_PARTS = 64
+
+
+class Exit(Model):
+    """How the training ended."""
+
+    status: Literal["completed", "failed"]
+    code: str = ""
+    """For a failure: `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `setting` ..."""
+    message: str = ""
+    part: str = ""
+    step: int | None = None
+
+
+class RunRecord(Model):
+    """One run of one RunSpec on one platform."""
+
+    schema_version: Literal[1] = 1
+    record_id: Name
+    platform: Name
+    round_id: str = ""
+    spec_sha256: Sha256
+    spec: RunSpec
+    experiment: Experiment | None = None
+    started_at: AwareDatetime
+    finished_at: AwareDatetime
+    fingerprint: Fingerprint
+    evidence: Evidence
+    timings: dict[str, float] = {}
+    """Seconds spent: `import`, `stage`, `data_wait`, `probe`, `speed`, `learn`, `write` ..."""
+    exit: Exit
+    parts: tuple[DataFile, ...] = Field(default=(), max_length=MAX_PARTS)
+
+    @property
+    def seconds(self) -> float:
+        """From start to finish, by the worker's clock."""
+        return (self.finished_at - self.started_at).total_seconds()
+
+    @property
+    def night(self) -> datetime:
+        """When it started: what history is ordered by."""
+        return self.started_at
+
+
+def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
+    """The record in `folder`, its parts checked against their digests unless `verify` is off.
+
+    `InvalidInputError` for a partial or malformed record, `CorruptDataError` for a part of other bytes.
+    """
+    path = folder / RECORD_NAME
+    if not path.is_file():
+        why = "no such folder" if not folder.is_dir() else f"holds no {RECORD_NAME}: the record is partial"
+        raise InvalidInputError(why, where=str(folder), mend="name the folder of a finished training")
+    record = read_model(RunRecord, path, max_bytes=MAX_RECORD_BYTES)
+    if record.spec.digest != record.spec_sha256:
+        raise InvalidInputError("is not the digest of the spec in it", where=str(path), key="spec_sha256")
+    for part in record.parts if verify else ():
+        check_part(folder, part)
+    return record
+
+
+def check_part(folder: Path, part: DataFile) -> None:
+    """`CorruptDataError` unless the part in `folder` is there with its own bytes, and is no link."""
+    path = folder / part.key
+    if path.is_symlink() or not path.is_file():
+        raise CorruptDataError("is missing from the record", where=str(path))
+    if path.stat().st_size != part.size or digest_file(path) != part.sha256:
+        raise CorruptDataError("does not match the digest in its record", where=str(path))
+
+
+def record_parts(folder: Path) -> tuple[DataFile, ...]:
+    """The files of `folder` as a record lists them, by name."""
+    return tuple(
+        DataFile(key=path.relative_to(folder).as_posix(), size=path.stat().st_size, sha256=digest_file(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != RECORD_NAME
+    )

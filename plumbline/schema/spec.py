@@ -1,0 +1,198 @@
+"""The RunSpec: the frozen recipe of one training, whose digest is its identity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from plumbline.digest import canonical_json, digest_json
+from plumbline.errors import InvalidInputError
+from plumbline.schema.base import Model, Name, Sha256, read_model
+from plumbline.schema.manifest import Key, Task
+
+__all__ = [
+    "Attention",
+    "DataSpec",
+    "LearnSpec",
+    "ModelSpec",
+    "OptimizerSpec",
+    "PartName",
+    "Precision",
+    "ProbeSpec",
+    "RunSpec",
+    "ScheduleSpec",
+    "SpecFile",
+    "SpeedSpec",
+    "read_spec",
+    "write_spec",
+]
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
+Attention = Literal["eager", "sdpa"]
+PartName = Literal["probe", "speed", "learn"]
+
+
+class ModelSpec(Model):
+    """A BERT, by its architecture and by the digest of the weights it starts from."""
+
+    hidden_size: int = Field(ge=8, le=16384)
+    num_hidden_layers: int = Field(ge=1, le=200)
+    num_attention_heads: int = Field(ge=1, le=256)
+    intermediate_size: int = Field(ge=8, le=65536)
+    max_position_embeddings: int = Field(ge=8, le=65536)
+    vocab_size: int = Field(ge=5, le=2_000_000)
+    type_vocab_size: int = Field(default=2, ge=1, le=16)
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = Field(default=1e-12, gt=0, lt=1)
+    pad_token_id: int = Field(default=0, ge=0)
+    num_labels: int | None = Field(default=None, ge=2)
+    weights_key: Key
+    """The safetensors file of the initial weights, below the data URL."""
+    weights_sha256: Sha256
+
+    @model_validator(mode="after")
+    def _heads_divide_hidden_size(self) -> Self:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError("hidden_size is no multiple of num_attention_heads")
+        return self
+
+
+class DataSpec(Model):
+    """Which dataset, and how its rows become batches."""
+
+    name: Name
+    manifest_sha256: Sha256
+    sequence_length: int = Field(ge=8, le=65536)
+    mask_probability: float = Field(default=0.15, gt=0, lt=1)
+    """Share of tokens hidden in masked language modelling; unused elsewhere."""
+
+
+class OptimizerSpec(Model):
+    """AdamW, with weight decay kept off biases and LayerNorms."""
+
+    learning_rate: float = Field(default=5e-4, gt=0, lt=10)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    accumulation_steps: int = Field(default=1, ge=1, le=1024)
+    """Micro-batches that make one global batch; must divide it."""
+
+
+class ScheduleSpec(Model):
+    """Linear warm-up, then linear decay to zero over the part's own number of steps."""
+
+    kind: Literal["linear"] = "linear"
+    warmup_steps: int = Field(default=2, ge=0)
+
+
+class ProbeSpec(Model):
+    """Strict and short, with full evidence: no dropout, shipped weights, fixed batches, eager kernels."""
+
+    steps: int = Field(default=20, ge=1, le=200)
+    precision: Precision = "fp32"
+    attention: Attention = "eager"
+    tap_steps: tuple[int, ...] = (0,)
+    """Steps whose module outputs and gradients are sketched; the last step's always are."""
+    evaluation_rows: int = Field(default=64, ge=1)
+    envelope_seeds: int = Field(default=3, ge=0, le=16)
+    """How often the first tap step is repeated from weights perturbed by one unit in the last place."""
+
+
+class SpeedSpec(Model):
+    """The team's production settings; no taps, measured once warm."""
+
+    steps: int = Field(default=200, ge=10)
+    precision: Precision = "bf16"
+    attention: Attention = "sdpa"
+    compile: bool = False
+    fused_optimizer: bool = True
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+
+
+class LearnSpec(Model):
+    """Train to an evaluated accuracy at a fixed number of steps, with portable dropout."""
+
+    steps: int = Field(default=2000, ge=1)
+    precision: Precision = "fp32"
+    attention: Attention = "sdpa"
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    evaluate_every: int = Field(default=500, ge=1)
+    checkpoint_every: int = Field(default=500, ge=1)
+    evaluation_rows: int = Field(default=1024, ge=1)
+
+
+class RunSpec(Model):
+    """One training, recipe and parts. "The identical task" means an equal `digest`."""
+
+    schema_version: Literal[1] = 1
+    workload: Name
+    task: Task
+    model: ModelSpec
+    data: DataSpec
+    seed: int = Field(ge=0, lt=2**63)
+    batch_size: int = Field(ge=1, le=65536)
+    """Global: over all devices and micro-batches."""
+    optimizer: OptimizerSpec = OptimizerSpec()
+    schedule: ScheduleSpec = ScheduleSpec()
+    probe: ProbeSpec | None = None
+    speed: SpeedSpec | None = None
+    learn: LearnSpec | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON: the task's identity."""
+        return digest_json(self.to_json())
+
+    @property
+    def parts(self) -> tuple[PartName, ...]:
+        """The parts that this spec asks for, in the order they run."""
+        chosen: list[PartName] = []
+        if self.probe:
+            chosen.append("probe")
+        if self.speed:
+            chosen.append("speed")
+        if self.learn:
+            chosen.append("learn")
+        return tuple(chosen)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if not self.parts:
+            raise ValueError("no part: at least one of probe, speed and learn is needed")
+        if self.task == "sequence-classification" and self.model.num_labels is None:
+            raise ValueError("model.num_labels is missing")
+        if self.batch_size % self.optimizer.accumulation_steps:
+            raise ValueError("optimizer.accumulation_steps does not divide batch_size")
+        if self.data.sequence_length > self.model.max_position_embeddings:
+            raise ValueError("data.sequence_length is longer than model.max_position_embeddings")
+        return self
+
+
+class SpecFile(Model):
+    """A RunSpec on disk, with the digest that it claims."""
+
+    schema_version: Literal[1] = 1
+    digest: Sha256
+    spec: RunSpec
+
+
+def read_spec(path: Path) -> RunSpec:
+    """The RunSpec in `path`; `InvalidInputError` if it is malformed or its digest is not its own."""
+    file = read_model(SpecFile, path)
+    if file.spec.digest != file.digest:
+        raise InvalidInputError(
+            f"says {file.digest[:12]}, its content hashes to {file.spec.digest[:12]}",
+            where=str(path),
+            key="digest",
+            mend="write it anew with `plumbline spec`; a spec is never edited by hand",
+        )
+    return file.spec
+
+
+def write_spec(spec: RunSpec, path: Path) -> None:
+    """Write `spec` with its digest."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(canonical_json(SpecFile(digest=spec.digest, spec=spec).to_json()))

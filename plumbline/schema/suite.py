@@ -1,0 +1,202 @@
+"""The Suite: one TOML file, written by a person, that says what is trained where and what counts as drift."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from plumbline.errors import ConfigurationError
+from plumbline.schema.base import Model, Name, first_problem
+from plumbline.schema.manifest import Task
+from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
+
+__all__ = [
+    "Alert",
+    "AlertEvent",
+    "DatasetSource",
+    "Dispatch",
+    "Gates",
+    "LocalPlatform",
+    "Platform",
+    "Schedule",
+    "StoreUrl",
+    "Suite",
+    "Workload",
+    "read_suite",
+]
+
+_SCHEMES = ("file", "s3", "az", "gs")
+
+
+def _store_url(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in _SCHEMES:
+        raise ValueError(f"{url!r} is no store URL: file://, s3://, az:// or gs://")
+    if "@" in rest or "?" in rest or re.search(r"(?i)(sig|key|token|secret)=", rest):
+        raise ValueError("carries a credential; each SDK finds its own (environment, profile, identity)")
+    if not rest.strip("/"):
+        raise ValueError(f"{url!r} names no bucket, container or folder")
+    return url.rstrip("/")
+
+
+StoreUrl = Annotated[str, AfterValidator(_store_url)]
+"""`file:///folder`, `s3://bucket/prefix`, `az://account/container[/prefix]` or `gs://bucket/prefix`; no credentials.
+
+A relative `file://` URL (`file://.plumbline/central`) is held against the working folder.
+"""
+
+
+class Workload(Model):
+    """What is trained: it becomes a RunSpec once its dataset and weights are built."""
+
+    task: Task = "sequence-classification"
+    model: str
+    """tiny, mini, small, base or large; or the folder of a checkpoint in the Hugging Face format."""
+    data: Name
+    seed: int = Field(ge=0, lt=2**63)
+    batch_size: int = Field(ge=1, le=65536)
+    sequence_length: int = Field(default=128, ge=8, le=65536)
+    optimizer: OptimizerSpec = OptimizerSpec()
+    schedule: ScheduleSpec = ScheduleSpec()
+    probe: ProbeSpec | None = None
+    speed: SpeedSpec | None = None
+    learn: LearnSpec | None = None
+
+    @model_validator(mode="after")
+    def _has_a_part(self) -> Self:
+        if not (self.probe or self.speed or self.learn):
+            raise ValueError("no part: add [workloads.NAME.probe], .speed or .learn")
+        return self
+
+
+class Platform(Model):
+    """Where training runs, and the stores of its own cloud."""
+
+    work_pool: Name
+    data: StoreUrl
+    outbox: StoreUrl
+    accelerator: str = ""
+    """The device expected, `cpu` or a part of the GPU's name; empty: any."""
+    throughput_drop: float | None = Field(default=None, gt=0, lt=1)
+    """Overrides the gates' limit."""
+    start_seconds: float = Field(default=900, gt=0)
+    """Deadline from dispatch until training runs."""
+    run_seconds: float = Field(default=7200, gt=0)
+    """Deadline from then until the record is there."""
+    retries: int = Field(default=1, ge=0, le=10)
+    """How often an infrastructure failure is tried again."""
+
+
+class Gates(Model):
+    """What counts as drift."""
+
+    accuracy_margin: float = Field(default=0.02, gt=0, lt=1)
+    """Absolute."""
+    throughput_drop: float = Field(default=0.05, gt=0, lt=1)
+    """Relative to the platform's own baseline, and confirmed by an independent rerun."""
+    false_alarms_a_year: float = Field(default=1.0, gt=0)
+
+
+class Schedule(Model):
+    """When the nightly round runs."""
+
+    cron: str
+    timezone: str = "UTC"
+    grace_seconds: float = Field(default=3600, gt=0)
+    """How late a round may start before `missed` is alerted."""
+
+
+AlertEvent = Literal["drift", "invalid", "recovered", "missed"]
+
+
+class Alert(Model):
+    """Who is told of what: through a Prefect block, so that no secret stands in a suite."""
+
+    on: tuple[AlertEvent, ...] = Field(min_length=1)
+    block: str = Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+$")
+    """`BLOCK-TYPE/NAME`, as Prefect writes it."""
+    reminder_hours: float = Field(default=24 * 7, gt=0)
+
+
+class DatasetSource(Model):
+    """How `plumbline data build` makes a dataset: from the seeded grammar, or from a user's own rows."""
+
+    grammar_seed: int | None = Field(default=None, ge=0)
+    path: str | None = None
+    """A CSV, JSONL or Parquet file, or the name of a Hugging Face dataset."""
+    train_rows: int = Field(default=4096, ge=8)
+    evaluation_rows: int = Field(default=1024, ge=8)
+    rows_per_shard: int = Field(default=1024, ge=1)
+    vocab_size: int = Field(default=2048, ge=64)
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if (self.grammar_seed is None) == (self.path is None):
+            raise ValueError("give either grammar_seed or path")
+        return self
+
+
+class LocalPlatform(Model):
+    """What the local stack does for one platform beyond starting its worker; for drills and demonstrations."""
+
+    prepare: tuple[str, ...] = ()
+    """A command run once the platform's data is published; `{python}`, `{data}` and `{root}` are filled in."""
+    environment: dict[str, str] = {}
+    """Variables of that platform's worker; `{root}` is filled in."""
+
+
+class Dispatch(Model):
+    """How a round treats its platforms."""
+
+    quorum: int = Field(default=2, ge=1)
+    """Fewer platforms with a record than this make the round `inconclusive`."""
+    overlap: Literal["queue", "refuse"] = "queue"
+    """What a second round of the same suite does while one runs."""
+    experiments: int = Field(default=6, ge=0, le=50)
+    """The most counterfactual reruns for one platform in one round."""
+
+
+class Suite(Model):
+    """One suite file."""
+
+    name: Name
+    store: StoreUrl
+    reference: Name
+    workloads: dict[Name, Workload] = Field(min_length=1)
+    platforms: dict[Name, Platform] = Field(min_length=1)
+    datasets: dict[Name, DatasetSource] = {}
+    gates: Gates = Gates()
+    dispatch: Dispatch = Dispatch()
+    schedule: Schedule | None = None
+    alerts: tuple[Alert, ...] = ()
+    local: dict[Name, LocalPlatform] = {}
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        if self.reference not in self.platforms:
+            raise ValueError(f"reference names {self.reference!r}, which is no platform of this suite")
+        for name in self.local:
+            if name not in self.platforms:
+                raise ValueError(f"local.{name} is no platform of this suite")
+        return self
+
+
+def read_suite(path: Path) -> Suite:
+    """The suite in `path`; `ConfigurationError` names the file, the key and the mend."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot be read: {error.strerror}", where=str(path), mend="name a suite file"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"not TOML: {error}", where=str(path)) from error
+    try:
+        return Suite.model_validate(content)
+    except ValidationError as error:
+        key, reason = first_problem(error)
+        raise ConfigurationError(reason, where=str(path), key=key, mend="docs/SUITE.md lists every key") from error
