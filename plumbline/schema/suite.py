@@ -132,6 +132,12 @@ class DatasetSource(Model):
     evaluation_rows: int = Field(default=1024, ge=8)
     rows_per_shard: int = Field(default=1024, ge=1)
     vocab_size: int = Field(default=2048, ge=64)
+    lowercase: bool = True
+    """Whether the tokenizer trained here lower-cases its input."""
+    tokenizer: str | None = None
+    """A `tokenizer.json`, or the folder of a checkpoint that holds one, to use in place of a trained one."""
+    text_column: str = "text"
+    label_column: str = "label"
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:

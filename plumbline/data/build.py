@@ -1,0 +1,129 @@
+"""Build a dataset: rows, tokenizer, shards, manifest. The same source gives the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from plumbline.data import grammar
+from plumbline.data.hub import read_hub
+from plumbline.data.readers import Columns, read_rows
+from plumbline.data.rows import Row
+from plumbline.data.shards import store_bytes, write_shards
+from plumbline.data.tokenizer import read_tokenizer, train_tokenizer
+from plumbline.digest import canonical_json
+from plumbline.errors import InvalidInputError
+from plumbline.schema.base import read_model
+from plumbline.schema.manifest import Manifest, Task
+from plumbline.schema.suite import DatasetSource
+
+__all__ = ["MANIFEST_NAME", "build_dataset", "read_manifest"]
+
+MANIFEST_NAME = "manifest.json"
+_LEAST_ROWS = 10
+_SPLIT_SEED = 0x53504C49
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    train: list[Row]
+    evaluation: list[Row]
+    source: str
+    best_accuracy: float | None = None
+
+
+def build_dataset(source: DatasetSource, name: str, task: Task, out: Path) -> Manifest:
+    """Build the dataset `name` in the folder `out`; the manifest is written last."""
+    content = _generated(source, task) if source.grammar_seed is not None else _imported(source, task)
+    labels = {row.label for row in (*content.train, *content.evaluation) if row.label is not None}
+    if task == "sequence-classification" and len(labels) < 2:
+        mend = "classification needs two classes at least"
+        raise InvalidInputError("all rows carry the same label", where=content.source, mend=mend)
+    data, vocab_size = (
+        read_tokenizer(Path(source.tokenizer))
+        if source.tokenizer
+        else train_tokenizer([row.text for row in content.train], source.vocab_size, lowercase=source.lowercase)
+    )
+    tokenizer = store_bytes(out, "tokenizer", ".json", data)
+    train = write_shards(out, "train", content.train, 0, source.rows_per_shard)
+    evaluation = write_shards(out, "evaluation", content.evaluation, len(content.train), source.rows_per_shard)
+    manifest = Manifest(
+        name=name,
+        task=task,
+        num_labels=max(labels) + 1 if labels else None,
+        best_accuracy=content.best_accuracy,
+        source=content.source,
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        train=tuple(train),
+        evaluation=tuple(evaluation),
+    )
+    part = out / f"{MANIFEST_NAME}.part"
+    part.write_bytes(canonical_json(manifest.to_json()))
+    part.replace(out / MANIFEST_NAME)
+    return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of the dataset in `folder`."""
+    path = folder / MANIFEST_NAME
+    if not path.is_file():
+        why = f"holds no {MANIFEST_NAME}" if folder.is_dir() else "no such folder"
+        raise InvalidInputError(why, where=str(folder), mend="make the dataset with `plumbline data build` or `import`")
+    return read_model(Manifest, path)
+
+
+def _generated(source: DatasetSource, task: Task) -> _Content:
+    seed = source.grammar_seed or 0
+    rows = [*grammar.reviews(seed, 0, source.train_rows + source.evaluation_rows)]
+    labelled = task == "sequence-classification"
+    if not labelled:
+        rows = [Row(row.text, None) for row in rows]
+    return _Content(
+        train=rows[: source.train_rows],
+        evaluation=rows[source.train_rows :],
+        source=f"plumbline's review grammar, seed {seed}",
+        best_accuracy=grammar.best_accuracy() if labelled else None,
+    )
+
+
+def _imported(source: DatasetSource, task: Task) -> _Content:
+    name = source.path or ""
+    columns = Columns(source.text_column, source.label_column, labelled=task == "sequence-classification")
+    path = Path(name)
+    if path.exists() or path.suffix:
+        everything = list(read_rows(path, columns))
+        train, evaluation = _split(everything, name, source.evaluation_rows)
+        label = path.name
+    else:
+        first, second = read_hub(name, columns)
+        rows = list(first)
+        train, evaluation = (
+            (_shuffled(rows), _shuffled(list(second))) if second else _split(rows, name, source.evaluation_rows)
+        )
+        label = f"huggingface.co/datasets/{name}"
+    if len(train) + len(evaluation) < _LEAST_ROWS or not evaluation:
+        raise InvalidInputError(f"has fewer than {_LEAST_ROWS} rows", where=name)
+    return _Content(_first(train, source.train_rows), _first(evaluation, source.evaluation_rows), label)
+
+
+def _split(rows: list[Row], name: str, evaluation_rows: int) -> tuple[list[Row], list[Row]]:
+    """A fixed shuffle, for files are often sorted by label; at most a fifth of the rows evaluates."""
+    if len(rows) < _LEAST_ROWS:
+        raise InvalidInputError(f"has {len(rows)} rows, fewer than {_LEAST_ROWS}", where=name)
+    shuffled = _shuffled(rows)
+    count = min(evaluation_rows, len(rows) // 5)
+    return shuffled[count:], shuffled[:count]
+
+
+def _shuffled(rows: list[Row]) -> list[Row]:
+    keys = np.random.Philox(key=_SPLIT_SEED).random_raw(len(rows))
+    return [rows[index] for index in np.argsort(keys, kind="stable")]
+
+
+def _first(rows: Iterable[Row], count: int) -> list[Row]:
+    return list(islice(rows, count))

@@ -1,0 +1,95 @@
+"""The dataset's WordPiece tokenizer: trained on its own rows, to the same bytes on every run.
+
+`tokenizers` numbers the pieces of single characters in the order of a hash map, which is another on every run, and
+breaks ties between merges by these numbers. Here all of them are named beforehand, in order, and so nothing is left
+to chance. (The layout of the file may still change with the release of `tokenizers`: the lock file pins it.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from plumbline.errors import InvalidInputError
+
+__all__ = ["SPECIAL_TOKENS", "read_tokenizer", "train_tokenizer"]
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_MAX_CHARACTERS = 1000
+_MAX_BYTES = 64 << 20
+_PREFIX = "##"
+
+
+def train_tokenizer(texts: Sequence[str], vocab_size: int, *, lowercase: bool) -> tuple[bytes, int]:
+    """The tokenizer trained on `texts`, as the bytes of its file, and the size of its vocabulary."""
+    from tokenizers import trainers
+
+    draft = _bert_tokenizer({}, lowercase=lowercase)
+    characters, pieces = _alphabet(draft, texts)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*SPECIAL_TOKENS, *characters, *pieces],
+        initial_alphabet=characters,
+        limit_alphabet=len(characters),
+        show_progress=False,
+    )
+    draft.train_from_iterator(texts, trainer)
+    vocabulary = draft.get_vocab()
+    final = _bert_tokenizer(vocabulary, lowercase=lowercase)
+    return (final.to_str(pretty=True) + "\n").encode(), len(vocabulary)
+
+
+def _bert_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Any:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))  # noqa: S106 - a word, no password
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=_PREFIX)
+    if vocabulary:
+        tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+        )
+    return tokenizer
+
+
+def _alphabet(tokenizer: Any, texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The most frequent characters, and the pieces that stand for them inside a word, both in order."""
+    split: Callable[[str], list[tuple[str, Any]]] = tokenizer.pre_tokenizer.pre_tokenize_str
+    words = Counter(word for text in texts for word, _ in split(tokenizer.normalizer.normalize_str(text)))
+    counts: Counter[str] = Counter()
+    inner: set[str] = set()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+        inner.update(word[1:])
+    kept = sorted(counts, key=lambda character: (-counts[character], character))[:_MAX_CHARACTERS]
+    return sorted(kept), [_PREFIX + character for character in sorted(inner.intersection(kept))]
+
+
+def read_tokenizer(path: Path) -> tuple[bytes, int]:
+    """The tokenizer of a user's own checkpoint, as it is, and the size of its vocabulary."""
+    from tokenizers import Tokenizer
+
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise InvalidInputError("no such file", where=str(file), key="tokenizer", mend="name a tokenizer.json")
+    if file.stat().st_size > _MAX_BYTES:
+        raise InvalidInputError(f"more than {_MAX_BYTES >> 20} MiB", where=str(file), key="tokenizer")
+    data = file.read_bytes()
+    try:
+        content = json.loads(data)
+        vocabulary = Tokenizer.from_str(data.decode()).get_vocab(with_added_tokens=True)
+    except Exception as error:  # tokenizers raises bare Exception for whatever it cannot read
+        raise InvalidInputError(
+            "is no tokenizer of the tokenizers library", where=str(file), key="tokenizer"
+        ) from error
+    if not isinstance(content, dict) or not vocabulary:
+        raise InvalidInputError("holds no vocabulary", where=str(file), key="tokenizer")
+    return data, max(vocabulary.values()) + 1
