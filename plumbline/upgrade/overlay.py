@@ -1,0 +1,81 @@
+"""Overlays: one package of the candidate lock, laid over the current environment without touching it.
+
+Each changed package is installed once, alone, into a folder of its own; a training with some of the changes is the
+current interpreter with those folders first on `PYTHONPATH`. So a trial of the bisection costs one short training and
+no environment, and what the user's environment holds stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import distributions
+from pathlib import Path
+
+from plumbline.errors import ConfigurationError, UnavailableError
+from plumbline.upgrade.locks import Change
+
+__all__ = ["Overlays", "check_environment"]
+
+_INSTALL_SECONDS = 1800
+
+
+class Overlays:
+    """The folders of the changed packages, below `root`; kept, so that a second gate installs nothing."""
+
+    def __init__(self, root: Path, *, pip_arguments: Sequence[str] = ()) -> None:
+        self._root = root
+        self._pip_arguments = tuple(pip_arguments)
+
+    def add(self, change: Change) -> Path:
+        """Install the candidate's version of one package; the folder that holds it."""
+        if change.candidate is None:
+            raise ConfigurationError(
+                "is dropped by the candidate, which an overlay cannot show", where=change.package,
+                mend="bisect what is changed or added; a package that goes needs an environment of its own",
+            )  # fmt: skip
+        folder = self._root / f"{change.package}-{change.candidate}"
+        if folder.is_dir():
+            return folder
+        partial = folder.with_name(folder.name + ".part")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        self._install(f"{change.package}=={change.candidate}", partial)
+        partial.rename(folder)
+        return folder
+
+    def _install(self, requirement: str, target: Path) -> None:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += [*self._pip_arguments, "--target", str(target), requirement]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_INSTALL_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            shutil.rmtree(target, ignore_errors=True)
+            raise UnavailableError(f"not installed within {_INSTALL_SECONDS} s", where=requirement) from error
+        if done.returncode:
+            shutil.rmtree(target, ignore_errors=True)
+            last = (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
+            raise UnavailableError(f"cannot be installed: {last[:300]}", where=requirement)
+
+    def environment(self, changes: Sequence[Change]) -> dict[str, str]:
+        """The variables of a training with these changes, and only these, applied."""
+        folders = [str(self.add(change)) for change in changes]
+        inherited = os.environ.get("PYTHONPATH")
+        path = os.pathsep.join([*folders, *([inherited] if inherited else [])])
+        return {"PYTHONPATH": path} if path else {}
+
+
+def check_environment(lock: Mapping[str, str], changes: Sequence[Change], *, where: str) -> None:
+    """`ConfigurationError` unless this interpreter holds the current lock's version of every package that changes."""
+    installed = {found.metadata["Name"].lower().replace("_", "-"): found.version for found in distributions()}
+    for change in changes:
+        expected, found = lock.get(change.package), installed.get(change.package)
+        if expected is not None and (found or "").split("+")[0] != expected.split("+")[0]:
+            raise ConfigurationError(
+                f"pins {change.package} {expected}, this environment holds {found or 'none'}",
+                where=where,
+                mend="install the current lock first; the upgrade is held against it",
+            )
