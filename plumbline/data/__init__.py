@@ -1,5 +1,17 @@
 """Datasets: generated or imported, built to the same bytes every time, and published to every platform's store."""
 
 from plumbline.data.build import MANIFEST_NAME, build_dataset, read_manifest
+from plumbline.data.publish import Published, publish, publish_weights, weights_key
+from plumbline.data.spec import architecture, make_spec
 
-__all__ = ["MANIFEST_NAME", "build_dataset", "read_manifest"]
+__all__ = [
+    "MANIFEST_NAME",
+    "Published",
+    "architecture",
+    "build_dataset",
+    "make_spec",
+    "publish",
+    "publish_weights",
+    "read_manifest",
+    "weights_key",
+]

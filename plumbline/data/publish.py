@@ -1,0 +1,137 @@
+"""Publish a built dataset, and initial weights, to one platform's store.
+
+Files lie under keys that name their content and are never replaced; the manifest is swapped last. So a reader sees
+the old dataset or the new one, whole, and an interrupted push is simply pushed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from plumbline.data.build import MANIFEST_NAME, read_manifest
+from plumbline.digest import canonical_json, digest_bytes, digest_file
+from plumbline.errors import ConfigurationError, CorruptDataError, InvalidInputError
+from plumbline.schema.base import read_model
+from plumbline.schema.manifest import DataFile, Manifest
+from plumbline.stores import ObjectMissingError, PreconditionFailedError, Store, ensure_object
+from plumbline.stores.writing import read_object
+
+__all__ = ["Progress", "Published", "publish", "publish_weights", "weights_key"]
+
+Progress = Callable[[int, int, str], None]
+"""Called after each file with the number done, the number of all, and its key."""
+
+_CONNECTIONS = 4
+_MAX_MANIFEST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What one push did."""
+
+    manifest_sha256: str
+    written: int
+    skipped: int
+    bytes_written: int
+    replaced: str | None
+    """Digest of the manifest that stood there before, if it was another; empty for one that could not be read."""
+
+
+def publish(folder: Path, store: Store, name: str = "", progress: Progress | None = None) -> Published:
+    """Send the dataset in `folder` to `store`: what is there is skipped, what is written is read back."""
+    manifest = read_manifest(folder)
+    if name and name != manifest.name:
+        why = f"holds the dataset {manifest.name!r}, not {name!r}"
+        raise ConfigurationError(why, where=str(folder), mend="build it under that name")
+    _check_folder(folder, manifest)
+    current, etag = _current(store, manifest.name)
+    listed = {file.key: file for file in current.files} if current else {}
+    written = 0
+    bytes_written = 0
+    with ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="publish") as pool:
+        pending = {
+            pool.submit(_send, store, folder, manifest.name, file, listed.get(file.key)): file
+            for file in manifest.files
+        }
+        try:
+            for done, future in enumerate(as_completed(pending), start=1):
+                file = pending[future]
+                if future.result():
+                    written += 1
+                    bytes_written += file.size
+                if progress:
+                    progress(done, len(pending), file.key)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    data = canonical_json(manifest.to_json())
+    same = current is not None and current.digest == manifest.digest
+    if not same:
+        _swap(store, f"{manifest.name}/{MANIFEST_NAME}", data, etag)
+    replaced = None if same or etag is None else current.digest if current else ""
+    return Published(manifest.digest, written, len(pending) - written, bytes_written, replaced)
+
+
+def _check_folder(folder: Path, manifest: Manifest) -> None:
+    """A wrong byte must not get a content's key in a store that never replaces anything."""
+    for file in manifest.files:
+        path = folder / file.key
+        if not path.is_file() or path.stat().st_size != file.size or digest_file(path) != file.sha256:
+            raise CorruptDataError("is not what the manifest says", where=str(path), mend="build the dataset again")
+
+
+def _send(store: Store, folder: Path, name: str, file: DataFile, listed: DataFile | None) -> bool:
+    """Whether the file had to be written."""
+    key = f"{name}/{file.key}"
+    if listed is not None and listed.sha256 == file.sha256:
+        # It was read back when the manifest that lists it was published.
+        try:
+            size = store.stat(key).size
+        except ObjectMissingError:
+            size = None
+        if size == file.size:
+            return False
+    return ensure_object(store, key, folder / file.key, sha256=file.sha256)
+
+
+def _current(store: Store, name: str) -> tuple[Manifest | None, str | None]:
+    """The manifest in force and its etag; one that cannot be read is replaced like any other."""
+    try:
+        data, info = read_object(store, f"{name}/{MANIFEST_NAME}", max_bytes=_MAX_MANIFEST_BYTES)
+    except ObjectMissingError:
+        return None, None
+    try:
+        return read_model(Manifest, data, where=store.url), info.etag
+    except InvalidInputError:
+        return None, info.etag
+
+
+def _swap(store: Store, key: str, data: bytes, etag: str | None) -> None:
+    try:
+        store.swap(key, data, if_match=etag)
+    except PreconditionFailedError as error:
+        why = "another manifest was published at the same time"
+        raise InvalidInputError(why, where=store.url, key=key, mend="push again once the other push is done") from error
+    if digest_bytes(read_object(store, key, max_bytes=_MAX_MANIFEST_BYTES)[0]) != digest_bytes(data):
+        raise CorruptDataError("reads back as other bytes than were written", where=store.url, key=key)
+
+
+def weights_key(sha256: str) -> str:
+    """Where initial weights lie below a data URL."""
+    return f"weights/{sha256}.safetensors"
+
+
+def publish_weights(path: Path, store: Store, sha256: str) -> bool:
+    """Send initial weights to `store`: whether they had to be written."""
+    if digest_file(path) != sha256:
+        raise CorruptDataError("does not match its digest", where=str(path))
+    key = weights_key(sha256)
+    try:
+        if store.stat(key).size == path.stat().st_size:
+            return False
+    except ObjectMissingError:
+        pass
+    return ensure_object(store, key, path, sha256=sha256)
