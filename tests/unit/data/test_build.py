@@ -1,0 +1,119 @@
+"""A dataset is the same bytes on every build, and its manifest tells the truth about them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer
+
+from plumbline.data import build_dataset, read_manifest
+from plumbline.data.tokenizer import train_tokenizer
+from plumbline.digest import digest_file
+from plumbline.errors import InvalidInputError
+from plumbline.schema.suite import DatasetSource
+
+BUILD = """
+import sys
+from pathlib import Path
+from plumbline.data import build_dataset
+from plumbline.schema.suite import DatasetSource
+source = DatasetSource(grammar_seed=7, train_rows=200, evaluation_rows=40, rows_per_shard=64, vocab_size=400)
+print(build_dataset(source, "reviews", "sequence-classification", Path(sys.argv[1])).digest)
+"""
+
+
+def test_another_process_with_another_hash_seed_builds_the_same_bytes(built, tmp_path):
+    folder, manifest = built
+    environment = {**os.environ, "PYTHONHASHSEED": "12345", "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == manifest.digest
+    for file in manifest.files:
+        assert (tmp_path / file.key).read_bytes() == (folder / file.key).read_bytes()
+
+
+def test_the_manifest_is_true_and_the_keys_name_the_content(built):
+    folder, manifest = built
+    assert read_manifest(folder) == manifest
+    assert [shard.num_rows for shard in manifest.train] == [64, 64, 64, 8]
+    assert sum(shard.num_rows for shard in manifest.evaluation) == 40
+    for file in manifest.files:
+        assert digest_file(folder / file.key) == file.sha256
+        assert (folder / file.key).stat().st_size == file.size
+        assert file.sha256[:12] in file.key
+    on_disk = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert on_disk == {file.key for file in manifest.files} | {"manifest.json"}
+
+
+def test_rows_are_numbered_through_both_splits_and_nothing_of_the_machine_gets_in(built):
+    folder, manifest = built
+    ids = []
+    for shard in manifest.shards:
+        with pq.ParquetFile(folder / shard.key) as file:
+            assert file.schema_arrow.names == ["id", "text", "label"]
+            assert file.metadata.metadata is None
+            ids += file.read().column("id").to_pylist()
+    assert ids == list(range(240))
+
+
+def test_the_tokenizer_is_a_lower_casing_bert_one(built):
+    folder, manifest = built
+    tokenizer = Tokenizer.from_file(str(folder / manifest.tokenizer.key))
+    assert tokenizer.get_vocab_size() == manifest.vocab_size
+    one, two = tokenizer.encode("The Battery is GREAT."), tokenizer.encode("the battery is great.")
+    assert one.ids == two.ids
+    assert one.tokens[0] == "[CLS]"
+    assert one.tokens[-1] == "[SEP]"
+    pair = tokenizer.encode("good", "bad")
+    assert pair.type_ids[0] == 0
+    assert pair.type_ids[-1] == 1
+    assert [tokenizer.token_to_id(token) for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")] == [0, 1, 2, 3, 4]
+    assert "[UNK]" not in one.tokens
+    assert tokenizer.decode(one.ids) == "the battery is great."
+
+
+def test_a_cased_tokenizer_differs():
+    texts = ["Great battery", "great battery", "GREAT battery"] * 5
+    data, _ = train_tokenizer(texts, 64, lowercase=False)
+    tokenizer = Tokenizer.from_str(data.decode())
+    assert tokenizer.encode("Great").ids != tokenizer.encode("great").ids
+
+
+def test_tokenizer_training_is_deterministic_over_many_scripts_in_one_process():
+    texts = [f"слово{i} word{i} 言葉 naïve {chr(0x4E00 + i)}" for i in range(300)]
+    assert len({train_tokenizer(texts, 700, lowercase=True) for _ in range(5)}) == 1
+
+
+def test_a_tokenizer_of_ones_own_is_kept_byte_by_byte(built, tmp_path):
+    folder, manifest = built
+    own = folder / manifest.tokenizer.key
+    source = DatasetSource(grammar_seed=1, train_rows=20, evaluation_rows=8, tokenizer=str(own))
+    other = build_dataset(source, "mine", "masked-lm", tmp_path)
+    assert other.tokenizer.sha256 == manifest.tokenizer.sha256
+    assert other.vocab_size == manifest.vocab_size
+    assert other.num_labels is None
+    assert pq.read_schema(tmp_path / other.train[0].key).names == ["id", "text"]
+    broken = tmp_path / "tokenizer.json"
+    broken.write_text(json.dumps({"model": "none"}))
+    with pytest.raises(InvalidInputError, match=r"tokenizer\.json: tokenizer: is no tokenizer of the tokenizers library"):
+        build_dataset(source.replace(tokenizer=str(broken)), "mine", "masked-lm", tmp_path)
+
+
+def test_best_accuracy_stands_only_where_it_is_known(built, tmp_path):
+    assert built[1].best_accuracy == pytest.approx(0.9228, abs=1e-4)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\n" + "".join(f"row {i},{i % 2}\n" for i in range(20)))
+    assert (
+        build_dataset(DatasetSource(path=str(rows)), "mine", "sequence-classification", tmp_path).best_accuracy is None
+    )

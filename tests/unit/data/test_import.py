@@ -1,0 +1,149 @@
+"""A user's own rows: what is right comes in whole, and what is wrong is one line with file, row and column."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from plumbline.data import build_dataset
+from plumbline.data.readers import Columns, read_rows
+from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.schema.suite import DatasetSource
+
+COLUMNS = Columns("text", "label", labelled=True)
+GOOD_ROWS = [(f"this is row number {i}, with a comma and “quotes”", i % 3) for i in range(50)]
+
+
+def write(path, rows, names=("text", "label")):
+    if path.suffix == ".csv":
+        quoted = "".join(f'"{text}",{label}\n' for text, label in rows)
+        path.write_text(f"{names[0]},{names[1]}\n{quoted}", encoding="utf-8")
+    elif path.suffix == ".jsonl":
+        path.write_text(
+            "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows), encoding="utf-8"
+        )
+    else:
+        pq.write_table(pa.table({names[0]: [row[0] for row in rows], names[1]: [row[1] for row in rows]}), path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_all_rows_of_a_good_file_come_in_whole_and_in_order(tmp_path, suffix):
+    path = write(tmp_path / f"rows{suffix}", GOOD_ROWS)
+    assert [tuple(row) for row in read_rows(path, COLUMNS)] == GOOD_ROWS
+
+
+def test_the_three_formats_give_the_same_dataset(tmp_path):
+    digests = set()
+    for suffix in (".csv", ".jsonl", ".parquet"):
+        path = write(tmp_path / f"rows{suffix}", GOOD_ROWS, names=("body", "stars"))
+        source = DatasetSource(path=str(path), text_column="body", label_column="stars", vocab_size=100)
+        manifest = build_dataset(source, "mine", "sequence-classification", tmp_path / suffix)
+        digests.add(tuple(file.sha256 for file in manifest.files))
+        assert manifest.num_labels == 3
+        assert sum(shard.num_rows for shard in manifest.train) == 40
+        assert sum(shard.num_rows for shard in manifest.evaluation) == 10
+    assert len(digests) == 1
+
+
+def test_a_file_sorted_by_label_is_shuffled_before_it_is_split(tmp_path):
+    path = write(tmp_path / "rows.csv", [(f"row {i}", int(i >= 50)) for i in range(100)])
+    out = tmp_path / "out"
+    manifest = build_dataset(DatasetSource(path=str(path)), "mine", "sequence-classification", out)
+    labels = pq.read_table(out / manifest.evaluation[0].key).column("label").to_pylist()
+    assert 4 <= sum(labels) <= 16
+
+
+BAD = [
+    ("csv", "text,label\na,0\n,1\n", "line 3: text: the text is missing"),
+    ("csv", "text,label\na,0\n   ,1\n", "line 3: text: the text is only white space"),
+    ("csv", "text,label\na,good\n", "line 2: label: the label 'good' is no whole number"),
+    ("csv", "text,label\na,nan\n", "line 2: label: the label 'nan' is no whole number"),
+    ("csv", "text,label\na,0\nb\n", "line 3: label: the label is missing"),
+    ("csv", "text,label\na,-1\n", "line 2: label: the label -1 is not between 0 and 9999"),
+    ("csv", "text,label\na,b,0\n", "line 2: has more fields than the header"),
+    ("csv", 'text,label\n"a,0\n', "not CSV in UTF-8"),
+    ("csv", "body,label\na,0\n", "text: there is no such column (found: body, label)"),
+    ("csv", "", "the file is empty"),
+    ("jsonl", '{"text": "a", "label": 0}\n{"text": "a", "label": 0.5}\n', "line 2: label: the label '0.5' is no whole"),
+    ("jsonl", '{"text": "a", "label": NaN}\n', "line 1: label: the label is NaN"),
+    ("jsonl", '{"text": "a", "label": true}\n', "line 1: label: the label 'True' is no whole number"),
+    ("jsonl", '{"text": 3, "label": 0}\n', "line 1: text: the text is a int, not a string"),
+    ("jsonl", '{"text": "\\ud800", "label": 0}\n', "line 1: text: the text is not valid Unicode"),
+    ("jsonl", '{"text": "a", "label": 0}\n\nnope\n', "line 3: not JSON"),
+    ("jsonl", "[1, 2]\n", "line 1: is no JSON object"),
+    ("jsonl", json.dumps({"text": "x" * 100_001, "label": 0}), "line 1: text: the text has 100,001 characters"),
+    ("parquet", "these bytes are no Parquet", "not Parquet"),
+]
+
+
+@pytest.mark.parametrize(("kind", "content", "message"), BAD)
+def test_a_bad_row_is_named_by_file_row_and_column(tmp_path, kind, content, message):
+    path = tmp_path / f"rows.{kind}"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InvalidInputError) as caught:
+        list(read_rows(path, COLUMNS))
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_nan_and_null_of_a_parquet_file_are_missing_labels_and_whole_floats_are_not(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"], "label": [1.0, float("nan")]}), path)
+    with pytest.raises(InvalidInputError, match="row 2: label: the label is NaN"):
+        list(read_rows(path, COLUMNS))
+    pq.write_table(pa.table({"text": ["a", "b"], "label": pa.array([1, None])}), path)
+    with pytest.raises(InvalidInputError, match="row 2: label: the label is missing"):
+        list(read_rows(path, COLUMNS))
+
+
+def test_labels_are_not_asked_for_in_language_modelling(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("text\n" + "".join(f"line {i} of text\n" for i in range(20)))
+    manifest = build_dataset(DatasetSource(path=str(path)), "lines", "masked-lm", tmp_path / "out")
+    assert manifest.num_labels is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [([("a row", 0)] * 9, "has 9 rows, fewer than 10"), ([("a row", 1)] * 20, "all rows carry the same label")],
+)
+def test_too_little_to_train_on_is_refused(tmp_path, rows, message):
+    path = write(tmp_path / "rows.csv", rows)
+    with pytest.raises(InvalidInputError, match=message):
+        build_dataset(DatasetSource(path=str(path)), "mine", "sequence-classification", tmp_path / "out")
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(("name", "message"), [("rows.xlsx", "of no kind that can be"), ("rows.csv", "no such file")])
+def test_a_path_that_cannot_be_read_is_a_wrong_configuration(tmp_path, name, message):
+    with pytest.raises(ConfigurationError, match=message):
+        build_dataset(DatasetSource(path=str(tmp_path / name)), "mine", "sequence-classification", tmp_path / "out")
+
+
+OFFLINE = """
+import os, sys
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HOME"] = sys.argv[1]
+from pathlib import Path
+from plumbline.cli.main import main
+sys.exit(main(["data", "import", "stanfordnlp/imdb", "--name", "imdb", "--out", sys.argv[1]]))
+"""
+
+
+def test_a_hub_name_without_network_is_one_clear_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 3
+    lines = [line for line in done.stderr.splitlines() if line.startswith("plumbline:")]
+    assert len(lines) == 1
+    assert "stanfordnlp/imdb" in lines[0]
+    assert "export it to CSV, JSONL or Parquet" in lines[0]
+    assert "Traceback" not in done.stderr
