@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from plumbline.data import grammar
 from plumbline.data.hub import read_hub
@@ -16,8 +17,8 @@ from plumbline.data.rows import Row
 from plumbline.data.shards import store_bytes, write_shards
 from plumbline.data.tokenizer import read_tokenizer, train_tokenizer
 from plumbline.digest import canonical_json
-from plumbline.errors import InvalidInputError
-from plumbline.schema.base import read_model
+from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.schema.base import Name, read_model
 from plumbline.schema.manifest import Manifest, Task
 from plumbline.schema.suite import DatasetSource
 
@@ -38,6 +39,11 @@ class _Content:
 
 def build_dataset(source: DatasetSource, name: str, task: Task, out: Path) -> Manifest:
     """Build the dataset `name` in the folder `out`; the manifest is written last."""
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError as error:
+        mend = "lower-case letters, digits, dots, dashes and underscores, 63 at most"
+        raise ConfigurationError(f"{name[:80]!r} cannot name a dataset", where=str(out), mend=mend) from error
     content = _generated(source, task) if source.grammar_seed is not None else _imported(source, task)
     labels = {row.label for row in (*content.train, *content.evaluation) if row.label is not None}
     if task == "sequence-classification" and len(labels) < 2:

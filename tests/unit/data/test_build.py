@@ -106,7 +106,9 @@ def test_a_tokenizer_of_ones_own_is_kept_byte_by_byte(built, tmp_path):
     assert pq.read_schema(tmp_path / other.train[0].key).names == ["id", "text"]
     broken = tmp_path / "tokenizer.json"
     broken.write_text(json.dumps({"model": "none"}))
-    with pytest.raises(InvalidInputError, match=r"tokenizer\.json: tokenizer: is no tokenizer of the tokenizers library"):
+    with pytest.raises(
+        InvalidInputError, match=r"tokenizer\.json: tokenizer: is no tokenizer of the tokenizers library"
+    ):
         build_dataset(source.replace(tokenizer=str(broken)), "mine", "masked-lm", tmp_path)
 
 

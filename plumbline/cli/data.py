@@ -1,0 +1,216 @@
+"""`plumbline data build/import/push/verify`: make, publish and check a dataset on each cloud's store."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from plumbline.data import build_dataset, publish
+from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.schema.manifest import Manifest, Task
+from plumbline.schema.suite import DatasetSource, Suite, read_suite
+from plumbline.staging.cache import Cache
+from plumbline.staging.verify import verify_dataset
+from plumbline.stores import open_store
+
+__all__ = ["dataset_task", "register"]
+
+_ALL = 1 << 40
+
+
+def register(subparsers: Any) -> None:
+    """Add `data` and its own commands."""
+    parser = subparsers.add_parser("data", help="make, publish and check a dataset", description=__doc__)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, add, run in (
+        ("build", _add_build, _build),
+        ("import", _add_import, _import),
+        ("push", _add_push, _push),
+        ("verify", _add_verify, _verify),
+    ):
+        command = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
+        add(command)
+        command.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+        command.set_defaults(run=run)
+
+
+def _add_build(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("suite", type=Path, help="the suite whose [datasets] are built")
+    parser.add_argument("names", nargs="*", metavar="DATASET", help="only these")
+    parser.add_argument("--out", type=Path, required=True, help="each dataset goes into its own folder below this one")
+
+
+def _add_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", help="a CSV, JSONL or Parquet file, or a Hugging Face dataset: NAME or NAME:CONFIG")
+    parser.add_argument("--name", required=True, help="what suites call it")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the dataset")
+    parser.add_argument("--task", choices=("sequence-classification", "masked-lm"), default="sequence-classification")
+    parser.add_argument("--text-column", default="text")
+    parser.add_argument("--label-column", default="label")
+    parser.add_argument("--train-rows", type=int, default=_ALL, help="at most so many (default: all)")
+    parser.add_argument("--evaluation-rows", type=int, default=1024, help="at most so many (default: %(default)s)")
+    parser.add_argument("--rows-per-shard", type=int, default=8192, help="default: %(default)s")
+    parser.add_argument("--vocab-size", type=int, default=8192, help="of the tokenizer trained (default: %(default)s)")
+    parser.add_argument("--tokenizer", help="a tokenizer.json or a checkpoint's folder, in place of a trained one")
+    parser.add_argument("--cased", action="store_true", help="train a tokenizer that keeps capitals apart")
+
+
+def _add_where(parser: argparse.ArgumentParser, option: str) -> None:
+    parser.add_argument(option, action="append", default=[], metavar="URL", help="a data URL; may be repeated")
+    parser.add_argument("--suite", type=Path, help="the data URLs of all platforms of this suite")
+    parser.add_argument("--platform", action="append", default=[], help="with --suite: only this one; may be repeated")
+
+
+def _add_push(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, help="the folder of a built dataset")
+    _add_where(parser, "--to")
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="the dataset's name")
+    _add_where(parser, "--at")
+    parser.add_argument("--cache", type=Path, help="check a local cache in place of a store; what is wrong is removed")
+
+
+def _build(args: argparse.Namespace) -> int:
+    """Build a suite's datasets."""
+    suite = read_suite(args.suite)
+    unknown = [name for name in args.names if name not in suite.datasets]
+    if unknown or not suite.datasets:
+        what = f"there is no dataset {unknown[0]!r}" if unknown else "there is no dataset to build"
+        raise ConfigurationError(what, where=str(args.suite), key="datasets", mend="add [datasets.NAME]")
+    built = {
+        name: build_dataset(suite.datasets[name], name, dataset_task(suite, name), args.out / name)
+        for name in args.names or suite.datasets
+    }
+    return _tell(args, {name: _summary(manifest, args.out / name) for name, manifest in built.items()})
+
+
+def dataset_task(suite: Suite, name: str) -> Task:
+    """What the suite trains on this dataset: with labels, if any workload needs them."""
+    tasks = {workload.task for workload in suite.workloads.values() if workload.data == name}
+    return "masked-lm" if tasks == {"masked-lm"} else "sequence-classification"
+
+
+def _import(args: argparse.Namespace) -> int:
+    """Make a dataset of your own rows."""
+    source = DatasetSource(
+        path=args.source,
+        train_rows=_at_least("--train-rows", args.train_rows, 8),
+        evaluation_rows=_at_least("--evaluation-rows", args.evaluation_rows, 8),
+        rows_per_shard=_at_least("--rows-per-shard", args.rows_per_shard, 1),
+        vocab_size=_at_least("--vocab-size", args.vocab_size, 64),
+        lowercase=not args.cased,
+        tokenizer=args.tokenizer,
+        text_column=args.text_column,
+        label_column=args.label_column,
+    )
+    manifest = build_dataset(source, args.name, args.task, args.out)
+    return _tell(args, {args.name: _summary(manifest, args.out)})
+
+
+def _at_least(option: str, value: int, least: int) -> int:
+    if value < least:
+        raise ConfigurationError(f"{value} is less than {least}", where=option)
+    return value
+
+
+def _push(args: argparse.Namespace) -> int:
+    """Send a built dataset to every platform's store."""
+    answer = {}
+    for place, url in _places(args, args.to, "--to").items():
+        done = publish(args.folder, open_store(url), progress=_progress(place))
+        answer[place] = {
+            "url": url, "manifest": done.manifest_sha256, "written": done.written, "skipped": done.skipped,
+            "bytes": done.bytes_written, "replaced": done.replaced,
+        }  # fmt: skip
+    return _tell(args, answer)
+
+
+def _verify(args: argparse.Namespace) -> int:
+    """Read a published dataset back, every byte, and compare the platforms; or a local cache."""
+    if args.cache:
+        return _verify_cache(args)
+    if not args.name:
+        raise ConfigurationError("name the dataset, or give --cache FOLDER", where="plumbline data verify")
+    answer: dict[str, Any] = {}
+    for place, url in _places(args, args.at, "--at").items():
+        found = verify_dataset(open_store(url), args.name)
+        problems = [f"{url}/{args.name}/{key}: {problem}" for key, problem in found.problems.items()]
+        answer[place] = {
+            "url": url, "manifest": found.manifest_sha256, "files": found.files, "bytes": found.bytes_read,
+            "problems": problems,
+        }  # fmt: skip
+    bad = [problem for entry in answer.values() for problem in entry["problems"]]
+    if len({entry["manifest"] for entry in answer.values()}) > 1:
+        bad.append(f"the platforms hold different datasets under {args.name!r}")
+    _tell(args, answer)
+    return _complain(bad)
+
+
+def _verify_cache(args: argparse.Namespace) -> int:
+    if not args.cache.is_dir():
+        raise ConfigurationError("no such folder", where=str(args.cache), key="--cache")
+    wrong = Cache(args.cache).verify()
+    _tell(args, {str(args.cache): {"removed": wrong}})
+    return _complain([f"{args.cache}: {sha256} had other bytes, and was removed" for sha256 in wrong])
+
+
+def _complain(problems: list[str]) -> int:
+    for problem in problems:
+        print(f"plumbline: {problem}", file=sys.stderr)
+    return int(ExitCode.INVALID if problems else ExitCode.PASS)
+
+
+def _places(args: argparse.Namespace, urls: list[str], option: str) -> dict[str, str]:
+    """Data URLs by the platform's name, or by themselves."""
+    if bool(urls) == bool(args.suite):
+        raise ConfigurationError(f"give either {option} URL or --suite SUITE", where="plumbline data")
+    if urls:
+        return {url: url for url in urls}
+    platforms = read_suite(args.suite).platforms
+    for name in args.platform:
+        if name not in platforms:
+            raise ConfigurationError(f"there is no platform {name!r}", where=str(args.suite), key="platforms")
+    return {name: platforms[name].data for name in args.platform or platforms}
+
+
+def _progress(place: str) -> Callable[[int, int, str], None] | None:
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int, key: str) -> None:
+        end = "\n" if done == total else ""
+        print(f"\r\033[K{place}: {done} of {total} files, {key}", end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
+def _summary(manifest: Manifest, folder: Path) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "manifest": manifest.digest,
+        "source": manifest.source,
+        "train_rows": sum(shard.num_rows for shard in manifest.train),
+        "evaluation_rows": sum(shard.num_rows for shard in manifest.evaluation),
+        "labels": manifest.num_labels,
+        "vocab_size": manifest.vocab_size,
+        "bytes": sum(file.size for file in manifest.files),
+        "best_accuracy": manifest.best_accuracy,
+    }
+
+
+def _tell(args: argparse.Namespace, answer: dict[str, Any]) -> int:
+    if args.json:
+        print(json.dumps(answer))
+        return int(ExitCode.PASS)
+    for name, entry in answer.items():
+        print(name)
+        for key, value in entry.items():
+            if value is not None and not isinstance(value, list):
+                print(f"  {key.replace('_', ' '):16} {value:,}" if isinstance(value, int) else f"  {key:16} {value}")
+    return int(ExitCode.PASS)

@@ -1,0 +1,63 @@
+"""`plumbline spec SUITE WORKLOAD --out FILE`: write the RunSpec of a workload, and the weights that it starts from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from plumbline.cli.data import dataset_task
+from plumbline.data import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
+from plumbline.data.spec import workload_named
+from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.schema.manifest import Manifest
+from plumbline.schema.spec import write_spec
+from plumbline.schema.suite import Suite, read_suite
+from plumbline.stores import open_store
+
+__all__ = ["register", "run"]
+
+
+def register(subparsers: Any) -> None:
+    """Add `spec`."""
+    parser = subparsers.add_parser("spec", help="write the RunSpec of a workload", description=__doc__)
+    parser.add_argument("suite", type=Path)
+    parser.add_argument("workload")
+    parser.add_argument("--out", type=Path, required=True, help="the file of the RunSpec")
+    parser.add_argument("--data", type=Path, help="a built dataset's folder (default: built from the suite)")
+    parser.add_argument("--to", metavar="URL", help="publish dataset and weights here (default: beside the file)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build what the workload needs, publish it, and write the spec."""
+    from plumbline.launch import make_weights
+
+    suite = read_suite(args.suite)
+    workload = workload_named(suite, args.workload, str(args.suite))
+    folder = args.data or args.out.parent / "build" / workload.data
+    manifest = read_manifest(folder) if args.data else _built(suite, workload.data, folder, args.suite)
+    weights = args.out.parent / "build" / f"{args.workload}.safetensors"
+    sha256 = make_weights(architecture(workload, manifest), workload.seed, weights)
+    spec = make_spec(suite, args.workload, manifest, sha256)
+    url = args.to or f"file://{(args.out.parent / 'data').resolve()}"
+    store = open_store(url)
+    publish(folder, store, workload.data)
+    publish_weights(weights, store, sha256)
+    write_spec(spec, args.out)
+    answer = {"spec": str(args.out), "digest": spec.digest, "data": url, "parts": list(spec.parts)}
+    if args.json:
+        print(json.dumps(answer))
+    else:
+        print(f"{args.out}: {args.workload}, {', '.join(spec.parts)}, digest {spec.digest[:12]}")
+        print(f"next: plumbline train {args.out} --out RECORD --data {url}")
+    return int(ExitCode.PASS)
+
+
+def _built(suite: Suite, name: str, folder: Path, where: Path) -> Manifest:
+    if name not in suite.datasets:
+        mend = f"add [datasets.{name}], or give --data FOLDER"
+        raise ConfigurationError("does not say how to build it", where=str(where), key=f"datasets.{name}", mend=mend)
+    return build_dataset(suite.datasets[name], name, dataset_task(suite, name), folder)

@@ -1,0 +1,93 @@
+"""`plumbline data`: build, push, verify and import as a person types them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from plumbline.cli.main import main
+
+SUITE = """
+name = "demo"
+store = "file://{root}/central"
+reference = "a"
+datasets.reviews = {{ grammar_seed = 7, train_rows = 64, evaluation_rows = 16, vocab_size = 300 }}
+workloads.tiny = {{ model = "tiny", data = "reviews", seed = 7, batch_size = 8, probe = {{ steps = 2 }} }}
+platforms.a = {{ work_pool = "a", data = "file://{root}/a", outbox = "file://{root}/oa" }}
+platforms.b = {{ work_pool = "b", data = "file://{root}/b", outbox = "file://{root}/ob" }}
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    path = tmp_path / "suite.toml"
+    path.write_text(SUITE.format(root=tmp_path))
+    return str(path)
+
+
+def answer_of(capsys, *argv):
+    code = main([*argv])
+    captured = capsys.readouterr()
+    return code, json.loads(captured.out), captured.err
+
+
+def test_build_push_and_verify_give_every_platform_the_same_content(suite, tmp_path, capsys):
+    _, built, _ = answer_of(capsys, "data", "build", suite, "--out", str(tmp_path / "built"), "--json")
+    assert built["reviews"]["train_rows"] == 64
+    folder = str(tmp_path / "built" / "reviews")
+    _, pushed, _ = answer_of(capsys, "data", "push", folder, "--suite", suite, "--json")
+    assert {entry["manifest"] for entry in pushed.values()} == {built["reviews"]["manifest"]}
+    assert [entry["written"] for entry in pushed.values()] == [3, 3]
+    code, verified, _ = answer_of(capsys, "data", "verify", "reviews", "--suite", suite, "--json")
+    assert code == 0
+    assert set(verified) == {"a", "b"}
+    _, again, _ = answer_of(capsys, "data", "push", folder, "--suite", suite, "--platform", "b", "--json")
+    assert {name: entry["skipped"] for name, entry in again.items()} == {"b": 3}
+
+
+def test_verify_names_the_file_that_was_changed_in_a_store(suite, tmp_path, capsys):
+    folder = str(tmp_path / "built")
+    main(["data", "build", suite, "--out", folder])
+    main(["data", "push", f"{folder}/reviews", "--suite", suite])
+    capsys.readouterr()
+    shard = next((tmp_path / "b" / "reviews" / "train").glob("*.parquet"))
+    data = bytearray(shard.read_bytes())
+    data[100] ^= 1
+    shard.write_bytes(data)
+    code, verified, errors = answer_of(capsys, "data", "verify", "reviews", "--suite", suite, "--json")
+    assert code == 4
+    assert verified["a"]["problems"] == []
+    assert shard.name in verified["b"]["problems"][0]
+    assert shard.name in errors
+
+
+def test_verify_tells_platforms_that_hold_different_datasets(suite, tmp_path, capsys):
+    for name, rows in (("a", 20), ("b", 21)):
+        source = tmp_path / f"{name}.csv"
+        source.write_text("text,label\n" + "".join(f"row {i},{i % 2}\n" for i in range(rows)))
+        out = str(tmp_path / f"built-{name}")
+        assert main(["data", "import", str(source), "--name", "reviews", "--out", out]) == 0
+        assert main(["data", "push", out, "--to", f"file://{tmp_path}/{name}"]) == 0
+    assert main(["data", "verify", "reviews", "--suite", suite]) == 4
+    assert "hold different datasets under 'reviews'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["build", "{suite}", "news", "--out", "x"], 2, "datasets: there is no dataset 'news'"),
+        (["push", "{root}", "--suite", "{suite}"], 4, "holds no manifest.json"),
+        (["push", "{root}"], 2, "give either --to URL or --suite SUITE"),
+        (["push", "{root}", "--suite", "{suite}", "--platform", "c"], 2, "there is no platform 'c'"),
+        (["verify"], 2, "name the dataset"),
+        (["verify", "reviews", "--suite", "{suite}"], 4, "reviews/manifest.json"),
+        (["import", "x.csv", "--name", "A b", "--out", "{root}/y"], 2, "'A b' cannot name a dataset"),
+        (["import", "x.csv", "--name", "x", "--out", "{root}/y", "--vocab-size", "3"], 2, "--vocab-size: 3 is less"),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_its_exit_code(suite, tmp_path, capsys, argv, code, message):
+    assert main(["data", *(word.format(suite=suite, root=tmp_path) for word in argv)]) == code
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert len(errors.strip().splitlines()) == 1
