@@ -74,19 +74,20 @@ def test_verify_tells_platforms_that_hold_different_datasets(suite, tmp_path, ca
 
 
 @pytest.mark.parametrize(
-    ("argv", "code", "message"),
+    ("argv", "expected"),
     [
-        (["build", "{suite}", "news", "--out", "x"], 2, "datasets: there is no dataset 'news'"),
-        (["push", "{root}", "--suite", "{suite}"], 4, "holds no manifest.json"),
-        (["push", "{root}"], 2, "give either --to URL or --suite SUITE"),
-        (["push", "{root}", "--suite", "{suite}", "--platform", "c"], 2, "there is no platform 'c'"),
-        (["verify"], 2, "name the dataset"),
-        (["verify", "reviews", "--suite", "{suite}"], 4, "reviews/manifest.json"),
-        (["import", "x.csv", "--name", "A b", "--out", "{root}/y"], 2, "'A b' cannot name a dataset"),
-        (["import", "x.csv", "--name", "x", "--out", "{root}/y", "--vocab-size", "3"], 2, "--vocab-size: 3 is less"),
+        (["build", "{suite}", "news", "--out", "x"], (2, "datasets: there is no dataset 'news'")),
+        (["push", "{root}", "--suite", "{suite}"], (4, "holds no manifest.json")),
+        (["push", "{root}"], (2, "give either --to URL or --suite SUITE")),
+        (["push", "{root}", "--suite", "{suite}", "--platform", "c"], (2, "there is no platform 'c'")),
+        (["verify"], (2, "name the dataset")),
+        (["verify", "reviews", "--suite", "{suite}"], (4, "reviews/manifest.json")),
+        (["import", "x.csv", "--name", "A b", "--out", "{root}/y"], (2, "'A b' cannot name a dataset")),
+        (["import", "x.csv", "--name", "x", "--out", "{root}/y", "--vocab-size", "3"], (2, "--vocab-size: 3 is less")),
     ],
 )
-def test_what_is_wrong_is_one_line_with_its_exit_code(suite, tmp_path, capsys, argv, code, message):
+def test_what_is_wrong_is_one_line_with_its_exit_code(suite, tmp_path, capsys, argv, expected):
+    code, message = expected
     assert main(["data", *(word.format(suite=suite, root=tmp_path) for word in argv)]) == code
     errors = capsys.readouterr().err
     assert message in errors
