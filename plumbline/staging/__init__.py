@@ -1,1 +1,10 @@
+"""From a store to the local disk, verified, while training already runs."""
 
+from __future__ import annotations
+
+from plumbline.staging.cache import Cache
+from plumbline.staging.progress import Progress
+from plumbline.staging.stager import Stager
+from plumbline.staging.verify import Verified, verify_dataset
+
+__all__ = ["Cache", "Progress", "Stager", "Verified", "verify_dataset"]

@@ -1,1 +1,31 @@
+"""Object stores behind one Protocol: `file://`, `s3://`, `az://`, `gs://`, and memory for tests."""
 
+from __future__ import annotations
+
+from plumbline.stores.base import (
+    ObjectExistsError,
+    ObjectInfo,
+    ObjectMissingError,
+    ObjectReader,
+    PreconditionFailedError,
+    Store,
+    StoreUnavailableError,
+)
+from plumbline.stores.opening import open_store
+from plumbline.stores.retry import RetryingStore, RetryPolicy
+from plumbline.stores.writing import ensure_object, read_bytes
+
+__all__ = [
+    "ObjectExistsError",
+    "ObjectInfo",
+    "ObjectMissingError",
+    "ObjectReader",
+    "PreconditionFailedError",
+    "RetryPolicy",
+    "RetryingStore",
+    "Store",
+    "StoreUnavailableError",
+    "ensure_object",
+    "open_store",
+    "read_bytes",
+]

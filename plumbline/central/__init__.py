@@ -1,0 +1,9 @@
+"""Records on their way: out of a run into its outbox, gathered by the controller, kept in the central store."""
+
+from __future__ import annotations
+
+from plumbline.central.gathering import Gathered, gather
+from plumbline.central.outbox import fetch_record, publish_record
+from plumbline.central.store import CentralStore
+
+__all__ = ["CentralStore", "Gathered", "fetch_record", "gather", "publish_record"]

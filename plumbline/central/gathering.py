@@ -1,0 +1,90 @@
+"""Gather: the controller collects what the platforms left in their outboxes, and tells apart what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from plumbline.central.outbox import checked_record, receive, record_key
+from plumbline.central.store import CentralStore
+from plumbline.errors import InvalidInputError, PlumblineError
+from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
+from plumbline.stores.base import ObjectMissingError, Store
+from plumbline.stores.writing import read_bytes
+
+__all__ = ["Gathered", "State", "gather"]
+
+State = Literal["complete", "missing", "partial", "foreign", "corrupt", "unreachable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What was found of one platform's record.
+
+    `missing`: nothing yet, it may be late · `partial`: parts without their `record.json` · `foreign`: a record of
+    another platform or id in its place · `corrupt`: malformed, or parts of other bytes · `unreachable`: the outbox.
+    """
+
+    state: State
+    record_id: str
+    folder: Path | None = None
+    record: RunRecord | None = None
+    why: str = ""
+
+
+def gather(
+    outboxes: Mapping[str, Store], expected: Mapping[str, str], central: CentralStore, into: Path
+) -> dict[str, Gathered]:
+    """Collect the expected record of each platform, in parallel, into `into` and the central store.
+
+    Doing it again fetches nothing that is here, and finds what has come since. No platform's trouble is another's.
+    """
+    if not expected:
+        return {}
+    with ThreadPoolExecutor(max_workers=min(16, len(expected)), thread_name_prefix="gather") as pool:
+        jobs = {
+            platform: pool.submit(_one, outboxes.get(platform), platform, record_id, central, into)
+            for platform, record_id in expected.items()
+        }
+        return {platform: job.result() for platform, job in jobs.items()}
+
+
+def _one(outbox: Store | None, platform: str, record_id: str, central: CentralStore, into: Path) -> Gathered:
+    if outbox is None:
+        return Gathered("unreachable", record_id, why="the platform has no outbox")
+    try:
+        found = _fetch(outbox, platform, record_id, into)
+    except InvalidInputError as error:
+        return Gathered("foreign" if error.key == "record_id" else "corrupt", record_id, why=str(error))
+    except PlumblineError as error:
+        return Gathered("unreachable", record_id, why=str(error))
+    if found.folder is not None:
+        # A central store that cannot be written is no platform's fault: this error is the controller's own.
+        central.put_record(found.folder)
+    return found
+
+
+def _fetch(outbox: Store, platform: str, record_id: str, into: Path) -> Gathered:
+    key = record_key(record_id)
+    try:
+        data = read_bytes(outbox, key, max_bytes=MAX_RECORD_BYTES)
+    except ObjectMissingError:
+        return _absent(outbox, record_id)
+    record = checked_record(data, record_id, f"{outbox.url}/{key}")
+    if record.platform != platform:
+        return Gathered("foreign", record_id, why=f"is a record of the platform {record.platform!r}")
+    folder = receive(outbox, record, data, into / platform, lambda part: record_key(record_id, part.key))
+    return Gathered("complete", record_id, folder, record)
+
+
+def _absent(outbox: Store, record_id: str) -> Gathered:
+    try:
+        parts = sum(1 for _ in outbox.list(record_key(record_id, "")))
+    except ObjectMissingError as error:
+        return Gathered("unreachable", record_id, why=str(error))
+    if parts:
+        return Gathered("partial", record_id, why=f"{parts} parts without their record.json")
+    return Gathered("missing", record_id, why="nothing is there yet")

@@ -1,0 +1,119 @@
+"""A record in an outbox: its parts first, `record.json` last, so that a record is either whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from plumbline.errors import CorruptDataError, InvalidInputError
+from plumbline.schema.base import read_model
+from plumbline.schema.manifest import DataFile
+from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, RunRecord, read_record
+from plumbline.staging.part import disk_errors
+from plumbline.stores.base import Store
+from plumbline.stores.writing import ensure_object, read_bytes
+
+__all__ = ["MAX_PART_BYTES", "RECORDS", "checked_record", "fetch_record", "publish_record", "receive", "record_key"]
+
+RECORDS = "records"
+MAX_PART_BYTES = 8 << 30
+_BUFFER_BYTES = 1 << 20
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+def record_key(record_id: str, name: str = RECORD_NAME) -> str:
+    """Where a file of a record lies in an outbox."""
+    if _NAME.fullmatch(record_id) is None:
+        raise InvalidInputError(f"{record_id[:80]!r} is no record's id", key="record_id")
+    return f"{RECORDS}/{record_id}/{name}"
+
+
+def publish_record(store: Store, folder: Path) -> None:
+    """Write the record in `folder` to an outbox: parts first, `record.json` last. Doing it again does nothing.
+
+    `InvalidInputError` where a record of the same id but other bytes is there: records are never replaced.
+    """
+    record = read_record(folder)
+    for part in record.parts:
+        ensure_object(store, record_key(record.record_id, part.key), folder / part.key, sha256=part.sha256)
+    ensure_object(store, record_key(record.record_id), (folder / RECORD_NAME).read_bytes())
+
+
+def fetch_record(store: Store, record_id: str, into: Path) -> Path:
+    """The record of this id as a folder below `into`, each part checked against its digest."""
+    data = read_bytes(store, record_key(record_id), max_bytes=MAX_RECORD_BYTES)
+    record = checked_record(data, record_id, f"{store.url}/{record_key(record_id)}")
+    return receive(store, record, data, into, lambda part: record_key(record_id, part.key))
+
+
+def checked_record(data: bytes, record_id: str, where: str) -> RunRecord:
+    """A record from bytes that nobody vouches for: its own id, its own spec, parts of sane names and sizes."""
+    record = read_model(RunRecord, data, where=where, max_bytes=MAX_RECORD_BYTES)
+    if record.record_id != record_id:
+        raise InvalidInputError(f"is the record {record.record_id!r}", where=where, key="record_id")
+    if record.spec.digest != record.spec_sha256:
+        raise InvalidInputError("is not the digest of the spec in it", where=where, key="spec_sha256")
+    keys = [part.key.lower() for part in record.parts]
+    for part in record.parts:
+        inside = any(other.startswith(f"{part.key.lower()}/") for other in keys)
+        if part.key.lower() == RECORD_NAME or keys.count(part.key.lower()) > 1 or inside:
+            raise InvalidInputError(f"{part.key!r} collides with another part", where=where, key="parts")
+        if part.size > MAX_PART_BYTES:
+            raise InvalidInputError(f"{part.key!r} has {part.size} bytes", where=where, key="parts")
+    return record
+
+
+def receive(store: Store, record: RunRecord, data: bytes, into: Path, key_of: Callable[[DataFile], str]) -> Path:
+    """Fetch a record's parts beside `into/ID`, which appears only once all of them are right."""
+    final = into / record.record_id
+    if _is_here(final, data):
+        return final
+    with disk_errors(into):
+        into.mkdir(parents=True, exist_ok=True)
+    temporary = into / f".{record.record_id}.{secrets.token_hex(4)}.part"
+    try:
+        with disk_errors(into):
+            temporary.mkdir()
+        for part in record.parts:
+            _download(store, key_of(part), part, temporary / part.key)
+        with disk_errors(into):
+            (temporary / RECORD_NAME).write_bytes(data)
+            if final.exists():
+                # A folder of that name which is not this record, whole: an earlier attempt's, or damaged.
+                shutil.rmtree(final)
+            temporary.rename(final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return final
+
+
+def _is_here(folder: Path, data: bytes) -> bool:
+    try:
+        read_record(folder)
+    except InvalidInputError:
+        return False
+    return (folder / RECORD_NAME).read_bytes() == data
+
+
+def _download(store: Store, key: str, part: DataFile, path: Path) -> None:
+    hasher, total = hashlib.sha256(), 0
+    buffer = memoryview(bytearray(_BUFFER_BYTES))
+    with disk_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with store.open(key) as reader, path.open("xb") as file:
+            if reader.info.size != part.size:
+                what = f"is {reader.info.size} bytes long, the record says {part.size}"
+                raise CorruptDataError(what, where=store.url, key=key)
+            while size := reader.readinto(buffer):
+                hasher.update(buffer[:size])
+                file.write(buffer[:size])
+                total += size
+            file.flush()
+            os.fsync(file.fileno())
+    if total != part.size or hasher.hexdigest() != part.sha256:
+        raise CorruptDataError("does not match the digest in its record", where=store.url, key=key)

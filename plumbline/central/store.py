@@ -1,0 +1,111 @@
+"""The central store: the controller's own. Artifacts under their digest, markers last, pointers by compare-and-swap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plumbline.central.outbox import RECORDS, checked_record, receive, record_key
+from plumbline.errors import InvalidInputError
+from plumbline.schema.base import read_model
+from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, RunRecord, read_record
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores.base import ObjectMissingError, PreconditionFailedError, Store
+from plumbline.stores.writing import ensure_object, read_bytes, read_object
+
+__all__ = ["CentralStore"]
+
+_ROUNDS = "rounds"
+_MAX_TEXT_BYTES = 64 << 20
+_SWAP_ATTEMPTS = 8
+
+
+def _artifact(sha256: str) -> str:
+    return f"artifacts/{sha256[:2]}/{sha256}"
+
+
+class CentralStore:
+    """Records, rounds, baselines and alert states in one store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def put_record(self, folder: Path) -> RunRecord:
+        """Keep the record in `folder`: its parts as artifacts, then its marker. Doing it again does nothing."""
+        record = read_record(folder)
+        for part in record.parts:
+            ensure_object(self.store, _artifact(part.sha256), folder / part.key, sha256=part.sha256)
+        ensure_object(self.store, record_key(record.record_id), (folder / RECORD_NAME).read_bytes())
+        return record
+
+    def get_record(self, record_id: str, into: Path) -> Path:
+        """The record as a folder below `into`, verified; `ObjectMissingError` if there is none."""
+        key = record_key(record_id)
+        data = read_bytes(self.store, key, max_bytes=MAX_RECORD_BYTES)
+        record = checked_record(data, record_id, f"{self.store.url}/{key}")
+        return receive(self.store, record, data, into, lambda part: _artifact(part.sha256))
+
+    def has_record(self, record_id: str) -> bool:
+        """Whether the record is kept here, whole."""
+        try:
+            self.store.stat(record_key(record_id))
+        except ObjectMissingError:
+            return False
+        return True
+
+    def list_records(self) -> list[str]:
+        """The ids of all records kept, in order."""
+        return self._names(RECORDS, RECORD_NAME)
+
+    def put_round(self, verdict: RoundVerdict) -> None:
+        """Keep a round's outcome; a later one of the same round replaces it."""
+        self.put_text(f"{_ROUNDS}/{verdict.round}/round.json", verdict.model_dump_json(indent=2))
+
+    def get_round(self, round_id: str) -> RoundVerdict:
+        """A round's outcome; `ObjectMissingError` if there is none."""
+        key = f"{_ROUNDS}/{round_id}/round.json"
+        return read_model(RoundVerdict, read_bytes(self.store, key), where=f"{self.store.url}/{key}")
+
+    def list_rounds(self) -> list[str]:
+        """The ids of all rounds kept, in order."""
+        return self._names(_ROUNDS, "round.json")
+
+    def _names(self, folder: str, marker: str) -> list[str]:
+        keys = (info.key.split("/") for info in self.store.list(f"{folder}/"))
+        return sorted(parts[1] for parts in keys if len(parts) == 3 and parts[2] == marker)
+
+    def put_text(self, key: str, text: str) -> None:
+        """Write a text, replacing what is there."""
+        data = text.encode()
+        for _ in range(_SWAP_ATTEMPTS):
+            try:
+                etag: str | None = self.store.stat(key).etag
+            except ObjectMissingError:
+                etag = None
+            try:
+                self.store.swap(key, data, if_match=etag)
+            except PreconditionFailedError:
+                continue
+            return
+        raise PreconditionFailedError("others keep writing it", where=self.store.url, key=key)
+
+    def get_text(self, key: str) -> str:
+        """A text; `ObjectMissingError` if there is none."""
+        try:
+            return read_bytes(self.store, key, max_bytes=_MAX_TEXT_BYTES).decode()
+        except UnicodeDecodeError as error:
+            raise InvalidInputError("is no UTF-8 text", where=self.store.url, key=key) from error
+
+    def read_pointer(self, key: str) -> tuple[bytes, str] | None:
+        """A pointer's bytes and the etag to swap it with; `None` if there is none."""
+        try:
+            data, info = read_object(self.store, key, max_bytes=_MAX_TEXT_BYTES)
+        except ObjectMissingError:
+            return None
+        return data, info.etag
+
+    def swap_pointer(self, key: str, data: bytes, etag: str | None) -> str:
+        """Replace the pointer whose etag this is (`None`: there is none yet); its new etag.
+
+        `PreconditionFailedError` where another writer was faster: read, decide and swap again.
+        """
+        return self.store.swap(key, data, if_match=etag).etag

@@ -1,0 +1,180 @@
+"""The local cache: objects under their digest, shared by processes and by runs.
+
+`objects/ab/abcdef…` verified objects · `parts/` growing copies, each locked by whoever writes it · `manifests/` the
+manifests by digest · `current/` which manifest a store had last, by its etag · `leases/` who uses which manifest now.
+Locks are `flock`s on open files: they end with their process, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from plumbline.digest import canonical_json, digest_bytes, digest_file
+from plumbline.errors import ConfigurationError, DiskFullError, InvalidInputError
+from plumbline.schema.base import read_model
+from plumbline.schema.manifest import Manifest
+from plumbline.staging.part import Part, claim, disk_errors
+
+__all__ = ["Cache"]
+
+_RESERVE_BYTES = 64 << 20
+_MAX_MANIFEST_BYTES = 64 << 20
+
+
+class Cache:
+    """A folder of verified objects; `max_bytes` is what they may take together."""
+
+    def __init__(
+        self, folder: Path, max_bytes: int | None = None, *, free_bytes: Callable[[Path], int] | None = None
+    ) -> None:
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self._free_bytes = free_bytes or (lambda path: shutil.disk_usage(path).free)
+
+    def _object(self, sha256: str) -> Path:
+        return self.folder / "objects" / sha256[:2] / sha256
+
+    def path(self, sha256: str, size: int | None = None) -> Path | None:
+        """The verified object of this digest, if it is here (and of this size)."""
+        path = self._object(sha256)
+        try:
+            right = path.stat().st_size == size or size is None
+        except OSError:
+            return None
+        if not right:
+            # Nothing of ours writes to a final name: a file of another length was damaged from outside.
+            path.unlink(missing_ok=True)
+            return None
+        return path
+
+    def touch(self, path: Path) -> None:
+        """Note a use, for eviction."""
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+    def manifest(self, sha256: str) -> Manifest | None:
+        """The manifest of this digest, if it is here and is what its name says."""
+        path = self.folder / "manifests" / f"{sha256}.json"
+        if not path.is_file():
+            return None
+        with contextlib.suppress(InvalidInputError):
+            manifest = read_model(Manifest, path, max_bytes=_MAX_MANIFEST_BYTES)
+            if manifest.digest == sha256:
+                return manifest
+        path.unlink(missing_ok=True)
+        return None
+
+    def keep_manifest(self, manifest: Manifest) -> str:
+        """Keep a manifest under its digest."""
+        digest = manifest.digest
+        self._write(self.folder / "manifests" / f"{digest}.json", canonical_json(manifest.to_json()))
+        return digest
+
+    def current(self, location: str, etag: str) -> Manifest | None:
+        """The manifest that was at `location` when its etag was this one."""
+        try:
+            known = json.loads((self.folder / "current" / digest_bytes(location.encode())).read_bytes())
+        except (OSError, ValueError):
+            return None
+        same = isinstance(known, list) and len(known) == 2 and known[0] == etag and isinstance(known[1], str)
+        return self.manifest(known[1]) if same else None
+
+    def keep_current(self, location: str, etag: str, digest: str) -> None:
+        """Remember which manifest is at `location`, as long as its etag is this one."""
+        self._write(self.folder / "current" / digest_bytes(location.encode()), canonical_json([etag, digest]))
+
+    def _write(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+        with disk_errors(self.folder):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                temporary.write_bytes(data)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    @contextmanager
+    def part(self, sha256: str, wait: Callable[[], None]) -> Iterator[Part | None]:
+        """The growing copy of an object for us alone, or `None` if the object is here by then."""
+        path = self.folder / "parts" / f"{sha256}.part"
+        with disk_errors(self.folder):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with claim(path, self._object(sha256), wait=wait) as part:
+                yield part
+
+    def part_size(self, sha256: str) -> int:
+        """How much of an object is here already from a broken transfer."""
+        try:
+            return (self.folder / "parts" / f"{sha256}.part").stat().st_size
+        except OSError:
+            return 0
+
+    @contextmanager
+    def lease(self, digest: str) -> Iterator[None]:
+        """Keep a manifest's objects, or a single object, from eviction while this is held."""
+        path = self.folder / "leases" / digest
+        with disk_errors(self.folder):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a")
+        with file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+
+    def make_room(self, needed: int) -> None:
+        """Have room for `needed` bytes more, before the first of them: evict what was used longest ago."""
+        if self.max_bytes is not None:
+            if needed > self.max_bytes:
+                what = f"{needed} bytes are needed, more than the cache's limit of {self.max_bytes}"
+                raise ConfigurationError(what, where=str(self.folder), mend="raise the limit")
+            self._evict(self.max_bytes - needed)
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            free = self._free_bytes(self.folder)
+        if needed and needed + _RESERVE_BYTES > free:
+            what = f"{needed} bytes are needed, {free} are free"
+            raise DiskFullError(what, where=str(self.folder), mend="free some space, or name another cache folder")
+
+    def _evict(self, keep_bytes: int) -> None:
+        found = []
+        for path in (self.folder / "objects").glob("*/*"):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                found.append((status.st_mtime_ns, status.st_size, path))
+        used = sum(size for _, size, _ in found)
+        if used <= keep_bytes:
+            return
+        pinned = self._pinned()
+        for _, size, path in sorted(found):
+            if used <= keep_bytes:
+                return
+            if path.name not in pinned:
+                path.unlink(missing_ok=True)
+                used -= size
+
+    def _pinned(self) -> set[str]:
+        pinned: set[str] = set()
+        for path in (self.folder / "leases").glob("*"):
+            with path.open("a") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    manifest = self.manifest(path.name)
+                    pinned.update({path.name} if manifest is None else {entry.sha256 for entry in manifest.files})
+        return pinned
+
+    def verify(self) -> list[str]:
+        """Hash every object again; the digests of those that were wrong, which are removed."""
+        wrong = []
+        for path in sorted((self.folder / "objects").glob("*/*")):
+            if path.is_symlink() or digest_file(path) != path.name:
+                path.unlink(missing_ok=True)
+                wrong.append(path.name)
+        return wrong

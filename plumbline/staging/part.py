@@ -1,0 +1,134 @@
+"""The growing copy of one object: one holder at a time, kept for a resume, renamed once it is right."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from plumbline.errors import DiskFullError, UnavailableError
+
+__all__ = ["Part", "claim", "disk_errors"]
+
+_BUFFER_BYTES = 1 << 20
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """What the disk refuses, as our errors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            mend = "free some space, or name another cache folder"
+            raise DiskFullError(f"no room left: {error.strerror}", where=str(folder), mend=mend) from error
+        raise UnavailableError(f"the cache cannot be written: {error.strerror}", where=str(folder)) from error
+
+
+class Part:
+    """An open `.part` file under an exclusive lock, which ends with the file's descriptor, also at a kill."""
+
+    def __init__(self, path: Path, final: Path, descriptor: int) -> None:
+        self.path = path
+        self.final = final
+        self._descriptor = descriptor
+        self._etag = path.with_suffix(".etag")
+
+    @property
+    def size(self) -> int:
+        """The bytes that are there."""
+        return os.fstat(self._descriptor).st_size
+
+    @property
+    def etag(self) -> str | None:
+        """The object that these bytes were read from, as far as is known."""
+        try:
+            return self._etag.read_text(encoding="utf-8") or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def keep_etag(self, etag: str) -> None:
+        """Remember which object these bytes are read from, for a resume."""
+        self._etag.write_text(etag, encoding="utf-8")
+
+    def hashed(self) -> hashlib._Hash:
+        """SHA-256 over what is there; the file then stands at its end."""
+        hasher = hashlib.sha256()
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        buffer = bytearray(_BUFFER_BYTES)
+        while size := os.readv(self._descriptor, [buffer]):
+            hasher.update(memoryview(buffer)[:size])
+        return hasher
+
+    def write(self, data: memoryview) -> None:
+        """Append."""
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def reset(self) -> None:
+        """Throw away the bytes; the lock stays."""
+        os.ftruncate(self._descriptor, 0)
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        self._etag.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Throw away the file."""
+        self._etag.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
+    def commit(self) -> Path:
+        """Sync, then give it its final name: the only place where one is given."""
+        os.fchmod(self._descriptor, 0o444)
+        os.fsync(self._descriptor)
+        self.final.parent.mkdir(parents=True, exist_ok=True)
+        self.path.rename(self.final)
+        folder = os.open(self.final.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._etag.unlink(missing_ok=True)
+        return self.final
+
+
+@contextmanager
+def claim(path: Path, final: Path, *, wait: Callable[[], None]) -> Iterator[Part | None]:
+    """The part at `path` for us alone, or `None` once `final` is there; `wait` is called while another holds it."""
+    while not final.exists():
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if not _locked(descriptor):
+                wait()
+                continue
+            if not _is_still(descriptor, path):
+                continue
+            if final.exists():
+                # Another finished between our look and our lock, and we have made an empty part anew.
+                path.unlink(missing_ok=True)
+                continue
+            yield Part(path, final, descriptor)
+            return
+        finally:
+            os.close(descriptor)
+    yield None
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_still(descriptor: int, path: Path) -> bool:
+    """Whether `path` names the file that we have locked: its last holder may have renamed it."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False

@@ -1,0 +1,33 @@
+"""How far staging is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Progress"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A moment of a stager: what is done, how fast, how long still."""
+
+    files: int
+    files_done: int
+    hits: int
+    bytes_total: int
+    bytes_done: int
+    bytes_moved: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second from the network so far."""
+        return self.bytes_moved / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """At this rate; `None` while nothing is known of it."""
+        left = self.bytes_total - self.bytes_done
+        if not left:
+            return 0.0
+        return left / self.rate if self.rate else None

@@ -1,0 +1,213 @@
+"""The stager: a dataset's files in the order that training reads them, a bounded window ahead, several at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from plumbline.errors import InvalidInputError
+from plumbline.schema.base import read_model
+from plumbline.schema.manifest import DataFile, Manifest
+from plumbline.staging.cache import Cache
+from plumbline.staging.progress import Progress
+from plumbline.staging.transfer import StoppedError, Transfer
+from plumbline.stores.base import Store
+from plumbline.stores.writing import read_object
+
+__all__ = ["MANIFEST_NAME", "Stager", "fetch_manifest"]
+
+MANIFEST_NAME = "manifest.json"
+_MAX_MANIFEST_BYTES = 64 << 20
+
+
+def fetch_manifest(store: Store, dataset: str, cache: Cache) -> tuple[Manifest, str]:
+    """The dataset's current manifest and its digest; its bytes move only if they are not here yet."""
+    key = f"{dataset}/{MANIFEST_NAME}"
+    location = f"{store.url}/{key}"
+    etag = store.stat(key).etag
+    known = cache.current(location, etag) if etag else None
+    if known is not None:
+        return known, known.digest
+    data, info = read_object(store, key, max_bytes=_MAX_MANIFEST_BYTES)
+    manifest = read_model(Manifest, data, where=location)
+    if manifest.name != dataset:
+        raise InvalidInputError(f"is the manifest of {manifest.name!r}", where=location, key="name")
+    digest = cache.keep_manifest(manifest)
+    cache.keep_current(location, info.etag, digest)
+    return manifest, digest
+
+
+@dataclass(slots=True)
+class _Job:
+    index: int
+    file: DataFile
+    key: str
+    path: Path | None = None
+    running: bool = False
+    error: Exception | None = None
+    why: str = ""
+
+
+class Stager:
+    """Stages one dataset of a store into a cache, in background threads, between entering and leaving.
+
+    At most `window` files beyond the last one waited for are begun, over at most `connections` connections.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        dataset: str,
+        cache: Cache,
+        *,
+        connections: int = 4,
+        window: int = 8,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.manifest: Manifest
+        self.manifest_sha256: str
+        self.waits: list[tuple[str, float, str]] = []
+        """Each wait for a file that was not there yet: its key, seconds, and why."""
+        self.bytes_moved = 0
+        self._store = store
+        self._dataset = dataset
+        self._cache = cache
+        self._connections = connections
+        self._window = max(1, window)
+        self._clock = clock
+        self._jobs: dict[str, _Job] = {}
+        self._order: list[_Job] = []
+        self._next = 0
+        self._consumed = 0
+        self._hits = 0
+        self._changed = threading.Condition()
+        self._stopped = threading.Event()
+        self._failure: Exception | None = None
+        self._threads: list[threading.Thread] = []
+        self._leases = ExitStack()
+        self._begin = clock()
+
+    def __enter__(self) -> Self:
+        self.manifest, self.manifest_sha256 = fetch_manifest(self._store, self._dataset, self._cache)
+        self._leases.enter_context(self._cache.lease(self.manifest_sha256))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        with self._changed:
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._leases.close()
+
+    def start(self, files: Sequence[DataFile]) -> None:
+        """Stage these files, in this order, after those already asked for."""
+        with self._changed:
+            for file in files:
+                if file.sha256 not in self._jobs:
+                    job = _Job(len(self._order), file, f"{self._dataset}/{file.key}")
+                    self._jobs[file.sha256] = job
+                    self._order.append(job)
+                    self._look(job)
+            missing = [job.file for job in self._order if job.path is None]
+            needed = sum(max(0, file.size - self._cache.part_size(file.sha256)) for file in missing)
+            self._cache.make_room(needed)
+            for _ in range(min(self._connections, len(missing)) - len(self._threads)):
+                thread = threading.Thread(target=self._work, name="stage", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._changed.notify_all()
+
+    def _look(self, job: _Job) -> None:
+        job.path = self._cache.path(job.file.sha256, job.file.size)
+        if job.path is not None:
+            self._hits += 1
+            self._cache.touch(job.path)
+
+    def wait(self, file: DataFile) -> Path:
+        """The verified file on disk; what kept it from getting there is raised as itself."""
+        if file.sha256 not in self._jobs:
+            self.start([file])
+        job = self._jobs[file.sha256]
+        begin = self._clock()
+        with self._changed:
+            self._consumed = max(self._consumed, job.index + 1)
+            self._changed.notify_all()
+            if job.path is not None:
+                return job.path
+            why = "" if job.running else "not begun: earlier files were under way"
+            while job.path is None:
+                error = job.error or self._failure
+                if error is not None:
+                    raise error
+                if self._stopped.is_set():
+                    raise StoppedError("the stager is closed", where=job.key)
+                self._changed.wait(1.0)
+            self.waits.append((file.key, self._clock() - begin, job.why or why or "the transfer was under way"))
+            return job.path
+
+    def fetch(self, key: str, sha256: str) -> Path:
+        """One object outside the manifest, below the store's URL, kept in the cache until this stager is left."""
+        self._leases.enter_context(self._cache.lease(sha256))
+        found = self._cache.path(sha256)
+        if found is not None:
+            self._cache.touch(found)
+            return found
+        file = DataFile(key=key, size=self._store.stat(key).size, sha256=sha256)
+        self._cache.make_room(max(0, file.size - self._cache.part_size(sha256)))
+        return self._transfer().fetch(file, key)
+
+    def progress(self) -> Progress:
+        """How far it is."""
+        with self._changed:
+            done = [job for job in self._order if job.path is not None]
+            return Progress(
+                files=len(self._order),
+                files_done=len(done),
+                hits=self._hits,
+                bytes_total=sum(job.file.size for job in self._order),
+                bytes_done=sum(job.file.size for job in done),
+                bytes_moved=self.bytes_moved,
+                seconds=self._clock() - self._begin,
+            )
+
+    def _transfer(self) -> Transfer:
+        return Transfer(self._store, self._cache, self._stopped, self._count, self._trouble)
+
+    def _count(self, size: int) -> None:
+        with self._changed:
+            self.bytes_moved += size
+
+    def _trouble(self, sha256: str, why: str) -> None:
+        if (job := self._jobs.get(sha256)) is not None:
+            job.why = why
+
+    def _take(self) -> _Job | None:
+        with self._changed:
+            while not self._stopped.is_set() and self._failure is None:
+                while self._next < len(self._order) and self._order[self._next].path is not None:
+                    self._next += 1
+                if self._next < min(len(self._order), self._consumed + self._window):
+                    job = self._order[self._next]
+                    self._next += 1
+                    job.running = True
+                    return job
+                self._changed.wait()
+        return None
+
+    def _work(self) -> None:
+        transfer = self._transfer()
+        while (job := self._take()) is not None:
+            try:
+                path, error = transfer.fetch(job.file, job.key), None
+            except Exception as raised:  # noqa: BLE001 - the end of a thread: whoever waits must hear of it
+                path, error = None, raised
+            with self._changed:
+                job.path, job.error = path, error
+                self._failure = self._failure or error
+                self._changed.notify_all()

@@ -1,0 +1,102 @@
+"""One object from a store into the cache: resumed, hashed as it arrives, right or not there at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from plumbline.errors import CorruptDataError, DiskFullError, UnavailableError
+from plumbline.schema.manifest import DataFile
+from plumbline.staging.cache import Cache
+from plumbline.staging.part import Part, disk_errors
+from plumbline.stores.base import PreconditionFailedError, Store
+from plumbline.stores.retry import ResumingReader, RetryingStore, RetryPolicy
+
+__all__ = ["BUFFER_BYTES", "StoppedError", "Transfer"]
+
+BUFFER_BYTES = 1 << 20
+_ROUNDS = 3
+_WAIT_SECONDS = 0.05
+
+
+class StoppedError(UnavailableError):
+    """The stager was closed while this was under way."""
+
+
+class Transfer:
+    """Fetches one object after another over one connection, with one buffer."""
+
+    def __init__(
+        self,
+        store: Store,
+        cache: Cache,
+        stopped: threading.Event,
+        on_bytes: Callable[[int], None],
+        on_trouble: Callable[[str, str], None],
+    ) -> None:
+        self._store = store.inner if isinstance(store, RetryingStore) else store
+        self._policy = store.policy if isinstance(store, RetryingStore) else RetryPolicy()
+        self._cache = cache
+        self._stopped = stopped
+        self._on_bytes = on_bytes
+        self._on_trouble = on_trouble
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+
+    def fetch(self, file: DataFile, key: str) -> Path:
+        """The object at `key`, in the cache under the digest that `file` promises."""
+
+        def wait() -> None:
+            self._on_trouble(file.sha256, "held by another process")
+            if self._stopped.wait(_WAIT_SECONDS):
+                raise StoppedError("staging was stopped", where=key)
+
+        with self._cache.part(file.sha256, wait) as part:
+            if part is None:
+                found = self._cache.path(file.sha256, file.size)
+                if found is None:
+                    raise CorruptDataError(f"is not {file.size} bytes long", where=self._store.url, key=key)
+                return found
+            try:
+                with disk_errors(self._cache.folder):
+                    return self._fill(part, file, key)
+            except (DiskFullError, CorruptDataError):
+                part.discard()
+                raise
+
+    def _fill(self, part: Part, file: DataFile, key: str) -> Path:
+        why = ""
+        for _ in range(_ROUNDS):
+            try:
+                why = self._round(part, file, key)
+            except PreconditionFailedError:
+                why = "changes while it is read"
+            if not why:
+                return part.commit()
+            self._on_trouble(file.sha256, why)
+            part.reset()
+        raise CorruptDataError(f"{why}; read {_ROUNDS} times", where=self._store.url, key=key)
+
+    def _round(self, part: Part, file: DataFile, key: str) -> str:
+        """Fill the part from where it stands; why it is wrong, or nothing."""
+        if part.size > file.size:
+            part.reset()
+        have = part.size
+        hasher = part.hashed()
+        if have < file.size or not have:
+            reader = ResumingReader(
+                self._store, key, self._policy, offset=have, if_match=part.etag if have else None,
+                on_retry=lambda what: self._on_trouble(file.sha256, what),
+            )  # fmt: skip
+            with closing(reader):
+                if reader.info.size != file.size:
+                    return f"is {reader.info.size} bytes long, the manifest says {file.size}"
+                part.keep_etag(reader.info.etag)
+                while size := reader.readinto(self._buffer):
+                    hasher.update(self._buffer[:size])
+                    part.write(self._buffer[:size])
+                    self._on_bytes(size)
+                    if self._stopped.is_set():
+                        raise StoppedError("staging was stopped", where=key)
+        return "" if hasher.hexdigest() == file.sha256 else "does not match the digest in the manifest"

@@ -1,0 +1,46 @@
+"""Is a published dataset what its manifest says? `plumbline data verify` asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plumbline.errors import InvalidInputError, PlumblineError
+from plumbline.schema.base import read_model
+from plumbline.schema.manifest import Manifest
+from plumbline.staging.stager import MANIFEST_NAME
+from plumbline.stores.base import Store
+from plumbline.stores.writing import digest_object, read_bytes
+
+__all__ = ["Verified", "verify_dataset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was read, and what is wrong with it, by key."""
+
+    manifest_sha256: str
+    files: int
+    bytes_read: int
+    problems: dict[str, str]
+
+
+def verify_dataset(store: Store, name: str) -> Verified:
+    """Read every object of the dataset once and hold it against the manifest."""
+    key = f"{name}/{MANIFEST_NAME}"
+    manifest = read_model(Manifest, read_bytes(store, key), where=f"{store.url}/{key}")
+    if manifest.name != name:
+        raise InvalidInputError(f"is the manifest of {manifest.name!r}", where=f"{store.url}/{key}", key="name")
+    problems: dict[str, str] = {}
+    total = 0
+    for file in manifest.files:
+        try:
+            size, sha256 = digest_object(store, f"{name}/{file.key}")
+        except PlumblineError as error:
+            problems[file.key] = error.what
+            continue
+        total += size
+        if size != file.size:
+            problems[file.key] = f"is {size} bytes long, the manifest says {file.size}"
+        elif sha256 != file.sha256:
+            problems[file.key] = "does not match the digest in the manifest"
+    return Verified(manifest.digest, len(manifest.files), total, problems)

@@ -1,0 +1,168 @@
+"""A folder as a store: a shared file system, a laptop's disk, an air-gapped cluster.
+
+Objects appear whole or not at all: written beside, synced, then linked (create) or renamed (swap) to their name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+
+from plumbline.errors import AccessError, DiskFullError, InvalidInputError, PlumblineError
+from plumbline.stores.base import (
+    ObjectExistsError,
+    ObjectInfo,
+    ObjectMissingError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
+from plumbline.stores.keys import checked_key
+
+__all__ = ["FileStore"]
+
+_OWN_FOLDER = ".store"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_MISSING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class _Reader:
+    def __init__(self, info: ObjectInfo, file: FileIO) -> None:
+        self.info = info
+        self._file = file
+        self._position = file.tell()
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        size = self._file.readinto(buffer)
+        self._position += size
+        if not size and self._position < self.info.size:
+            raise StoreUnavailableError("the file became shorter while it was read")
+        return size
+
+
+class FileStore:
+    """Objects as files below `root`."""
+
+    def __init__(self, url: str, root: Path) -> None:
+        self.url = url
+        self._root = root.absolute()
+
+    def _path(self, key: str) -> Path:
+        path = self._root / checked_key(key, self.url)
+        if key.split("/", 1)[0] == _OWN_FOLDER:
+            raise InvalidInputError(f"{_OWN_FOLDER} is the store's own", where=self.url, key=key)
+        if not path.resolve().is_relative_to(self._root.resolve()):
+            raise InvalidInputError("is a link that leaves the store", where=self.url, key=key)
+        return path
+
+    def _error(self, error: OSError, key: str) -> PlumblineError:
+        if error.errno in _FULL:
+            return DiskFullError("no room left on the store's disk", where=self.url, key=key)
+        if error.errno in _DENIED:
+            return AccessError(f"refused: {error.strerror}", where=self.url, key=key)
+        if error.errno in _MISSING:
+            return ObjectMissingError("no such object", where=self.url, key=key)
+        return StoreUnavailableError(f"{key}: {error.strerror}", where=self.url)
+
+    @contextmanager
+    def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> Iterator[_Reader]:
+        """Read from `offset`."""
+        path = self._path(key)
+        try:
+            file = path.open("rb", buffering=0)
+        except OSError as error:
+            raise self._error(error, key) from error
+        with file:
+            info = _info(key, os.fstat(file.fileno()))
+            if if_match is not None and info.etag != if_match:
+                raise PreconditionFailedError("the object has changed", where=self.url, key=key)
+            file.seek(offset)
+            yield _Reader(info, file)
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Size and etag."""
+        path = self._path(key)
+        try:
+            if path.is_dir():
+                raise ObjectMissingError("no such object", where=self.url, key=key)
+            return _info(key, path.stat())
+        except OSError as error:
+            raise self._error(error, key) from error
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All objects whose key starts with `prefix`."""
+        start = self._root / prefix.rpartition("/")[0] if "/" in prefix else self._root
+        found = []
+        for folder, folders, names in os.walk(start):
+            if Path(folder) == self._root:
+                folders[:] = [name for name in folders if name != _OWN_FOLDER]
+            found += [(Path(folder) / name).relative_to(self._root).as_posix() for name in names]
+        for key in sorted(found):
+            if key.startswith(prefix):
+                with contextlib.suppress(ObjectMissingError):
+                    yield self.stat(key)
+
+    def create(self, key: str, data: bytes | Path) -> ObjectInfo:
+        """Write a new object; a hard link makes it appear, since a link never replaces."""
+        path = self._path(key)
+        try:
+            with self._beside(data) as temporary:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.link(temporary, path)
+                return _info(key, path.stat())
+        except FileExistsError as error:
+            raise ObjectExistsError("exists already", where=self.url, key=key) from error
+        except OSError as error:
+            raise self._error(error, key) from error
+
+    def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
+        """Replace the object whose etag is `if_match`, under the store's lock."""
+        path = self._path(key)
+        try:
+            with self._locked(), self._beside(data) as temporary:
+                current = _info(key, path.stat()).etag if path.exists() else None
+                if current != if_match:
+                    raise PreconditionFailedError("the object has changed", where=self.url, key=key)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary.replace(path)
+                return _info(key, path.stat())
+        except OSError as error:
+            raise self._error(error, key) from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        own = self._root / _OWN_FOLDER
+        own.mkdir(parents=True, exist_ok=True)
+        with (own / "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _beside(self, data: bytes | Path) -> Iterator[Path]:
+        own = self._root / _OWN_FOLDER
+        own.mkdir(parents=True, exist_ok=True)
+        temporary = own / f"{secrets.token_hex(8)}.part"
+        try:
+            with temporary.open("wb") as file:
+                if isinstance(data, Path):
+                    with data.open("rb") as source:
+                        shutil.copyfileobj(source, file, 1 << 20)
+                else:
+                    file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}")

@@ -1,0 +1,81 @@
+"""A store in memory, for tests: the same contract, no disk and no network."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from plumbline.stores.base import ObjectExistsError, ObjectInfo, ObjectMissingError, PreconditionFailedError
+from plumbline.stores.keys import checked_key
+
+__all__ = ["MemoryStore"]
+
+
+class _Reader:
+    def __init__(self, info: ObjectInfo, data: bytes, offset: int) -> None:
+        self.info = info
+        self._rest = memoryview(data)[offset:]
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
+class MemoryStore:
+    """Objects in a dictionary; safe for threads."""
+
+    def __init__(self, url: str = "memory://test") -> None:
+        self.url = url
+        self._lock = threading.Lock()
+        self._objects: dict[str, tuple[ObjectInfo, bytes]] = {}
+        self._writes = 0
+
+    def _get(self, key: str) -> tuple[ObjectInfo, bytes]:
+        with self._lock:
+            if key not in self._objects:
+                raise ObjectMissingError("no such object", where=self.url, key=key)
+            return self._objects[key]
+
+    def _put(self, key: str, data: bytes) -> ObjectInfo:
+        self._writes += 1
+        info = ObjectInfo(key, len(data), f"v{self._writes}")
+        self._objects[key] = (info, data)
+        return info
+
+    @contextmanager
+    def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> Iterator[_Reader]:
+        """Read from `offset`."""
+        info, data = self._get(checked_key(key, self.url))
+        if if_match is not None and info.etag != if_match:
+            raise PreconditionFailedError("the object has changed", where=self.url, key=key)
+        yield _Reader(info, data, offset)
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Size and etag."""
+        return self._get(checked_key(key, self.url))[0]
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All objects whose key starts with `prefix`."""
+        with self._lock:
+            found = sorted(key for key in self._objects if key.startswith(prefix))
+            return iter([self._objects[key][0] for key in found])
+
+    def create(self, key: str, data: bytes | Path) -> ObjectInfo:
+        """Write a new object."""
+        content = data.read_bytes() if isinstance(data, Path) else bytes(data)
+        with self._lock:
+            if checked_key(key, self.url) in self._objects:
+                raise ObjectExistsError("exists already", where=self.url, key=key)
+            return self._put(key, content)
+
+    def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
+        """Replace the object whose etag is `if_match`."""
+        with self._lock:
+            current = self._objects.get(checked_key(key, self.url))
+            if (current[0].etag if current else None) != if_match:
+                raise PreconditionFailedError("the object has changed", where=self.url, key=key)
+            return self._put(key, bytes(data))
