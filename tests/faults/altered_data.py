@@ -87,7 +87,7 @@ def alter_tokenizer(folder: Path, manifest: Manifest) -> Manifest:
     return manifest.replace(tokenizer=store_bytes(folder, "tokenizer", ".json", json.dumps(content).encode()))
 
 
-def alter_rows(folder: Path, manifest: Manifest, how: str, share: float, seed: int, split: str) -> Manifest:
+def alter_rows(folder: Path, manifest: Manifest, how: str, *, share: float, seed: int, split: str) -> Manifest:
     """A share of the rows of one split changed, at least one, chosen by the seed."""
     shards = manifest.train if split == "train" else manifest.evaluation
     rows = _read_rows(folder, shards)
@@ -105,7 +105,7 @@ def alter_folder(folder: Path, how: str, *, share: float = 0.01, seed: int = 0, 
     altered = (
         alter_tokenizer(folder, manifest)
         if how == "tokenizer"
-        else alter_rows(folder, manifest, how, share, seed, split)
+        else alter_rows(folder, manifest, how, share=share, seed=seed, split=split)
     )
     (folder / MANIFEST_NAME).write_bytes(canonical_json(altered.to_json()))
     return altered
