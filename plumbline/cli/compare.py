@@ -1,0 +1,58 @@
+"""`plumbline compare REFERENCE CANDIDATE`: judge two records on disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from plumbline.judge import compare
+from plumbline.records import load_record
+from plumbline.schema.suite import Gates, read_suite
+from plumbline.schema.verdict import Judgement, exit_code
+
+__all__ = ["register", "run"]
+
+
+def register(subparsers: Any) -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser(
+        "compare", help="judge two records: verdict, first divergence, cause", description=__doc__
+    )
+    parser.add_argument("reference", type=Path, help="folder of the record that counts as right")
+    parser.add_argument("candidate", type=Path, help="folder of the record to be judged")
+    parser.add_argument("--suite", type=Path, help="a suite file whose [gates] are used")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, print, and leave the verdict as exit code."""
+    gates = read_suite(args.suite).gates if args.suite else Gates()
+    reference, candidate = load_record(args.reference), load_record(args.candidate)
+    judgement = compare(reference, candidate, gates, against=f"record {reference.record.record_id}")
+    if args.json:
+        print(json.dumps(judgement.to_json(), indent=2, ensure_ascii=False))
+    else:
+        _print(judgement)
+    return int(exit_code(judgement.verdict))
+
+
+def _print(judgement: Judgement) -> None:
+    print(judgement.verdict)
+    if judgement.first_divergence:
+        place = judgement.first_divergence
+        step = "" if place.step is None else f" at step {place.step}"
+        print(f"  first divergence: {place.stage}{step}" + (f", {place.at}" if place.at else ""))
+    for cause in judgement.causes:
+        print(f"  cause: {cause.code} ({cause.sure}): {cause.why}")
+        for line in (*cause.evidence, *(f"suspect {name}" for name in cause.suspects), *cause.tried):
+            print(f"    {line}")
+    for finding in judgement.findings:
+        number = "" if finding.observed is None else f" {finding.observed}"
+        limit = "" if finding.limit is None else f" (limit {finding.limit})"
+        detail = f": {finding.detail}" if finding.detail else ""
+        print(f"  {finding.outcome} {finding.check} {finding.metric}{number}{limit}{detail}".rstrip())
+    for note in judgement.notes:
+        print(f"  {note}")

@@ -1,0 +1,33 @@
+"""What a rung says: where two runs break apart, and what may have done it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from plumbline.schema.verdict import CauseCode, Divergence, Finding
+
+__all__ = ["Break", "Suspicion"]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """One possible cause of a break, with what speaks for it and what would have to be put back."""
+
+    code: CauseCode
+    why: str
+    evidence: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    """Batch fields, modules or parameters at which it shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Two runs differ at one rung by more than rounding explains."""
+
+    rung: str
+    at: Divergence
+    findings: tuple[Finding, ...]
+    suspicions: tuple[Suspicion, ...]
+    """Most likely first; never empty."""
+    independent: bool = field(default=False)
+    """No other rung's difference can have brought this one about: it is a cause of its own."""

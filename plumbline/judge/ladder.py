@@ -1,0 +1,129 @@
+"""The evidence ladder walked from top to bottom: every cause that it can tell apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from plumbline.judge.breaks import Break
+from plumbline.judge.origin import origin, other_kernels
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.batch import batch
+from plumbline.judge.rungs.data import data
+from plumbline.judge.rungs.evaluation import evaluation, evaluation_numbers
+from plumbline.judge.rungs.forward import dtypes, forward, forward_numbers
+from plumbline.judge.rungs.gradient import clipping, frozen, gradient, gradient_numbers
+from plumbline.judge.rungs.loss import loss
+from plumbline.judge.rungs.model import architecture, weights
+from plumbline.judge.rungs.optimizer import schedule, settings, update
+from plumbline.judge.rungs.rng import rng
+
+__all__ = ["RUNGS", "Ladder", "walk"]
+
+RUNGS = (
+    "data", "batch", "architecture", "weights", "rng", "forward", "loss", "gradient", "clipped", "schedule",
+    "optimizer", "evaluation",
+)  # fmt: skip
+"""In the order of consequence within one step: what stands later can follow from what stands before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """What the walk found."""
+
+    breaks: tuple[Break, ...]
+    """The causes that can be told apart, the first divergence first."""
+    rounding: tuple[str, ...]
+    """What makes another rounding likely."""
+    equal: bool
+    """Every bit of the probe is the same."""
+
+
+def walk(pair: Pair) -> Ladder:
+    """Compare two probes rung by rung; `pair.put_back` names the rungs that an experiment imposed."""
+    rounding = other_kernels(pair)
+    first_bit = origin(pair)
+    found = sorted(_independent(pair), key=_position)
+    dependent = next(_dependent(pair), None)
+    if first_bit is not None and _is_root(pair, first_bit, dependent, rounding=bool(rounding)):
+        dependent = first_bit
+    if dependent is not None and not any(_position(one) <= _position(dependent) for one in found):
+        found = sorted([*found, dependent], key=_position)
+    return Ladder(tuple(_distinct(found)), rounding, equal=first_bit is None and not found)
+
+
+def _is_root(pair: Pair, first_bit: Break, dependent: Break | None, *, rounding: bool) -> bool:
+    """Whether the first differing bit is the cause's own place: it is no benign rounding."""
+    if not rounding:
+        return dependent is None or _position(first_bit) < _position(dependent)
+    if dependent is None or first_bit.at.step is None:
+        return False
+    unmeasured = first_bit.at.step not in pair.tap_steps
+    return unmeasured and _position(first_bit) < _position(dependent)
+
+
+def _independent(pair: Pair) -> Iterator[Break]:
+    """Breaks that no other rung can have brought about, each at its first step."""
+    found = data(pair) if "data" not in pair.put_back else []
+    yield from found
+    known = frozenset(name for one in found for name in one.suspicions[0].names)
+    whole = [one for one in (architecture(pair), weights(pair), frozen(pair), settings(pair)) if one is not None]
+    yield from (one for one in whole if one.rung not in pair.put_back)
+    per_step: dict[str, Callable[[int], Break | None]] = {
+        "batch": lambda step: batch(pair, step, known),
+        "rng": lambda step: rng(pair, step) if step == 0 else None,
+        "dtype": lambda step: dtypes(pair, step),
+        "loss": lambda step: loss(pair, step),
+        "clipped": lambda step: clipping(pair, step),
+        "schedule": lambda step: schedule(pair, step),
+    }
+    for name, rung in per_step.items():
+        if name in pair.put_back:
+            continue
+        yield from _first(rung(step) for step in range(len(pair.common)))
+    if "evaluation" not in pair.put_back and not found:
+        yield from _first(iter([evaluation(pair)]))
+
+
+def _first(breaks: Iterator[Break | None]) -> Iterator[Break]:
+    one = next((found for found in breaks if found is not None), None)
+    if one is not None:
+        yield one
+
+
+def _dependent(pair: Pair) -> Iterator[Break]:
+    """Breaks by numbers, in order: all but the first may follow from the first."""
+    for step in range(len(pair.common)):
+        tapped = step in pair.tap_steps
+        rungs = {
+            "rng": rng(pair, step) if step else None,
+            "forward": forward(pair, step) or forward_numbers(pair, step),
+            "gradient": (gradient(pair, step) if tapped else None) or gradient_numbers(pair, step),
+            "optimizer": update(pair, step),
+        }
+        yield from (one for name, one in rungs.items() if one is not None and name not in pair.put_back)
+    if "evaluation" not in pair.put_back:
+        numbers = evaluation_numbers(pair)
+        if numbers is not None:
+            yield numbers
+
+
+def _position(one: Break) -> tuple[float, int]:
+    if one.rung in ("architecture", "weights"):
+        return (0, RUNGS.index(one.rung))
+    if one.rung == "data":
+        read = one.at.step if one.at.step is not None else (0 if one.at.at == "tokenizer" else math.inf)
+        return (read, 0)
+    step = one.at.step if one.at.step is not None else math.inf
+    return (step, RUNGS.index(one.rung))
+
+
+def _distinct(found: list[Break]) -> Iterator[Break]:
+    """One break for each cause: two rungs that both say `precision` speak of one."""
+    seen = set()
+    for one in found:
+        code = one.suspicions[0].code
+        if code not in seen:
+            seen.add(code)
+            yield one

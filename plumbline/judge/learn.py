@@ -1,0 +1,64 @@
+"""The accuracy gate: where training ended, against the suite's margin."""
+
+from __future__ import annotations
+
+import math
+
+from plumbline.judge.pair import Pair
+from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
+from plumbline.schema.suite import Gates
+from plumbline.schema.verdict import Finding, Outcome
+
+__all__ = ["accuracy_error", "learn"]
+
+_ONE_IN_HUNDRED = 2.326
+"""One-sided normal quantile: a gap that the sampling of rows alone exceeds once in a hundred."""
+
+
+def learn(pair: Pair, gates: Gates) -> list[Finding]:
+    """One finding on the final accuracy, where the spec asks for the `learn` part."""
+    left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
+    if left is None or right is None:
+        return []
+    if left.weights_sha256 == right.weights_sha256 and left.losses == right.losses and _same_ends(left, right):
+        return [_finding("pass", 0.0, gates, "the curves are equal to the bit")]
+    ours, theirs = _end(left), _end(right)
+    if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:
+        return [_finding("inconclusive", None, gates, "no accuracy was measured")]
+    gap = theirs.accuracy - ours.accuracy
+    detail = f"{theirs.accuracy:.4f} where the reference reached {ours.accuracy:.4f} on {theirs.num_rows} rows"
+    return [_finding(_outcome(abs(gap), accuracy_error(ours, theirs), gates), gap, gates, detail)]
+
+
+def accuracy_error(left: EvaluationEvidence, right: EvaluationEvidence) -> float:
+    """Standard error of the difference of two accuracies that the choice of rows alone brings about."""
+    return math.sqrt(
+        sum((side.accuracy or 0) * (1 - (side.accuracy or 0)) / max(side.num_rows, 1) for side in (left, right))
+    )
+
+
+def _outcome(gap: float, error: float, gates: Gates) -> Outcome:
+    if gap <= gates.accuracy_margin:
+        return "pass"
+    return "drift" if gap > gates.accuracy_margin + _ONE_IN_HUNDRED * error else "inconclusive"
+
+
+def _end(side: LearnEvidence) -> EvaluationEvidence | None:
+    return side.evaluations[-1] if side.evaluations else None
+
+
+def _same_ends(left: LearnEvidence, right: LearnEvidence) -> bool:
+    ours, theirs = _end(left), _end(right)
+    return ours is not None and ours.accuracy is not None and ours == theirs
+
+
+def _finding(outcome: Outcome, gap: float | None, gates: Gates, detail: str) -> Finding:
+    return Finding(
+        check="learn.accuracy",
+        outcome=outcome,
+        metric="difference of the final accuracy",
+        observed=gap,
+        limit=gates.accuracy_margin,
+        unit="absolute",
+        detail=detail,
+    )

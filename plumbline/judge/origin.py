@@ -1,0 +1,112 @@
+"""The first bit that differs, rung by rung.
+
+Where nothing in the fingerprints makes another rounding likely, equal bits are due (tier 0), and the first bit that
+differs is where the cause sits, however small the difference is there.
+"""
+
+from __future__ import annotations
+
+from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.pair import Pair, TapError
+from plumbline.judge.rungs.forward import suspicions
+from plumbline.judge.rungs.model import other_modules
+from plumbline.judge.suspects import differences, explains_rounding
+from plumbline.schema.evidence import StepEvidence, TapStage
+from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
+
+__all__ = ["origin", "other_kernels"]
+
+_RUNGS: tuple[tuple[Stage, str], ...] = (
+    ("forward", "logits_sha256"),
+    ("loss", "loss"),
+    ("gradient", "gradients_sha256"),
+    ("gradient", "gradient_norm_clipped"),
+    ("optimizer", "weights_sha256"),
+)
+_CODES: dict[Stage, CauseCode] = {"loss": "loss", "gradient": "gradient", "optimizer": "optimizer"}
+_IMPLEMENTATION = ("foreach", "fused", "capturable")
+
+
+def other_kernels(pair: Pair) -> tuple[str, ...]:
+    """Everything recorded after which another rounding is to be expected."""
+    left, right = pair.reference.record, pair.candidate.record
+    lines = list(explains_rounding(differences(left.fingerprint, right.fingerprint)))
+    if left.evidence.model and right.evidence.model:
+        lines += [line for _, line in other_modules(left.evidence.model, right.evidence.model)]
+    for group, other in zip(*(probe.optimizer for probe in pair.probes), strict=False) if pair.probes else ():
+        keys = [key for key in _IMPLEMENTATION if group.settings.get(key) != other.settings.get(key)]
+        lines += [f"optimizer.{key}: {group.settings.get(key)} → {other.settings.get(key)}" for key in keys]
+    return tuple(lines)
+
+
+def origin(pair: Pair) -> Break | None:
+    """The first bit that differs below the rungs that must be equal anyway, whatever its size."""
+    for step, (left, right) in enumerate(pair.common):
+        for stage, name in _RUNGS:
+            if stage in pair.put_back:
+                continue
+            tap = _first_tap(pair, step, "forward") if stage == "forward" else None
+            if tap is not None or _differs(left, right, name):
+                return _break(pair, step, stage, tap)
+    return _evaluation(pair)
+
+
+def _differs(left: StepEvidence, right: StepEvidence, name: str) -> bool:
+    ours, theirs = getattr(left, name), getattr(right, name)
+    return bool(ours != theirs)
+
+
+def _first_tap(pair: Pair, step: int, stage: TapStage, *, last: bool = False) -> TapError | None:
+    found = [error for error in pair.errors(step, stage) if error.error > 0]
+    return found[-1 if last else 0] if found else None
+
+
+def _break(pair: Pair, step: int, stage: Stage, tap: TapError | None) -> Break:
+    measured = tap
+    if stage == "gradient":
+        measured = _first_tap(pair, step, "gradient", last=True)
+    elif stage == "optimizer":
+        measured = _first_tap(pair, step, "weight")
+    within = measured is not None and not measured.over
+    place = measured.reference.name if measured else {"forward": "logits"}.get(stage, stage)
+    finding = Finding(
+        check="probe.bits",
+        outcome="drift",
+        metric=f"relative error at {stage} of step {step}, where equal bits are due",
+        observed=measured.error if measured is not None and not measured.over else None,
+        limit=0.0,
+        detail="nothing in the fingerprints makes another rounding likely, and everything before is equal to the bit",
+    )
+    return Break(
+        stage,
+        Divergence(stage=stage, step=step, at=place),
+        (finding,),
+        _suspicions(pair, step, stage, tap, within=within),
+    )
+
+
+def _suspicions(pair: Pair, step: int, stage: Stage, tap: TapError | None, *, within: bool) -> tuple[Suspicion, ...]:
+    evidence = (f"everything before {stage} of step {step} is equal to the bit",)
+    if stage == "forward":
+        found = list(suspicions(pair, step, tap)) if tap else []
+        if not found:
+            found = [Suspicion("operator", f"the model puts out something else at step {step}", evidence)]
+    else:
+        found = [Suspicion(_CODES[stage], f"the first bit that differs is in {stage} of step {step}", evidence)]
+    doubt = Suspicion("nondeterminism", "equal machines with equal settings give other bits", evidence)
+    return (doubt, *found) if within and stage != "optimizer" else (*found, doubt)
+
+
+def _evaluation(pair: Pair) -> Break | None:
+    if pair.probes is None or "evaluation" in pair.put_back:
+        return None
+    left, right = (probe.evaluation for probe in pair.probes)
+    if left is None or right is None or left == right:
+        return None
+    finding = Finding(check="probe.bits", outcome="drift", metric="evaluation, where equal bits are due")
+    evidence = ("every step of the training is equal to the bit",)
+    found = (
+        Suspicion("evaluation", "the training is equal to the bit, its evaluation is not", evidence),
+        Suspicion("nondeterminism", "equal machines with equal settings give other bits", evidence),
+    )
+    return Break("evaluation", Divergence(stage="evaluation", at="logits"), (finding,), found)

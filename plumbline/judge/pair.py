@@ -1,0 +1,154 @@
+"""Two records side by side, and the numbers between them that several rungs need."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.judge.tolerance import growth, limit, relative
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap, TapStage
+from plumbline.schema.spec import Precision
+from plumbline.sketch import relative_error
+
+__all__ = ["Pair", "TapError"]
+
+
+@dataclass(frozen=True, slots=True)
+class TapError:
+    """The relative error of one tensor between the two runs, and the most that rounding explains."""
+
+    reference: Tap
+    candidate: Tap
+    error: float
+    limit: float
+    own: tuple[float | None, float | None]
+    """Each run's error against its own fp64 run: reference's, candidate's."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it is more than rounding; a missing number is."""
+        return not self.error <= self.limit
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A reference and a candidate; `steps` limits the comparison to the first steps of the probe."""
+
+    reference: LoadedRecord
+    candidate: LoadedRecord
+    steps: int | None = None
+    put_back: frozenset[str] = field(default_factory=frozenset)
+    """Rungs that an experiment imposed: equal by construction, and so no evidence of anything."""
+
+    @property
+    def probes(self) -> tuple[ProbeEvidence, ProbeEvidence] | None:
+        """Both probes, where both have one."""
+        left, right = self.reference.record.evidence.probe, self.candidate.record.evidence.probe
+        return (left, right) if left is not None and right is not None else None
+
+    @property
+    def precision(self) -> Precision:
+        """Of the probe, as the spec has it."""
+        probe = self.reference.record.spec.probe
+        return probe.precision if probe else "fp32"
+
+    @cached_property
+    def common(self) -> tuple[tuple[StepEvidence, StepEvidence], ...]:
+        """The steps that both have, pairwise."""
+        if self.probes is None:
+            return ()
+        pairs = tuple(zip(self.probes[0].steps, self.probes[1].steps, strict=False))
+        return pairs if self.steps is None else pairs[: self.steps]
+
+    @cached_property
+    def _places(self) -> dict[tuple[int, str, str], int]:
+        taps = self.probes[1].taps if self.probes else ()
+        return {(tap.step, tap.stage, tap.name): index for index, tap in enumerate(taps)}
+
+    @cached_property
+    def tap_steps(self) -> frozenset[int]:
+        """The steps at which both runs were sketched."""
+        if self.probes is None:
+            return frozenset()
+        left, right = ({tap.step for tap in probe.taps} for probe in self.probes)
+        return frozenset(left & right)
+
+    @cached_property
+    def _errors(self) -> dict[tuple[int, str], tuple[TapError, ...]]:
+        found: dict[tuple[int, str], list[TapError]] = {}
+        for index, tap in enumerate(self.probes[0].taps if self.probes else ()):
+            other = self._places.get((tap.step, tap.stage, tap.name))
+            if other is not None:
+                found.setdefault((tap.step, tap.stage), []).append(self._error(index, other))
+        return {key: tuple(errors) for key, errors in found.items()}
+
+    def errors(self, step: int, stage: TapStage) -> tuple[TapError, ...]:
+        """Of every tensor that both sketched at `step`, in the reference's order of execution."""
+        return self._errors.get((step, stage), ())
+
+    def _error(self, left: int, right: int) -> TapError:
+        assert self.probes is not None  # noqa: S101 - only reached with both
+        one, other = self.probes[0].taps[left], self.probes[1].taps[right]
+        error = 0.0 if one.sha256 == other.sha256 else self._distance(left, right)
+        return TapError(
+            reference=one,
+            candidate=other,
+            error=error,
+            limit=self._limit(left, right),
+            own=(_at(self.probes[0], "fp64_errors", left), _at(self.probes[1], "fp64_errors", right)),
+        )
+
+    def sketch(self, side: int, index: int) -> NDArray[np.float64] | None:
+        """The sketch of one tap of the reference (0) or the candidate (1)."""
+        arrays = (self.reference, self.candidate)[side].sketches
+        return arrays["sketch"][index] if "sketch" in arrays else None
+
+    def tap_index(self, tap: TapError) -> tuple[int, int]:
+        """Where a tap stands in both records."""
+        assert self.probes is not None  # noqa: S101 - a TapError exists only with both
+        key = (tap.reference.step, tap.reference.stage, tap.reference.name)
+        return self.probes[0].taps.index(tap.reference), self._places[key]
+
+    def _distance(self, left: int, right: int) -> float:
+        assert self.probes is not None  # noqa: S101 - only reached with both
+        one, other = self.probes[0].taps[left], self.probes[1].taps[right]
+        if one.norm is None or other.norm is None or one.shape != other.shape:
+            return math.inf
+        a, b = self.sketch(0, left), self.sketch(1, right)
+        if a is None or b is None:
+            return math.inf
+        error = relative_error(a, b, one.norm)
+        # Equal sketches of other bytes: the norms still tell.
+        return math.inf if error is None else error or relative(one.norm, other.norm)
+
+    def _limit(self, left: int, right: int) -> float:
+        assert self.probes is not None  # noqa: S101 - only reached with both
+        tap = self.probes[0].taps[left]
+        measured = [_at(self.probes[0], "errors", left), _at(self.probes[1], "errors", right)]
+        known = [value for value in measured if value is not None]
+        grown = tap.step if not known else 0
+        return limit(max(known, default=None), tap.stage, self.precision, grown)
+
+    def loss_limit(self, step: int) -> float:
+        """The most that rounding moves the loss by at `step`."""
+        curves = [
+            probe.envelope.loss[step] / growth(0)
+            for probe in self.probes or ()
+            if probe.envelope and step < len(probe.envelope.loss)
+        ]
+        return limit(max(curves, default=None), "loss", self.precision, step if not curves else 0)
+
+    def norm_limit(self, step: int) -> float:
+        """The most that rounding moves a gradient's norm by at `step`."""
+        return max(limit(None, "norm", self.precision, step), self.loss_limit(step))
+
+
+def _at(probe: ProbeEvidence, name: str, index: int) -> float | None:
+    values: Any = getattr(probe.envelope, name) if probe.envelope else ()
+    return values[index] if index < len(values) else None

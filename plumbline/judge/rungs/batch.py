@@ -1,0 +1,112 @@
+"""Rung 3: what each batch held, field by field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.pair import Pair
+from plumbline.schema.evidence import BATCH_FIELDS
+from plumbline.schema.verdict import Divergence, Finding
+
+__all__ = ["batch"]
+
+_TOKENS = ("input_ids", "attention_mask", "token_type_ids")
+_HIDDEN = -100
+
+
+def batch(pair: Pair, step: int, known: frozenset[str]) -> Break | None:
+    """The break of the batch at `step`; `known` are the fields whose difference the dataset explains already."""
+    left, right = (side.batch for side in pair.common[step])
+    names = [*BATCH_FIELDS, *sorted((set(left) | set(right)) - set(BATCH_FIELDS))]
+    differing = tuple(name for name in names if left.get(name) != right.get(name) and name not in known)
+    if not differing:
+        return None
+    arrays = [
+        {name: side.batches[name][step] for name in names if len(side.batches.get(name, ())) > step}
+        for side in (pair.reference, pair.candidate)
+    ]
+    suspicion = _suspicion(pair, differing, arrays[0], arrays[1])
+    row, at = _row(arrays[0], arrays[1], differing)
+    finding = Finding(
+        check="probe.batch",
+        outcome="drift",
+        metric=f"SHA-256 of {differing[0]} at step {step}",
+        observed=right.get(differing[0]),
+        limit=left.get(differing[0]),
+        detail=suspicion.why + (f"; first at {at}" if at else ""),
+    )
+    return Break(
+        rung="batch",
+        at=Divergence(stage="batch", step=step, at=at or differing[0], row=row),
+        findings=(finding,),
+        suspicions=(suspicion,),
+        independent=True,
+    )
+
+
+def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) -> Suspicion:
+    evidence = (f"fields that differ: {', '.join(differing)}",)
+    if "row_ids" in differing:
+        return Suspicion("data.order", _order(left, right), evidence, BATCH_FIELDS)
+    if set(differing) <= {"labels"}:
+        return Suspicion("data.labels", "the same rows and ids, other labels", evidence, ("labels",))
+    if pair.reference.record.spec.task == "masked-lm" and _same_below_the_mask(left, right):
+        why = "the same tokens, but others of them are hidden: the draw of the mask differs"
+        return Suspicion("rng", why, evidence, (*_TOKENS, "labels"))
+    shapes = {name: (left[name].shape, right[name].shape) for name in _TOKENS if name in left and name in right}
+    padded = next((pair for pair in shapes.values() if pair[0] != pair[1]), None)
+    why = f"the same rows, padded to {padded[1]} in place of {padded[0]}" if padded else "the same rows, other ids"
+    fields = tuple(name for name in differing if name in _TOKENS) or differing
+    names = (*_TOKENS, "labels") if "labels" in differing else fields
+    return Suspicion("tokenization", why, evidence, names)
+
+
+def _order(left: Any, right: Any) -> str:
+    if "row_ids" not in left or "row_ids" not in right:
+        return "the batch holds other rows, or the same in another order"
+    ours, theirs = left["row_ids"], right["row_ids"]
+    if len(theirs) != len(ours):
+        return f"the batch holds {len(theirs)} rows in place of {len(ours)}"
+    twice = [int(row) for row in np.unique(theirs) if (theirs == row).sum() > (ours == row).sum() > 0]
+    if twice:
+        return f"row {twice[0]} stands twice in the batch"
+    if sorted(ours.tolist()) == sorted(theirs.tolist()):
+        return "the batch holds the same rows in another order"
+    return f"{int((~np.isin(theirs, ours)).sum())} of {len(theirs)} rows of the batch are others"
+
+
+def _same_below_the_mask(left: Any, right: Any) -> bool:
+    if not all(name in side for side in (left, right) for name in ("input_ids", "labels")):
+        return False
+    return _same(_unmasked(left), _unmasked(right))
+
+
+def _unmasked(side: Any) -> NDArray[Any]:
+    return np.asarray(np.where(side["labels"] == _HIDDEN, side["input_ids"], side["labels"]))
+
+
+def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    """Equal except where one side hid a token and replaced it, which only its own labels can undo."""
+    return left.shape == right.shape and bool((left == right).all())
+
+
+def _row(left: Any, right: Any, differing: tuple[str, ...]) -> tuple[int | None, str]:
+    """The row of the dataset that differs first, and the field with its place in the batch."""
+    for name in differing:
+        if name not in left or name not in right:
+            continue
+        ours, theirs = left[name], right[name]
+        count = min(len(ours), len(theirs))
+        if ours.shape[1:] != theirs.shape[1:]:
+            place = 0
+        else:
+            unequal = (ours[:count] != theirs[:count]).reshape(count, -1).any(axis=1)
+            place = int(np.argmax(unequal)) if unequal.any() else count - 1
+        rows = right.get("row_ids")
+        row = int(rows[place]) if rows is not None and place < len(rows) else None
+        return row, f"{name} of batch row {place}"
+    return None, ""

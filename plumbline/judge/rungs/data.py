@@ -1,0 +1,171 @@
+"""Rung 2: the dataset and the tokenizer as each run found them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.pair import Pair
+from plumbline.schema.evidence import DataEvidence
+from plumbline.schema.verdict import CauseCode, Divergence, Finding
+
+__all__ = ["data"]
+
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows that both runs read, and where they differ."""
+
+    ids: NDArray[np.int64]
+    text: NDArray[np.bool_]
+    label: NDArray[np.bool_]
+    moved: bool
+    """The differing rows are the reference's own rows in other places."""
+
+
+def data(pair: Pair) -> list[Break]:
+    """Breaks of the dataset: content, labels or order, and of the tokenizer."""
+    left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
+    if left is None or right is None:
+        return []
+    found = _rows_break(pair, left, right)
+    if left.tokenizer_sha256 != right.tokenizer_sha256:
+        found.append(_tokenizer_break(left, right))
+    return found
+
+
+def _tokenizer_break(left: DataEvidence, right: DataEvidence) -> Break:
+    finding = Finding(
+        check="data.tokenizer",
+        outcome="drift",
+        metric="SHA-256 of the tokenizer",
+        observed=right.tokenizer_sha256,
+        limit=left.tokenizer_sha256,
+    )
+    why = "the tokenizer's file is another one, so the same rows become other ids"
+    return Break(
+        rung="data",
+        at=Divergence(stage="data", at="tokenizer"),
+        findings=(finding,),
+        suspicions=(Suspicion("tokenization", why, (f"tokenizer {right.tokenizer_sha256[:12]}",), _TOKENS),),
+        independent=True,
+    )
+
+
+_TOKENS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def _rows_break(pair: Pair, left: DataEvidence, right: DataEvidence) -> list[Break]:
+    if left.manifest_sha256 == right.manifest_sha256 and left.rows_sha256 == right.rows_sha256:
+        return []
+    rows = _compare_rows(pair)
+    if rows is not None and (rows.text.any() or rows.label.any()):
+        return [_differing(pair, left, right, rows)]
+    sizes = [sum(shard.num_rows for shard in side.shards) for side in (left, right)]
+    unread = rows is None or right.num_rows < sizes[1]
+    if left.manifest_sha256 == right.manifest_sha256 or (sizes[0] == sizes[1] and not unread):
+        return []
+    if left.shards == right.shards:
+        return []
+    shard = next((s.key for s in right.shards if s not in left.shards), right.shards[0].key if right.shards else "")
+    where = "in rows that this run does not read" if rows is not None else "in rows that the record does not hold"
+    return [_break("data.content", f"the dataset is another one, {where}", left, right, at=f"shard {shard}")]
+
+
+def _compare_rows(pair: Pair) -> _Rows | None:
+    left, right = pair.reference.rows, pair.candidate.rows
+    if not left or not right:
+        return None
+    ids, at_left, at_right = np.intersect1d(left["row_id"], right["row_id"], assume_unique=True, return_indices=True)
+    text = left["text"][at_left] != right["text"][at_right]
+    label = left["label"][at_left] != right["label"][at_right]
+    return _Rows(ids, text, label, _is_moved(left, right, at_left[text], at_right[text]))
+
+
+def _is_moved(left: dict[str, Any], right: dict[str, Any], at_left: Any, at_right: Any) -> bool:
+    """Whether the rows with another text are, for the most part, rows of the reference in other places."""
+    ours = Counter(zip(left["text"][at_left].tolist(), left["label"][at_left].tolist(), strict=True))
+    theirs = Counter(zip(right["text"][at_right].tolist(), right["label"][at_right].tolist(), strict=True))
+    return bool(ours) and (ours & theirs).total() == ours.total()
+
+
+def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows) -> Break:
+    totals = [sum(shard.num_rows for shard in side.shards) for side in (left, right)]
+    same_shards = sorted(s.sha256 for s in left.shards) == sorted(s.sha256 for s in right.shards)
+    which = rows.ids[rows.text | rows.label]
+    step, row = _first_read(pair, which)
+    at = _place(left, row)
+    numbers = ", ".join(map(str, which[:_NAMED].tolist())) + (", …" if len(which) > _NAMED else "")
+    seen = f"{len(which)} of {len(rows.ids)} rows differ: {numbers}"
+    if not rows.text.any():
+        code, why = "data.labels", f"the texts are the same, the labels of {len(which)} rows are not"
+    elif totals[0] == totals[1] and (same_shards or rows.moved):
+        code, why = "data.order", "the dataset holds the same rows in another order"
+    else:
+        change = f"{totals[1]} rows in place of {totals[0]}" if totals[0] != totals[1] else f"{len(which)} rows differ"
+        code, why = "data.content", f"the dataset holds other rows: {change}"
+    return _break(code, why, left, right, at=at, row=row, step=step, seen=seen, share=len(which) / len(rows.ids))  # type: ignore[arg-type]
+
+
+def _first_read(pair: Pair, which: NDArray[np.int64]) -> tuple[int | None, int]:
+    """The first step whose batch holds a differing row, and that row; without one, the first row."""
+    read = pair.candidate.batches.get("row_ids")
+    if read is not None:
+        hit = np.isin(read, which)
+        if hit.any():
+            step, place = (int(index) for index in np.argwhere(hit)[0])
+            return step, int(read[step, place])
+    return None, int(which[0])
+
+
+def _place(side: DataEvidence, row: int) -> str:
+    start = 0
+    for shard in side.shards:
+        if row < start + shard.num_rows:
+            return f"shard {shard.key} row {row - start}"
+        start += shard.num_rows
+    return f"row {row}"
+
+
+_FIELDS: dict[CauseCode, tuple[str, ...]] = {
+    "data.labels": ("labels",),
+    "data.content": (*_TOKENS, "labels"),
+    "data.order": ("row_ids", *_TOKENS, "labels"),
+}
+
+
+def _break(
+    code: CauseCode,
+    why: str,
+    left: DataEvidence,
+    right: DataEvidence,
+    *,
+    at: str,
+    row: int | None = None,
+    step: int | None = None,
+    seen: str = "",
+    share: float | None = None,
+) -> Break:
+    finding = Finding(
+        check="data.rows",
+        outcome="drift",
+        metric="share of the rows read that differ" if share is not None else "SHA-256 of the manifest",
+        observed=share if share is not None else right.manifest_sha256,
+        limit=0.0 if share is not None else left.manifest_sha256,
+        detail="; ".join(part for part in (f"first at {at}", seen) if part),
+    )
+    evidence = (f"first at {at}", seen) if seen else (f"first at {at}",)
+    return Break(
+        rung="data",
+        at=Divergence(stage="data", step=step, at=at, row=row),
+        findings=(finding,),
+        suspicions=(Suspicion(code, why, evidence, _FIELDS[code]),),
+        independent=True,
+    )

@@ -1,0 +1,161 @@
+"""Rung 8: the gradients, before and after clipping."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.pair import Pair, TapError
+from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs
+from plumbline.judge.tolerance import limit as limit_of
+from plumbline.judge.tolerance import relative
+from plumbline.schema.evidence import StepEvidence
+from plumbline.schema.verdict import Divergence, Finding
+
+__all__ = ["clipping", "frozen", "gradient", "gradient_numbers"]
+
+_SAME_RATIO = 1e-3
+"""Gradients that differ by one factor, up to this residual, were scaled."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    factor: float
+    residual: float
+
+
+def frozen(pair: Pair) -> Break | None:
+    """Parameters that one of the two does not train."""
+    left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
+    if left is None or right is None:
+        return None
+    ours = {p.name: p.trainable for p in left.parameters}
+    names = tuple(p.name for p in right.parameters if ours.get(p.name, p.trainable) != p.trainable)
+    if not names:
+        return None
+    finding = Finding(
+        check="probe.frozen",
+        outcome="drift",
+        metric="parameters that only one of the two trains",
+        observed=len(names),
+        limit=0,
+    )
+    state = "is trained" if ours[names[0]] is False else "is frozen"
+    why = f"{names[0]} {state}" + (f", and so are {len(names) - 1} more" if len(names) > 1 else "")
+    at = Divergence(stage="gradient", step=0, at=names[0])
+    return Break("gradient", at, (finding,), (Suspicion("gradient", why, names=names),), independent=True)
+
+
+def gradient(pair: Pair, step: int) -> Break | None:
+    """The first parameter, from the loss backwards, whose gradient differs by more than rounding."""
+    errors = pair.errors(step, "gradient")
+    over = [error for error in errors if error.over]
+    if not over:
+        return None
+    first = over[-1]
+    finding = Finding(
+        check="probe.gradient",
+        outcome="drift",
+        metric=f"relative error of the gradient of {first.reference.name} at step {step}",
+        observed=first.error if math.isfinite(first.error) else None,
+        limit=first.limit,
+        detail=f"{len(over)} of {len(errors)} gradients over their limits",
+    )
+    return Break(
+        rung="gradient",
+        at=Divergence(stage="gradient", step=step, at=first.reference.name),
+        findings=(finding,),
+        suspicions=_suspicions(pair, over, len(errors)),
+    )
+
+
+def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion, ...]:
+    names = tuple(error.reference.name for error in over)
+    first = over[-1]
+    scale = _scale(pair, over)
+    lines = [f"{len(over)} of {count} gradients differ, by up to {max(error.error for error in over):.3g}"]
+    missing = [e.reference.name for e in over if e.reference.norm and not e.candidate.norm]
+    if missing:
+        why = f"{missing[0]} gets no gradient" + (f", nor do {len(missing) - 1} more" if len(missing) > 1 else "")
+    elif scale is not None and scale.residual < _SAME_RATIO:
+        why = f"all of them are the reference's times {scale.factor:.6g}: accumulation or scaling"
+    else:
+        why = "the loss is the same and its gradients are not: weighting of micro-batches, or a backward kernel"
+    found = [Suspicion("gradient", why, tuple(lines), names)]
+    signs = precision_signs(pair)
+    if owes_to_rounding(first) or (signs and not missing):
+        why = "the backward pass computes with fewer bits"
+        found.insert(0, Suspicion("precision", why, (*lines, *signs), names))
+    return tuple(found)
+
+
+def _scale(pair: Pair, over: list[TapError]) -> _Scale | None:
+    """The one factor between both sets of gradients, from their sketches: a sketch is linear."""
+    ours, theirs = [], []
+    for error in over:
+        left, right = pair.tap_index(error)
+        one, other = pair.sketch(0, left), pair.sketch(1, right)
+        if one is None or other is None:
+            return None
+        ours.append(one)
+        theirs.append(other)
+    x, y = np.concatenate(ours), np.concatenate(theirs)
+    square = float(x @ x)
+    if not square or not np.isfinite(y).all():
+        return None
+    factor = float(x @ y) / square
+    return _Scale(factor, float(np.linalg.norm(y - factor * x)) / math.sqrt(square))
+
+
+def gradient_numbers(pair: Pair, step: int) -> Break | None:
+    """Where no gradient was sketched: their norm in fp64."""
+    left, right = pair.common[step]
+    if left.gradients_sha256 == right.gradients_sha256 and left.gradients_sha256 is not None:
+        return None
+    gap, limit = relative(left.gradient_norm, right.gradient_norm), pair.norm_limit(step)
+    if gap <= limit or (left.gradient_norm is None and right.gradient_norm is None):
+        return None
+    finding = Finding(
+        check="probe.gradient",
+        outcome="drift",
+        metric=f"relative difference of the gradient's norm at step {step}",
+        observed=gap if math.isfinite(gap) else None,
+        limit=limit,
+    )
+    why = "the loss is the same and the norm of its gradient is not"
+    suspicion = Suspicion("gradient", why, (f"off by {gap:.3g}, limit {limit:.3g}",))
+    return Break("gradient", Divergence(stage="gradient", step=step, at="norm"), (finding,), (suspicion,))
+
+
+def clipping(pair: Pair, step: int) -> Break | None:
+    """The clipped norm is not what clipping makes of the norm before it, while the reference's is."""
+    left, right = pair.common[step]
+    optimizer = pair.reference.record.spec.optimizer
+    off = tuple(_off(side, optimizer.max_grad_norm) for side in (left, right))
+    limit = limit_of(None, "norm", pair.precision)
+    if max(off) <= limit or (
+        off[0] > limit and relative(left.gradient_norm_clipped, right.gradient_norm_clipped) <= limit
+    ):
+        return None
+    finding = Finding(
+        check="probe.clipping",
+        outcome="drift",
+        metric=f"relative deviation of the clipped norm from its definition at step {step}",
+        observed=max(off) if math.isfinite(max(off)) else None,
+        limit=limit,
+    )
+    why = f"a norm of {right.gradient_norm} is clipped to {right.gradient_norm_clipped}"
+    evidence = (f"by the spec it is at most {optimizer.max_grad_norm}",)
+    suspicion = Suspicion("gradient", why, evidence)
+    return Break("clipped", Divergence(stage="gradient", step=step, at="clipping"), (finding,), (suspicion,), True)
+
+
+def _off(side: StepEvidence, most: float) -> float:
+    if side.gradient_norm is None and side.gradient_norm_clipped is None:
+        return 0.0
+    if side.gradient_norm is None:
+        return math.inf
+    return relative(min(side.gradient_norm, most), side.gradient_norm_clipped)

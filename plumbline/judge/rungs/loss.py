@@ -1,0 +1,38 @@
+"""Rung 7: the loss, given its logits."""
+
+from __future__ import annotations
+
+import math
+
+from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.pair import Pair
+from plumbline.judge.tolerance import relative
+from plumbline.schema.verdict import Divergence, Finding
+
+__all__ = ["loss"]
+
+
+def loss(pair: Pair, step: int) -> Break | None:
+    """The candidate's loss is not what its own logits and labels give, while the reference's is (or the reverse)."""
+    left, right = pair.common[step]
+    off = (relative(left.loss_reference, left.loss), relative(right.loss_reference, right.loss))
+    limit = pair.loss_limit(0)
+    if left.loss == right.loss or max(off) <= limit:
+        return None
+    between = relative(left.loss, right.loss)
+    if off[0] > limit and off[1] > limit and between <= limit:
+        return None
+    finding = Finding(
+        check="probe.loss",
+        outcome="drift",
+        metric=f"relative deviation of the loss from its definition at step {step}",
+        observed=max(off) if math.isfinite(max(off)) else None,
+        limit=limit,
+        detail="the reference is the one that is off" if off[0] > off[1] else "",
+    )
+    evidence = (f"off by {off[1]:.3g} where the reference is off by {off[0]:.3g}",)
+    found = [Suspicion("loss", "the loss is not what its logits and labels give", evidence)]
+    if left.loss_dtype != right.loss_dtype:
+        why = f"the loss is computed in {right.loss_dtype} in place of {left.loss_dtype}"
+        found.insert(0, Suspicion("precision", why, evidence))
+    return Break("loss", Divergence(stage="loss", step=step, at="loss"), (finding,), tuple(found), independent=True)

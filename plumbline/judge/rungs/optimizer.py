@@ -1,0 +1,102 @@
+"""Rung 9: the learning rate's log, the optimizer's settings, and the weights after the step."""
+
+from __future__ import annotations
+
+import math
+
+from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.pair import Pair
+from plumbline.judge.tolerance import relative
+from plumbline.schema.evidence import ProbeEvidence
+from plumbline.schema.verdict import Divergence, Finding
+
+__all__ = ["schedule", "settings", "update"]
+
+_SCHEDULED = frozenset({"lr", "initial_lr"})
+_IMPLEMENTATION = frozenset({"foreach", "fused", "capturable", "differentiable"})
+"""How the update is computed, not what it is."""
+
+_NAMED = 4
+_SAME_RATE = 1e-12
+
+
+def schedule(pair: Pair, step: int) -> Break | None:
+    """The learning rate that was used at `step`."""
+    left, right = (side.learning_rates for side in pair.common[step])
+    if len(left) != len(right):
+        left, right = tuple(sorted(set(left))), tuple(sorted(set(right)))
+    same = len(left) == len(right) and all(relative(a, b) <= _SAME_RATE for a, b in zip(left, right, strict=True))
+    if same:
+        return None
+    ours, theirs = max(left, default=None), max(right, default=None)
+    finding = Finding(
+        check="probe.learning_rate",
+        outcome="drift",
+        metric=f"learning rate at step {step}",
+        observed=theirs,
+        limit=ours,
+    )
+    why = f"step {step} was taken with a learning rate of {theirs} in place of {ours}"
+    at = Divergence(stage="schedule", step=step, at="learning_rate")
+    return Break("schedule", at, (finding,), (Suspicion("schedule", why),), independent=True)
+
+
+def settings(pair: Pair) -> Break | None:
+    """What the optimizer holds for each parameter: decay, betas, eps."""
+    if pair.probes is None:
+        return None
+    left, right = (_by_parameter(probe) for probe in pair.probes)
+    lines = []
+    models = (pair.reference.record.evidence.model, pair.candidate.record.evidence.model)
+    fixed = {p.name for model in models if model for p in model.parameters if not p.trainable}
+    for name, ours in left.items():
+        theirs = right.get(name)
+        if theirs is None and name not in fixed:
+            lines.append((name, f"{name} is in no group"))
+        if theirs is None:
+            continue
+        differing = [key for key in ours if key in theirs and ours[key] != theirs[key]]
+        lines += [(name, f"{key} of {name} is {theirs[key]} in place of {ours[key]}") for key in differing]
+    lines += [(name, f"{name} is moved in addition") for name in right if name not in left and name not in fixed]
+    if not lines:
+        return None
+    finding = Finding(
+        check="probe.optimizer",
+        outcome="drift",
+        metric="settings of the optimizer that differ, over all parameters",
+        observed=len(lines),
+        limit=0,
+        detail="; ".join(line for _, line in lines[:_NAMED]),
+    )
+    evidence = tuple(line for _, line in lines[:_NAMED])
+    suspicion = Suspicion("optimizer", "the optimizer holds other settings", evidence)
+    at = Divergence(stage="optimizer", step=0, at=lines[0][0])
+    return Break("optimizer", at, (finding,), (suspicion,), independent=True)
+
+
+def _by_parameter(probe: ProbeEvidence) -> dict[str, dict[str, object]]:
+    return {
+        name: {k: v for k, v in group.settings.items() if k not in _SCHEDULED | _IMPLEMENTATION}
+        for group in probe.optimizer
+        for name in group.parameters
+    }
+
+
+def update(pair: Pair, step: int) -> Break | None:
+    """The first parameter whose value after the step differs by more than rounding."""
+    over = [error for error in pair.errors(step, "weight") if error.over]
+    if not over:
+        return None
+    first = max(over, key=lambda error: error.error / error.limit)
+    finding = Finding(
+        check="probe.update",
+        outcome="drift",
+        metric=f"relative error of {first.reference.name} after step {step}",
+        observed=first.error if math.isfinite(first.error) else None,
+        limit=first.limit,
+        detail=f"{len(over)} parameters over their limits",
+    )
+    evidence = (f"{first.reference.name} is off by {first.error:.3g}, limit {first.limit:.3g}",)
+    why = "gradients and learning rate are the same, the weights after the step are not"
+    at = Divergence(stage="optimizer", step=step, at=first.reference.name)
+    return Break("optimizer", at, (finding,), (Suspicion("optimizer", why, evidence),))

@@ -1,0 +1,39 @@
+"""Rung 5: the random generators' states at each step's start."""
+
+from __future__ import annotations
+
+from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.pair import Pair
+from plumbline.schema.verdict import Divergence, Finding
+
+__all__ = ["rng", "rng_differs"]
+
+
+def rng_differs(pair: Pair, step: int) -> tuple[str, ...]:
+    """The generators that both runs have and whose states differ at the start of `step`."""
+    left, right = (side.rng for side in pair.common[step])
+    return tuple(name for name in left if name in right and left[name] != right[name])
+
+
+def rng(pair: Pair, step: int) -> Break | None:
+    """The break of the generators' states at `step`."""
+    names = rng_differs(pair, step)
+    if not names:
+        return None
+    left, right = (side.rng for side in pair.common[step])
+    since = "from the start: another seed" if step == 0 else f"since step {step - 1}: it drew otherwise there"
+    finding = Finding(
+        check="probe.rng",
+        outcome="drift",
+        metric=f"SHA-256 of {names[0]}'s state at step {step}",
+        observed=right[names[0]],
+        limit=left[names[0]],
+    )
+    why = f"the state of {', '.join(names)} differs {since}"
+    return Break(
+        rung="rng",
+        at=Divergence(stage="rng", step=step, at=names[0]),
+        findings=(finding,),
+        suspicions=(Suspicion("rng", why, names=names),),
+        independent=step == 0,
+    )

@@ -1,0 +1,99 @@
+"""Which differences between two fingerprints could explain which cause. Suspects, never verdicts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from plumbline.schema.fingerprint import Fingerprint
+from plumbline.schema.verdict import CauseCode
+
+__all__ = ["differences", "explains_rounding", "suspects_for"]
+
+_ARITHMETIC = (
+    r"cpu\.(model|isa|num_threads)|gpus|driver|cuda|cudnn|nccl|num_processes|topology\..*|numerics\..*|mantissa_bits\..*"
+    r"|packages\.(torch|triton|pytorch-triton|numpy|transformers|mkl|intel-openmp|onednn|nvidia-.*|jax.*)"
+    r"|environment\.(CUBLAS|CUDNN|NVIDIA|CUDA|NCCL|OMP|KMP|MKL|ATEN|ONEDNN|DNNL|TORCH|PYTORCH|OPENBLAS|GLIBC).*"
+    r"|container_image|lock_sha256"
+)
+_MODEL = r"packages\.(transformers|torch|accelerate|peft)|container_image|lock_sha256"
+_LOADER = (
+    r"packages\.(datasets|pyarrow|pandas|fsspec|tokenizers|torch|numpy)|environment\.(OMP|HF_|TOKENIZERS).*|cpu\..*"
+)
+_MACHINE = r"cpu\..*|gpus|driver|cuda|os|container_image"
+
+_EXPLAIN: dict[CauseCode, str] = {
+    "data.content": r"packages\.(pyarrow|datasets|pandas|fsspec)|lock_sha256|container_image",
+    "data.labels": r"packages\.(pyarrow|datasets|pandas)|lock_sha256|container_image",
+    "data.order": r"packages\.(numpy|torch|datasets)|python|num_processes|environment\.PYTHONHASHSEED|lock_sha256",
+    "tokenization": r"packages\.(tokenizers|transformers|sentencepiece)|lock_sha256|container_image",
+    "model.architecture": _MODEL,
+    "weights.init": rf"{_MODEL}|packages\.(safetensors|numpy)|cpu\.isa",
+    "rng": r"packages\.(torch|numpy|transformers)|python|gpus|cuda|num_processes|lock_sha256|environment\.PYTHONHASH.*",
+    "precision": _ARITHMETIC,
+    "operator": _ARITHMETIC,
+    "kernel": _ARITHMETIC,
+    "loss": rf"{_MODEL}|packages\.numpy",
+    "gradient": rf"{_MODEL}|num_processes|nccl|topology\..*|packages\.(accelerate|deepspeed)",
+    "optimizer": rf"{_MODEL}|packages\.(bitsandbytes|apex)",
+    "schedule": _MODEL,
+    "evaluation": rf"{_MODEL}|packages\.(evaluate|scikit-learn|numpy)|num_processes",
+    "nondeterminism": _ARITHMETIC,
+    "loader": rf"{_LOADER}|{_MACHINE}",
+    "transfer": _MACHINE,
+    "throttling": _MACHINE,
+    "slow-device": _MACHINE,
+    "contention": r"cpu\..*|num_processes|hostname|os|environment\.OMP.*",
+    "software": _ARITHMETIC,
+    "environment": r".*",
+    "unattributed": r".*",
+}
+_NEVER = re.compile(r"hostname|gpus\.\d+\.(uuid|pci)")
+
+
+def differences(reference: Fingerprint, candidate: Fingerprint) -> tuple[str, ...]:
+    """Every field that differs, as `path: reference → candidate`, in the order of the fields."""
+    left, right = _flat(reference), _flat(candidate)
+    names = [*left, *(name for name in right if name not in left)]
+    return tuple(
+        f"{name}: {left.get(name, 'absent')} → {right.get(name, 'absent')}"
+        for name in names
+        if left.get(name) != right.get(name)
+    )
+
+
+def suspects_for(code: CauseCode, found: Iterable[str]) -> tuple[str, ...]:
+    """Those of `differences` that could bring about a cause of this code."""
+    pattern = re.compile(_EXPLAIN[code])
+    return tuple(line for line in found if _may(pattern, line))
+
+
+def explains_rounding(found: Iterable[str]) -> tuple[str, ...]:
+    """Those of `differences` after which other kernels, and so other roundings, are to be expected."""
+    return suspects_for("kernel", found)
+
+
+def _may(pattern: re.Pattern[str], line: str) -> bool:
+    name = line.split(": ", 1)[0]
+    if _NEVER.fullmatch(name):
+        return False
+    return bool(pattern.fullmatch(name) or pattern.fullmatch(re.sub(r"\.\d+\..*", "", name)))
+
+
+def _flat(fingerprint: Fingerprint) -> dict[str, str]:
+    flat: dict[str, str] = {}
+
+    def walk(path: str, value: object) -> None:
+        if isinstance(value, dict):
+            for key, item in sorted(value.items()):
+                walk(f"{path}.{key}", item)
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                walk(f"{path}.{index}", item)
+        else:
+            flat[path] = str(value)
+
+    for name, value in fingerprint.to_json().items():
+        if name != "schema_version":
+            walk(name, value)
+    return flat

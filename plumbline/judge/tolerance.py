@@ -1,0 +1,66 @@
+"""How far apart two runs may be by rounding alone. `docs/MATH.md` derives every number here.
+
+A limit is the envelope that the runs measured of themselves, times `FACTOR`, and never below a floor that belongs to
+the precision in force. Past the step at which the envelope was measured it doubles every `DOUBLING_STEPS`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from plumbline.schema.spec import Precision
+
+__all__ = [
+    "DOUBLING_STEPS",
+    "FACTOR",
+    "floor_of",
+    "growth",
+    "limit",
+    "relative",
+]
+
+FACTOR = 8.0
+DOUBLING_STEPS = 9.0
+
+_UNIT: dict[Precision, float] = {
+    "fp64": 2.0**-52,
+    "fp32": 2.0**-23,
+    "tf32": 2.0**-10,
+    "fp16": 2.0**-10,
+    "bf16": 2.0**-7,
+}
+"""One unit in the last place of the operands."""
+
+_FLOOR_UNITS: dict[str, float] = {"forward": 40.0, "gradient": 400.0, "weight": 400.0, "loss": 40.0, "norm": 400.0}
+"""Floors in those units: 40 are 4.8e-6 in fp32, between the worst benign error seen (4e-7) and the least harmful
+one (6e-5). A gradient has passed through twice as many operations and cancellations, a weight through Adam's
+division."""
+
+_COARSE_UNITS = 4.0
+"""In half precision the units are themselves as large as the harmful errors of fp32; their floors are these units."""
+
+
+def floor_of(stage: str, precision: Precision) -> float:
+    """The least limit of a stage: `forward`, `gradient`, `weight`, `loss` or `norm`."""
+    units = _FLOOR_UNITS[stage] if precision in ("fp32", "fp64") else _COARSE_UNITS
+    return units * _UNIT[precision]
+
+
+def growth(steps: int) -> float:
+    """How much rounding may have grown after that many further steps of training."""
+    return float(2.0 ** (max(steps, 0) / DOUBLING_STEPS))
+
+
+def limit(envelope: float | None, stage: str, precision: Precision, steps: int = 0) -> float:
+    """The most that rounding explains, `steps` after the envelope was measured."""
+    measured = envelope if envelope is not None and math.isfinite(envelope) else 0.0
+    return max(FACTOR * measured, floor_of(stage, precision)) * growth(steps)
+
+
+def relative(reference: float | None, candidate: float | None) -> float:
+    """|candidate - reference| / |reference|; infinite where a number is missing or not finite."""
+    if reference is None or candidate is None or not math.isfinite(reference) or not math.isfinite(candidate):
+        return math.inf
+    if reference == candidate:
+        return 0.0
+    return abs(candidate - reference) / abs(reference) if reference else math.inf

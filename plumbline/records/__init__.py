@@ -1,0 +1,7 @@
+"""Records on disk, read back: `load_record(folder)`."""
+
+from __future__ import annotations
+
+from plumbline.records.loaded import LoadedRecord, load_record
+
+__all__ = ["LoadedRecord", "load_record"]

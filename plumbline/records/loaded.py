@@ -1,0 +1,142 @@
+"""A record with its arrays, each read and checked when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from plumbline.errors import CorruptDataError
+from plumbline.records.tensors import Arrays, read_tensors
+from plumbline.schema.evidence import BATCH_FIELDS, SKETCH_SIZE
+from plumbline.schema.record import RunRecord, read_record
+
+__all__ = ["LoadedRecord", "load_record"]
+
+_MAX_PART_BYTES = 4 << 30
+_ROW_COLUMNS = {"row_id": "int64", "text": "uint64", "label": "uint64"}
+
+
+@dataclass(frozen=True)
+class LoadedRecord:
+    """One record; `arrays` may be given in place of a folder's parts (a record made in memory)."""
+
+    record: RunRecord
+    folder: Path
+    arrays: dict[str, Arrays] = field(default_factory=dict)
+
+    @cached_property
+    def batches(self) -> Arrays:
+        """What the model was fed, field by field: `[steps, batch, ...]`."""
+        return self._part("batches", _check_batches)
+
+    @cached_property
+    def sketches(self) -> Arrays:
+        """`sketch` float64 [num_taps, 64]."""
+        return self._part("sketches", _check_sketches)
+
+    @cached_property
+    def rows(self) -> Arrays:
+        """`row_id`, `text` and `label`, one line for each row that the run reads, in the order of `row_id`."""
+        return self._part("rows", _check_rows)
+
+    @cached_property
+    def state(self) -> Arrays:
+        """`rng/{step}`."""
+        return self._part("state", _no_check)
+
+    @cached_property
+    def evaluation(self) -> Arrays:
+        """`row_ids`, `predictions`, `logits` of the probe's evaluation (the learn part's last, without a probe)."""
+        return self._part("evaluation", _check_evaluation)
+
+    @cached_property
+    def capture(self) -> Arrays:
+        """The whole tensors that an experiment asked for."""
+        return self._part("capture", _no_check)
+
+    def _part(self, name: str, check: Callable[[RunRecord, Arrays], str]) -> Arrays:
+        if name in self.arrays:
+            content = self.arrays[name]
+            where = f"{self.record.record_id}/{name}"
+        else:
+            suffix = "parquet" if name == "rows" else "safetensors"
+            key = f"{name}.{suffix}"
+            part = next((part for part in self.record.parts if part.key == key), None)
+            if part is None:
+                return {}
+            where = str(self.folder / key)
+            if part.size > _MAX_PART_BYTES:
+                raise CorruptDataError(f"{part.size} bytes, more than the {_MAX_PART_BYTES} allowed", where=where)
+            content = _read_rows(self.folder / key) if name == "rows" else read_tensors(self.folder / key)
+        problem = check(self.record, content)
+        if problem:
+            raise CorruptDataError(problem, where=where)
+        return content
+
+
+def load_record(folder: Path, *, verify: bool = True) -> LoadedRecord:
+    """The record in `folder`, its parts verified against their digests; arrays are read when first used."""
+    return LoadedRecord(record=read_record(folder, verify=verify), folder=folder)
+
+
+def _read_rows(path: Path) -> Arrays:
+    try:
+        table = pq.read_table(path, columns=list(_ROW_COLUMNS))
+        return {name: table.column(name).to_numpy() for name in _ROW_COLUMNS}
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise CorruptDataError(f"is no Parquet file of rows: {error}", where=str(path)) from error
+
+
+def _no_check(_record: RunRecord, _content: Arrays) -> str:
+    return ""
+
+
+def _check_batches(record: RunRecord, content: Arrays) -> str:
+    steps = len(record.evidence.probe.steps) if record.evidence.probe else 0
+    for name, array in content.items():
+        if name not in BATCH_FIELDS:
+            return f"holds {name!r}, which is no field of a batch"
+        if array.dtype.kind not in "iu" or array.ndim < 2:
+            return f"{name} is {array.dtype.name}{list(array.shape)}, where integers by step and row are due"
+        if array.shape[0] != steps:
+            return f"{name} holds {array.shape[0]} steps, the probe {steps}"
+    return ""
+
+
+def _check_sketches(record: RunRecord, content: Arrays) -> str:
+    taps = len(record.evidence.probe.taps) if record.evidence.probe else 0
+    sketch = content.get("sketch")
+    if sketch is None or sketch.shape != (taps, SKETCH_SIZE) or sketch.dtype != np.float64:
+        return f"holds no float64 sketches of {taps} taps"
+    return ""
+
+
+def _check_rows(_record: RunRecord, content: Arrays) -> str:
+    row_ids = content.get("row_id")
+    if row_ids is None or set(content) != set(_ROW_COLUMNS):
+        return f"has other columns than {', '.join(_ROW_COLUMNS)}"
+    for name, kind in _ROW_COLUMNS.items():
+        if content[name].dtype.name != kind or content[name].shape != row_ids.shape:
+            return f"column {name} is not {kind} throughout"
+    if not _increasing(row_ids):
+        return "its rows do not stand in the order of row_id"
+    return ""
+
+
+def _check_evaluation(_record: RunRecord, content: Arrays) -> str:
+    lengths: dict[str, Any] = {name: array.shape[:1] for name, array in content.items()}
+    if len(set(lengths.values())) > 1:
+        return f"holds arrays of other lengths: {lengths}"
+    return ""
+
+
+def _increasing(values: NDArray[Any]) -> bool:
+    return values.ndim == 1 and bool((values[1:] > values[:-1]).all())

@@ -1,0 +1,75 @@
+"""Safetensors read with numpy alone, from a file that nobody vouches for.
+
+The library's own numpy reader knows no bfloat16; a captured bfloat16 tensor is widened to float32 here, which is exact.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.errors import CorruptDataError
+
+__all__ = ["Arrays", "read_tensors"]
+
+Arrays = dict[str, NDArray[Any]]
+
+_MAX_HEADER_BYTES = 16 << 20
+_MAX_TENSORS = 100_000
+_DTYPES: dict[str, str] = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "<i1",
+    "U8": "<u1",
+    "BOOL": "|b1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+}
+
+
+def read_tensors(path: Path) -> Arrays:
+    """Every tensor of the file; `CorruptDataError` for anything that is not a well-formed one."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CorruptDataError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    try:
+        return _parse(data)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptDataError(f"is no safetensors file: {error}", where=str(path)) from error
+
+
+def _parse(data: bytes) -> Arrays:
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
+        raise ValueError("its header does not fit in it")
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    if len(header) > _MAX_TENSORS:
+        raise ValueError(f"{len(header)} tensors")
+    body = memoryview(data)[8 + length :]
+    return {str(name): _tensor(body, entry) for name, entry in sorted(header.items())}
+
+
+def _tensor(body: memoryview, entry: dict[str, Any]) -> NDArray[Any]:
+    dtype = np.dtype(_DTYPES[entry["dtype"]])
+    shape = tuple(int(size) for size in entry["shape"])
+    start, end = (int(offset) for offset in entry["data_offsets"])
+    count = math.prod(shape)
+    if min(shape, default=0) < 0 or not 0 <= start <= end <= len(body) or end - start != count * dtype.itemsize:
+        raise ValueError("a tensor's place does not fit its shape")
+    array: NDArray[Any] = np.frombuffer(body[start:end], dtype=dtype).reshape(shape)
+    if entry["dtype"] == "BF16":
+        array = (array.astype("<u4") << 16).view("<f4")
+    return array
