@@ -1,0 +1,76 @@
+"""`plumbline train`: one training here, without Prefect: stage, train, write the record."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.launch import run_training
+from plumbline.schema.record import RunRecord, read_record
+from plumbline.schema.spec import read_spec
+
+__all__ = ["register", "run"]
+
+
+def register(subparsers: Any) -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser("train", help="train here, and write the record", description=__doc__)
+    parser.add_argument("spec", type=Path, help="a RunSpec, as `plumbline spec` writes it")
+    parser.add_argument("--out", type=Path, required=True, help="the record's folder")
+    parser.add_argument("--data", help="URL of the store that holds the dataset; without it the cache must")
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "plumbline")
+    parser.add_argument("--platform", default="local", help="the name that the record gives this place")
+    parser.add_argument("--record-id", default="")
+    parser.add_argument("--experiment", type=Path, help="folder of an experiment's bundle")
+    parser.add_argument("--processes", type=int, default=1, help="devices to train on, under torchrun")
+    parser.add_argument("--timeout", type=float, default=None, help="seconds after which the training is stopped")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    parser.set_defaults(run=run)
+
+
+def _progress(event: dict[str, Any]) -> None:
+    sys.stderr.write(f"\r{event.get('part', '')} {event.get('step', 0)}/{event.get('steps', 0)} ")
+    sys.stderr.flush()
+
+
+def _summary(record: RunRecord, folder: Path) -> dict[str, Any]:
+    speed, learn = record.evidence.speed, record.evidence.learn
+    last = learn.evaluations[-1] if learn and learn.evaluations else None
+    return {
+        "record": record.record_id,
+        "out": str(folder),
+        "status": record.exit.status,
+        "message": record.exit.message,
+        "parts": list(record.spec.parts),
+        "samples_per_second": speed.samples_per_second if speed else None,
+        "accuracy": last.accuracy if last else None,
+        "seconds": record.seconds,
+    }
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train; the trainer's exit code."""
+    if args.processes < 1:
+        raise ConfigurationError("must be at least 1", key="--processes")
+    spec = read_spec(args.spec)
+    code = run_training(
+        args.spec, args.out, data=args.data, cache=args.cache, platform=args.platform,
+        record_id=args.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63], experiment=args.experiment,
+        on_progress=_progress if sys.stderr.isatty() else None, timeout_seconds=args.timeout,
+        num_processes=args.processes,
+    )  # fmt: skip
+    try:
+        summary = _summary(read_record(args.out), args.out)
+    except InvalidInputError:
+        if code == 0:
+            raise
+        summary = {"record": None, "out": str(args.out), "status": "failed", "message": "no record was written"}
+    if args.json:
+        print(json.dumps(summary))
+    else:
+        print(f"{summary['status']}: {args.out}")
+    return code

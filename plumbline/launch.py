@@ -1,0 +1,150 @@
+"""Starting the trainer: its own process, in its own session, with the determinism environment set before Python runs.
+
+No torch here: the controller starts trainings without having it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from plumbline.errors import ExitCode, InvalidInputError, UnavailableError
+
+__all__ = ["DETERMINISM", "make_weights", "run_training", "trainer_environment"]
+
+DETERMINISM = {
+    "PYTHONHASHSEED": "0",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+_GRACE_SECONDS = 10.0
+_LAST_LINES = 20
+
+
+def trainer_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment with what the trainer needs; `extra` has the last word."""
+    return {**os.environ, **DETERMINISM, **(extra or {})}
+
+
+def _stop(child: subprocess.Popen[str]) -> None:
+    """End the child and all that it started: politely, then not. The session outlives its leader, so it is asked."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, number)
+        if child.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_GRACE_SECONDS)
+    child.wait()
+
+
+@contextlib.contextmanager
+def _started(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    child = subprocess.Popen(
+        command, env=dict(environment), start_new_session=True, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        with child:
+            try:
+                yield child
+            finally:
+                _stop(child)
+    finally:
+        for stream in (child.stdout, child.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "event" in found else None
+
+
+def _relay(stream: IO[str], on_progress: Callable[[dict[str, Any]], None] | None, last: list[str]) -> None:
+    """Pass the trainer's progress on, and keep its last words."""
+    for line in stream:
+        event = _event(line)
+        if event is not None and on_progress:
+            on_progress(event)
+        elif event is None and line.strip():
+            sys.stderr.write(line)
+            last.append(line.strip())
+            del last[:-_LAST_LINES]
+
+
+def _wait(child: subprocess.Popen[str], reader: threading.Thread, deadline: float | None) -> int:
+    while child.poll() is None:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise UnavailableError("did not end in time", where="trainer", key="timeout_seconds")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(0.5 if left is None else min(left, 0.5))
+    reader.join(_GRACE_SECONDS)
+    return child.returncode
+
+
+def _command(spec: Path, out: Path, options: Mapping[str, object], num_processes: int) -> list[str]:
+    start = [sys.executable, "-m"]
+    if num_processes > 1:
+        start += ["torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}", "-m"]
+    given = [part for name, value in options.items() if value not in {None, ""} for part in (f"--{name}", str(value))]
+    return [*start, "plumbline.train", str(spec), str(out), *given]
+
+
+def run_training(
+    spec: Path, out: Path, *, data: str | None, cache: Path, platform: str, record_id: str, round_id: str = "",
+    experiment: Path | None = None, environment: Mapping[str, str] | None = None,
+    on_progress: Callable[[dict[str, Any]], None] | None = None, timeout_seconds: float | None = None,
+    num_processes: int = 1,
+) -> int:  # fmt: skip
+    """Run one training in a process of its own, under torchrun for more than one; its exit code.
+
+    A trainer that died of a signal leaves 3: nothing is known about training. Nothing of it is left running.
+    """
+    options = {
+        "data": data, "cache": cache, "platform": platform, "record-id": record_id, "round-id": round_id,
+        "experiment": experiment,
+    }  # fmt: skip
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    last: list[str] = []
+    with _started(_command(spec, out, options, num_processes), trainer_environment(environment)) as child:
+        streams = [stream for stream in (child.stdout, child.stderr) if stream is not None]
+        readers = [threading.Thread(target=_relay, args=(stream, on_progress, last), daemon=True) for stream in streams]
+        for reader in readers:
+            reader.start()
+        code = _wait(child, readers[-1], deadline)
+    known = {int(found) for found in ExitCode}
+    return code if code in known and code != ExitCode.DRIFT else int(ExitCode.INCONCLUSIVE)
+
+
+def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
+    """Make a model's initial weights in a trainer process; the SHA-256 of the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        described = Path(folder) / "model.json"
+        described.write_text(json.dumps(model), encoding="utf-8")
+        command = [sys.executable, "-m", "plumbline.train.weights", str(described), str(seed), str(out)]
+        found = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, check=False)
+    lines = found.stdout.split()
+    if found.returncode or not lines:
+        why = (found.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise InvalidInputError(f"no weights could be made: {why}", where=str(out))
+    return lines[-1]

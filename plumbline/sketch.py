@@ -1,0 +1,77 @@
+"""Count-sketches: 64 numbers from which the relative error between two tensors can be recovered.
+
+Element `i` of the flattened tensor is added, with a sign, to one of 64 buckets; sign and bucket come from an
+integer hash of `i` alone, so that sketches made on any two machines can be compared. For tensors `a` and `b` of one
+shape, `‖sketch(a) - sketch(b)‖² ` has the mean `‖a - b‖²` and a relative standard deviation of `sqrt(2 / 64)`:
+`relative_error` is within a factor `ERROR_FACTOR` of the true relative L2 error (checked on 1,000 tensors).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.schema.evidence import SKETCH_SIZE
+
+__all__ = ["ERROR_FACTOR", "relative_error", "sketch"]
+
+ERROR_FACTOR = 1.5
+"""`relative_error` lies between the truth divided by this and the truth times this (5 standard deviations)."""
+
+# Prime, so that no power of two in a tensor's shape lines up with the hash's period.
+_BLOCK = 1_000_003
+_SIGNED = 2 * SKETCH_SIZE
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64: every bit of the input moves every bit of the output."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+@cache
+def _codes() -> NDArray[np.intp]:
+    """For each element of a block: its bucket, plus `SKETCH_SIZE` where its sign is negative."""
+    index = np.arange(1, _BLOCK + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    codes: NDArray[np.intp] = (_mix(index) >> np.uint64(57)).astype(np.intp)
+    return codes
+
+
+def _salt(block: int) -> int:
+    """What a block's buckets are shuffled by; the first block's are left as they are."""
+    return int(_mix(np.array([block], dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03))[0] >> np.uint64(57))
+
+
+def sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The sketch of a tensor, computed in fp64."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    codes = _codes()
+    signed = np.zeros(_SIGNED)
+    shuffle = np.arange(_SIGNED)
+    for block, start in enumerate(range(0, flat.size, _BLOCK)):
+        piece = flat[start : start + _BLOCK].astype(np.float64)
+        # XOR with the salt shuffles the buckets, and with its top bit flips the signs.
+        signed[shuffle ^ _salt(block)] += np.bincount(codes[: piece.size], weights=piece, minlength=_SIGNED)
+    return signed[:SKETCH_SIZE] - signed[SKETCH_SIZE:]
+
+
+def relative_error(
+    reference: NDArray[np.float64], candidate: NDArray[np.float64], norm: float | None = None
+) -> float | None:
+    """The relative L2 error of the candidate's tensor, estimated from both sketches.
+
+    `norm` is the exact L2 norm of the reference's tensor, where it is known. `None` if either sketch holds a number
+    that is not finite, or if only the reference is zero: such an error is missing, never small.
+    """
+    if reference.shape != candidate.shape or not (np.isfinite(reference).all() and np.isfinite(candidate).all()):
+        return None
+    difference = float(np.linalg.norm(reference - candidate))
+    scale = norm if norm is not None else float(np.linalg.norm(reference))
+    if not np.isfinite(scale):
+        return None
+    if scale == 0:
+        return 0.0 if difference == 0 else None
+    return difference / scale

@@ -1,0 +1,57 @@
+"""`python -m plumbline.train SPEC OUT [--data URL] [--cache DIR] ...`: one training in this process."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from plumbline.errors import ExitCode, PlumblineError
+from plumbline.schema.spec import read_spec
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m plumbline.train", description="Train, and write a record.")
+    parser.add_argument("spec", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--data", help="URL of the store that holds the dataset; without it the cache must")
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "plumbline")
+    parser.add_argument("--platform", default="local")
+    parser.add_argument("--record-id", default="")
+    parser.add_argument("--round-id", default="")
+    parser.add_argument("--experiment", type=Path, help="folder of an experiment's bundle")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one training; the exit code as DESIGN.md binds it."""
+    arguments = _arguments(argv)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        spec = read_spec(arguments.spec)
+        began = time.perf_counter()
+        from plumbline.train.job import Job, run_job
+
+        job = Job(
+            spec=spec, out=arguments.out, data=arguments.data, cache=arguments.cache, platform=arguments.platform,
+            record_id=arguments.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63],
+            round_id=arguments.round_id, experiment=arguments.experiment,
+            import_seconds=time.perf_counter() - began,
+        )  # fmt: skip
+        run_job(job, stop)
+    except PlumblineError as error:
+        if arguments.debug:
+            raise
+        sys.stderr.write(f"{error}\n")
+        return int(error.exit_code)
+    return int(ExitCode.PASS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

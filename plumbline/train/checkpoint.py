@@ -1,0 +1,127 @@
+"""Checkpoints of the learn part: all that a restart needs to end on the same bits as an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from plumbline.digest import digest_file
+from plumbline.train.engine import Engine
+from plumbline.train.generators import pack_states, read_states, restore_states
+
+__all__ = ["FOLDER", "Progress", "drop_checkpoints", "load_checkpoint", "save_checkpoint"]
+
+FOLDER = "checkpoint"
+
+
+@dataclass
+class Progress:
+    """How far the learn part is, and what it has found."""
+
+    step: int
+    losses: list[float | None]
+    evaluations: list[dict[str, Any]]
+    resumed_at: list[int]
+
+
+def _optimizer_tensors(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The optimizer's state as tensors by parameter name, and what of it is no tensor."""
+    names = {id(value): name for name, value in engine.bare.named_parameters()}
+    tensors, plain = {}, {}
+    for value, state in engine.optimizer.state.items():
+        for key, entry in state.items():
+            place = f"optimizer/{names[id(value)]}/{key}"
+            if isinstance(entry, torch.Tensor):
+                tensors[place] = entry.detach().cpu().contiguous()
+            else:
+                plain[place] = entry
+    return tensors, plain
+
+
+def save_checkpoint(folder: Path, engine: Engine, progress: Progress, identity: str) -> None:
+    """Write beside, then rename: at any moment there is a whole checkpoint or the one before it."""
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    tensors, plain = _optimizer_tensors(engine)
+    tensors |= {f"model/{name}": value.detach().cpu().contiguous() for name, value in engine.bare.named_parameters()}
+    tensors["rng"] = torch.from_numpy(pack_states(read_states()).copy())
+    save_file({name: value.clone() for name, value in tensors.items()}, part / "tensors.safetensors")
+    state = {
+        "identity": identity,
+        "plain": plain,
+        "schedule_epoch": engine.schedule.last_epoch,
+        "scaler": engine.scaler.state_dict() if engine.scaler else None,
+        "progress": vars(progress),
+        "tensors_sha256": digest_file(part / "tensors.safetensors"),
+    }
+    (part / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    for path in part.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    old = folder.with_name(f"{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    part.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _read(folder: Path, identity: str) -> dict[str, Any] | None:
+    """A checkpoint's state if it is whole and of this very training."""
+    try:
+        state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
+        whole = state["tensors_sha256"] == digest_file(folder / "tensors.safetensors")
+    except (OSError, ValueError, KeyError):
+        return None
+    return state if whole and state.get("identity") == identity else None
+
+
+def _fill(engine: Engine, state: dict[str, Any], path: Path) -> None:
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    with torch.no_grad():
+        for name, value in engine.bare.named_parameters():
+            value.copy_(tensors[f"model/{name}"])
+    parameters = dict(engine.bare.named_parameters())
+    for place, entry in [*tensors.items(), *state["plain"].items()]:
+        if place.startswith("optimizer/"):
+            _, name, key = place.split("/")
+            value = parameters[name]
+            if isinstance(entry, torch.Tensor) and (key != "step" or value.device.type == "cuda"):
+                entry = entry.to(value.device) if entry.ndim or key != "step" else entry  # noqa: PLW2901 - moved
+            engine.optimizer.state[value][key] = entry
+    for _ in range(state["schedule_epoch"]):
+        engine.schedule.step()
+    if engine.scaler:
+        engine.scaler.load_state_dict(state["scaler"])
+    restore_states(tensors["rng"].numpy().astype(np.uint8))
+
+
+def load_checkpoint(folder: Path, engine: Engine, identity: str) -> Progress | None:
+    """Go on from the newest whole checkpoint of this training, if there is one."""
+    for candidate in (folder, folder.with_name(f"{folder.name}.old")):
+        state = _read(candidate, identity)
+        if state is None:
+            continue
+        try:
+            _fill(engine, state, candidate / "tensors.safetensors")
+        except (SafetensorError, KeyError):
+            continue
+        return Progress(**state["progress"])
+    return None
+
+
+def drop_checkpoints(folder: Path) -> None:
+    """Leave none behind."""
+    for name in (folder.name, f"{folder.name}.part", f"{folder.name}.old"):
+        shutil.rmtree(folder.with_name(name), ignore_errors=True)

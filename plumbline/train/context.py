@@ -1,0 +1,92 @@
+"""What every part of a run works with."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plumbline.schema.fingerprint import Scalar
+from plumbline.schema.manifest import Manifest
+from plumbline.schema.spec import RunSpec
+from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_loader
+from plumbline.train.failure import StoppedError
+from plumbline.train.order import Order
+from plumbline.train.ranks import Ranks
+from plumbline.train.rows import Rows
+
+__all__ = ["Context", "Plan", "plan_rows"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which rows each part reads: known before the first of them is read."""
+
+    order: Order
+    first_evaluation_row: int
+    num_evaluation_rows: int
+    wanted: NDArray[np.int64]
+
+
+def plan_rows(spec: RunSpec, manifest: Manifest) -> Plan:
+    """The rows of all parts of `spec`; training rows are those at the start of the order, one part like the other."""
+    order = Order(manifest, spec.seed, spec.data.manifest_sha256)
+    steps = max(part.steps for part in (spec.probe, spec.speed, spec.learn) if part)
+    available = sum(shard.num_rows for shard in manifest.evaluation)
+    asked = max([part.evaluation_rows for part in (spec.probe, spec.learn) if part], default=0)
+    count = min(asked, available)
+    training = order.rows(np.arange(min(steps * spec.batch_size, order.num_rows)))
+    evaluation = np.arange(order.num_rows, order.num_rows + count)
+    return Plan(order, order.num_rows, available, np.concatenate((training, evaluation)))
+
+
+@dataclass
+class Context:
+    """A run: its spec, its place among processes, its rows, its weights, and what it has found out so far."""
+
+    spec: RunSpec
+    ranks: Ranks
+    out: Path
+    plan: Plan
+    rows: Rows
+    weights: dict[str, torch.Tensor]
+    stop: threading.Event
+    numerics: dict[str, Scalar] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=dict)
+    place: tuple[str, int | None] = ("", None)
+
+    def tell(self, part: str, step: int, steps: int) -> None:
+        """Say how far the run is, and end it if someone asked for that."""
+        self.place = (part, step)
+        if self.ranks.is_first:
+            event = {"event": "progress", "part": part, "step": step, "steps": steps}
+            sys.stderr.write(json.dumps(event) + "\n")
+            sys.stderr.flush()
+        if self.stop.is_set():
+            raise StoppedError("stopped on request", where=f"{part} step {step}")
+
+    def batches(self, *, first: int, count: int, cycle: int | None = None) -> Iterator[Batch]:
+        """Global batches from step `first` on."""
+        rows = TrainingRows(
+            self.spec, self.rows, self.plan.order, first=first, count=count, cycle=cycle or first + count
+        )
+        return make_loader(rows, self.spec.batch_size, self.ranks.device)
+
+    def evaluation_rows(self, count: int) -> EvaluationRows:
+        """The first `count` rows of the evaluation split, or all of them if there are fewer."""
+        return EvaluationRows(
+            self.spec, self.rows, start=self.plan.first_evaluation_row,
+            count=min(count, self.plan.num_evaluation_rows),
+        )  # fmt: skip
+
+    def note(self, part: str, settings: dict[str, Any]) -> None:
+        """Keep a part's settings for the fingerprint."""
+        self.numerics |= {f"{part}.{name}": value for name, value in settings.items()}

@@ -1,0 +1,68 @@
+"""Loss, update and schedule by their definitions, in primitive operations: what the libraries are held against."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from plumbline.schema.spec import OptimizerSpec
+
+__all__ = ["IGNORED", "AdamW", "loss_by_definition", "reference_loss"]
+
+IGNORED = -100
+
+
+def reference_loss(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float | None:
+    """Mean cross entropy in fp64 over the labels that count; `None` where none does."""
+    scores = logits.reshape(-1, logits.shape[-1]).astype(np.float64)
+    wanted = labels.reshape(-1)
+    counted = wanted != IGNORED
+    if not counted.any():
+        return None
+    scores, wanted = scores[counted], wanted[counted]
+    highest = scores.max(axis=-1, keepdims=True)
+    logarithm = np.log(np.exp(scores - highest).sum(axis=-1)) + highest[:, 0]
+    return float((logarithm - scores[np.arange(len(wanted)), wanted]).mean())
+
+
+def loss_by_definition(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy from exponentials and logarithms, at least in fp32."""
+    scores = logits.reshape(-1, logits.shape[-1])
+    scores = scores if scores.dtype == torch.float64 else scores.float()
+    wanted = labels.reshape(-1)
+    counted = wanted != IGNORED
+    scores, wanted = scores[counted], wanted[counted]
+    shifted = scores - scores.detach().amax(dim=-1, keepdim=True)
+    logarithm = shifted.exp().sum(dim=-1).log()
+    return (logarithm - shifted.gather(1, wanted.unsqueeze(1)).squeeze(1)).mean()
+
+
+class AdamW:
+    """The update of Loshchilov and Hutter, parameter by parameter, with settings from the spec alone."""
+
+    def __init__(self, model: nn.Module, spec: OptimizerSpec) -> None:
+        self._spec = spec
+        self._step = 0
+        self._named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+        self._first = {name: torch.zeros_like(value) for name, value in self._named}
+        self._second = {name: torch.zeros_like(value) for name, value in self._named}
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """One update from the gradients as they stand."""
+        self._step += 1
+        beta1, beta2 = self._spec.betas
+        correction1, correction2 = 1 - beta1**self._step, 1 - beta2**self._step
+        for name, value in self._named:
+            gradient = value.grad
+            if gradient is None:
+                continue
+            decayed = not name.endswith("bias") and "LayerNorm" not in name
+            if decayed:
+                value.mul_(1 - learning_rate * self._spec.weight_decay)
+            first = self._first[name].mul_(beta1).add_(gradient * (1 - beta1))
+            second = self._second[name].mul_(beta2).add_(gradient * gradient * (1 - beta2))
+            scale = (second / correction2).sqrt() + self._spec.eps
+            value.sub_(learning_rate / correction1 * (first / scale))

@@ -1,0 +1,133 @@
+"""The envelope: what rounding alone can do here, and how far the run is from the same steps in fp64."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from plumbline.schema.evidence import EnvelopeSample, StepEvidence
+from plumbline.schema.spec import Precision, ProbeSpec
+from plumbline.sketch import relative_error
+from plumbline.train.batches import Batch
+from plumbline.train.context import Context
+from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.model import build_model, load_weights
+from plumbline.train.numerics import seed_generators
+from plumbline.train.order import random_keys
+from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
+
+__all__ = ["measure_envelope", "perturbed"]
+
+
+def perturbed(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """Every weight moved to the next number above or below it, by the toss of an integer; zeros stay."""
+    moved = {}
+    for name, value in weights.items():
+        up = torch.from_numpy((random_keys(value.numel(), "ulp", seed, name) >> np.uint64(63)).astype(bool))
+        infinity = torch.tensor(float("inf"), dtype=value.dtype)
+        target = torch.where(up.reshape(value.shape), infinity, -infinity)
+        moved[name] = torch.where(value == 0, value, torch.nextafter(value.cpu(), target))
+    return moved
+
+
+class _Observer(Observer):
+    """Taps some steps and keeps every loss; no digests."""
+
+    def __init__(self, book: TapBook, steps: list[int]) -> None:
+        self._book, self._steps = book, steps
+        self._taps: ModuleTaps | None = None
+        self._step = 0
+        self.engine: Engine | None = None
+        self.losses: list[float] = []
+
+    def _owner(self) -> Engine:
+        if self.engine is None:
+            raise RuntimeError("an observer that looks at no engine")
+        return self.engine
+
+    def starts(self, step: int) -> None:
+        self._step = step
+        if step in self._steps:
+            self._taps = ModuleTaps(self._owner().bare, self._owner().ranks)
+
+    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+        if self._taps:
+            self._taps.feeds(len(local["labels"]))
+
+    def backward_done(self) -> None:
+        if self._taps:
+            model = self._owner().bare
+            self._taps.summarise(self._book, self._step)
+            self._taps.close()
+            self._taps = None
+            self._book.add_parameters(self._step, "gradient", model, named_gradients(model))
+
+    def done(self, outcome: Outcome) -> None:
+        model = self._owner().bare
+        if self._step in self._steps:
+            self._book.add_parameters(self._step, "weight", model, dict(model.named_parameters()))
+        self.losses.append(outcome.loss(self._owner().ranks))
+
+
+def _rerun(
+    context: Context, probe: ProbeSpec, weights: dict[str, torch.Tensor], precision: Precision, steps: int,
+    taps: list[int],
+) -> tuple[TapBook, list[float]]:  # fmt: skip
+    """The probe's first steps once more, from other weights or in another precision."""
+    model = build_model(context.spec, attention=probe.attention, dropout=0.0, device=context.ranks.device)
+    load_weights(model, weights)
+    model.train()
+    book = TapBook(digests=False)
+    observer = _Observer(book, taps)
+    engine = Engine(
+        context.spec, model, context.ranks, steps=probe.steps, precision=precision, part="probe", observer=observer
+    )
+    observer.engine = engine
+    seed_generators(context.spec.seed)
+    for step, batch in enumerate(context.batches(first=0, count=steps, cycle=probe.steps)):
+        engine.step(step, batch)
+    return book, observer.losses
+
+
+def _errors(book: TapBook, other: TapBook) -> list[float | None]:
+    """The error of each of the book's taps in `other`; `None` where the other has no such tap."""
+    places = {(tap.step, tap.stage, tap.name): place for place, tap in enumerate(other.taps)}
+    errors: list[float | None] = []
+    for tap, mine in zip(book.taps, book.sketches, strict=True):
+        place = places.get((tap.step, tap.stage, tap.name))
+        errors.append(None if place is None else relative_error(mine, other.sketches[place], tap.norm))
+    return errors
+
+
+def _relative(losses: list[float], others: list[float]) -> list[float]:
+    return [abs(other - loss) / abs(loss) if loss else abs(other) for loss, other in zip(losses, others, strict=False)]
+
+
+def _worst(rows: list[list[float | None]]) -> tuple[float | None, ...]:
+    columns = zip(*rows, strict=True)
+    return tuple(max((error for error in column if error is not None), default=None) for column in columns)
+
+
+def measure_envelope(context: Context, probe: ProbeSpec, book: TapBook, evidence: list[StepEvidence]) -> EnvelopeSample:
+    """Perturb by one unit in the last place, several times over; then run the same steps in fp64.
+
+    Every seed repeats the steps up to the first that is tapped; the first seed, and the fp64 run, go on to the end.
+    """
+    losses = [step.loss for step in evidence if step.loss is not None]
+    tapped = sorted({tap.step for tap in book.taps})
+    errors: list[list[float | None]] = []
+    loss_errors: list[list[float]] = []
+    for seed in range(probe.envelope_seeds):
+        steps, taps = (len(evidence), tapped) if seed == 0 else (tapped[0] + 1, tapped[:1])
+        other, others = _rerun(context, probe, perturbed(context.weights, seed), probe.precision, steps, taps)
+        errors.append(_errors(book, other))
+        loss_errors.append(_relative(losses, others))
+    exact, exact_losses = _rerun(context, probe, context.weights, "fp64", len(evidence), tapped)
+    longest = max(map(len, loss_errors))
+    return EnvelopeSample(
+        seeds=probe.envelope_seeds,
+        errors=_worst(errors),
+        loss=tuple(max(row[step] for row in loss_errors if step < len(row)) for step in range(longest)),
+        fp64_errors=tuple(_errors(book, exact)),
+        fp64_loss=tuple(_relative(losses, exact_losses)),
+    )

@@ -1,0 +1,23 @@
+"""A training that cannot go on, with the code, the part and the step that the record keeps."""
+
+from __future__ import annotations
+
+from plumbline.errors import TrainingError
+
+__all__ = ["StoppedError", "TrainingFailure"]
+
+
+class TrainingFailure(TrainingError):
+    """`code` is one of `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `setting`."""
+
+    def __init__(
+        self, what: str, *, code: str, part: str = "", step: int | None = None, where: str = "", key: str = "",
+        mend: str = "",
+    ) -> None:  # fmt: skip
+        place = where or " ".join(filter(None, (part, "" if step is None else f"step {step}")))
+        super().__init__(what, where=place, key=key, mend=mend)
+        self.code, self.part, self.step = code, part, step
+
+
+class StoppedError(TrainingError):
+    """Someone asked the training to stop."""

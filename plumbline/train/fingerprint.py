@@ -1,0 +1,138 @@
+"""The fingerprint: hardware, software and settings, read on the machine that trains."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import socket
+from pathlib import Path
+
+import torch
+
+from plumbline.digest import digest_file
+from plumbline.schema.fingerprint import Cpu, Fingerprint, Gpu, Scalar
+from plumbline.train.ranks import Ranks
+
+__all__ = ["read_fingerprint"]
+
+_VARIABLES = re.compile(
+    r"^(CUBLAS|CUDA|CUDNN|NVIDIA|NCCL|GLOO|OMP|MKL|KMP|GOMP|OPENBLAS|TORCH|PYTORCH|ATEN|TOKENIZERS|HF_HUB_OFFLINE"
+    r"|TRANSFORMERS_OFFLINE|TRITON|XLA|ONEDNN|DNNL|LD_PRELOAD|LD_LIBRARY_PATH|MALLOC|PYTHONHASHSEED|PYTHONPATH"
+    r"|PYTHONOPTIMIZE|LC_ALL|LANG|TZ)"
+)
+_SECRET = re.compile(r"(?i)(token(?!izers)|secret|passw|credential|key$|_key_|signature)")
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    found = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        about = torch.cuda.get_device_properties(index)
+        bus = [getattr(about, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
+        found.append(
+            Gpu(
+                name=about.name,
+                uuid=str(getattr(about, "uuid", "")),
+                memory_bytes=about.total_memory,
+                num_sms=about.multi_processor_count,
+                compute_capability=f"{about.major}.{about.minor}",
+                pci=":".join(f"{part:02x}" for part in bus if part is not None),
+            )
+        )
+    return tuple(found)
+
+
+def _driver() -> str:
+    try:
+        first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, IndexError):
+        return ""
+    match = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", first)
+    return match.group(1) if match else ""
+
+
+def _packages() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name:
+            found.setdefault(name.lower().replace("_", "-"), distribution.version)
+    return dict(sorted(found.items()))
+
+
+def _topology(ranks: Ranks) -> dict[str, str]:
+    if ranks.world == 1:
+        return {}
+    import torch.distributed as dist
+
+    found = {"backend": str(dist.get_backend()), "processes": str(ranks.world)}
+    for name in ("NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET"):
+        if dist.get_backend() == "nccl":
+            found[name] = os.environ.get(name, "unset")
+    if ranks.device.type == "cuda":
+        peers = range(torch.cuda.device_count())
+        found["peer_access"] = ",".join(
+            f"{a}-{b}" for a in peers for b in peers if a < b and torch.cuda.can_device_access_peer(a, b)
+        )
+    return found
+
+
+def _lock_sha256() -> str:
+    path = os.environ.get("PLUMBLINE_LOCK", "")
+    return digest_file(Path(path)) if path and Path(path).is_file() else ""
+
+
+def _nccl() -> str:
+    if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
+        return ""
+    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+
+
+def read_fingerprint(ranks: Ranks, numerics: dict[str, Scalar], mantissa_bits: dict[str, int]) -> Fingerprint:
+    """What this run really ran on."""
+    from plumbline import __version__
+
+    variables = {
+        name: value for name, value in sorted(os.environ.items()) if _VARIABLES.match(name) and not _SECRET.search(name)
+    }
+    return Fingerprint(
+        hostname=socket.gethostname(),
+        os=platform.platform(),
+        python=platform.python_version(),
+        plumbline=__version__,
+        cpu=Cpu(
+            model=_cpu_model(),
+            isa=torch.backends.cpu.get_cpu_capability(),
+            num_cores=_cores(),
+            num_threads=torch.get_num_threads(),
+        ),
+        gpus=_gpus(),
+        driver=_driver(),
+        cuda=torch.version.cuda or "",
+        cudnn=str(torch.backends.cudnn.version() or "") if torch.cuda.is_available() else "",
+        nccl=_nccl(),
+        num_processes=ranks.world,
+        topology=_topology(ranks),
+        packages=_packages(),
+        numerics=numerics,
+        mantissa_bits=mantissa_bits,
+        environment=variables,
+        container_image=os.environ.get("PLUMBLINE_IMAGE", ""),
+        lock_sha256=_lock_sha256(),
+    )

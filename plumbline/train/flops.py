@@ -1,0 +1,22 @@
+"""Floating-point operations that a training step must do, counted from the architecture."""
+
+from __future__ import annotations
+
+from plumbline.schema.spec import RunSpec
+
+__all__ = ["step_flops"]
+
+
+def step_flops(spec: RunSpec) -> float:
+    """Of one global batch, forward and backward: matrix products alone, a multiplication and an addition each."""
+    model, length = spec.model, spec.data.sequence_length
+    hidden, inner = model.hidden_size, model.intermediate_size
+    projections = 4 * hidden * hidden + 2 * hidden * inner
+    attention = 2 * length * hidden
+    per_token = model.num_hidden_layers * (projections + attention)
+    if spec.task == "masked-lm":
+        per_token += hidden * hidden + hidden * model.vocab_size
+        per_row = 0
+    else:
+        per_row = hidden * hidden + hidden * (model.num_labels or 0)
+    return 6.0 * spec.batch_size * (length * per_token + per_row)

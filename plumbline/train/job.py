@@ -1,0 +1,206 @@
+"""One training from spec to record: stage, run the parts, and write down what was found, also when it ends badly."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from plumbline.errors import PlumblineError, TrainingError
+from plumbline.schema.evidence import DataEvidence, Evidence, ModelEvidence
+from plumbline.schema.experiment import Experiment
+from plumbline.schema.manifest import DataFile
+from plumbline.schema.record import Exit, RunRecord
+from plumbline.schema.spec import RunSpec
+from plumbline.train.context import Context, plan_rows
+from plumbline.train.failure import StoppedError, TrainingFailure
+from plumbline.train.fingerprint import read_fingerprint
+from plumbline.train.learn import LearnRun
+from plumbline.train.mantissa import measure_mantissa_bits
+from plumbline.train.model import read_weights
+from plumbline.train.probe import ProbeRun
+from plumbline.train.ranks import Ranks, join_ranks
+from plumbline.train.recording import clear_parts, write_parts, write_record
+from plumbline.train.rows import Rows
+from plumbline.train.source import Source, open_source
+from plumbline.train.speed import SpeedRun
+
+__all__ = ["Job", "run_job"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train, and what the record is to be called."""
+
+    spec: RunSpec
+    out: Path
+    data: str | None
+    cache: Path
+    platform: str
+    record_id: str
+    round_id: str = ""
+    experiment: Path | None = None
+    import_seconds: float = 0.0
+
+
+@dataclass
+class _Findings:
+    """What the record will hold; filled as the run goes."""
+
+    job: Job
+    started_at: datetime
+    context: Context | None = None
+    experiment: Experiment | None = None
+    data: DataEvidence | None = None
+    mantissa_bits: dict[str, int] = field(default_factory=dict)
+    probe: ProbeRun | None = None
+    speed: SpeedRun | None = None
+    learn: LearnRun | None = None
+    timings: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
+
+    def evidence(self) -> Evidence:
+        model: ModelEvidence | None = self.probe.model_evidence if self.probe else None
+        return Evidence(
+            data=self.data,
+            model=model,
+            probe=self.probe.evidence() if self.probe else None,
+            speed=self.speed.evidence() if self.speed else None,
+            learn=self.learn.evidence() if self.learn else None,
+        )
+
+    def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
+        parts = self.probe.arrays() if self.probe else {}
+        if self.learn and "evaluation" not in parts:
+            parts["evaluation"] = self.learn.arrays()
+        return parts
+
+
+def _files(context_plan: Any, source: Source) -> list[DataFile]:
+    """Everything to stage, in the order in which training first needs it."""
+    manifest = source.manifest
+    wanted = set(context_plan.wanted.tolist())
+    starts, begin = {}, 0
+    for shard in manifest.shards:
+        starts[shard.key] = begin
+        begin += shard.num_rows
+    ordered = [manifest.train[index] for index in context_plan.order.shards()]
+    needed = [
+        shard for shard in (*ordered, *manifest.evaluation)
+        if any(row in wanted for row in range(starts[shard.key], starts[shard.key] + shard.num_rows))
+    ]  # fmt: skip
+    return [manifest.tokenizer, *needed]
+
+
+def _prepare(job: Job, ranks: Ranks, source: Source, stop: threading.Event) -> Context:
+    plan = plan_rows(job.spec, source.manifest)
+    source.start(_files(plan, source))
+    rows = Rows(job.spec, source, plan.wanted)
+    path = source.fetch(job.spec.model.weights_key, job.spec.model.weights_sha256)
+    weights = read_weights(path, job.spec.model.weights_key)
+    return Context(job.spec, ranks, job.out, plan, rows, weights, stop)
+
+
+def _run_parts(findings: _Findings, context: Context, source: Source) -> None:
+    spec = context.spec
+    if spec.probe:
+        findings.probe = ProbeRun(context, spec.probe)
+        with findings.timed("probe"):
+            findings.probe.run()
+        findings.mantissa_bits = measure_mantissa_bits(context.ranks.device, spec.probe.precision)
+    if spec.speed:
+        findings.speed = SpeedRun(context, spec.speed)
+        with findings.timed("speed"):
+            findings.speed.run()
+    if spec.learn:
+        findings.learn = LearnRun(context, spec.learn)
+        with findings.timed("learn"):
+            findings.learn.run()
+    with findings.timed("rows"):
+        findings.data = context.rows.evidence()
+    findings.timings["data_wait"] = sum(seconds for _, seconds, _ in source.waits)
+
+
+def _exit_of(error: PlumblineError, context: Context | None) -> Exit:
+    part, step = context.place if context else ("", None)
+    if isinstance(error, TrainingFailure):
+        return Exit(
+            status="failed", code=error.code, message=str(error), part=error.part or part,
+            step=step if error.step is None else error.step,
+        )  # fmt: skip
+    code = "stopped" if isinstance(error, StoppedError) else "setting" if isinstance(error, TrainingError) else "data"
+    return Exit(status="failed", code=code, message=str(error), part=part, step=step)
+
+
+def _write(findings: _Findings, ranks: Ranks, ending: Exit) -> None:
+    """The record's parts, then the record."""
+    job, context = findings.job, findings.context
+    with findings.timed("write"):
+        rows = context.rows.table() if context and findings.data else None
+        names = write_parts(job.out, findings.arrays(), rows)
+        parts = [
+            DataFile(key=name, size=(job.out / name).stat().st_size, sha256=_digest(job.out / name)) for name in names
+        ]
+    numerics = context.numerics if context else {}
+    write_record(
+        job.out,
+        RunRecord(
+            record_id=job.record_id,
+            platform=job.platform,
+            round_id=job.round_id,
+            spec_sha256=job.spec.digest,
+            spec=job.spec,
+            experiment=findings.experiment,
+            started_at=findings.started_at,
+            finished_at=datetime.now(UTC),
+            fingerprint=read_fingerprint(ranks, numerics, findings.mantissa_bits),
+            evidence=findings.evidence(),
+            timings=findings.timings,
+            exit=ending,
+            parts=tuple(parts),
+        ),
+    )
+
+
+def _digest(path: Path) -> str:
+    from plumbline.digest import digest_file
+
+    return digest_file(path)
+
+
+def run_job(job: Job, stop: threading.Event) -> None:
+    """Train and write the record; a failure is raised again once the record tells of it."""
+    findings = _Findings(job, datetime.now(UTC))
+    findings.timings["import"] = job.import_seconds
+    job.out.mkdir(parents=True, exist_ok=True)
+    with join_ranks() as ranks:
+        if ranks.is_first:
+            clear_parts(job.out)
+        ranks.gather(None)
+        try:
+            with open_source(job.spec, job.data, job.cache) as source:
+                with findings.timed("stage"):
+                    findings.context = _prepare(job, ranks, source, stop)
+                _run_parts(findings, findings.context, source)
+        except PlumblineError as error:
+            if ranks.is_first:
+                _write(findings, ranks, _exit_of(error, findings.context))
+            raise
+        if ranks.is_first:
+            _write(findings, ranks, Exit(status="completed"))
+            if findings.learn:
+                findings.learn.finish()

@@ -1,0 +1,144 @@
+"""The learn part: train to an evaluated accuracy at fixed steps, with portable dropout, through interruptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plumbline.digest import digest_json
+from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
+from plumbline.schema.spec import LearnSpec
+from plumbline.train.batches import Batch
+from plumbline.train.checkpoint import FOLDER, Progress, drop_checkpoints, load_checkpoint, save_checkpoint
+from plumbline.train.context import Context
+from plumbline.train.digests import digest_tensors, finite
+from plumbline.train.dropout import DropoutClock, use_portable_dropout
+from plumbline.train.engine import Engine, Observer
+from plumbline.train.evaluation import evaluate
+from plumbline.train.model import build_model, load_weights
+from plumbline.train.numerics import apply_settings, seed_generators
+
+__all__ = ["LearnRun"]
+
+_READ_EVERY = 50
+
+
+class _DropoutSetter(Observer):
+    """Tells the dropout which rows of the global batch the next micro-batch holds."""
+
+    def __init__(self, clock: DropoutClock, context: Context) -> None:
+        self._clock, self._context = clock, context
+
+    def starts(self, step: int) -> None:
+        """A new step, new masks."""
+        self._clock.step = step
+
+    def feeds(self, local: Batch, micro: int) -> None:
+        """The place of a micro-batch in the global batch."""
+        first = self._context.ranks.slice(self._context.spec.batch_size).start
+        self._clock.first_row = first + micro * len(local["labels"])
+
+
+class LearnRun:
+    """One training to an evaluated accuracy."""
+
+    def __init__(self, context: Context, learn: LearnSpec) -> None:
+        self.context, self.learn = context, learn
+        self._progress = Progress(0, [], [], [])
+        self._pending: list[tuple[int, list[tuple[torch.Tensor, float]]]] = []
+        self._weights_sha256 = ""
+        self.evaluation: dict[str, NDArray[Any]] = {}
+        self._folder = context.out / FOLDER
+        self._identity = digest_json([context.spec.digest, context.ranks.world, torch.__version__])
+
+    def _engine(self) -> Engine:
+        context, learn = self.context, self.learn
+        settings = apply_settings(learn.precision, strict=True, part="learn")
+        context.note("learn", settings | {"precision": learn.precision, "attention": learn.attention})
+        device = context.ranks.device
+        model = build_model(context.spec, attention=learn.attention, dropout=learn.dropout, device=device)
+        load_weights(model, context.weights)
+        clock = DropoutClock(context.spec.seed)
+        if learn.dropout:
+            use_portable_dropout(model, clock)
+        model.train()
+        return Engine(
+            context.spec, model, context.ranks, steps=learn.steps, precision=learn.precision, part="learn",
+            observer=_DropoutSetter(clock, context),
+        )  # fmt: skip
+
+    def _read_losses(self, engine: Engine) -> None:
+        """Read the losses of the last steps from the device, all at once, and stop at one that is no number."""
+        found = [float(sum(float(loss.double()) * share for loss, share in losses)) for _, losses in self._pending]
+        everyone = self.context.ranks.gather(found)
+        totals = [float(sum(mine)) for mine in zip(*everyone, strict=True)]
+        steps = [step for step, _ in self._pending]
+        self._pending = []
+        for step, total in zip(steps, totals, strict=True):
+            self._progress.losses.append(finite(total))
+            engine.check(step, total)
+
+    def _evaluate(self, engine: Engine, step: int) -> None:
+        if not self.context.ranks.is_first:
+            return
+        evidence, self.evaluation = evaluate(
+            engine.bare, self.context.evaluation_rows(self.learn.evaluation_rows), step=step,
+            batch_size=self.context.spec.batch_size, precision=self.learn.precision,
+            device=self.context.ranks.device,
+        )  # fmt: skip
+        self._progress.evaluations.append(evidence.to_json())
+
+    def _after(self, engine: Engine, done: int) -> None:
+        """What is due when `done` steps are behind us."""
+        learn = self.learn
+        last = done == learn.steps
+        evaluated, saved = done % learn.evaluate_every == 0 or last, done % learn.checkpoint_every == 0 or last
+        if evaluated or saved or len(self._pending) >= _READ_EVERY:
+            self._read_losses(engine)
+            self.context.tell("learn", done, learn.steps)
+        if evaluated:
+            self._evaluate(engine, done)
+        if saved and not last and self.context.ranks.is_first:
+            self._progress.step = done
+            save_checkpoint(self._folder, engine, self._progress, self._identity)
+
+    def run(self) -> None:
+        """Train, from the start or from where an interrupted run left a checkpoint."""
+        context, learn = self.context, self.learn
+        engine = self._engine()
+        seed_generators(context.spec.seed)
+        found = load_checkpoint(self._folder, engine, self._identity)
+        if found:
+            self._progress = found
+            self._progress.resumed_at.append(found.step)
+        start = self._progress.step
+        context.tell("learn", start, learn.steps)
+        for step, batch in enumerate(context.batches(first=start, count=learn.steps - start), start=start):
+            outcome = engine.step(step, batch)
+            self._pending.append((step, outcome.losses))
+            context.place = ("learn", step)
+            self._after(engine, step + 1)
+        self._weights_sha256 = digest_tensors(dict(engine.bare.named_parameters()))
+
+    def finish(self) -> None:
+        """The record is written: nothing has to be gone on with."""
+        drop_checkpoints(self._folder)
+
+    def evidence(self) -> LearnEvidence | None:
+        """The curve; of an interrupted run nothing, for its checkpoint holds it."""
+        if not self._weights_sha256:
+            return None
+        return LearnEvidence(
+            steps=len(self._progress.losses),
+            losses=tuple(self._progress.losses),
+            evaluations=tuple(EvaluationEvidence.model_validate(e) for e in self._progress.evaluations),
+            weights_sha256=self._weights_sha256,
+            resumed_at=tuple(self._progress.resumed_at),
+        )
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """The last evaluation's arrays."""
+        return self.evaluation

@@ -1,0 +1,91 @@
+"""What the machine itself can do: short measurements to normalise a training's speed by."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from plumbline.schema.spec import Precision
+
+__all__ = ["microbenchmarks"]
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+_MEBIBYTE = 1 << 20
+_SECONDS = 0.15
+_FEWEST = 5
+
+
+def _median_seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Median time of one call, over at least `_FEWEST` calls and `_SECONDS`."""
+    wait: Callable[[], object] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    for _ in range(2):
+        work()
+    wait()
+    seconds: list[float] = []
+    began = time.perf_counter()
+    while len(seconds) < _FEWEST or time.perf_counter() - began < _SECONDS:
+        start = time.perf_counter()
+        work()
+        wait()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def _gemm(device: torch.device, dtype: torch.dtype) -> float:
+    size = 8192 if device.type == "cuda" else 512
+    left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
+    out = torch.empty_like(left)
+    return 2.0 * size**3 / _median_seconds(lambda: torch.mm(left, right, out=out), device)
+
+
+def _copy(device: torch.device, size: int) -> float:
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return size / _median_seconds(lambda: target.copy_(source), device)
+
+
+def _transfer(device: torch.device, size: int) -> float:
+    source = torch.ones(size, dtype=torch.uint8).pin_memory()
+    target = torch.empty(size, dtype=torch.uint8, device=device)
+    return size / _median_seconds(lambda: target.copy_(source, non_blocking=True), device)
+
+
+def _disk_read(folder: Path, size: int) -> float | None:
+    """Reading back a fresh file, past the page cache where the system lets us."""
+    if not hasattr(os, "posix_fadvise"):
+        return None
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(os.urandom(_MEBIBYTE) * (size // _MEBIBYTE))
+        file.flush()
+        with contextlib.suppress(OSError):
+            os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.seek(0)
+        start = time.perf_counter()
+        while file.read(_MEBIBYTE):
+            pass
+        return size / (time.perf_counter() - start)
+
+
+def microbenchmarks(device: torch.device, precision: Precision, folder: Path) -> dict[str, float]:
+    """Rates of matrix products in the precision in force, of copies, and of the disk; about a second."""
+    host = torch.device("cpu")
+    found = {
+        "gemm_flops": _gemm(device, _DTYPES.get(precision, torch.float32)),
+        "host_gemm_flops": _gemm(host, torch.float32),
+        "host_copy_bytes_per_second": _copy(host, 64 * _MEBIBYTE),
+        "device_copy_bytes_per_second": _copy(device, (1024 if device.type == "cuda" else 64) * _MEBIBYTE),
+    }
+    if device.type == "cuda":
+        found["transfer_bytes_per_second"] = _transfer(device, 256 * _MEBIBYTE)
+    disk = _disk_read(folder, 32 * _MEBIBYTE)
+    if disk is not None:
+        found["disk_read_bytes_per_second"] = disk
+    return found

@@ -1,0 +1,135 @@
+"""The model: transformers' BERT built from the spec, loaded strictly, and described as it was built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+from transformers import BertConfig
+from transformers.models.bert import modeling_bert
+
+from plumbline.digest import digest_array, digest_json
+from plumbline.errors import TrainingError
+from plumbline.schema.evidence import ModelEvidence, Parameter
+from plumbline.schema.spec import ModelSpec, RunSpec
+from plumbline.train.digests import host_array
+
+__all__ = ["build_model", "build_on_meta", "describe_model", "load_weights", "read_weights"]
+
+
+def _config(spec: ModelSpec, attention: str, dropout: float) -> BertConfig:
+    config = BertConfig(
+        vocab_size=spec.vocab_size,
+        hidden_size=spec.hidden_size,
+        num_hidden_layers=spec.num_hidden_layers,
+        num_attention_heads=spec.num_attention_heads,
+        intermediate_size=spec.intermediate_size,
+        max_position_embeddings=spec.max_position_embeddings,
+        type_vocab_size=spec.type_vocab_size,
+        hidden_act=spec.hidden_act,
+        layer_norm_eps=spec.layer_norm_eps,
+        pad_token_id=spec.pad_token_id,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        num_labels=spec.num_labels or 2,
+    )
+    config._attn_implementation = attention  # noqa: SLF001 - the constructor's own argument differs by version
+    return config
+
+
+def _architecture(task: str) -> type[nn.Module]:
+    kind: type[nn.Module] = (
+        modeling_bert.BertForSequenceClassification
+        if task == "sequence-classification"
+        else modeling_bert.BertForMaskedLM
+    )
+    return kind
+
+
+def _named_once(model: nn.Module) -> dict[str, nn.Parameter]:
+    return dict(model.named_parameters(remove_duplicate=True))
+
+
+def build_on_meta(spec: ModelSpec, task: str) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every parameter, without memory for one."""
+    with torch.device("meta"):
+        model = _architecture(task)(_config(spec, "eager", 0.0))
+    return {name: tuple(parameter.shape) for name, parameter in _named_once(model).items()}
+
+
+def build_model(spec: RunSpec, *, attention: str, dropout: float, device: torch.device) -> nn.Module:
+    """The model of `spec` with values that nobody chose yet; `load_weights` gives it its own."""
+    model = _architecture(spec.task)(_config(spec.model, attention, dropout))
+    return model.to(device)
+
+
+def read_weights(path: Path, where: str) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file."""
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError) as error:
+        raise TrainingError(f"no safetensors file: {error}", where=where, key="model.weights_key") from error
+
+
+def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Put every value where it belongs; a name or shape too many, too few or different is an error."""
+    parameters = _named_once(model)
+    missing = sorted(set(parameters) - set(weights))
+    unknown = sorted(set(weights) - set(parameters))
+    if missing or unknown:
+        name, what = (missing[0], "is missing") if missing else (unknown[0], "is no parameter of the model")
+        more = len(missing) + len(unknown) - 1
+        raise TrainingError(f"{what}" + (f"; so for {more} more" if more else ""), where="weights", key=name)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            value = weights[name]
+            if value.shape != parameter.shape:
+                shapes = f"{tuple(value.shape)}, the model's is {tuple(parameter.shape)}"
+                raise TrainingError(f"has the shape {shapes}", where="weights", key=name)
+            parameter.copy_(value)
+
+
+def _settings(module: nn.Module) -> str:
+    """A module's class and the plain values that it computes with, whatever the configuration said.
+
+    Of modules made of others only numbers count: their flags and words come and go with transformers' versions.
+    """
+    leaf = next(module.children(), None) is None
+    kinds = (bool, int, float, str) if leaf else (int, float)
+    found = []
+    for name, value in sorted(vars(module).items()):
+        if name.startswith("_") or name in {"training", "layer_idx"} or (isinstance(value, bool) and not leaf):
+            continue
+        if isinstance(value, kinds) or (leaf and isinstance(value, tuple) and all(isinstance(v, int) for v in value)):
+            found.append(f"{name}={value}")
+    return f"{type(module).__name__}({', '.join(found)})"
+
+
+def describe_model(model: nn.Module) -> ModelEvidence:
+    """The fourth rung: parameters, modules and initial values of the model that stands there."""
+    first: dict[int, str] = {}
+    parameters = []
+    for name, value in model.named_parameters(remove_duplicate=False):
+        owner = first.setdefault(id(value), name)
+        array = host_array(value)
+        parameters.append(
+            Parameter(
+                name=name,
+                shape=tuple(array.shape),
+                dtype=str(value.dtype).removeprefix("torch."),
+                sha256=digest_array(array),
+                trainable=value.requires_grad,
+                tied_to="" if owner == name else owner,
+            )
+        )
+    modules = tuple((name, _settings(module)) for name, module in model.named_modules())
+    shapes = [(p.name, list(p.shape), p.tied_to, p.trainable) for p in parameters]
+    return ModelEvidence(
+        parameters=tuple(parameters),
+        modules=modules,
+        architecture_sha256=digest_json({"parameters": shapes, "modules": modules}),
+        weights_sha256=digest_json({p.name: p.sha256 for p in parameters}),
+    )

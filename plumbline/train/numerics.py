@@ -1,0 +1,151 @@
+"""Every precision and determinism setting of torch: set, read back, and an error where one did not take."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from plumbline.errors import TrainingError
+from plumbline.schema.fingerprint import Scalar
+from plumbline.schema.spec import Precision
+
+__all__ = ["ENVIRONMENT", "apply_settings", "autocast", "read_settings", "seed_generators"]
+
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""What has to stand in the environment before Python and CUDA start; `plumbline.launch` puts it there."""
+
+_LEAVES = (
+    "", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn",
+)  # fmt: skip
+_REDUCTIONS = (
+    "allow_fp16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction",
+    "allow_fp16_accumulation",
+)
+_SDP = ("flash", "mem_efficient", "math", "cudnn")
+
+
+def _backend(path: str) -> Any:
+    found: Any = torch.backends
+    for name in filter(None, path.split(".")):
+        found = getattr(found, name)
+    return found
+
+
+def _leaf_key(path: str) -> str:
+    return ".".join(filter(None, ("backends", path, "fp32_precision")))
+
+
+def _wanted(precision: Precision, *, strict: bool) -> dict[str, Scalar]:
+    """The value that each setting has to hold."""
+    tf32 = precision == "tf32"
+    wanted: dict[str, Scalar] = {_leaf_key(path): "tf32" if tf32 else "ieee" for path in _LEAVES}
+    wanted |= {f"cuda.matmul.{name}": False for name in _REDUCTIONS if hasattr(torch.backends.cuda.matmul, name)}
+    wanted |= {
+        "deterministic_algorithms": strict,
+        "deterministic_warn_only": False,
+        "cudnn.deterministic": strict,
+        "cudnn.benchmark": not strict and torch.cuda.is_available(),
+        "default_dtype": "torch.float32",
+        "flush_denormal": False,
+    }
+    return wanted
+
+
+def _impose(precision: Precision, *, strict: bool) -> None:
+    tf32 = precision == "tf32"
+    # The older switches first: the leaves below then decide, and both tell the same story to those that read either.
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    for path in _LEAVES:
+        _backend(path).fp32_precision = "tf32" if tf32 else "ieee"
+    for name in _REDUCTIONS:
+        if hasattr(torch.backends.cuda.matmul, name):
+            setattr(torch.backends.cuda.matmul, name, False)
+    torch.use_deterministic_algorithms(strict, warn_only=False)
+    torch.backends.cudnn.deterministic = strict
+    torch.backends.cudnn.benchmark = not strict and torch.cuda.is_available()
+    torch.set_default_dtype(torch.float32)
+    torch.set_flush_denormal(False)
+    for name in _SDP:
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(True)
+
+
+def _denormals_are_flushed() -> bool:
+    return bool((torch.tensor(2.0**-149) * 1.0).item() == 0)
+
+
+def read_settings() -> dict[str, Scalar]:
+    """Every setting as torch itself tells it."""
+    found: dict[str, Scalar] = {_leaf_key(path): _backend(path).fp32_precision for path in _LEAVES}
+    for name in _REDUCTIONS:
+        if hasattr(torch.backends.cuda.matmul, name):
+            found[f"cuda.matmul.{name}"] = bool(getattr(torch.backends.cuda.matmul, name))
+    for name in _SDP:
+        found[f"sdp.{name}"] = getattr(torch.backends.cuda, f"{name}_sdp_enabled")()
+    for name, read in (
+        ("float32_matmul_precision", torch.get_float32_matmul_precision),
+        ("cuda.matmul.allow_tf32", lambda: torch.backends.cuda.matmul.allow_tf32),
+        ("cudnn.allow_tf32", lambda: torch.backends.cudnn.allow_tf32),
+    ):
+        try:
+            found[name] = read()
+        except RuntimeError:
+            found[name] = "mixed"  # torch refuses to sum leaves up that it takes to disagree
+    return found | {
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "deterministic_fill": torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        "cudnn.enabled": torch.backends.cudnn.enabled,
+        "cudnn.deterministic": torch.backends.cudnn.deterministic,
+        "cudnn.benchmark": torch.backends.cudnn.benchmark,
+        "mkldnn.enabled": torch.backends.mkldnn.enabled,  # type: ignore[attr-defined]
+        "default_dtype": str(torch.get_default_dtype()),
+        "flush_denormal": _denormals_are_flushed(),
+        "autocast.cpu": torch.is_autocast_enabled("cpu"),
+        "autocast.cuda": torch.is_autocast_enabled("cuda"),
+        "num_threads": torch.get_num_threads(),
+        "num_interop_threads": torch.get_num_interop_threads(),
+        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED"),
+        "CUBLAS_WORKSPACE_CONFIG": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+    }
+
+
+def apply_settings(precision: Precision, *, strict: bool, part: str) -> dict[str, Scalar]:
+    """Impose all settings of a part and read them back; `TrainingError` names the one that did not take."""
+    _impose(precision, strict=strict)
+    found = read_settings()
+    for name, value in _wanted(precision, strict=strict).items():
+        if found[name] != value:
+            raise TrainingError(f"reads {found[name]!r} after being set to {value!r}", where=part, key=name)
+    if strict and torch.cuda.is_available() and os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in {":4096:8", ":16:8"}:
+        mend = "start the training with `plumbline train`, which sets it to :4096:8"
+        raise TrainingError("is not set, so cuBLAS is not deterministic", where="CUBLAS_WORKSPACE_CONFIG", mend=mend)
+    return found
+
+
+@contextlib.contextmanager
+def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Mixed precision where `precision` asks for it."""
+    lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    if lower is None:
+        yield
+        return
+    with torch.autocast(device.type, dtype=lower):
+        yield
+
+
+def seed_generators(seed: int) -> None:
+    """Every generator's start: Python's, NumPy's and torch's own."""
+    import random
+
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what libraries draw from
+    torch.manual_seed(seed)

@@ -1,0 +1,190 @@
+"""The probe: strict, short, with full evidence. It is the instrument; everything it keeps, it keeps of the global batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plumbline.digest import digest_array
+from plumbline.schema.evidence import BATCH_FIELDS, ModelEvidence, ProbeEvidence, StepEvidence
+from plumbline.schema.spec import ProbeSpec
+from plumbline.train.batches import Batch
+from plumbline.train.context import Context
+from plumbline.train.definitions import reference_loss
+from plumbline.train.digests import digest_tensors, finite, host_array, norm
+from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.envelope import measure_envelope
+from plumbline.train.evaluation import evaluate
+from plumbline.train.generators import digest_states, pack_states, read_states
+from plumbline.train.model import build_model, describe_model, load_weights
+from plumbline.train.numerics import apply_settings, seed_generators
+from plumbline.train.optimizing import describe_optimizer
+from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
+
+__all__ = ["ProbeObserver", "ProbeRun", "tap_steps"]
+
+
+def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
+    """The steps whose tensors are sketched: those asked for, and the last."""
+    return sorted({step for step in probe.tap_steps if step < steps} | {steps - 1})
+
+
+class ProbeObserver(Observer):
+    """Keeps the evidence of each step."""
+
+    def __init__(self, context: Context, engine: Engine, book: TapBook, steps: list[int]) -> None:
+        self.context, self.engine, self.book, self._tap_steps = context, engine, book, steps
+        self.evidence: list[StepEvidence] = []
+        self.batches: dict[str, list[NDArray[Any]]] = {name: [] for name in BATCH_FIELDS}
+        self.states: dict[str, NDArray[np.uint8]] = {}
+        self.step = 0
+        self._taps: ModuleTaps | None = None
+        self._found: dict[str, Any] = {}
+        self._fed: list[dict[str, NDArray[Any]]] = []
+        self._logits: list[NDArray[Any]] = []
+
+    def starts(self, step: int) -> None:
+        """Note the generators' states, and tap the step if it is one to tap."""
+        self.step = step
+        states = read_states()
+        self.states[f"rng/{step}"] = pack_states(states)
+        self._found = {"rng": digest_states(states), "training_mode": self.engine.bare.training}
+        self._fed, self._logits = [], []
+        if step in self._tap_steps:
+            self._taps = ModuleTaps(self.engine.bare, self.engine.ranks)
+
+    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+        """Keep what the model is about to see, as it lies on the device."""
+        self._fed.append({name: host_array(values) for name, values in local.items()})
+        if self._taps:
+            self._taps.feeds(len(local["labels"]))
+
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
+        """Keep the logits, and how exactly logits and loss were computed."""
+        self._logits.append(host_array(outputs.logits))
+        self._found["logits_dtype"] = str(outputs.logits.dtype).removeprefix("torch.")
+        self._found["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
+
+    def _globally(self, arrays: list[NDArray[Any]]) -> NDArray[Any]:
+        """One process's micro-batches, then every process's."""
+        mine = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+        everyone = self.engine.ranks.gather(mine)
+        return np.concatenate(everyone) if len(everyone) > 1 else mine
+
+    def _norm(self, gradients: dict[str, torch.Tensor]) -> float:
+        return float(np.sqrt(sum(norm(host_array(value)) ** 2 for value in gradients.values())))
+
+    def backward_done(self) -> None:
+        """Keep digest, norm and, on a step to tap, sketches of the gradients."""
+        gradients = named_gradients(self.engine.bare)
+        self._found["gradients_sha256"] = digest_tensors(gradients)
+        self._found["gradient_norm"] = self._norm(gradients)
+        if self._taps:
+            self._taps.summarise(self.book, self.step)
+            self._taps.close()
+            self._taps = None
+            self.book.add_parameters(self.step, "gradient", self.engine.bare, gradients)
+
+    def clipped(self) -> None:
+        """Keep the norm that the optimizer will see."""
+        self._found["gradient_norm_clipped"] = self._norm(named_gradients(self.engine.bare))
+
+    def done(self, outcome: Outcome) -> None:
+        """Sum the step up."""
+        found = self._found
+        fields = {name: self._globally([piece[name] for piece in self._fed]) for name in BATCH_FIELDS}
+        logits = self._globally(self._logits)
+        for name, array in fields.items():
+            self.batches[name].append(array)
+        loss = outcome.loss(self.engine.ranks)
+        skipped = not np.isfinite(found["gradient_norm"]) and self.engine.scaler is not None
+        parameters = dict(self.engine.bare.named_parameters())
+        if self.step in self._tap_steps:
+            self.book.add_parameters(self.step, "weight", self.engine.bare, parameters)
+        self.evidence.append(
+            StepEvidence(
+                step=self.step,
+                batch={name: digest_array(array.astype(np.int64)) for name, array in fields.items()},
+                rng=found["rng"],
+                training_mode=found["training_mode"],
+                logits_sha256=digest_array(logits),
+                logits_dtype=found["logits_dtype"],
+                loss=finite(loss),
+                loss_dtype=found["loss_dtype"],
+                loss_reference=finite(reference_loss(logits, fields["labels"])),
+                gradient_norm=None if skipped else finite(found["gradient_norm"]),
+                gradient_norm_clipped=None if skipped else finite(found["gradient_norm_clipped"]),
+                gradients_sha256=found["gradients_sha256"],
+                learning_rates=outcome.learning_rates,
+                weights_sha256=digest_tensors(parameters),
+                loss_scale=float(self.engine.scaler.get_scale()) if self.engine.scaler else None,
+            )
+        )
+        self.engine.check(self.step, loss)
+
+
+class ProbeRun:
+    """One run of the probe; what it has found stays readable if it is cut short."""
+
+    def __init__(self, context: Context, probe: ProbeSpec, *, steps: int | None = None) -> None:
+        self.context, self.probe = context, probe
+        self.steps = min(steps or probe.steps, probe.steps)
+        self.model_evidence: ModelEvidence | None = None
+        self.book = TapBook()
+        self.observer: ProbeObserver | None = None
+        self.evaluation: dict[str, NDArray[Any]] = {}
+        self._found: dict[str, Any] = {"optimizer": (), "envelope": None, "evaluation": None}
+
+    def run(self) -> None:
+        """Build, train, evaluate; then find out what rounding alone would have done."""
+        context, probe = self.context, self.probe
+        settings = apply_settings(probe.precision, strict=True, part="probe")
+        context.note("probe", settings | {"precision": probe.precision, "attention": probe.attention})
+        model = build_model(context.spec, attention=probe.attention, dropout=0.0, device=context.ranks.device)
+        load_weights(model, context.weights)
+        model.train()
+        engine = Engine(context.spec, model, context.ranks, steps=probe.steps, precision=probe.precision, part="probe")
+        self.model_evidence = describe_model(model)
+        self._found["optimizer"] = describe_optimizer(model, engine.optimizer)
+        self.observer = engine.observer = ProbeObserver(context, engine, self.book, tap_steps(probe, self.steps))
+        seed_generators(context.spec.seed)
+        for step, batch in enumerate(context.batches(first=0, count=self.steps, cycle=probe.steps)):
+            context.tell("probe", step, self.steps)
+            engine.step(step, batch)
+        if context.ranks.is_first:
+            self._found["evaluation"], self.evaluation = evaluate(
+                model, context.evaluation_rows(probe.evaluation_rows), step=self.steps,
+                batch_size=context.spec.batch_size, precision=probe.precision, device=context.ranks.device,
+            )  # fmt: skip
+        if probe.envelope_seeds:
+            self._found["envelope"] = measure_envelope(context, probe, self.book, self.observer.evidence)
+
+    def evidence(self) -> ProbeEvidence:
+        """What was found, all of it or up to where it ended."""
+        return ProbeEvidence(
+            steps=tuple(self.observer.evidence) if self.observer else (), taps=tuple(self.book.taps), **self._found
+        )
+
+    def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """The record's safetensors parts, by file name without its ending."""
+        observer = self.observer
+        if observer is None or not observer.evidence:
+            return {}
+        batches = {name: np.stack(steps) for name, steps in observer.batches.items()}
+        parts: dict[str, dict[str, NDArray[Any]]] = {
+            "batches": {name: _compact(array) for name, array in batches.items()},
+            "sketches": {"sketch": self.book.matrix()},
+            "state": dict(observer.states),
+        }
+        if self.evaluation:
+            parts["evaluation"] = self.evaluation
+        return parts
+
+
+def _compact(array: NDArray[Any]) -> NDArray[Any]:
+    """int32 where the values fit, row numbers aside."""
+    fits = array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31)
+    return array.astype(np.int32) if fits and array.ndim > 2 else array

@@ -1,0 +1,162 @@
+"""The rows that a run reads: taken from the staged shards, hashed raw, and turned into token ids."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from plumbline.digest import digest_bytes
+from plumbline.schema.evidence import DataEvidence
+from plumbline.schema.manifest import Shard
+from plumbline.schema.spec import RunSpec
+from plumbline.train.failure import TrainingFailure
+from plumbline.train.source import Source
+
+__all__ = ["FIELDS", "Rows"]
+
+FIELDS = ("input_ids", "attention_mask", "token_type_ids")
+_MAX_SHARDS_KEPT = 10_000
+_ENCODED_AT_ONCE = 1024
+_PADDING = 128
+"""Checkpoints pad their table of tokens to a multiple of this at most."""
+
+
+def _read_columns(path: Path, shard: Shard, columns: list[str], rows: NDArray[np.int64]) -> list[list[Any]]:
+    """Some columns at some rows; through `datasets` where it is installed, with the same values where it is not."""
+    try:
+        table = pq.read_table(path, columns=columns)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise TrainingFailure(f"no Parquet file as promised: {error}", code="data", where=shard.key) from error
+    if table.num_rows != shard.num_rows:
+        raise TrainingFailure(
+            f"holds {table.num_rows} rows, its manifest says {shard.num_rows}", code="data", where=shard.key
+        )
+    if importlib.util.find_spec("datasets") is not None:
+        import datasets
+
+        taken = datasets.Dataset(datasets.table.InMemoryTable(table)).select(rows.tolist())
+        return [list(taken[column]) for column in columns]
+    return [table.column(column).take(pa.array(rows)).to_pylist() for column in columns]
+
+
+class Rows:
+    """Rows by number. A shard is waited for when one of its rows is first asked for."""
+
+    def __init__(self, spec: RunSpec, source: Source, wanted: NDArray[np.int64]) -> None:
+        self._spec, self._source = spec, source
+        self.ids = np.unique(wanted)
+        self._shards = source.manifest.shards
+        self._starts = np.concatenate(([0], np.cumsum([shard.num_rows for shard in self._shards])))
+        self._loaded: set[int] = set()
+        shape = (len(self.ids), spec.data.sequence_length)
+        self._fields: dict[str, NDArray[Any]] = {
+            "input_ids": np.zeros(shape, np.int32),
+            "attention_mask": np.zeros(shape, np.uint8),
+            "token_type_ids": np.zeros(shape, np.uint8),
+        }
+        self._labels = np.zeros(len(self.ids), np.int64)
+        self._raw = np.zeros((2, len(self.ids), 32), np.uint8)
+        self.tokenizer = self._open_tokenizer()
+
+    def _open_tokenizer(self) -> Tokenizer:
+        file = self._source.manifest.tokenizer
+        path = self._source.wait(file)
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
+            raise TrainingFailure(f"no tokenizer: {error}", code="tokenizer", where=file.key) from error
+        self._check_size(tokenizer.get_vocab_size(with_added_tokens=True), file.key)
+        stored = tokenizer.truncation or {}
+        length, pad = self._spec.data.sequence_length, self._spec.model.pad_token_id
+        tokenizer.enable_truncation(length, direction=stored.get("direction", "right"))
+        stored = tokenizer.padding or {}
+        tokenizer.enable_padding(
+            length=length, direction=stored.get("direction", "right"), pad_id=pad, pad_token=tokenizer.id_to_token(pad)
+        )
+        return tokenizer
+
+    def _check_size(self, size: int, where: str) -> None:
+        """A model may know more tokens than its tokenizer only where the spec was made for just that dataset."""
+        manifest, expected = self._source.manifest, self._spec.model.vocab_size
+        padded = self._source.manifest_sha256 == self._spec.data.manifest_sha256 and 0 <= expected - size < _PADDING
+        if size != expected and not padded:
+            raise TrainingFailure(f"knows {size} tokens, the model {expected}", code="tokenizer", where=where)
+        if size != manifest.vocab_size:
+            raise TrainingFailure(
+                f"knows {size} tokens, its manifest says {manifest.vocab_size}", code="tokenizer", where=where
+            )
+
+    def shard_of(self, row: int) -> tuple[Shard, int]:
+        """The shard that holds a row, and the row's number inside it."""
+        index = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self._shards[index], row - int(self._starts[index])
+
+    def _load(self, index: int) -> None:
+        shard, start = self._shards[index], int(self._starts[index])
+        first, last = np.searchsorted(self.ids, (start, start + shard.num_rows))
+        here = self.ids[first:last] - start
+        classify = self._spec.task == "sequence-classification"
+        columns = ["text", "label"] if classify else ["text"]
+        texts, *labels = _read_columns(self._source.wait(shard), shard, columns, here)
+        for place, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TrainingFailure("is no text", code="data", where=f"{shard.key} row {here[place]}", key="text")
+            self._raw[0, first + place] = np.frombuffer(bytes.fromhex(digest_bytes(text.encode())), np.uint8)
+        if labels:
+            self._take_labels(shard, here, labels[0], int(first))
+        for at in range(0, len(texts), _ENCODED_AT_ONCE):
+            encoded = self.tokenizer.encode_batch(texts[at : at + _ENCODED_AT_ONCE])
+            rows = slice(first + at, first + at + len(encoded))
+            self._fields["input_ids"][rows] = [e.ids for e in encoded]
+            self._fields["attention_mask"][rows] = [e.attention_mask for e in encoded]
+            self._fields["token_type_ids"][rows] = [e.type_ids for e in encoded]
+        self._loaded.add(index)
+
+    def _take_labels(self, shard: Shard, here: NDArray[np.int64], labels: list[Any], first: int) -> None:
+        limit = self._spec.model.num_labels or 0
+        for place, label in enumerate(labels):
+            if not isinstance(label, int) or not 0 <= label < limit:
+                raise TrainingFailure(
+                    f"{label!r} is no label of 0 to {limit - 1}", code="labels",
+                    where=f"{shard.key} row {here[place]}", key="label",
+                )  # fmt: skip
+            raw = label.to_bytes(8, "little", signed=True)
+            self._raw[1, first + place] = np.frombuffer(bytes.fromhex(digest_bytes(raw)), np.uint8)
+            self._labels[first + place] = label
+
+    def _need(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Places of `rows` in this object's arrays, once their shards are read."""
+        for index in dict.fromkeys((np.searchsorted(self._starts, rows, side="right") - 1).tolist()):
+            if index not in self._loaded:
+                self._load(index)
+        return np.searchsorted(self.ids, rows)
+
+    def encoded(self, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """The rows as the tokenizer gave them, with their numbers and labels."""
+        places = self._need(rows)
+        fields = {name: self._fields[name][places].astype(np.int64) for name in FIELDS}
+        return {"row_ids": rows.astype(np.int64), **fields, "labels": self._labels[places]}
+
+    def evidence(self) -> DataEvidence:
+        """The second rung, over all rows of the plan; whatever was not read yet is read now."""
+        self._need(self.ids)
+        ids = np.ascontiguousarray(self.ids, dtype="<i8").tobytes()
+        return DataEvidence(
+            manifest_sha256=self._source.manifest_sha256,
+            tokenizer_sha256=self._source.manifest.tokenizer.sha256,
+            rows_sha256=digest_bytes(ids + self._raw.tobytes()),
+            num_rows=len(self.ids),
+            shards=self._shards[:_MAX_SHARDS_KEPT],
+        )
+
+    def table(self) -> pa.Table:
+        """`rows.parquet`: the first 8 bytes of each raw value's digest."""
+        text, label = (np.ascontiguousarray(raw[:, :8]).view("<u8").reshape(-1) for raw in self._raw)
+        return pa.table({"row_id": self.ids, "text": text, "label": label})

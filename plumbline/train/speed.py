@@ -1,0 +1,146 @@
+"""The speed part: the team's production settings, no taps, measured once warm; one number, and what explains it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+import torch
+
+from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.spec import SpeedSpec
+from plumbline.train.batches import Batch
+from plumbline.train.clock import StepClock
+from plumbline.train.context import Context
+from plumbline.train.engine import Engine
+from plumbline.train.flops import step_flops
+from plumbline.train.microbench import microbenchmarks
+from plumbline.train.model import build_model, load_weights
+from plumbline.train.numerics import apply_settings, seed_generators
+from plumbline.train.sampler import Sampler
+
+__all__ = ["WINDOW", "SpeedRun", "found_warm"]
+
+WINDOW = 8
+_STEADY = 0.05
+_LONGEST_WARMUP = 200
+
+
+def found_warm(seconds: list[float]) -> bool:
+    """Whether the last two windows of steps took equally long: the medians agree within 5%."""
+    if len(seconds) < 2 * WINDOW:
+        return False
+    before, after = statistics.median(seconds[-2 * WINDOW : -WINDOW]), statistics.median(seconds[-WINDOW:])
+    return abs(after - before) <= _STEADY * before
+
+
+def _quartiles(values: list[float]) -> tuple[float, float]:
+    low, _, high = statistics.quantiles(values, n=4)
+    return low, high
+
+
+class SpeedRun:
+    """One measurement of throughput."""
+
+    def __init__(self, context: Context, speed: SpeedSpec) -> None:
+        self.context, self.speed = context, speed
+        self._clock = StepClock(context.ranks.device)
+        self._warmup = 0
+        self._microbenchmarks: dict[str, float] = {}
+        self._sampler = Sampler(context.ranks.device)
+        self._losses: list[torch.Tensor] = []
+
+    def _engine(self) -> Engine:
+        context, speed = self.context, self.speed
+        settings = apply_settings(speed.precision, strict=False, part="speed")
+        context.note("speed", settings | speed.to_json())
+        device = context.ranks.device
+        model = build_model(context.spec, attention=speed.attention, dropout=speed.dropout, device=device)
+        load_weights(model, context.weights)
+        model.train()
+        engine = Engine(
+            context.spec, model, context.ranks, steps=speed.steps + _LONGEST_WARMUP, precision=speed.precision,
+            part="speed", fused=speed.fused_optimizer, clock=self._clock,
+        )  # fmt: skip
+        self._clock.watch(engine.model)
+        if speed.compile:
+            engine.model.compile()
+        return engine
+
+    def _steps(self) -> Iterator[tuple[int, Batch]]:
+        """Batches, with the clock started before the loader is asked for one."""
+        batches = self.context.batches(first=0, count=self.speed.steps + _LONGEST_WARMUP, cycle=self.speed.steps)
+        step = 0
+        while True:
+            self._clock.start()
+            batch = next(batches)
+            self._clock.mark("data_wait")
+            yield step, batch
+            step += 1
+
+    def run(self) -> None:
+        """Warm up until steady, measure, and say what the machine itself can do before and after."""
+        context, speed = self.context, self.speed
+        context.tell("speed", 0, speed.steps)
+        self._microbenchmarks = microbenchmarks(context.ranks.device, speed.precision, context.out)
+        seed_generators(context.spec.seed)
+        engine = self._engine()
+        if context.ranks.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        measured: int | None = None
+        with self._sampler:
+            for step, batch in self._steps():
+                outcome = engine.step(step, batch)
+                self._losses = [loss for loss, _ in outcome.losses]
+                self._clock.stop()
+                if measured is None and (step + 1 >= _LONGEST_WARMUP or self._all_warm()):
+                    measured, self._warmup = step + 1, step + 1
+                elif measured is not None and step + 1 - measured >= speed.steps:
+                    break
+                if step % 10 == 0:
+                    context.tell("speed", max(0, step - (measured or step)), speed.steps)
+            self._clock.resolve()
+        for loss in self._losses:
+            engine.check(self._warmup + speed.steps, float(loss))
+        after = microbenchmarks(context.ranks.device, speed.precision, context.out)
+        self._microbenchmarks |= {f"{name}_after": value for name, value in after.items()}
+
+    def _all_warm(self) -> bool:
+        """Whether every process is warm; asked seldom, for it makes them wait for one another."""
+        if len(self._clock) % WINDOW:
+            return False
+        return all(self.context.ranks.gather(found_warm(self._clock.totals())))
+
+    def evidence(self) -> SpeedEvidence:
+        """One number, and what explains it."""
+        context, seconds = self.context, self._clock.totals()[self._warmup :]
+        if not seconds:
+            return SpeedEvidence(
+                steps=0, warmup_steps=self._warmup, samples_per_second=None, tokens_per_second=None, step_seconds=None
+            )
+        median = statistics.median(seconds)
+        rows = context.spec.batch_size
+        tokens = rows * context.spec.data.sequence_length
+        ceiling = self._microbenchmarks.get("gemm_flops")
+        flops = step_flops(context.spec) / context.ranks.world
+        return SpeedEvidence(
+            steps=len(seconds),
+            warmup_steps=self._warmup,
+            samples_per_second=rows / median,
+            tokens_per_second=tokens / median,
+            step_seconds=median,
+            step_seconds_quartiles=_quartiles(seconds) if len(seconds) > 3 else None,
+            breakdown=self._clock.breakdown(self._warmup),
+            mfu=flops / median / ceiling if ceiling else None,
+            peak_memory_bytes=_peak_memory(context.ranks.device),
+            microbenchmarks=self._microbenchmarks,
+            samples=self._sampler.samples(),
+        )
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

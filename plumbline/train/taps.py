@@ -1,0 +1,155 @@
+"""Taps: the output of every module and the gradient of every parameter, as norms, digests and sketches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from plumbline.digest import digest_array
+from plumbline.schema.evidence import Tap, TapStage
+from plumbline.sketch import sketch
+from plumbline.train.digests import finite, host_array, norm
+from plumbline.train.ranks import Ranks
+
+__all__ = ["ModuleTaps", "TapBook", "first_tensor", "named_gradients", "with_first_tensor"]
+
+
+def first_tensor(output: Any) -> torch.Tensor | None:
+    """The tensor that a module is there to compute: its output, or the first of its outputs; of a model, its logits."""
+    if isinstance(output, torch.Tensor):
+        return output if output.is_floating_point() else None
+    logits = getattr(output, "logits", None)
+    if logits is not None:
+        return first_tensor(logits)
+    if isinstance(output, dict):
+        output = tuple(output.values())
+    if isinstance(output, (tuple, list)):
+        return next((found for found in map(first_tensor, output) if found is not None), None)
+    return None
+
+
+def with_first_tensor(output: Any, value: torch.Tensor) -> Any:
+    """`output` with its first tensor replaced."""
+    if isinstance(output, torch.Tensor):
+        return value
+    if isinstance(output, tuple) and type(output) is tuple:
+        places = [place for place, entry in enumerate(output) if first_tensor(entry) is not None]
+        return tuple(
+            with_first_tensor(entry, value) if places and place == places[0] else entry
+            for place, entry in enumerate(output)
+        )
+    if isinstance(output, dict):
+        key = "logits" if "logits" in output else next(k for k, v in output.items() if first_tensor(v) is not None)
+        output[key] = value
+        return output
+    raise TypeError(f"no tensor can be put into a {type(output).__name__}")
+
+
+def named_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Every parameter's gradient, in the order of the model."""
+    return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+
+
+class TapBook:
+    """Collects taps and their sketches; `keep` may see each whole tensor as it passes."""
+
+    def __init__(self, keep: Callable[[str, int, str, NDArray[Any]], None] | None = None, *, digests: bool = True):
+        self.taps: list[Tap] = []
+        self.sketches: list[NDArray[np.float64]] = []
+        self._keep, self._digests = keep, digests
+
+    def add(
+        self, step: int, stage: TapStage, name: str, array: NDArray[Any], *, kind: str, dtype: torch.dtype, leaf: bool
+    ) -> None:
+        """Summarise one tensor."""
+        if self._keep:
+            self._keep(stage, step, name, array)
+        self.sketches.append(sketch(array))
+        self.taps.append(
+            Tap(
+                step=step,
+                stage=stage,
+                name=name,
+                kind=kind,
+                dtype=str(dtype).removeprefix("torch."),
+                shape=tuple(array.shape),
+                norm=finite(norm(array)),
+                sha256=digest_array(array) if self._digests else "0" * 64,
+                leaf=leaf,
+            )
+        )
+
+    def add_parameters(self, step: int, stage: TapStage, model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+        """Summarise one tensor for each parameter."""
+        for name, value in tensors.items():
+            owner = model.get_submodule(name.rpartition(".")[0])
+            self.add(
+                step, stage, name, host_array(value), kind=type(owner).__name__, dtype=value.dtype,
+                leaf=next(owner.children(), None) is None,
+            )  # fmt: skip
+
+    def matrix(self) -> NDArray[np.float64]:
+        """All sketches, row by row."""
+        return np.stack(self.sketches) if self.sketches else np.zeros((0, 64))
+
+
+class ModuleTaps:
+    """Hooks on every module, which gather the outputs of one step over its micro-batches and processes."""
+
+    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._outputs: dict[str, list[NDArray[Any]]] = {}
+        self._about: dict[str, tuple[str, torch.dtype, bool]] = {}
+        self._calls: dict[str, int] = {}
+        self._rows = 0
+        self._handles = [
+            module.register_forward_hook(self._hook(name or "model", module)) for name, module in model.named_modules()
+        ]
+
+    def _hook(self, name: str, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
+        leaf = next(module.children(), None) is None
+
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            value = first_tensor(output)
+            if value is None:
+                return
+            calls = self._calls.get(name, 0)
+            self._calls[name] = calls + 1
+            key = f"{name}#{calls}" if calls else name
+            self._about.setdefault(key, (type(module).__name__, value.dtype, leaf))
+            array = host_array(value)
+            kept = self._outputs.setdefault(key, [])
+            # Only outputs that hold rows of the batch grow with it; a table of positions is the same every time.
+            if not kept or (array.ndim and array.shape[0] == self._rows):
+                kept.append(array.copy() if value.device.type == "cpu" else array)
+
+        return hook
+
+    def feeds(self, rows: int) -> None:
+        """A micro-batch of `rows` is about to pass."""
+        self._calls.clear()
+        self._rows = rows
+
+    def summarise(self, book: TapBook, step: int) -> None:
+        """Put one tap for each module into `book`, over the whole global batch."""
+        mine = {
+            name: np.concatenate(arrays) if len(arrays) > 1 else arrays[0] for name, arrays in self._outputs.items()
+        }
+        everyone = self._ranks.gather(mine if self._ranks.world > 1 else None)
+        for name, array in mine.items():
+            parts = [other[name] for other in everyone] if self._ranks.world > 1 else [array]
+            per_row = self._ranks.world > 1 and array.ndim and array.shape[0] == self._rows * len(self._outputs[name])
+            kind, dtype, leaf = self._about[name]
+            whole = np.concatenate(parts) if per_row else array
+            book.add(step, "forward", name, whole, kind=kind, dtype=dtype, leaf=leaf)
+        self._outputs.clear()
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()

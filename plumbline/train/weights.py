@@ -1,0 +1,135 @@
+"""Initial weights, made once per spec and shipped: `python -m plumbline.train.weights MODEL.json SEED OUT`.
+
+Names and shapes come from the model itself, built on the meta device; values from NumPy's Philox, a generator per
+parameter name, so that neither torch's generator nor the instruction set has a say. MODEL.json holds a ModelSpec
+without its weights, and may name a checkpoint's folder (`checkpoint`) whose tensors are taken as they are; what the
+checkpoint lacks, such as a new classifier, comes from the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from plumbline.digest import digest_bytes
+from plumbline.errors import ConfigurationError, InvalidInputError, PlumblineError
+from plumbline.schema.base import first_problem
+from plumbline.schema.spec import ModelSpec
+from plumbline.train.order import random_keys
+
+__all__ = ["initial_weights", "main", "make_weights"]
+
+_STANDARD_DEVIATION = 0.02
+_UNMADE = {"weights_key": "unmade", "weights_sha256": "0" * 64}
+
+
+def _normal(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
+    """Normal values by Box and Muller's transform in fp64: integers in, one rounding to fp32 out."""
+    count = int(np.prod(shape))
+    raw = random_keys(2 * ((count + 1) // 2), "weights", seed, name) >> np.uint64(11)
+    uniform = (raw.astype(np.float64) + 0.5) / 2**53
+    radius = np.sqrt(-2 * np.log(uniform[0::2]))
+    angle = 2 * np.pi * uniform[1::2]
+    values = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:count]
+    return (_STANDARD_DEVIATION * values).astype(np.float32).reshape(shape)
+
+
+def _value(name: str, shape: tuple[int, ...], seed: int, padding: int) -> NDArray[np.float32]:
+    if name.endswith("bias"):
+        return np.zeros(shape, np.float32)
+    if "LayerNorm" in name:
+        return np.ones(shape, np.float32)
+    values = _normal(name, shape, seed)
+    if name.endswith("word_embeddings.weight"):
+        values[padding] = 0
+    return values
+
+
+def _checkpoint_tensors(folder: Path) -> dict[str, NDArray[np.float32]]:
+    """The tensors of a checkpoint in the Hugging Face format, in fp32, under today's names."""
+    index = folder / "model.safetensors.index.json"
+    names = sorted(set(json.loads(index.read_bytes())["weight_map"].values())) if index.is_file() else []
+    tensors: dict[str, NDArray[np.float32]] = {}
+    for name in names or ["model.safetensors"]:
+        path = folder / name
+        if not path.is_file():
+            mend = "save it with save_pretrained(folder), which writes safetensors"
+            raise ConfigurationError("holds no model.safetensors", where=str(folder), mend=mend)
+        try:
+            with safe_open(path, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 - it is no dict
+                    renamed = key.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+                        "LayerNorm.beta", "LayerNorm.bias"
+                    )
+                    tensors[renamed] = file.get_tensor(key).float().numpy()
+        except SafetensorError as error:
+            raise InvalidInputError(f"no safetensors file: {error}", where=str(path)) from error
+    return tensors
+
+
+def initial_weights(spec: ModelSpec, task: str, seed: int, checkpoint: Path | None = None) -> dict[str, NDArray[Any]]:
+    """Every parameter's initial value by name; tied parameters stand once."""
+    from plumbline.train.model import build_on_meta
+
+    shipped = _checkpoint_tensors(checkpoint) if checkpoint else {}
+    weights: dict[str, NDArray[Any]] = {}
+    for name, shape in build_on_meta(spec, task).items():
+        found = shipped.get(name, shipped.get(name.removeprefix("bert.")))
+        if found is not None and found.shape != shape:
+            raise InvalidInputError(
+                f"is {found.shape} in the checkpoint, {shape} in the model", where=str(checkpoint), key=name
+            )
+        weights[name] = found if found is not None else _value(name, shape, seed, spec.pad_token_id)
+    if checkpoint and not any(name.startswith("bert.encoder") and name in shipped for name in weights):
+        raise InvalidInputError("holds no tensor of a BERT encoder", where=str(checkpoint))
+    return weights
+
+
+def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
+    """Write the weights of `model` to `out`; the file's SHA-256."""
+    described = dict(model)
+    task = described.pop("task", None) or (
+        "sequence-classification" if described.get("num_labels") is not None else "masked-lm"
+    )
+    checkpoint = described.pop("checkpoint", None)
+    try:
+        spec = ModelSpec.model_validate({**described, **_UNMADE})
+    except ValidationError as error:
+        key, reason = first_problem(error)
+        raise ConfigurationError(reason, where="the model's description", key=key) from error
+    data = save(initial_weights(spec, task, seed, Path(checkpoint) if checkpoint else None))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(f"{out.name}.{os.getpid()}.part")
+    part.write_bytes(data)
+    part.replace(out)
+    return digest_bytes(data)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Make one file of weights, and print its digest."""
+    parser = argparse.ArgumentParser(prog="python -m plumbline.train.weights", description="Make initial weights.")
+    parser.add_argument("model", type=Path, help="JSON of a ModelSpec without weights; may hold `checkpoint`, `task`")
+    parser.add_argument("seed", type=int)
+    parser.add_argument("out", type=Path)
+    arguments = parser.parse_args(argv)
+    try:
+        sha256 = make_weights(json.loads(arguments.model.read_bytes()), arguments.seed, arguments.out)
+    except PlumblineError as error:
+        sys.stderr.write(f"{error}\n")
+        return int(error.exit_code)
+    sys.stdout.write(f"{sha256}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
