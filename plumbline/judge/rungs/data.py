@@ -162,10 +162,13 @@ def _break(
         detail="; ".join(part for part in (f"first at {at}", seen) if part),
     )
     evidence = (f"first at {at}", seen) if seen else (f"first at {at}",)
+    # Of a dataset of another length, every draw of rows is another one.
+    longer = sum(s.num_rows for s in left.shards) != sum(s.num_rows for s in right.shards)
+    fields = ("row_ids", *_FIELDS[code]) if longer else _FIELDS[code]
     return Break(
         rung="data",
         at=Divergence(stage="data", step=step, at=at, row=row),
         findings=(finding,),
-        suspicions=(Suspicion(code, why, evidence, _FIELDS[code]),),
+        suspicions=(Suspicion(code, why, evidence, fields),),
         independent=True,
     )

@@ -1,0 +1,241 @@
+"""A tiny training in numpy that leaves a record like the trainer's, so that every rung can be broken by itself."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plumbline.digest import digest_array, digest_json
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import BATCH_FIELDS
+from plumbline.schema.record import RunRecord
+from plumbline.schema.spec import RunSpec
+from plumbline.sketch import sketch
+
+STEPS, BATCH, LENGTH, WIDTH, LABELS = 6, 4, 8, 16, 2
+ROWS, EVALUATION_ROWS, SHARD = 24, 6, 8
+MODULES = (("embed", "Embedding"), ("layer.linear", "Linear"), ("layer.norm", "LayerNorm"), ("head", "Linear"))
+PARAMETERS = {"embed.weight": (32, WIDTH), "layer.linear.weight": (WIDTH, WIDTH), "head.weight": (WIDTH, LABELS)}
+
+
+@dataclass
+class Plan:
+    """What a test changes before the training runs."""
+
+    texts: list[int] = field(default_factory=lambda: list(range(1000, 1000 + ROWS + EVALUATION_ROWS)))
+    labels: list[int] = field(default_factory=lambda: [row % LABELS for row in range(ROWS + EVALUATION_ROWS)])
+    order: list[int] = field(default_factory=lambda: list(range(ROWS)))
+    tokenizer: str = "a" * 64
+    ids_shift: int = 0
+    seed: int = 1
+    dtype: str = "float32"
+    noise: dict[str, float] = field(default_factory=dict)
+    """Relative error of a module's output, from the step of its name (`layer.norm@2`) or from 0 on."""
+    systematic: bool = True
+    loss_factor: float = 1.0
+    gradient_factor: float = 1.0
+    clip: float = 1.0
+    rates: list[float] = field(default_factory=lambda: [1e-3 * (step + 1) for step in range(STEPS)])
+    decay: float = 0.01
+    update_factor: dict[int, float] = field(default_factory=dict)
+    weights_seed: int = 5
+    evaluation_mode: bool = False
+    evaluation_rows: int = EVALUATION_ROWS
+    own_error: float = 2e-7
+    hidden: bool = False
+    fingerprint: dict[str, Any] = field(default_factory=dict)
+    modules: dict[str, str] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+def spec() -> RunSpec:
+    return RunSpec(
+        workload="unit",
+        task="sequence-classification",
+        model={
+            "hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": WIDTH,
+            "max_position_embeddings": 16, "vocab_size": 32, "num_labels": LABELS, "weights_key": "weights/x",
+            "weights_sha256": "b" * 64,
+        },
+        data={"name": "unit", "manifest_sha256": "c" * 64, "sequence_length": LENGTH},
+        seed=1,
+        batch_size=BATCH,
+        probe={"steps": STEPS, "tap_steps": (0, 2), "evaluation_rows": EVALUATION_ROWS},
+    )  # fmt: skip
+
+
+class _Training:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        generator = np.random.default_rng(plan.weights_seed)
+        self.weights = {n: generator.normal(0, 0.1, shape).astype(np.float32) for n, shape in PARAMETERS.items()}
+        self.initial = copy.deepcopy(self.weights)
+        self.taps: list[dict[str, Any]] = []
+        self.sketches: list[Any] = []
+        self.own: list[float | None] = []
+        self.steps: list[dict[str, Any]] = []
+        self.batches: dict[str, list[Any]] = {name: [] for name in BATCH_FIELDS}
+
+    def tap(self, step: int, stage: str, name: str, kind: str, array: Any) -> None:
+        if step not in (0, 2, STEPS - 1):
+            return
+        self.taps.append({
+            "step": step, "stage": stage, "name": name, "kind": kind, "dtype": self.plan.dtype,
+            "shape": array.shape, "norm": float(np.linalg.norm(array.astype(np.float64))), "sha256": digest_array(array),
+        })  # fmt: skip
+        self.sketches.append(sketch(array))
+        self.own.append(self.plan.own_error)
+
+    def disturbed(self, step: int, name: str, value: Any) -> Any:
+        for key, size in self.plan.noise.items():
+            module, _, start = key.partition("@")
+            if module == name and step >= int(start or 0):
+                wave = np.random.default_rng(step).normal(size=value.shape)
+                value = (value + size * np.abs(value).mean() * wave).astype(np.float32)
+        return value
+
+    def batch(self, rows: list[int]) -> dict[str, Any]:
+        plan = self.plan
+        texts = np.array([plan.texts[row] for row in rows])
+        ids = (texts[:, None] * np.arange(1, LENGTH + 1) + plan.ids_shift) % 31 + 1
+        ones, zeros = np.ones((len(rows), LENGTH), np.int64), np.zeros((len(rows), LENGTH), np.int64)
+        return {
+            "row_ids": np.array(rows), "input_ids": ids, "attention_mask": ones, "token_type_ids": zeros,
+            "labels": np.array([plan.labels[row] for row in rows]),
+        }  # fmt: skip
+
+    def forward(self, step: int, ids: Any) -> tuple[dict[str, Any], Any]:
+        out, value = {}, None
+        for name, _ in MODULES:
+            if name == "embed":
+                value = self.weights["embed.weight"][ids].mean(axis=1)
+            elif name == "layer.linear":
+                value = value @ self.weights["layer.linear.weight"]
+            elif name == "layer.norm":
+                value = ((value - value.mean(1, keepdims=True)) / value.std(1, keepdims=True)).astype(np.float32)
+            else:
+                value = value @ self.weights["head.weight"]
+            value = out[name] = self.disturbed(step, name, value)
+        return out, value
+
+    def step(self, step: int) -> None:
+        plan = self.plan
+        fields = self.batch([plan.order[(step * BATCH + place) % len(plan.order)] for place in range(BATCH)])
+        for name in BATCH_FIELDS:
+            self.batches[name].append(fields[name])
+        outputs, logits = self.forward(step, fields["input_ids"])
+        for name, kind in MODULES:
+            self.tap(step, "forward", name, kind, outputs[name])
+        scores = logits.astype(np.float64)
+        chance = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+        true_loss = float(-np.log(chance[np.arange(BATCH), fields["labels"]]).mean())
+        slope = (chance - np.eye(LABELS)[fields["labels"]]).astype(np.float32)
+        factor = np.float32(plan.gradient_factor * plan.loss_factor)
+        gradients = {
+            "embed.weight": self.weights["embed.weight"] * slope.mean() * factor * 10,
+            "layer.linear.weight": (outputs["embed"].T @ outputs["layer.linear"]) * slope.std() * factor,
+            "head.weight": (outputs["layer.norm"].T @ slope) * factor,
+        }
+        norm = float(np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients.values())))
+        for name, value in gradients.items():
+            self.tap(step, "gradient", name, "Linear", value)
+        share = np.float32(min(1.0, plan.clip / norm))
+        for name, value in gradients.items():
+            change = np.float32(plan.rates[step] * plan.update_factor.get(step, 1.0)) * value * share
+            self.weights[name] = (
+                self.weights[name] - change - np.float32(plan.rates[step] * plan.decay) * self.weights[name]
+            )
+            self.tap(step, "weight", name, "Linear", self.weights[name])
+        self.steps.append({
+            "step": step, "batch": {name: digest_array(fields[name].astype(np.int64)) for name in BATCH_FIELDS},
+            "rng": {"torch": digest_json([plan.seed, 0])}, "training_mode": True,
+            "logits_sha256": digest_array(logits), "logits_dtype": plan.dtype, "loss": true_loss * plan.loss_factor,
+            "loss_dtype": plan.dtype, "loss_reference": true_loss, "gradient_norm": norm,
+            "gradient_norm_clipped": min(norm, plan.clip),
+            "gradients_sha256": digest_json({n: digest_array(g) for n, g in gradients.items()}),
+            "learning_rates": (plan.rates[step],),
+            "weights_sha256": digest_json({n: digest_array(w) for n, w in self.weights.items()}),
+        })  # fmt: skip
+
+
+def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
+    """The record of one such training; `changes` are fields of `Plan`."""
+    plan = plan or Plan(**changes)
+    training = _Training(plan)
+    for step in range(STEPS):
+        training.step(step)
+    count = len(plan.texts) - EVALUATION_ROWS
+    rows = list(range(count, count + plan.evaluation_rows))
+    fields = training.batch(rows)
+    _, logits = training.forward(STEPS, fields["input_ids"])
+    read = np.array(sorted(set(plan.order[: STEPS * BATCH]) | set(rows)))
+    texts, labels = (np.array([values[row] for row in read], np.uint64) for values in (plan.texts, plan.labels))
+    parameters = [
+        {"name": n, "shape": w.shape, "dtype": plan.dtype, "sha256": digest_array(w)}
+        for n, w in training.initial.items()
+    ]
+    modules = [(name, plan.modules.get(name, f"{kind}()")) for name, kind in MODULES]
+    shards = []
+    for start in range(0, len(plan.texts), SHARD):
+        content = [plan.texts[start : start + SHARD], plan.labels[start : start + SHARD]]
+        shards.append({
+            "key": f"train/{start // SHARD}.parquet", "size": 1, "sha256": digest_json([start, content]),
+            "num_rows": len(content[0]),
+        })  # fmt: skip
+    evidence = {
+        "data": {
+            "manifest_sha256": digest_json(shards), "tokenizer_sha256": plan.tokenizer,
+            "rows_sha256": digest_json([read.tolist(), texts.tolist(), labels.tolist()]), "num_rows": len(read),
+            "shards": shards,
+        },
+        "model": {
+            "parameters": parameters, "modules": modules, "architecture_sha256": digest_json([modules]),
+            "weights_sha256": digest_json([p["sha256"] for p in parameters]),
+        },
+        "probe": {
+            "steps": training.steps, "taps": training.taps,
+            "optimizer": [{"settings": {"class": "AdamW", "lr": plan.rates[0], "weight_decay": plan.decay}, "parameters": list(PARAMETERS)}],  # noqa: E501
+            "envelope": {
+                "seeds": 3, "errors": [2e-7] * len(training.taps), "loss": [2e-7] * STEPS, "fp64_errors": training.own,
+            },
+            "evaluation": {
+                "step": STEPS, "num_rows": len(rows), "rows_sha256": digest_array(np.array(rows)),
+                "training_mode": plan.evaluation_mode, "predictions_sha256": digest_array(logits.argmax(1)),
+                "logits_sha256": digest_array(logits), "loss": 0.5, "accuracy": 0.5,
+            },
+        },
+    }  # fmt: skip
+    fingerprint = {
+        "hostname": "h", "os": "Linux", "python": "3.11", "plumbline": "0",
+        "cpu": {"model": "m", "isa": "AVX2", "num_cores": 2, "num_threads": 1}, "packages": {"torch": "2.13.0"},
+    } | plan.fingerprint  # fmt: skip
+    now = datetime(2026, 11, 1, tzinfo=UTC)
+    content = {
+        "record_id": "unit", "platform": "left", "spec_sha256": spec().digest, "spec": spec().to_json(),
+        "started_at": now, "finished_at": now, "fingerprint": fingerprint, "evidence": evidence, "exit": {"status": "completed"},
+    } | plan.record  # fmt: skip
+    arrays = {
+        "batches": {name: np.stack(steps) for name, steps in training.batches.items()},
+        "sketches": {"sketch": np.stack(training.sketches)},
+        "rows": {"row_id": read, "text": texts, "label": labels},
+        "evaluation": {"row_ids": np.array(rows), "predictions": logits.argmax(1), "logits": logits},
+        "state": {},
+        "capture": {},
+    }
+    return LoadedRecord(RunRecord.model_validate(content), Path("unit"), arrays)
+
+
+def other_kernel() -> dict[str, Any]:
+    """A fingerprint that makes another rounding likely."""
+    return {"cpu": {"model": "m", "isa": "AVX512", "num_cores": 2, "num_threads": 1}}
+
+
+@pytest.fixture(scope="session")
+def reference() -> LoadedRecord:
+    return make_record()

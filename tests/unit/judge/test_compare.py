@@ -1,0 +1,214 @@
+"""`compare` names the rung that was broken, and says nothing where only rounding differs."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from plumbline.judge import compare
+from plumbline.records import LoadedRecord
+from plumbline.schema.verdict import Judgement
+
+from .conftest import EVALUATION_ROWS, ROWS, STEPS, Plan, make_record, other_kernel
+
+
+def judge(reference: LoadedRecord, **changes: Any) -> Judgement:
+    return compare(reference, make_record(**changes))
+
+
+def codes(judgement: Judgement) -> list[str]:
+    return [cause.code for cause in judgement.causes]
+
+
+def test_equal_records_pass_and_say_so(reference: LoadedRecord) -> None:
+    judgement = judge(reference)
+    assert judgement.verdict == "pass"
+    assert judgement.first_divergence is None
+    assert judgement.causes == ()
+    assert "every bit of the probe is the same" in judgement.notes
+
+
+def test_rounding_of_another_kernel_passes_with_a_note(reference: LoadedRecord) -> None:
+    judgement = judge(reference, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
+    assert judgement.verdict == "pass"
+    assert any(note.startswith("kernel") and "AVX512" in note for note in judgement.notes)
+
+
+def test_rounding_that_nothing_explains_is_nondeterminism(reference: LoadedRecord) -> None:
+    judgement = judge(reference, noise={"layer.linear": 3e-7})
+    assert judgement.verdict == "drift"
+    assert codes(judgement) == ["nondeterminism"]
+    assert judgement.first_divergence is not None
+    assert judgement.first_divergence.at == "layer.linear"
+
+
+@pytest.mark.parametrize("row", [0, 9, 23])
+def test_one_edited_text_is_found_with_shard_and_row(reference: LoadedRecord, row: int) -> None:
+    plan = Plan()
+    plan.texts[row] += 500
+    judgement = compare(reference, make_record(plan))
+    assert codes(judgement) == ["data.content"]
+    place = judgement.first_divergence
+    assert place is not None
+    assert (place.row, place.step, place.at) == (row, row // 4, f"shard train/{row // 8}.parquet row {row % 8}")
+
+
+@pytest.mark.parametrize("row", [0, 13, ROWS + EVALUATION_ROWS - 1])
+def test_one_edited_label_is_found_with_its_row(reference: LoadedRecord, row: int) -> None:
+    plan = Plan()
+    plan.labels[row] = 1 - plan.labels[row]
+    judgement = compare(reference, make_record(plan))
+    assert codes(judgement) == ["data.labels"]
+    assert judgement.first_divergence is not None
+    assert judgement.first_divergence.row == row
+
+
+def test_the_same_rows_in_another_place_are_an_order(reference: LoadedRecord) -> None:
+    plan = Plan()
+    plan.texts[2], plan.texts[9] = plan.texts[9], plan.texts[2]
+    plan.labels[2], plan.labels[9] = plan.labels[9], plan.labels[2]
+    assert codes(compare(reference, make_record(plan))) == ["data.order"]
+
+
+def test_a_row_that_is_gone_is_content(reference: LoadedRecord) -> None:
+    plan = Plan(order=list(range(ROWS - 1)))
+    del plan.texts[5], plan.labels[5]
+    assert codes(compare(reference, make_record(plan))) == ["data.content"]
+
+
+def test_another_shuffle_is_an_order(reference: LoadedRecord) -> None:
+    order = list(range(ROWS))
+    random.Random(1).shuffle(order)
+    judgement = judge(reference, order=order)
+    assert codes(judgement) == ["data.order"]
+    assert judgement.first_divergence is not None
+    assert (judgement.first_divergence.stage, judgement.first_divergence.step) == ("batch", 0)
+
+
+def test_a_doubled_row_in_a_late_batch_is_found_there(reference: LoadedRecord) -> None:
+    order = list(range(ROWS))
+    order[21] = 20
+    judgement = judge(reference, order=order)
+    assert codes(judgement) == ["data.order"]
+    assert judgement.first_divergence is not None
+    assert judgement.first_divergence.step == 5
+    assert "row 20 stands twice" in judgement.causes[0].why
+
+
+@pytest.mark.parametrize("tokenizer", ["a" * 64, "d" * 64])
+def test_other_ids_of_the_same_rows_are_tokenization(reference: LoadedRecord, tokenizer: str) -> None:
+    assert codes(judge(reference, ids_shift=1, tokenizer=tokenizer)) == ["tokenization"]
+
+
+def test_other_initial_weights(reference: LoadedRecord) -> None:
+    judgement = judge(reference, weights_seed=6)
+    assert codes(judgement) == ["weights.init"]
+
+
+def test_another_seed_is_rng(reference: LoadedRecord) -> None:
+    assert codes(judge(reference, seed=2)) == ["rng"]
+
+
+def test_another_formula_names_its_module(reference: LoadedRecord) -> None:
+    judgement = judge(reference, noise={"layer.norm": 1e-3}, fingerprint=other_kernel())
+    assert judgement.verdict == "drift"
+    assert codes(judgement) == ["operator"]
+    assert judgement.first_divergence is not None
+    assert judgement.first_divergence.at == "layer.norm"
+
+
+def test_fewer_bits_are_precision_because_its_own_fp64_run_is_as_far(reference: LoadedRecord) -> None:
+    judgement = judge(reference, noise={"layer.linear": 1e-3}, own_error=1e-3, fingerprint=other_kernel())
+    assert codes(judgement) == ["precision"]
+
+
+def test_another_number_format_is_precision(reference: LoadedRecord) -> None:
+    judgement = judge(reference, dtype="float64")
+    assert codes(judgement) == ["precision"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"loss_factor": 1.01}, "loss"),
+        ({"gradient_factor": 1.25}, "gradient"),
+        ({"clip": 0.5}, "gradient"),
+        ({"rates": [1e-3 * (step + 2) for step in range(STEPS)]}, "schedule"),
+        ({"decay": 0.02}, "optimizer"),
+        ({"update_factor": {1: 1.5}}, "optimizer"),
+        ({"evaluation_mode": True}, "evaluation"),
+        ({"evaluation_rows": EVALUATION_ROWS - 1}, "evaluation"),
+    ],
+)
+@pytest.mark.parametrize("explained", [False, True])
+def test_each_later_rung_by_itself(reference: LoadedRecord, changes: Any, code: str, explained: bool) -> None:
+    fingerprint = other_kernel() if explained else {}
+    judgement = judge(reference, **changes, fingerprint=fingerprint)
+    assert judgement.verdict == "drift"
+    assert codes(judgement) == [code]
+
+
+def test_a_scaled_gradient_says_by_how_much(reference: LoadedRecord) -> None:
+    cause = judge(reference, gradient_factor=1.25).causes[0]
+    assert "1.25" in cause.why
+
+
+def test_two_causes_are_both_named(reference: LoadedRecord) -> None:
+    rates = [1e-3 * (step + 2) for step in range(STEPS)]
+    plan = Plan(rates=rates)
+    plan.labels[3] = 1 - plan.labels[3]
+    assert set(codes(compare(reference, make_record(plan)))) == {"data.labels", "schedule"}
+
+
+def test_suspects_are_those_that_could_explain_the_cause(reference: LoadedRecord) -> None:
+    fingerprint = {"packages": {"torch": "2.13.0", "tokenizers": "0.23"}, "driver": "580"}
+    cause = judge(reference, ids_shift=1, fingerprint=fingerprint).causes[0]
+    assert any(line.startswith("packages.tokenizers") for line in cause.suspects)
+    assert not any(line.startswith("driver") for line in cause.suspects)
+
+
+def test_another_hostname_is_no_cause_and_no_excuse(reference: LoadedRecord) -> None:
+    assert judge(reference, fingerprint={"hostname": "other"}).verdict == "pass"
+    assert judge(reference, noise={"layer.linear": 3e-7}, fingerprint={"hostname": "other"}).verdict == "drift"
+
+
+def test_a_missing_loss_is_invalid(reference: LoadedRecord) -> None:
+    broken = make_record()
+    steps = [step.to_json() for step in broken.record.evidence.probe.steps]  # type: ignore[union-attr]
+    steps[3]["loss"] = None
+    probe = broken.record.evidence.probe.replace(steps=steps)  # type: ignore[union-attr]
+    evidence = broken.record.evidence.replace(probe=probe)
+    judgement = compare(reference, LoadedRecord(broken.record.replace(evidence=evidence), broken.folder, broken.arrays))
+    assert judgement.verdict == "invalid"
+    assert "step 3" in judgement.findings[0].metric
+
+
+def test_nan_in_a_sketch_never_passes(reference: LoadedRecord) -> None:
+    candidate = make_record(noise={"head": 1e-7}, fingerprint=other_kernel())
+    candidate.arrays["sketches"]["sketch"][:] = math.nan
+    assert compare(reference, candidate).verdict == "drift"
+
+
+def test_missing_evidence_is_inconclusive_and_another_spec_invalid(reference: LoadedRecord) -> None:
+    evidence = reference.record.evidence
+    bare = LoadedRecord(reference.record.replace(evidence=evidence.replace(probe=None)), reference.folder)
+    assert compare(reference, bare).verdict == "inconclusive"
+    other = reference.record.spec.replace(seed=9)
+    changed = LoadedRecord(reference.record.replace(spec=other, spec_sha256=other.digest), reference.folder)
+    assert compare(reference, changed).verdict == "invalid"
+
+
+@pytest.mark.parametrize(("code", "verdict"), [("non-finite", "invalid"), ("staging", "inconclusive")])
+def test_a_failed_training_is_no_drift(reference: LoadedRecord, code: str, verdict: str) -> None:
+    record = {"exit": {"status": "failed", "code": code, "message": "x", "part": "probe", "step": 3}}
+    assert judge(reference, record=record).verdict == verdict
+
+
+def test_part_of_another_shape_is_invalid(reference: LoadedRecord) -> None:
+    candidate = make_record()
+    candidate.arrays["sketches"]["sketch"] = candidate.arrays["sketches"]["sketch"][:-1]
+    judgement = compare(reference, candidate)
+    assert judgement.verdict == "invalid"
