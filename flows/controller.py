@@ -1,0 +1,84 @@
+"""`python -m flows.controller`: one round, in a process of its own that tells its parent what happens.
+
+Killed and started again with the same `--round`, it finds its children and finishes the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from plumbline.central import CentralStore
+from plumbline.errors import ExitCode, PlumblineError
+from plumbline.prepare import prepare
+from plumbline.schema.suite import read_suite
+from plumbline.stores import open_store
+from tasks.telling import EVENTS, tell
+
+__all__ = ["main"]
+
+
+def _events_only() -> None:
+    """Keep stdout for events; whatever else is printed goes to stderr, the log."""
+    os.environ[EVENTS] = str(os.dup(1))
+    os.dup2(2, 1)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _round(args: argparse.Namespace) -> int:
+    suite = read_suite(args.suite)
+    tell("phase", name="data")
+    specs = prepare(suite, args.state / "build", lambda message: tell("say", message=message)) if args.prepare else None
+    tell("phase", name="deployments")
+    # Prefect is imported only now: a suite or a store that is wrong is told before.
+    from flows.regression import regression
+    from tasks.deploying import apply, wait_for_api
+
+    wait_for_api(args.wait)
+    apply(suite, args.suite, python=sys.executable if args.local else None)
+    recipes = {name: spec.to_json() for name, spec in specs.items()} if specs else None
+    state = regression(
+        suite=suite.model_dump(mode="json"),
+        specs=recipes,
+        round_id=args.round,
+        state=str(args.state),
+        return_state=True,
+    )
+    error = state.result(raise_on_failure=False)
+    if isinstance(error, PlumblineError):
+        raise error
+    verdict = CentralStore(open_store(suite.store)).get_round(args.round)
+    tell("end", state=state.type.value, message=state.message or "", verdict=verdict.to_json())
+    return 0
+
+
+def main() -> int:
+    """Run the round; the exit code says only whether it came to a verdict."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--suite", type=Path, required=True)
+    parser.add_argument("--round", required=True)
+    parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--prepare", action="store_true", help="build and publish data and weights first")
+    parser.add_argument("--local", action="store_true", help="workers run in this very environment")
+    parser.add_argument("--wait", type=float, default=60.0, help="seconds until the API must answer")
+    args = parser.parse_args()
+    _events_only()
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _round(args)
+    except PlumblineError as error:
+        tell("error", message=str(error), exit_code=int(error.exit_code))
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        tell("error", message="interrupted", exit_code=int(ExitCode.INCONCLUSIVE))
+        return int(ExitCode.INCONCLUSIVE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The controller's flow: one round of a suite, from dispatch to verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+
+from plumbline.dispatch import Limits
+from plumbline.rounds import headline, join, sum_up
+from tasks.dispatch import dispatch
+from tasks.gathering import gather_records
+from tasks.judging import judge
+from tasks.opening import open_round
+from tasks.publishing import publish, show_in_ui
+from tasks.telling import phase
+
+__all__ = ["regression"]
+
+
+def _name() -> str:
+    given = flow_run.parameters or {}
+    suite = given.get("suite") or {}
+    return f"{suite.get('name') or Path(given.get('suite_file') or 'suite').stem} {given.get('round_id') or 'nightly'}"
+
+
+@flow(name="regression", flow_run_name=_name, persist_result=False, validate_parameters=False)
+def regression(
+    suite: dict[str, Any] | None = None,
+    specs: dict[str, Any] | None = None,
+    round_id: str = "",
+    suite_file: str = "",
+    state: str = ".plumbline",
+) -> State[None]:
+    """Train on every platform, gather, judge, tell. The verdict is the state: COMPLETED only for a pass."""
+    this = open_round(suite, specs, round_id, suite_file)
+    folder = Path(state) / "records"
+    with phase("training"):
+        results = dispatch(this, this.assignments(), Limits())
+    with phase("gathering"):
+        found = gather_records(this, results, folder)
+    with phase("judging"):
+        judged = judge(this, found, folder)
+    platforms = {name: join({work: of[name] for work, of in judged.items()}) for name in this.suite.platforms}
+    verdict = sum_up(this, platforms, flow_run=flow_run.ui_url or "")
+    with phase("report"):
+        publish(this, verdict)
+        show_in_ui(this, verdict)
+    message = headline(verdict)
+    return Completed(message=message) if verdict.verdict == "pass" else Failed(message=message)

@@ -1,0 +1,27 @@
+"""The worker's flow: one training on this platform."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from plumbline.errors import ExitCode
+from plumbline.rounds import read_order
+from tasks.training import train
+
+__all__ = ["training"]
+
+
+@flow(name="training", persist_result=False, validate_parameters=False, log_prints=False)
+def training(order: dict[str, Any]) -> State[None]:
+    """Train what the order says. The record in the outbox is the result; the state tells a failure's kind and words."""
+    checked = read_order(order)
+    code, words = train(checked)
+    if code == ExitCode.PASS:
+        return Completed(message=f"record {checked.record_id}")
+    # "Invalid" is told apart by its name: another attempt would end the same way.
+    name = "Failed" if code not in (ExitCode.USAGE, ExitCode.INVALID) else "Invalid"
+    return Failed(name=name, message=words or f"the trainer ended with exit code {code}")

@@ -1,0 +1,121 @@
+"""The live progress of a round: a table that redraws itself on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Display"]
+
+_WORDS = {
+    "seeking": "looks for a worker",
+    "waiting": "waits to start",
+    "running": "trains",
+    "cancelling": "is being ended",
+    "settling": "record on its way",
+    "done": "done",
+}
+
+
+@dataclass
+class _Row:
+    phase: str = ""
+    words: str = ""
+    share: float = 0.0
+    attempt: int = 0
+
+    @property
+    def headline(self) -> str:
+        """What is worth a line: the phase, the part of the training, the attempt."""
+        part = f" {self.words.split(' ')[0]}" if self.phase == "running" else ""
+        again = f", attempt {self.attempt + 1}" if self.attempt else ""
+        return f"{_WORDS.get(self.phase, self.phase)}{part}{again}"
+
+
+@dataclass
+class Display:
+    """Shows phases, platforms and messages on stderr, and measures how long each phase took."""
+
+    title: str
+    console: Console = field(default_factory=lambda: Console(file=sys.stderr, highlight=False))
+    timings: dict[str, float] = field(default_factory=dict)
+    _rows: dict[str, _Row] = field(default_factory=dict)
+    _phase: str = ""
+    _since: float = field(default_factory=time.monotonic)
+    _begun: float = field(default_factory=time.monotonic)
+    _live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=4, transient=True)
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.phase("")
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the live part off the screen; messages still print."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def say(self, message: str) -> None:
+        """Print one message, above the live part."""
+        elapsed = time.monotonic() - self._begun
+        self.console.print(Text(f"{elapsed:6.1f} s  {message}"), soft_wrap=True)
+
+    def phase(self, name: str) -> None:
+        """The round is at this now; what was before has ended."""
+        now = time.monotonic()
+        if self._phase:
+            self.timings[self._phase] = self.timings.get(self._phase, 0.0) + now - self._since
+        if name and name != self._phase:
+            self.say(name)
+        self._phase, self._since = name, now
+
+    def on_event(self, event: dict[str, Any]) -> None:
+        """Take one event of the controller."""
+        kind = event.get("event")
+        if kind == "phase":
+            self.phase(str(event.get("name", "")))
+        elif kind == "say":
+            self.say(str(event.get("message", "")))
+        elif kind == "lane":
+            self._on_lane(event)
+
+    def _on_lane(self, event: dict[str, Any]) -> None:
+        name = str(event.get("platform", ""))
+        row = self._rows.setdefault(name, _Row())
+        new = _Row(
+            phase=str(event.get("phase", "")),
+            words=str(event.get("words", "")),
+            share=float(event.get("share") or 0.0),
+            attempt=int(event.get("attempt") or 0),
+        )
+        self._rows[name] = new
+        if new.headline != row.headline and not self._live:
+            self.say(f"{name}: {new.headline}")
+
+    def _render(self) -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        for name, row in self._rows.items():
+            busy = row.phase == "running"
+            bar: RenderableType = ProgressBar(total=100, completed=row.share, width=24) if busy else Text("")
+            table.add_row(Text(name, style="bold"), _WORDS.get(row.phase, row.phase), bar, row.words if busy else "")
+        elapsed = time.monotonic() - self._begun
+        spinner = Spinner("dots", Text(f"{self.title}: {self._phase or 'ending'}, {elapsed:.0f} s"))
+        return Group(spinner, table)

@@ -1,0 +1,25 @@
+"""Dispatch: what to do next with each training of a round, given what is seen of it and the time.
+
+The lane decides and is pure; the loop drives lanes over a port; `tasks/` gives that port Prefect's face.
+"""
+
+from plumbline.dispatch.lane import Action, Child, ChildState, Job, Lane, Limits, Result, View, advance, begin
+from plumbline.dispatch.loop import Port, run_jobs
+from plumbline.dispatch.names import job_key, record_id
+
+__all__ = [
+    "Action",
+    "Child",
+    "ChildState",
+    "Job",
+    "Lane",
+    "Limits",
+    "Port",
+    "Result",
+    "View",
+    "advance",
+    "begin",
+    "job_key",
+    "record_id",
+    "run_jobs",
+]

@@ -1,0 +1,132 @@
+"""Drives the lanes of a round over a port, until each is done; leaves no child behind, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from plumbline.dispatch.lane import Action, Child, Job, Lane, Limits, Phase, Result, View, advance, begin
+
+__all__ = ["Port", "run_jobs"]
+
+_POLL_SECONDS = (0.3, 3.0)
+_BACKOFF = 1.25
+
+Run = tuple[str, int]
+"""A job's key, and the attempt."""
+
+
+class Port(Protocol):
+    """Where trainings are started and seen. A method that cannot reach the other side returns `None` in place."""
+
+    def online(self, platforms: Sequence[str]) -> Mapping[str, bool] | None:
+        """Whether a worker of each platform is online."""
+
+    def start(self, job: Job, attempt: int) -> bool:
+        """Dispatch this attempt, or find it dispatched already; false if that could not be said."""
+
+    def observe(self, runs: Sequence[Run]) -> Mapping[Run, Child] | None:
+        """What is known of each run."""
+
+    def cancel(self, runs: Sequence[Run]) -> None:
+        """Have the runs end; returns at once."""
+
+    def recorded(self, job: Job, attempt: int) -> bool | None:
+        """Whether the complete record of this attempt lies in the platform's outbox."""
+
+
+class _Driver:
+    """The lanes of one batch, and what has been started for them."""
+
+    def __init__(self, jobs: Sequence[Job], port: Port, limits: Limits, clock: Callable[[], float]) -> None:
+        self._port = port
+        self._limits = limits
+        self._clock = clock
+        self._queues: dict[str, list[Job]] = {}
+        for job in jobs:
+            self._queues.setdefault(job.platform, []).append(job)
+        self._lanes = {platform: begin(queue.pop(0), clock()) for platform, queue in self._queues.items()}
+        self._pending: set[str] = set()
+        self.started: set[Run] = set()
+        self.results: dict[str, Result] = {}
+
+    @property
+    def lanes(self) -> list[Lane]:
+        return list(self._lanes.values())
+
+    def round(self) -> bool:
+        """Look once at every lane and act; whether any of them moved."""
+        before = self.lanes
+        seeking = [lane.job.platform for lane in before if lane.phase is Phase.SEEKING]
+        online = self._port.online(seeking) if seeking else {}
+        live = [lane for lane in before if lane.phase not in (Phase.SEEKING, Phase.DONE)]
+        for lane in live:
+            self._retry_start(lane)
+        runs = [(lane.job.key, lane.attempt) for lane in live]
+        children = self._port.observe(runs) if runs else {}
+        for lane in before:
+            view = View(
+                online=None if online is None else online.get(lane.job.platform, False),
+                child=(children or {}).get((lane.job.key, lane.attempt)),
+            )
+            self._step(lane, view)
+        return [lane.phase for lane in before] != [lane.phase for lane in self.lanes]
+
+    def _step(self, lane: Lane, view: View) -> None:
+        lane, action = advance(lane, view, self._clock(), self._limits)
+        run = (lane.job.key, lane.attempt)
+        if action is Action.LOOK:
+            seen = View(view.online, view.child, self._port.recorded(lane.job, lane.attempt))
+            lane, action = advance(lane, seen, self._clock(), self._limits)
+        if action is Action.START:
+            self.started.add(run)
+            self._pending.add(lane.job.key)
+            self._retry_start(lane)
+        elif action is Action.CANCEL:
+            self._port.cancel([run])
+        self._lanes[lane.job.platform] = lane
+        if lane.result is not None and lane.job.key not in self.results:
+            self.results[lane.job.key] = lane.result
+            self._next(lane.job.platform)
+
+    def _retry_start(self, lane: Lane) -> None:
+        if lane.job.key in self._pending and self._port.start(lane.job, lane.attempt):
+            self._pending.discard(lane.job.key)
+
+    def _next(self, platform: str) -> None:
+        """One training per platform at a time: the next one begins when the last is done."""
+        if self._queues[platform]:
+            self._lanes[platform] = begin(self._queues[platform].pop(0), self._clock())
+
+    def close(self) -> None:
+        """Cancel whatever was started and is not known to have ended."""
+        if not self.started:
+            return
+        children = self._port.observe(sorted(self.started)) or {}
+        left = [run for run in sorted(self.started) if run not in children or not children[run].state.final]
+        if left:
+            self._port.cancel(left)
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    port: Port,
+    *,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    tell: Callable[[Sequence[Lane]], None] = lambda lanes: None,
+    limits: Limits = Limits(),
+) -> dict[str, Result]:
+    """Run every job to its result, all platforms at once, the jobs of one platform one after another."""
+    driver = _Driver(jobs, port, limits, clock)
+    pause = _POLL_SECONDS[0]
+    try:
+        while len(driver.results) < len(jobs):
+            moved = driver.round()
+            tell(driver.lanes)
+            if len(driver.results) < len(jobs):
+                pause = _POLL_SECONDS[0] if moved else min(pause * _BACKOFF, _POLL_SECONDS[1])
+                sleep(pause)
+    finally:
+        driver.close()
+    return driver.results

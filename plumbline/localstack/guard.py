@@ -1,0 +1,43 @@
+"""The guard: a small process that ends the stack when its parent is gone, also after `kill -9`.
+
+`python -m plumbline.localstack.guard MARK` holds the reading end of a pipe to the command that started it. The pipe
+ends when that command does, for whatever reason.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from plumbline.localstack.process import MARK, end_marked
+
+__all__ = ["start_guard"]
+
+_GRACE_SECONDS = 3.0
+
+
+def start_guard(mark: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the guard of everything marked so; close its stdin to let it act, and end."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "plumbline.localstack.guard", mark],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={key: value for key, value in environment.items() if key != MARK},
+        start_new_session=True,
+    )
+
+
+def _main(mark: str) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    return 1 if end_marked(mark, grace_seconds=_GRACE_SECONDS) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1]))

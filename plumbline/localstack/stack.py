@@ -1,0 +1,236 @@
+"""The stack as one object: entered, everything starts; left, for whatever reason, nothing of it is there any more."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+from uuid import uuid4
+
+from plumbline.errors import ConfigurationError, UnavailableError
+from plumbline.localstack import services
+from plumbline.localstack.guard import start_guard
+from plumbline.localstack.leftovers import end_leftovers, ensure_pool
+from plumbline.localstack.process import MARK, Child, end_marked, start, stop
+from plumbline.localstack.signals import undisturbed
+from plumbline.schema.suite import Platform, Suite
+
+__all__ = ["Stack", "is_local"]
+
+_READY_SECONDS = 90.0
+_POLL_SECONDS = 0.1
+_GRACE_SECONDS = 4.0
+_WORKER_RESTARTS = 3
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def is_local(suite: Suite) -> bool:
+    """Whether the suite is made for the local stack: the name of each of its work pools ends so."""
+    return all(platform.work_pool.endswith("-local") for platform in suite.platforms.values())
+
+
+class Stack:
+    """A Prefect server, the object stores and one pinned worker per platform, on free loopback ports."""
+
+    def __init__(self, suite: Suite, state: Path, *, port: int | None = None, say: Callable[[str], None]) -> None:
+        pools = [platform.work_pool for platform in suite.platforms.values()]
+        if len(set(pools)) != len(pools):
+            raise ConfigurationError("two platforms share a work pool", key="work_pool", mend="give each its own")
+        self.suite = suite
+        self.state = state.resolve()
+        self.mark = uuid4().hex
+        self._say = say
+        self._port = services.free_port(port)
+        self._s3 = f"http://127.0.0.1:{services.free_port()}"
+        self._blob = f"http://127.0.0.1:{services.free_port()}"
+        self._servers: dict[str, Child] = {}
+        self._workers: dict[str, Child] = {}
+        self._restarts: dict[str, int] = {}
+        self._controllers: list[Child] = []
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._lock: IO[bytes] | None = None
+
+    @property
+    def ui_url(self) -> str:
+        """Where a person looks."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def api_url(self) -> str:
+        """Where Prefect's clients talk to."""
+        return f"{self.ui_url}/api"
+
+    def __enter__(self) -> Self:
+        self._lock = self._claim()
+        base = {**services.inherited(), MARK: self.mark}
+        self._guard = start_guard(self.mark, base)
+        try:
+            self._start_servers(base)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def wait_for_stores(self) -> None:
+        """Return when the endpoints answer and every platform's buckets are there."""
+        for name, url in (("s3", self._s3), ("blob", self._blob)):
+            if name in self._servers:
+                self._wait_for(name, url)
+        for platform in self.suite.platforms.values():
+            for url in (platform.data, platform.outbox):
+                services.create_bucket(url, self._s3, self._blob)
+
+    def wait_for_api(self) -> None:
+        """Return when the Prefect server answers."""
+        self._wait_for("prefect", f"{self.api_url}/health")
+
+    def start_workers(self) -> None:
+        """Start one worker for each platform, each on a core of its own as far as there are any."""
+        end_leftovers(self.api_url)
+        for platform in self.suite.platforms.values():
+            ensure_pool(self.api_url, platform.work_pool)
+        for name in self.suite.platforms:
+            self._start_worker(name)
+
+    def start_controller(self, command: list[str], log: str = "controller") -> Child:
+        """Start a process that holds the credentials of all platforms; stdin and stdout are pipes to us."""
+        child = start(
+            log, command, log=self.log(log), environment=self.environment(), folder=Path.cwd(), controlled=True
+        )
+        self._controllers.append(child)
+        return child
+
+    def environment(self) -> dict[str, str]:
+        """The controller's: the stack's Prefect server, and the credentials of every store."""
+        urls = [self.suite.store]
+        for platform in self.suite.platforms.values():
+            urls += [platform.data, platform.outbox]
+        clouds = {key: value for url in urls for key, value in self._cloud(url).items()}
+        prefect = services.prefect_environment(self.api_url, self.state / "prefect")
+        return {**services.inherited(), **prefect, **clouds, MARK: self.mark}
+
+    def store_environment(self, platform: Platform) -> dict[str, str]:
+        """The credentials of one platform's own stores."""
+        return {**self._cloud(platform.data), **self._cloud(platform.outbox)}
+
+    def check(self) -> None:
+        """Replace a worker that died, as systemd would; `UnavailableError` if a server died."""
+        for child in self._servers.values():
+            if not child.alive:
+                raise UnavailableError(f"{child.ending}: {child.last_line()}", where=child.name, mend=str(child.log))
+        for name, child in list(self._workers.items()):
+            if not child.alive and self._restarts.get(name, 0) < _WORKER_RESTARTS:
+                self._restarts[name] = self._restarts.get(name, 0) + 1
+                self._say(f"the worker of {name} was {child.ending}; starting another")
+                self._start_worker(name)
+
+    def _cloud(self, url: str) -> dict[str, str]:
+        return services.cloud_environment(url, self._s3, self._blob)
+
+    def log(self, name: str) -> Path:
+        """Where a child's output goes."""
+        return self.state / "logs" / f"{name}.log"
+
+    def _claim(self) -> IO[bytes]:
+        self.state.mkdir(parents=True, exist_ok=True)
+        lock = (self.state / "lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            mend = "wait for it, or name another folder with --state"
+            raise ConfigurationError(
+                "another local stack uses this folder", where=str(self.state), mend=mend
+            ) from error
+        return lock
+
+    def _start_servers(self, base: Mapping[str, str]) -> None:
+        for log in (self.state / "logs").glob("*.log"):
+            log.unlink()
+        prefect = services.prefect_environment(self.api_url, self.state / "prefect")
+        commands: dict[str, tuple[list[str], Mapping[str, str]]] = {
+            "prefect": (services.prefect_server_command(self._port), {**base, **prefect})
+        }
+        urls = [url for platform in self.suite.platforms.values() for url in (platform.data, platform.outbox)]
+        schemes = {url.split(":")[0] for url in (*urls, self.suite.store)}
+        if "s3" in schemes:
+            commands["s3"] = (services.moto_command(int(self._s3.rsplit(":", 1)[1])), base)
+        if "az" in schemes:
+            port = int(self._blob.rsplit(":", 1)[1])
+            commands["blob"] = (services.azurite_command(port), base)
+        for name, (command, environment) in commands.items():
+            self._servers[name] = start(
+                name, command, log=self.log(name), environment=environment, folder=self.state / name
+            )
+
+    def _start_worker(self, name: str) -> None:
+        platform = self.suite.platforms[name]
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        position = list(self.suite.platforms).index(name)
+        extra = self.suite.local[name].environment if name in self.suite.local else {}
+        environment = {
+            **services.inherited(),
+            **services.prefect_environment(self.api_url, self.state / "workers" / name),
+            **self.store_environment(platform),
+            "OMP_NUM_THREADS": "1",
+            "PLUMBLINE_CACHE": str(self.state / "cache" / name),
+            **{key: value.replace("{root}", str(_ROOT)) for key, value in extra.items()},
+            MARK: self.mark,
+        }
+        worker = f"{name}-{self.mark[:6]}-{self._restarts.get(name, 0)}"
+        self._workers[name] = start(
+            f"worker-{name}",
+            services.worker_command(platform.work_pool, worker),
+            log=self.log(f"worker-{name}"),
+            environment=environment,
+            folder=self.state / "workers" / name,
+            core=cores[position % len(cores)] if cores else None,
+        )
+
+    def _wait_for(self, name: str, url: str) -> None:
+        child = self._servers[name]
+        deadline = time.monotonic() + _READY_SECONDS
+        while not services.answers(url):
+            if not child.alive:
+                raise UnavailableError(f"{child.ending}: {child.last_line()}", where=name, mend=str(child.log))
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"did not answer in {_READY_SECONDS:.0f} s", where=name, mend=str(child.log))
+            time.sleep(_POLL_SECONDS)
+
+    def _children(self) -> list[Child]:
+        return [*self._controllers, *self._workers.values(), *self._servers.values()]
+
+    def _end(self) -> None:
+        """End everything, first those who talk, then those who answer. A second Ctrl-C does not cut this short."""
+        with undisturbed():
+            stop([*self._controllers, *self._workers.values()], grace_seconds=_GRACE_SECONDS)
+            left = end_marked(self.mark, grace_seconds=_GRACE_SECONDS, reap=self._reap)
+            self._reap()
+            if self._guard is not None and self._guard.stdin is not None:
+                with suppress(OSError):
+                    self._guard.stdin.close()
+                self._guard.wait()
+            if self._lock is not None:
+                self._lock.close()
+        if left:
+            print(f"plumbline: processes {left} could not be ended", file=sys.stderr)  # noqa: T201 - nothing else is left
+
+    def _reap(self) -> None:
+        for child in self._children():
+            child.process.poll()
+            for pipe in (child.process.stdin, child.process.stdout):
+                if pipe is not None and not child.alive:
+                    with suppress(OSError):
+                        pipe.close()

@@ -1,0 +1,99 @@
+"""Build what a suite trains on, publish it to every platform, and freeze the recipe of each workload.
+
+What is built lies under a name that says what it was built from, so that a second call finds it and builds nothing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from plumbline.data import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
+from plumbline.data.build import MANIFEST_NAME
+from plumbline.digest import digest_file, digest_json
+from plumbline.errors import ConfigurationError
+from plumbline.launch import make_weights
+from plumbline.schema.manifest import Manifest
+from plumbline.schema.spec import RunSpec
+from plumbline.schema.suite import Suite, Workload
+from plumbline.stores import open_store
+
+__all__ = ["prepare"]
+
+_COMMAND_SECONDS = 300.0
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> dict[str, RunSpec]:
+    """Every workload's RunSpec, once its dataset and weights lie in the store of every platform."""
+    specs: dict[str, RunSpec] = {}
+    datasets: dict[Path, Manifest] = {}
+    weights: dict[Path, str] = {}
+    for name, workload in suite.workloads.items():
+        built, manifest = _dataset(suite, workload, folder, say)
+        file, sha256 = _weights(workload, manifest, folder, say)
+        datasets[built] = manifest
+        weights[file] = sha256
+        specs[name] = make_spec(suite, name, manifest, sha256)
+    with ThreadPoolExecutor(len(suite.platforms), thread_name_prefix="publish") as pool:
+        # Consumed, so that the first failure is raised here.
+        for line in pool.map(lambda name: _publish(suite, name, datasets, weights), suite.platforms):
+            say(line)
+    for name in suite.local:
+        _run_command(suite, name)
+    return specs
+
+
+def _dataset(suite: Suite, workload: Workload, folder: Path, say: Callable[[str], None]) -> tuple[Path, Manifest]:
+    source = suite.datasets.get(workload.data)
+    if source is None:
+        mend = f"add [datasets.{workload.data}]"
+        raise ConfigurationError("no source to build it from", where=suite.name, key=workload.data, mend=mend)
+    made_from = {"source": source.to_json(), "name": workload.data, "task": workload.task}
+    if source.path and Path(source.path).is_file():
+        made_from["bytes"] = digest_file(Path(source.path))
+    built = folder / "datasets" / f"{workload.data}-{digest_json(made_from)[:16]}"
+    if (built / MANIFEST_NAME).is_file():
+        return built, read_manifest(built)
+    say(f"building the dataset {workload.data}")
+    return built, build_dataset(source, workload.data, workload.task, built)
+
+
+def _weights(workload: Workload, manifest: Manifest, folder: Path, say: Callable[[str], None]) -> tuple[Path, str]:
+    model = architecture(workload, manifest)
+    checkpoint = Path(str(model.get("checkpoint", ""))) / "model.safetensors"
+    made_from = {
+        "model": model,
+        "seed": workload.seed,
+        "bytes": digest_file(checkpoint) if checkpoint.is_file() else "",
+    }
+    path = folder / "weights" / f"{digest_json(made_from)[:16]}.safetensors"
+    if path.is_file():
+        return path, digest_file(path)
+    say(f"making the initial weights of {workload.model}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path, make_weights(model, workload.seed, path)
+
+
+def _publish(suite: Suite, platform: str, datasets: dict[Path, Manifest], weights: dict[Path, str]) -> str:
+    store = open_store(suite.platforms[platform].data)
+    written = [publish(folder, store, manifest.name).written for folder, manifest in datasets.items()]
+    new = sum(written) + sum(publish_weights(path, store, sha256) for path, sha256 in weights.items())
+    return f"{platform}: {new} objects published" if new else f"{platform}: everything was published already"
+
+
+def _run_command(suite: Suite, platform: str) -> None:
+    """Run a platform's own preparation: how a suite shows a drift."""
+    command = suite.local[platform].prepare
+    if not command:
+        return
+    values = {"python": sys.executable, "data": suite.platforms[platform].data, "root": str(_ROOT)}
+    filled = [part.format(**values) for part in command]
+    done = subprocess.run(filled, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        key = f"local.{platform}.prepare"
+        raise ConfigurationError(f"exit code {done.returncode}: {last}", where=suite.name, key=key)

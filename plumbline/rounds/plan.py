@@ -1,0 +1,80 @@
+"""What a round dispatches: for every platform and workload one training, named so that a restarted controller finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from plumbline.dispatch import Job, job_key, record_id
+from plumbline.rounds.order import TrainingOrder
+from plumbline.schema.spec import RunSpec
+from plumbline.schema.suite import Suite
+
+__all__ = ["Assignment", "Round", "new_round_id"]
+
+
+_DATE_DIGITS = 8
+
+
+def new_round_id(now: datetime, salt: str) -> str:
+    """A round's name, which sorts by time; the salt keeps two rounds of one second apart."""
+    return f"{now:%Y%m%d-%H%M%S}-{salt[:6]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One training of the round, before anybody runs it."""
+
+    platform: str
+    workload: str
+    what: str
+    """`main`, `rerun`, or an experiment's number: what tells it from the platform's other trainings."""
+    experiment_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One execution of a suite: who trains what, under which names."""
+
+    id: str
+    suite: Suite
+    specs: Mapping[str, RunSpec]
+
+    @property
+    def night(self) -> str:
+        """The date in the round's name, as people read it; the name itself where it has none."""
+        date = self.id.split("-")[0]
+        return f"{date[:4]}-{date[4:6]}-{date[6:]}" if len(date) == _DATE_DIGITS and date.isdigit() else self.id
+
+    def assignments(self) -> tuple[Assignment, ...]:
+        """Every platform trains every workload once."""
+        return tuple(
+            Assignment(platform, workload, "main") for workload in self.specs for platform in self.suite.platforms
+        )
+
+    def job(self, assignment: Assignment) -> Job:
+        """The assignment as dispatch takes it, with its platform's deadlines."""
+        platform = self.suite.platforms[assignment.platform]
+        what = assignment.workload if assignment.what == "main" else f"{assignment.workload}-{assignment.what}"
+        return Job(
+            key=job_key(self.id, assignment.platform, what),
+            platform=assignment.platform,
+            start_seconds=platform.start_seconds,
+            run_seconds=platform.run_seconds,
+            retries=platform.retries,
+        )
+
+    def order(self, assignment: Assignment, attempt: int) -> TrainingOrder:
+        """What the worker is told for this attempt."""
+        platform = self.suite.platforms[assignment.platform]
+        return TrainingOrder(
+            platform=assignment.platform,
+            data=platform.data,
+            outbox=platform.outbox,
+            record_id=record_id(self.job(assignment).key, attempt),
+            round_id=self.id,
+            spec=self.specs[assignment.workload],
+            experiment_id=assignment.experiment_id,
+            run_seconds=platform.run_seconds,
+        )

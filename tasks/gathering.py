@@ -1,0 +1,22 @@
+"""The controller's gathering task: every record into the central store, verified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from prefect import task
+
+from plumbline.central import CentralStore
+from plumbline.dispatch import Result
+from plumbline.rounds import Assignment, Harvest, Round, harvest
+from plumbline.stores import open_store
+
+__all__ = ["gather_records"]
+
+
+@task(name="gather", persist_result=False, retries=2, retry_delay_seconds=5)
+def gather_records(this: Round, results: Mapping[Assignment, Result], folder: Path) -> Harvest:
+    """Collect what dispatch saw; again after a passing failure of the central store, for it is idempotent."""
+    outboxes = {name: open_store(platform.outbox) for name, platform in this.suite.platforms.items()}
+    return harvest(this, results, outboxes, CentralStore(open_store(this.suite.store)), folder)
