@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from plumbline.schema.spec import RunSpec
-from plumbline.train.failure import TrainingFailure
+from plumbline.train.failure import TrainingFailedError
 from plumbline.train.order import Order, random_keys
 from plumbline.train.rows import Rows
 
@@ -29,7 +29,7 @@ class _Masking:
         ids = {token: rows.tokenizer.token_to_id(token) for token in ("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]")}
         mask = ids.pop("[MASK]")
         if mask is None:
-            raise TrainingFailure("has no [MASK] token", code="tokenizer", where="tokenizer")
+            raise TrainingFailedError("has no [MASK] token", code="tokenizer", where="tokenizer")
         self._mask, self._num_tokens = mask, rows.tokenizer.get_vocab_size(with_added_tokens=True)
         self._special = np.array([i for i in ids.values() if i is not None] + [mask])
 

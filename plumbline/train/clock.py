@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ class StepClock(Clock):
         *events, (_, host_wait) = marks
         events[-1][1].synchronize()
         step: dict[str, float] = {}
-        for (_, before), (name, after) in zip(events, events[1:], strict=False):
+        for (_, before), (name, after) in pairwise(events):
             step[name] = step.get(name, 0.0) + before.elapsed_time(after) / 1000
         step["host_data_wait"] = host_wait
         self._steps.append(step)

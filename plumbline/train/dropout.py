@@ -135,7 +135,7 @@ class PortableDropout(nn.Module):
         return dropped
 
 
-def _attention(
+def _attention(  # noqa: PLR0917 - transformers calls it so
     module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
     scaling: float | None = None, dropout: float = 0.0, **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip

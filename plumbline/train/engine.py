@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from plumbline.schema.spec import Precision, RunSpec
 from plumbline.train.batches import Batch
-from plumbline.train.failure import TrainingFailure
+from plumbline.train.failure import TrainingFailedError
 from plumbline.train.numerics import autocast
 from plumbline.train.optimizing import make_optimizer, make_scaler, make_schedule
 from plumbline.train.ranks import Ranks
@@ -49,7 +49,7 @@ class Observer:
     def feeds(self, local: Batch, micro: int) -> None:
         """Just before the model is called with a micro-batch."""
 
-    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - for others to use
         """The loss to go back from."""
         loss: torch.Tensor = outputs.loss
         return loss
@@ -95,8 +95,8 @@ class Engine:
             self.model = DistributedDataParallel(
                 self.bare, device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None
             )
-        self.observer = observer or Observer()
-        self.clock = clock or Clock()
+        self.observer = Observer() if observer is None else observer
+        self.clock = Clock() if clock is None else clock
         self._trainable = [value for value in self.bare.parameters() if value.requires_grad]
 
     def _size(self, labels: torch.Tensor) -> int:
@@ -108,7 +108,7 @@ class Engine:
         local = {name: values[self.ranks.slice(len(values))] for name, values in batch.items()}
         rows, parts = len(local["labels"]), self.spec.optimizer.accumulation_steps
         if rows % parts:
-            raise TrainingFailure(
+            raise TrainingFailedError(
                 f"{parts} micro-batches do not divide the {rows} rows of one process", code="setting", part=self.part
             )
         whole = self._size(batch["labels"])
@@ -168,7 +168,7 @@ class Engine:
             self.schedule.step()
         except torch.OutOfMemoryError as error:
             mend = "a smaller batch_size or sequence_length, or more accumulation_steps"
-            raise TrainingFailure(
+            raise TrainingFailedError(
                 f"out of memory: {error}".splitlines()[0], code="out-of-memory", part=self.part, step=step, mend=mend
             ) from error
         self.clock.mark("optimizer")
@@ -177,6 +177,6 @@ class Engine:
         return outcome
 
     def check(self, step: int, loss: float) -> None:
-        """`TrainingFailure` for a loss that is no number."""
+        """`TrainingFailedError` for a loss that is no number."""
         if not math.isfinite(loss):
-            raise TrainingFailure(f"the loss is {loss}", code="non-finite", part=self.part, step=step)
+            raise TrainingFailedError(f"the loss is {loss}", code="non-finite", part=self.part, step=step)

@@ -70,7 +70,7 @@ class _Observer(Observer):
 
 
 def _rerun(
-    context: Context, probe: ProbeSpec, weights: dict[str, torch.Tensor], precision: Precision, steps: int,
+    context: Context, probe: ProbeSpec, weights: dict[str, torch.Tensor], *, precision: Precision, steps: int,
     taps: list[int],
 ) -> tuple[TapBook, list[float]]:  # fmt: skip
     """The probe's first steps once more, from other weights or in another precision."""
@@ -119,10 +119,12 @@ def measure_envelope(context: Context, probe: ProbeSpec, book: TapBook, evidence
     loss_errors: list[list[float]] = []
     for seed in range(probe.envelope_seeds):
         steps, taps = (len(evidence), tapped) if seed == 0 else (tapped[0] + 1, tapped[:1])
-        other, others = _rerun(context, probe, perturbed(context.weights, seed), probe.precision, steps, taps)
+        other, others = _rerun(
+            context, probe, perturbed(context.weights, seed), precision=probe.precision, steps=steps, taps=taps
+        )
         errors.append(_errors(book, other))
         loss_errors.append(_relative(losses, others))
-    exact, exact_losses = _rerun(context, probe, context.weights, "fp64", len(evidence), tapped)
+    exact, exact_losses = _rerun(context, probe, context.weights, precision="fp64", steps=len(evidence), taps=tapped)
     longest = max(map(len, loss_errors))
     return EnvelopeSample(
         seeds=probe.envelope_seeds,

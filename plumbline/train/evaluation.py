@@ -12,13 +12,13 @@ from torch import nn
 from plumbline.digest import digest_array
 from plumbline.schema.evidence import EvaluationEvidence
 from plumbline.schema.spec import Precision
-from plumbline.train.batches import EvaluationRows, make_loader
+from plumbline.train.batches import Batch, EvaluationRows, make_loader
 from plumbline.train.definitions import IGNORED, reference_loss
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import MODEL_FIELDS
 from plumbline.train.numerics import autocast
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "evaluate_by_definition"]
 
 
 def _answers(logits: NDArray[Any], labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
@@ -36,6 +36,37 @@ def _answers(logits: NDArray[Any], labels: NDArray[np.int64]) -> tuple[NDArray[n
     return found, kept, int(found.sum())
 
 
+class _Sums:
+    """What an evaluation adds up."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, list[NDArray[Any]]] = {"row_ids": [], "predictions": [], "logits": []}
+        self._right, self._terms, self._loss = 0, 0, 0.0
+
+    def add(self, batch: Batch, logits: NDArray[Any], loss: float | None) -> None:
+        labels = batch["labels"].numpy()
+        predictions, kept, correct = _answers(logits, labels)
+        counted = int((labels != IGNORED).sum())
+        self._right, self._terms = self._right + correct, self._terms + counted
+        self._loss += loss * counted if counted and loss is not None else 0.0
+        for name, array in (("row_ids", batch["row_ids"].numpy()), ("predictions", predictions), ("logits", kept)):
+            self._kept[name].append(array)
+
+    def evidence(self, step: int, *, training_mode: bool) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
+        arrays = {name: np.concatenate(pieces) for name, pieces in self._kept.items()}
+        evidence = EvaluationEvidence(
+            step=step,
+            num_rows=len(arrays["row_ids"]),
+            rows_sha256=digest_array(arrays["row_ids"]),
+            training_mode=training_mode,
+            predictions_sha256=digest_array(arrays["predictions"]),
+            logits_sha256=digest_array(arrays["logits"]),
+            loss=finite(self._loss / self._terms) if self._terms else None,
+            accuracy=self._right / self._terms if self._terms else None,
+        )
+        return evidence, arrays
+
+
 @torch.no_grad()
 def evaluate(
     model: nn.Module, rows: EvaluationRows, *, step: int, batch_size: int, precision: Precision, device: torch.device
@@ -43,29 +74,32 @@ def evaluate(
     """The tenth rung, and the arrays that stand behind it."""
     was_training = model.training
     model.eval()
-    kept: dict[str, list[NDArray[Any]]] = {"row_ids": [], "predictions": [], "logits": []}
-    right, terms, loss = 0, 0, 0.0
+    sums = _Sums()
     for batch in make_loader(rows, batch_size, device):
-        labels = batch["labels"].numpy()
         with autocast(precision, device):
             outputs = model(**{name: batch[name].to(device) for name in MODEL_FIELDS})
-        predictions, logits, correct = _answers(host_array(outputs.logits), labels)
-        counted = int((labels != IGNORED).sum())
-        right, terms = right + correct, terms + counted
-        loss += float(outputs.loss.double()) * counted if counted else 0.0
-        for name, array in (("row_ids", batch["row_ids"].numpy()), ("predictions", predictions), ("logits", logits)):
-            kept[name].append(array)
+        sums.add(batch, host_array(outputs.logits), float(outputs.loss.double()))
     during = model.training
     model.train(was_training)
-    arrays = {name: np.concatenate(pieces) for name, pieces in kept.items()}
-    evidence = EvaluationEvidence(
-        step=step,
-        num_rows=len(arrays["row_ids"]),
-        rows_sha256=digest_array(arrays["row_ids"]),
-        training_mode=during,
-        predictions_sha256=digest_array(arrays["predictions"]),
-        logits_sha256=digest_array(arrays["logits"]),
-        loss=finite(loss / terms) if terms else None,
-        accuracy=right / terms if terms else None,
-    )
-    return evidence, arrays
+    return sums.evidence(step, training_mode=during)
+
+
+def evaluate_by_definition(
+    model: nn.Module, rows: EvaluationRows, *, step: int, batch_size: int, precision: Precision, device: torch.device
+) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
+    """The same without any library's loader, mode switch or loss: every row once, in order, every module at rest."""
+    modes = {module: module.training for module in model.modules()}
+    for module in modes:
+        module.training = False
+    sums = _Sums()
+    with torch.no_grad():
+        for first in range(0, len(rows), batch_size):
+            positions = list(range(first, min(first + batch_size, len(rows))))
+            batch = {name: torch.from_numpy(values) for name, values in rows.__getitems__(positions).items()}
+            with autocast(precision, device):
+                outputs = model(**{name: batch[name].to(device) for name in MODEL_FIELDS})
+            logits = host_array(outputs.logits)
+            sums.add(batch, logits, reference_loss(logits, batch["labels"].numpy()))
+    for module, mode in modes.items():
+        module.training = mode
+    return sums.evidence(step, training_mode=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from plumbline.errors import TrainingError
 
-__all__ = ["StoppedError", "TrainingFailure"]
+__all__ = ["StoppedError", "TrainingFailedError"]
 
 
-class TrainingFailure(TrainingError):
+class TrainingFailedError(TrainingError):
     """`code` is one of `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `setting`."""
 
     def __init__(

@@ -101,7 +101,7 @@ def _lock_sha256() -> str:
 def _nccl() -> str:
     if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
         return ""
-    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return ".".join(map(str, torch.cuda.nccl.version()))
 
 
 def read_fingerprint(ranks: Ranks, numerics: dict[str, Scalar], mantissa_bits: dict[str, int]) -> Fingerprint:

@@ -13,14 +13,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from plumbline.errors import PlumblineError, TrainingError
+from plumbline.errors import ConfigurationError, PlumblineError, TrainingError
 from plumbline.schema.evidence import DataEvidence, Evidence, ModelEvidence
-from plumbline.schema.experiment import Experiment
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import Exit, RunRecord
 from plumbline.schema.spec import RunSpec
+from plumbline.train.bundle import Bundle, read_bundle
 from plumbline.train.context import Context, plan_rows
-from plumbline.train.failure import StoppedError, TrainingFailure
+from plumbline.train.experiment import ExperimentRun
+from plumbline.train.failure import StoppedError, TrainingFailedError
 from plumbline.train.fingerprint import read_fingerprint
 from plumbline.train.learn import LearnRun
 from plumbline.train.mantissa import measure_mantissa_bits
@@ -57,7 +58,7 @@ class _Findings:
     job: Job
     started_at: datetime
     context: Context | None = None
-    experiment: Experiment | None = None
+    bundle: Bundle | None = None
     data: DataEvidence | None = None
     mantissa_bits: dict[str, int] = field(default_factory=dict)
     probe: ProbeRun | None = None
@@ -115,8 +116,21 @@ def _prepare(job: Job, ranks: Ranks, source: Source, stop: threading.Event) -> C
     return Context(job.spec, ranks, job.out, plan, rows, weights, stop)
 
 
+def _run_experiment(findings: _Findings, context: Context, bundle: Bundle) -> None:
+    """The probe alone, with what the experiment puts back."""
+    spec = context.spec
+    if spec.probe is None:
+        raise ConfigurationError("has no probe to experiment on", where="spec", key="probe")
+    findings.probe = ExperimentRun(context, spec.probe, bundle)
+    with findings.timed("probe"):
+        findings.probe.run()
+
+
 def _run_parts(findings: _Findings, context: Context, source: Source) -> None:
     spec = context.spec
+    if findings.bundle:
+        _run_experiment(findings, context, findings.bundle)
+        spec = spec.model_copy(update={"probe": None, "speed": None, "learn": None})
     if spec.probe:
         findings.probe = ProbeRun(context, spec.probe)
         with findings.timed("probe"):
@@ -137,7 +151,7 @@ def _run_parts(findings: _Findings, context: Context, source: Source) -> None:
 
 def _exit_of(error: PlumblineError, context: Context | None) -> Exit:
     part, step = context.place if context else ("", None)
-    if isinstance(error, TrainingFailure):
+    if isinstance(error, TrainingFailedError):
         return Exit(
             status="failed", code=error.code, message=str(error), part=error.part or part,
             step=step if error.step is None else error.step,
@@ -164,7 +178,7 @@ def _write(findings: _Findings, ranks: Ranks, ending: Exit) -> None:
             round_id=job.round_id,
             spec_sha256=job.spec.digest,
             spec=job.spec,
-            experiment=findings.experiment,
+            experiment=findings.bundle.experiment if findings.bundle else None,
             started_at=findings.started_at,
             finished_at=datetime.now(UTC),
             fingerprint=read_fingerprint(ranks, numerics, findings.mantissa_bits),
@@ -192,6 +206,7 @@ def run_job(job: Job, stop: threading.Event) -> None:
             clear_parts(job.out)
         ranks.gather(None)
         try:
+            findings.bundle = read_bundle(job.experiment) if job.experiment else None
             with open_source(job.spec, job.data, job.cache) as source:
                 with findings.timed("stage"):
                     findings.context = _prepare(job, ranks, source, stop)

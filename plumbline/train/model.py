@@ -34,8 +34,8 @@ def _config(spec: ModelSpec, attention: str, dropout: float) -> BertConfig:
         pad_token_id=spec.pad_token_id,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
-        num_labels=spec.num_labels or 2,
     )
+    config.num_labels = spec.num_labels or 2
     config._attn_implementation = attention  # noqa: SLF001 - the constructor's own argument differs by version
     return config
 

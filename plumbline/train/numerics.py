@@ -104,7 +104,7 @@ def read_settings() -> dict[str, Scalar]:
         "cudnn.enabled": torch.backends.cudnn.enabled,
         "cudnn.deterministic": torch.backends.cudnn.deterministic,
         "cudnn.benchmark": torch.backends.cudnn.benchmark,
-        "mkldnn.enabled": torch.backends.mkldnn.enabled,  # type: ignore[attr-defined]
+        "mkldnn.enabled": torch.backends.mkldnn.enabled,
         "default_dtype": str(torch.get_default_dtype()),
         "flush_denormal": _denormals_are_flushed(),
         "autocast.cpu": torch.is_autocast_enabled("cpu"),

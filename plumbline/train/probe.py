@@ -1,7 +1,8 @@
-"""The probe: strict, short, with full evidence. It is the instrument; everything it keeps, it keeps of the global batch."""
+"""The probe: strict, short, with full evidence. All that it keeps, it keeps of the global batch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -129,36 +130,49 @@ class ProbeObserver(Observer):
 class ProbeRun:
     """One run of the probe; what it has found stays readable if it is cut short."""
 
-    def __init__(self, context: Context, probe: ProbeSpec, *, steps: int | None = None) -> None:
-        self.context, self.probe = context, probe
-        self.steps = min(steps or probe.steps, probe.steps)
+    def __init__(self, context: Context, probe: ProbeSpec) -> None:
+        self.context, self.probe, self.steps = context, probe, probe.steps
         self.model_evidence: ModelEvidence | None = None
         self.book = TapBook()
         self.observer: ProbeObserver | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._found: dict[str, Any] = {"optimizer": (), "envelope": None, "evaluation": None}
 
-    def run(self) -> None:
-        """Build, train, evaluate; then find out what rounding alone would have done."""
+    def _engine(self) -> Engine:
         context, probe = self.context, self.probe
         settings = apply_settings(probe.precision, strict=True, part="probe")
         context.note("probe", settings | {"precision": probe.precision, "attention": probe.attention})
         model = build_model(context.spec, attention=probe.attention, dropout=0.0, device=context.ranks.device)
         load_weights(model, context.weights)
         model.train()
-        engine = Engine(context.spec, model, context.ranks, steps=probe.steps, precision=probe.precision, part="probe")
-        self.model_evidence = describe_model(model)
-        self._found["optimizer"] = describe_optimizer(model, engine.optimizer)
-        self.observer = engine.observer = ProbeObserver(context, engine, self.book, tap_steps(probe, self.steps))
+        return Engine(context.spec, model, context.ranks, steps=probe.steps, precision=probe.precision, part="probe")
+
+    def _observe(self, engine: Engine) -> ProbeObserver:
+        """Who looks on at this run."""
+        return ProbeObserver(self.context, engine, self.book, tap_steps(self.probe, self.steps))
+
+    def _evaluate(self, engine: Engine) -> None:
+        self._found["evaluation"], self.evaluation = self._evaluator()(
+            engine.bare, self.context.evaluation_rows(self.probe.evaluation_rows), step=self.steps,
+            batch_size=self.context.spec.batch_size, precision=self.probe.precision, device=engine.ranks.device,
+        )  # fmt: skip
+
+    def _evaluator(self) -> Callable[..., Any]:
+        return evaluate
+
+    def run(self) -> None:
+        """Build, train, evaluate; then find out what rounding alone would have done."""
+        context, probe = self.context, self.probe
+        engine = self._engine()
+        self.model_evidence = describe_model(engine.bare)
+        self._found["optimizer"] = describe_optimizer(engine.bare, engine.optimizer)
+        self.observer = engine.observer = self._observe(engine)
         seed_generators(context.spec.seed)
         for step, batch in enumerate(context.batches(first=0, count=self.steps, cycle=probe.steps)):
             context.tell("probe", step, self.steps)
             engine.step(step, batch)
         if context.ranks.is_first:
-            self._found["evaluation"], self.evaluation = evaluate(
-                model, context.evaluation_rows(probe.evaluation_rows), step=self.steps,
-                batch_size=context.spec.batch_size, precision=probe.precision, device=context.ranks.device,
-            )  # fmt: skip
+            self._evaluate(engine)
         if probe.envelope_seeds:
             self._found["envelope"] = measure_envelope(context, probe, self.book, self.observer.evidence)
 

@@ -16,7 +16,7 @@ from plumbline.digest import digest_bytes
 from plumbline.schema.evidence import DataEvidence
 from plumbline.schema.manifest import Shard
 from plumbline.schema.spec import RunSpec
-from plumbline.train.failure import TrainingFailure
+from plumbline.train.failure import TrainingFailedError
 from plumbline.train.source import Source
 
 __all__ = ["FIELDS", "Rows"]
@@ -33,9 +33,9 @@ def _read_columns(path: Path, shard: Shard, columns: list[str], rows: NDArray[np
     try:
         table = pq.read_table(path, columns=columns)
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise TrainingFailure(f"no Parquet file as promised: {error}", code="data", where=shard.key) from error
+        raise TrainingFailedError(f"no Parquet file as promised: {error}", code="data", where=shard.key) from error
     if table.num_rows != shard.num_rows:
-        raise TrainingFailure(
+        raise TrainingFailedError(
             f"holds {table.num_rows} rows, its manifest says {shard.num_rows}", code="data", where=shard.key
         )
     if importlib.util.find_spec("datasets") is not None:
@@ -54,7 +54,8 @@ class Rows:
         self.ids = np.unique(wanted)
         self._shards = source.manifest.shards
         self._starts = np.concatenate(([0], np.cumsum([shard.num_rows for shard in self._shards])))
-        self._loaded: set[int] = set()
+        self._hashed: set[int] = set()
+        self._encoded: set[int] = set()
         shape = (len(self.ids), spec.data.sequence_length)
         self._fields: dict[str, NDArray[Any]] = {
             "input_ids": np.zeros(shape, np.int32),
@@ -70,8 +71,8 @@ class Rows:
         path = self._source.wait(file)
         try:
             tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # noqa: BLE001 - tokenizers raises nothing narrower
-            raise TrainingFailure(f"no tokenizer: {error}", code="tokenizer", where=file.key) from error
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise TrainingFailedError(f"no tokenizer: {error}", code="tokenizer", where=file.key) from error
         self._check_size(tokenizer.get_vocab_size(with_added_tokens=True), file.key)
         stored = tokenizer.truncation or {}
         length, pad = self._spec.data.sequence_length, self._spec.model.pad_token_id
@@ -87,9 +88,9 @@ class Rows:
         manifest, expected = self._source.manifest, self._spec.model.vocab_size
         padded = self._source.manifest_sha256 == self._spec.data.manifest_sha256 and 0 <= expected - size < _PADDING
         if size != expected and not padded:
-            raise TrainingFailure(f"knows {size} tokens, the model {expected}", code="tokenizer", where=where)
+            raise TrainingFailedError(f"knows {size} tokens, the model {expected}", code="tokenizer", where=where)
         if size != manifest.vocab_size:
-            raise TrainingFailure(
+            raise TrainingFailedError(
                 f"knows {size} tokens, its manifest says {manifest.vocab_size}", code="tokenizer", where=where
             )
 
@@ -98,7 +99,8 @@ class Rows:
         index = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self._shards[index], row - int(self._starts[index])
 
-    def _load(self, index: int) -> None:
+    def _read(self, index: int) -> tuple[slice, list[str]]:
+        """Read a shard's rows of the plan, check them and hash them; where they belong, and their texts."""
         shard, start = self._shards[index], int(self._starts[index])
         first, last = np.searchsorted(self.ids, (start, start + shard.num_rows))
         here = self.ids[first:last] - start
@@ -107,23 +109,29 @@ class Rows:
         texts, *labels = _read_columns(self._source.wait(shard), shard, columns, here)
         for place, text in enumerate(texts):
             if not isinstance(text, str):
-                raise TrainingFailure("is no text", code="data", where=f"{shard.key} row {here[place]}", key="text")
+                raise TrainingFailedError("is no text", code="data", where=f"{shard.key} row {here[place]}", key="text")
             self._raw[0, first + place] = np.frombuffer(bytes.fromhex(digest_bytes(text.encode())), np.uint8)
         if labels:
             self._take_labels(shard, here, labels[0], int(first))
+        self._hashed.add(index)
+        return slice(int(first), int(last)), texts
+
+    def _load(self, index: int) -> None:
+        """Read a shard's rows of the plan, and turn them into token ids."""
+        rows, texts = self._read(index)
         for at in range(0, len(texts), _ENCODED_AT_ONCE):
             encoded = self.tokenizer.encode_batch(texts[at : at + _ENCODED_AT_ONCE])
-            rows = slice(first + at, first + at + len(encoded))
-            self._fields["input_ids"][rows] = [e.ids for e in encoded]
-            self._fields["attention_mask"][rows] = [e.attention_mask for e in encoded]
-            self._fields["token_type_ids"][rows] = [e.type_ids for e in encoded]
-        self._loaded.add(index)
+            here = slice(rows.start + at, rows.start + at + len(encoded))
+            self._fields["input_ids"][here] = [e.ids for e in encoded]
+            self._fields["attention_mask"][here] = [e.attention_mask for e in encoded]
+            self._fields["token_type_ids"][here] = [e.type_ids for e in encoded]
+        self._encoded.add(index)
 
     def _take_labels(self, shard: Shard, here: NDArray[np.int64], labels: list[Any], first: int) -> None:
         limit = self._spec.model.num_labels or 0
         for place, label in enumerate(labels):
             if not isinstance(label, int) or not 0 <= label < limit:
-                raise TrainingFailure(
+                raise TrainingFailedError(
                     f"{label!r} is no label of 0 to {limit - 1}", code="labels",
                     where=f"{shard.key} row {here[place]}", key="label",
                 )  # fmt: skip
@@ -131,10 +139,13 @@ class Rows:
             self._raw[1, first + place] = np.frombuffer(bytes.fromhex(digest_bytes(raw)), np.uint8)
             self._labels[first + place] = label
 
+    def _shards_of(self, rows: NDArray[np.int64]) -> list[int]:
+        return list(dict.fromkeys((np.searchsorted(self._starts, rows, side="right") - 1).tolist()))
+
     def _need(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
         """Places of `rows` in this object's arrays, once their shards are read."""
-        for index in dict.fromkeys((np.searchsorted(self._starts, rows, side="right") - 1).tolist()):
-            if index not in self._loaded:
+        for index in self._shards_of(rows):
+            if index not in self._encoded:
                 self._load(index)
         return np.searchsorted(self.ids, rows)
 
@@ -146,7 +157,9 @@ class Rows:
 
     def evidence(self) -> DataEvidence:
         """The second rung, over all rows of the plan; whatever was not read yet is read now."""
-        self._need(self.ids)
+        for index in self._shards_of(self.ids):
+            if index not in self._hashed:
+                self._read(index)
         ids = np.ascontiguousarray(self.ids, dtype="<i8").tobytes()
         return DataEvidence(
             manifest_sha256=self._source.manifest_sha256,

@@ -29,7 +29,7 @@ def _number(path: Path, key: str | None = None) -> float | None:
         text.split()
         if key is None
         else next((line.split()[1:] for line in text.splitlines() if line.startswith(f"{key} ")), [])
-    )  # noqa: E501
+    )
     try:
         return float(words[0])
     except (IndexError, ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,9 @@ def named_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 class TapBook:
     """Collects taps and their sketches; `keep` may see each whole tensor as it passes."""
 
-    def __init__(self, keep: Callable[[str, int, str, NDArray[Any]], None] | None = None, *, digests: bool = True):
+    def __init__(
+        self, keep: Callable[[str, int, str, NDArray[Any]], None] | None = None, *, digests: bool = True
+    ) -> None:
         self.taps: list[Tap] = []
         self.sketches: list[NDArray[np.float64]] = []
         self._keep, self._digests = keep, digests
@@ -84,7 +86,7 @@ class TapBook:
             )
         )
 
-    def add_parameters(self, step: int, stage: TapStage, model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    def add_parameters(self, step: int, stage: TapStage, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
         """Summarise one tensor for each parameter."""
         for name, value in tensors.items():
             owner = model.get_submodule(name.rpartition(".")[0])

@@ -1,0 +1,239 @@
+"""Counterfactuals: the probe once more, with the reference's value put back at one rung, or whole tensors kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from plumbline.errors import InvalidInputError
+from plumbline.schema.evidence import BATCH_FIELDS
+from plumbline.schema.experiment import Rung
+from plumbline.schema.spec import ProbeSpec
+from plumbline.train.batches import Batch
+from plumbline.train.bundle import Bundle
+from plumbline.train.context import Context
+from plumbline.train.definitions import AdamW, loss_by_definition
+from plumbline.train.digests import host_array
+from plumbline.train.engine import Engine
+from plumbline.train.evaluation import evaluate, evaluate_by_definition
+from plumbline.train.generators import restore_states
+from plumbline.train.numerics import apply_settings
+from plumbline.train.optimizing import schedule_factor
+from plumbline.train.probe import ProbeObserver, ProbeRun, tap_steps
+from plumbline.train.taps import TapBook, first_tensor, named_gradients, with_first_tensor
+
+__all__ = ["MAX_CAPTURE_BYTES", "ExperimentObserver", "ExperimentRun", "Keeper", "experiment_probe"]
+
+MAX_CAPTURE_BYTES = 512 << 20
+
+
+def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
+    """The probe as the experiment wants it: no envelope, and taps where something is kept."""
+    experiment = bundle.experiment
+    steps = sorted({*probe.tap_steps, *(capture.step for capture in experiment.captures)})
+    return probe.replace(
+        precision=experiment.precision or probe.precision,
+        attention=experiment.attention or probe.attention,
+        tap_steps=tuple(steps),
+        envelope_seeds=0,
+    )
+
+
+class Keeper:
+    """Keeps the whole tensors that an experiment asks for, up to a bound."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._captures = bundle.experiment.captures
+        self._bytes = 0
+        self.arrays: dict[str, NDArray[Any]] = {}
+
+    def wants(self, rung: Rung, step: int) -> bool:
+        """Whether anything of a rung is to be kept at `step`."""
+        return any(capture.rung == rung and capture.step == step for capture in self._captures)
+
+    def keep(self, rung: str, step: int, name: str, array: NDArray[Any]) -> None:
+        """Keep a tensor if it is asked for; weights under their bare names, as a replay of weights takes them."""
+        for capture in self._captures:
+            if capture.rung == rung and capture.step == step and (not capture.names or name in capture.names):
+                self._bytes += array.nbytes
+                if self._bytes > MAX_CAPTURE_BYTES:
+                    mend = "ask for fewer tensors"
+                    raise InvalidInputError(
+                        f"more than {MAX_CAPTURE_BYTES} bytes", where="experiment", key="captures", mend=mend
+                    )
+                self.arrays[name if rung == "weights" else f"{rung}/{step}/{name}"] = array.copy()
+
+
+class _Imposed(torch.autograd.Function):
+    """Another value on the way forward; on the way back the gradient passes as if nothing had been replaced."""
+
+    @staticmethod
+    def forward(context: Any, computed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return wanted.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ARG004
+        return gradients[0], None
+
+
+class _ForwardReplay:
+    """Hooks that impose the outputs of named modules; taps that are set later see what was imposed."""
+
+    def __init__(self, model: nn.Module, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._wanted: dict[str, torch.Tensor] = {}
+        self._calls: dict[str, int] = {}
+        self._first_row = 0
+        if bundle.has("forward"):
+            for name, module in model.named_modules():
+                module.register_forward_hook(self._hook(name or "model"))
+
+    def starts(self, step: int) -> None:
+        self._wanted = self._bundle.tensors("forward", step)
+
+    def feeds(self, first_row: int) -> None:
+        self._calls.clear()
+        self._first_row = first_row
+
+    def _hook(self, name: str) -> Any:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+            calls = self._calls.get(name, 0)
+            self._calls[name] = calls + 1
+            wanted = self._wanted.get(f"{name}#{calls}" if calls else name)
+            value = first_tensor(output)
+            if wanted is None or value is None:
+                return None
+            if wanted.shape[0] != value.shape[0]:
+                wanted = wanted[self._first_row : self._first_row + value.shape[0]]
+            _check_shape(f"forward of {name}", wanted, value)
+            imposed = _Imposed.apply(value, wanted.to(value))  # type: ignore[no-untyped-call]
+            return with_first_tensor(output, imposed)
+
+        return hook
+
+
+def _check_shape(what: str, given: torch.Tensor, own: torch.Tensor) -> None:
+    if given.shape != own.shape:
+        shapes = f"{tuple(given.shape)}, the run's is {tuple(own.shape)}"
+        raise InvalidInputError(f"has the shape {shapes}", where="experiment", key=what)
+
+
+class ExperimentObserver(ProbeObserver):
+    """The probe's observer, which also puts values back and keeps tensors."""
+
+    def __init__(
+        self, context: Context, engine: Engine, book: TapBook, steps: list[int], *, bundle: Bundle, keeper: Keeper,
+        probe: ProbeSpec,
+    ) -> None:  # fmt: skip
+        super().__init__(context, engine, book, steps)
+        self._bundle, self._keeper, self._probe = bundle, keeper, probe
+        self._forward = _ForwardReplay(engine.bare, bundle)
+        self._adamw = AdamW(engine.bare, context.spec.optimizer) if bundle.has("optimizer") else None
+
+    def _put_weights(self, step: int) -> None:
+        parameters = dict(self.engine.bare.named_parameters())
+        for replay, tensors in self._bundle.replays("weights"):
+            if (replay.step or 0) != step:
+                continue
+            for name, value in tensors.items():
+                if name in parameters and (not replay.fields or name in replay.fields):
+                    _check_shape(f"weights of {name}", value, parameters[name])
+                    parameters[name].data.copy_(value)
+
+    def starts(self, step: int) -> None:
+        """Put back settings, weights, generators and learning rates, before anything of the step is looked at."""
+        bundle = self._bundle
+        if bundle.has("settings"):
+            apply_settings(self._probe.precision, strict=True, part="probe")
+        self._put_weights(step)
+        packed = bundle.rng(step)
+        if packed is not None:
+            restore_states(packed)
+        if bundle.has("schedule"):
+            spec = self.context.spec
+            for group in self.engine.optimizer.param_groups:
+                group["lr"] = spec.optimizer.learning_rate * schedule_factor(spec.schedule, step, self.engine.steps)
+        if self._keeper.wants("weights", step):
+            for name, value in self.engine.bare.named_parameters():
+                self._keeper.keep("weights", step, name, host_array(value))
+        self._forward.starts(step)
+        super().starts(step)
+
+    def batch(self, batch: Batch) -> Batch:
+        """The batch with the reference's fields in place of its own."""
+        replaced = dict(batch)
+        for replay, tensors in self._bundle.replays("batch", self.step):
+            for name in replay.fields or BATCH_FIELDS:
+                if name not in tensors or self.step >= len(tensors[name]):
+                    raise InvalidInputError(f"holds no {name} of step {self.step}", where=str(replay.source))
+                value = tensors[name][self.step].to(torch.int64)
+                _check_shape(name, value, batch[name])
+                replaced[name] = value
+        return replaced
+
+    def feeds(self, local: Batch, micro: int) -> None:
+        """Tell the imposed outputs which rows are about to pass."""
+        super().feeds(local, micro)
+        share = self.engine.ranks.slice(self.context.spec.batch_size)
+        self._forward.feeds(share.start + micro * len(local["labels"]))
+
+    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        """The loss by its definition, if that is what is put back."""
+        if self._bundle.has("loss"):
+            return loss_by_definition(outputs.logits, labels)
+        return super().loss(outputs, labels)
+
+    def _impose_gradients(self, rung: Rung) -> None:
+        gradients = named_gradients(self.engine.bare)
+        for name, value in self._bundle.tensors(rung, self.step).items():
+            if name not in gradients:
+                raise InvalidInputError("has no gradient here", where="experiment", key=name)
+            _check_shape(f"{rung} of {name}", value, gradients[name])
+            gradients[name].copy_(value)
+
+    def backward_done(self) -> None:
+        """Impose gradients before clipping."""
+        self._impose_gradients("gradient")
+        super().backward_done()
+
+    def clipped(self) -> None:
+        """Impose gradients after clipping."""
+        self._impose_gradients("clipped")
+        if self._keeper.wants("clipped", self.step):
+            for name, value in named_gradients(self.engine.bare).items():
+                self._keeper.keep("clipped", self.step, name, host_array(value))
+        super().clipped()
+
+    def update(self) -> bool:
+        """The update by its definition, if that is what is put back."""
+        if self._adamw is None:
+            return False
+        self._adamw.step(float(self.engine.optimizer.param_groups[0]["lr"]))
+        return True
+
+
+class ExperimentRun(ProbeRun):
+    """The probe's first steps, as an experiment wants them."""
+
+    def __init__(self, context: Context, probe: ProbeSpec, bundle: Bundle) -> None:
+        super().__init__(context, experiment_probe(probe, bundle))
+        self.steps = min(bundle.experiment.steps, probe.steps)
+        self._bundle, self._keeper = bundle, Keeper(bundle)
+        self.book = TapBook(self._keeper.keep)
+
+    def _observe(self, engine: Engine) -> ProbeObserver:
+        steps = tap_steps(self.probe, self.steps)
+        return ExperimentObserver(
+            self.context, engine, self.book, steps, bundle=self._bundle, keeper=self._keeper, probe=self.probe
+        )
+
+    def _evaluator(self) -> Callable[..., Any]:
+        return evaluate_by_definition if self._bundle.has("evaluation") else evaluate
+
+    def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """The probe's parts, and the tensors that were asked for."""
+        return super().arrays() | ({"capture": self._keeper.arrays} if self._keeper.arrays else {})
