@@ -30,7 +30,8 @@ _IMPLEMENTATION = ("foreach", "fused", "capturable")
 def other_kernels(pair: Pair) -> tuple[str, ...]:
     """Everything recorded after which another rounding is to be expected."""
     left, right = pair.reference.record, pair.candidate.record
-    lines = list(explains_rounding(differences(left.fingerprint, right.fingerprint)))
+    lines = list(pair.rounding)
+    lines += list(explains_rounding(differences(left.fingerprint, right.fingerprint)))
     if left.evidence.model and right.evidence.model:
         lines += [line for _, line in other_modules(left.evidence.model, right.evidence.model)]
     for group, other in zip(*(probe.optimizer for probe in pair.probes), strict=False) if pair.probes else ():

@@ -45,6 +45,8 @@ class Pair:
     steps: int | None = None
     put_back: frozenset[str] = field(default_factory=frozenset)
     """Rungs that an experiment imposed: equal by construction, and so no evidence of anything."""
+    rounding: tuple[str, ...] = ()
+    """Known reasons for another rounding beyond the fingerprints: a rung replayed by its definition."""
 
     @property
     def probes(self) -> tuple[ProbeEvidence, ProbeEvidence] | None:

@@ -1,0 +1,96 @@
+"""The baselines in the central store: read, and changed by compare-and-swap so that no decision is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from plumbline.baseline.schema import Baseline, with_record, without_record
+from plumbline.central import CentralStore
+from plumbline.digest import canonical_json
+from plumbline.errors import ConfigurationError, InvalidInputError, UnavailableError
+from plumbline.schema.base import read_model
+from plumbline.schema.record import RunRecord
+from plumbline.stores.base import PreconditionFailedError
+
+__all__ = ["BaselineBook", "baseline_key"]
+
+_FOLDER = "baselines"
+_ATTEMPTS = 8
+
+
+def baseline_key(spec_sha256: str, platform: str) -> str:
+    """Where a baseline lies in the central store."""
+    return f"{_FOLDER}/{spec_sha256}/{platform}.json"
+
+
+class BaselineBook:
+    """The approved records of all RunSpecs and platforms."""
+
+    def __init__(self, central: CentralStore) -> None:
+        self._central = central
+
+    def read(self, spec_sha256: str, platform: str) -> Baseline | None:
+        """The baseline, or `None` if none was accepted yet or all were rejected."""
+        found = self._read(baseline_key(spec_sha256, platform))
+        return found[0] if found is not None and found[0].records else None
+
+    def current(self, spec_sha256: str, platforms: Iterable[str]) -> dict[str, Baseline]:
+        """The baselines of one RunSpec, of those platforms that have one."""
+        found = {name: self.read(spec_sha256, name) for name in platforms}
+        return {name: baseline for name, baseline in found.items() if baseline is not None}
+
+    def list(self) -> tuple[Baseline, ...]:
+        """Every baseline of the store, in the order of their keys."""
+        keys = [info.key for info in self._central.store.list(f"{_FOLDER}/")]
+        found = [self._read(key) for key in keys if key.endswith(".json")]
+        return tuple(one[0] for one in found if one is not None and one[0].records)
+
+    def accept(self, record: RunRecord) -> Baseline:
+        """Approve a record; `InvalidInputError` for one that nothing can be held against."""
+        problem = _unfit(record)
+        if problem:
+            raise InvalidInputError(problem, where=record.record_id, mend="accept a record of a completed training")
+        empty = Baseline(spec_sha256=record.spec_sha256, platform=record.platform, workload=record.spec.workload)
+        key = baseline_key(record.spec_sha256, record.platform)
+        return self._change(key, lambda baseline: with_record(baseline or empty, record))
+
+    def reject(self, spec_sha256: str, platform: str, record_id: str | None = None) -> Baseline:
+        """Take a record out of a baseline, the current one unless another is named."""
+
+        def change(baseline: Baseline | None) -> Baseline:
+            if baseline is None or not baseline.records:
+                raise ConfigurationError("has no accepted record", where=f"baseline of {platform}")
+            name = record_id or baseline.current
+            if name is None or name not in {one.record_id for one in baseline.records}:
+                mend = "`plumbline baseline show` lists them"
+                raise ConfigurationError(f"{name} is none of its records", where=f"baseline of {platform}", mend=mend)
+            return without_record(baseline, name)
+
+        return self._change(baseline_key(spec_sha256, platform), change)
+
+    def _read(self, key: str) -> tuple[Baseline, str] | None:
+        found = self._central.read_pointer(key)
+        if found is None:
+            return None
+        data, etag = found
+        return read_model(Baseline, data, where=f"{self._central.store.url}/{key}"), etag
+
+    def _change(self, key: str, change: Callable[[Baseline | None], Baseline]) -> Baseline:
+        for _ in range(_ATTEMPTS):
+            found = self._read(key)
+            changed = change(found[0] if found else None)
+            try:
+                self._central.swap_pointer(key, canonical_json(changed.to_json()), found[1] if found else None)
+            except PreconditionFailedError:
+                continue
+            return changed
+        raise UnavailableError("others keep changing it", where=self._central.store.url, key=key)
+
+
+def _unfit(record: RunRecord) -> str:
+    if record.exit.status != "completed":
+        return f"the training failed: {record.exit.message or record.exit.code}"
+    if record.experiment is not None:
+        return "is the record of an experiment, not of a training"
+    missing = [part for part in record.spec.parts if getattr(record.evidence, part) is None]
+    return f"holds no evidence of {', '.join(missing)}" if missing else ""

@@ -1,0 +1,187 @@
+"""How each suspicion is put to the test: what has to be put back, and what has to be captured for it first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from plumbline.judge.breaks import Break, Suspicion
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import ProbeEvidence, Tap
+from plumbline.schema.experiment import Capture, Replay
+from plumbline.schema.experiment import Rung as ReplayRung
+
+__all__ = ["PutBack", "Source", "put_backs", "same_kind"]
+
+Method = Literal["replay", "exact", "observed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A part of a record that goes into a bundle under the name `key`."""
+
+    key: str
+    record_id: str
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """One way to put a suspect back, over the probe's first `steps`."""
+
+    words: str
+    steps: int
+    method: Method = "replay"
+    replays: tuple[Replay, ...] = ()
+    sources: tuple[Source, ...] = ()
+    captures: tuple[Capture, ...] = ()
+    """Taken from the reference first; replays of source `capture.safetensors` read them."""
+    rungs: frozenset[str] = field(default_factory=frozenset)
+    """Equal by construction afterwards, and so no evidence."""
+    by_definition: bool = False
+    """Imposed by its definition, not by the reference's bits: equal up to rounding only."""
+    kinds: tuple[str, ...] = ()
+    """Of the modules whose outputs are imposed."""
+
+
+CAPTURED = "capture.safetensors"
+_AFTER = 2
+"""Steps looked at past the first divergence, so that a snap-back shows in the weights and in what follows."""
+
+
+def put_backs(one: Break, suspicion: Suspicion, reference: LoadedRecord, *, exact_known: bool) -> tuple[PutBack, ...]:
+    """The ways to test `suspicion`, the cheapest first; `exact_known` if the records already hold fp64 runs."""
+    probe = reference.record.evidence.probe
+    if probe is None:
+        return ()
+    last = len(probe.steps)
+    step = min(one.at.step or 0, last - 1)
+    steps = min(step + 1 + _AFTER, last)
+    if one.rung == "architecture" or one.findings[0].check == "probe.frozen" or _unread(one):
+        return (PutBack("nothing: the record shows the difference itself", steps, "observed"),)
+    if suspicion.code == "precision":
+        return _precision(one, suspicion, probe, step)
+    makers = {
+        "data": _batch,
+        "batch": _batch,
+        "weights": _weights,
+        "rng": _rng,
+        "forward": _forward,
+        "loss": _loss,
+        "gradient": _gradients,
+        "clipped": _gradients,
+        "optimizer": _optimizer,
+        "schedule": _schedule,
+        "evaluation": _evaluation,
+    }
+    if one.rung == "forward" and not exact_known and suspicion.code == "operator":
+        return makers["forward"](one, suspicion, reference, steps)
+    chosen = last if one.rung == "evaluation" else steps
+    return makers[one.rung](one, suspicion, reference, chosen)
+
+
+def _unread(one: Break) -> bool:
+    """A difference of the dataset that no batch of the probe shows."""
+    return one.rung == "data" and one.at.step is None and one.at.at != "tokenizer"
+
+
+def _precision(one: Break, suspicion: Suspicion, probe: ProbeEvidence, step: int) -> tuple[PutBack, ...]:
+    settings = PutBack("every precision setting", step + 1, replays=(Replay(rung="settings"),))
+    exact = PutBack("fp64 on both sides", step + 1, "exact")
+    observed = PutBack("nothing: the record shows the number format itself", step + 1, "observed")
+    shown = one.findings[0].check == "probe.dtype" or one.rung == "weights"
+    del suspicion, probe
+    return (settings, exact, observed) if shown else (settings, exact)
+
+
+def _batch(one: Break, suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+    part = "batches.safetensors"
+    replay = Replay(rung="batch", fields=suspicion.names, source="reference-batches.safetensors")
+    source = Source("reference-batches.safetensors", reference.record.record_id, part)
+    rungs = frozenset({"data", "batch", "evaluation"}) if one.rung == "data" else frozenset({"batch"})
+    words = f"the reference's {', '.join(suspicion.names)}"
+    return (PutBack(words, steps, replays=(replay,), sources=(source,), rungs=rungs),)
+
+
+def _weights(_one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+    return (
+        PutBack(
+            "the reference's initial weights",
+            steps,
+            replays=(Replay(rung="weights", step=0, source=CAPTURED),),
+            captures=(Capture(rung="weights", names=(), step=0),),
+            rungs=frozenset({"weights"}),
+        ),
+    )
+
+
+def _rng(one: Break, _suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+    source = Source("reference-state.safetensors", reference.record.record_id, "state.safetensors")
+    at = one.at.step or 0
+    replay = Replay(rung="rng", step=at, source=source.key)
+    return (PutBack(f"the reference's generators at step {at}", steps, replays=(replay,), sources=(source,)),)
+
+
+def same_kind(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """The modules of these classes that were tapped at `step`."""
+    return tuple(tap.name for tap in taps if tap.step == step and tap.stage == "forward" and tap.kind in kinds)
+
+
+def _forward(one: Break, _suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+    probe = reference.record.evidence.probe
+    step = one.at.step or 0
+    taps = probe.taps if probe else ()
+    kind = next((tap.kind for tap in taps if tap.stage == "forward" and tap.name == one.at.at), "")
+    if not kind:
+        return ()
+    return (forward_of(taps, step, (kind,)),) if steps else ()
+
+
+def forward_of(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> PutBack:
+    """Impose the outputs of all modules of `kinds` at `step`, and the gradients that went back through them."""
+    first = min((tap.step for tap in taps), default=0)
+    names = same_kind(taps, step, kinds) or same_kind(taps, first, kinds)
+    captures = (Capture(rung="forward", names=names, step=step), Capture(rung="gradient", names=(), step=step))
+    rungs: tuple[ReplayRung, ...] = ("forward", "gradient")
+    return PutBack(
+        f"the reference's outputs of every {' and '.join(kinds)} at step {step}",
+        step + 1,
+        replays=tuple(Replay(rung=rung, step=step, source=CAPTURED) for rung in rungs),
+        captures=captures,
+        rungs=frozenset({"gradient"}),
+        kinds=kinds,
+    )
+
+
+def _loss(_one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+    return (PutBack("the loss by its definition", steps, replays=(Replay(rung="loss"),), by_definition=True),)
+
+
+def _gradients(one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+    rung: ReplayRung = "clipped" if one.rung == "clipped" else "gradient"
+    words = "the reference's gradients" + (" after clipping" if rung == "clipped" else "")
+    return (
+        PutBack(
+            words,
+            steps,
+            replays=tuple(Replay(rung=rung, step=step, source=CAPTURED) for step in range(steps)),
+            captures=tuple(Capture(rung=rung, names=(), step=step) for step in range(steps)),
+            rungs=frozenset({one.rung}),
+        ),
+    )
+
+
+def _optimizer(one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+    rungs = frozenset({"settings"}) if one.findings[0].check == "probe.optimizer" else frozenset()
+    words = "the update by AdamW's definition, with the spec's settings"
+    replay = Replay(rung="optimizer")
+    return (PutBack(words, steps, replays=(replay,), rungs=rungs, by_definition=True),)
+
+
+def _schedule(_one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+    return (PutBack("the learning rates by the schedule's definition", steps, replays=(Replay(rung="schedule"),)),)
+
+
+def _evaluation(_one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+    words = "the evaluation by its definition"
+    return (PutBack(words, steps, replays=(Replay(rung="evaluation"),), by_definition=True),)
