@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from plumbline.errors import ExitCode, InvalidInputError, UnavailableError
+from plumbline.schema.record import read_record
 
 __all__ = ["DETERMINISM", "make_weights", "run_training", "trainer_environment"]
 
@@ -110,6 +111,17 @@ def _command(spec: Path, out: Path, options: Mapping[str, object], num_processes
     return [*start, "plumbline.train", str(spec), str(out), *given]
 
 
+def _outcome(code: int, out: Path) -> int:
+    """The exit code in the design's words; of a trainer that died, or of torchrun, what the record tells."""
+    if code != ExitCode.DRIFT and code in {int(found) for found in ExitCode}:
+        return code
+    try:
+        failed = read_record(out, verify=False).exit.status == "failed"
+    except InvalidInputError:
+        failed = False
+    return int(ExitCode.INVALID if failed else ExitCode.INCONCLUSIVE)
+
+
 def run_training(
     spec: Path, out: Path, *, data: str | None, cache: Path, platform: str, record_id: str, round_id: str = "",
     experiment: Path | None = None, environment: Mapping[str, str] | None = None,
@@ -132,8 +144,7 @@ def run_training(
         for reader in readers:
             reader.start()
         code = _wait(child, readers[-1], deadline)
-    known = {int(found) for found in ExitCode}
-    return code if code in known and code != ExitCode.DRIFT else int(ExitCode.INCONCLUSIVE)
+    return _outcome(code, out)
 
 
 def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:

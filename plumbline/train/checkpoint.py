@@ -97,9 +97,9 @@ def _fill(engine: Engine, state: dict[str, Any], path: Path) -> None:
         if place.startswith("optimizer/"):
             _, name, key = place.split("/")
             value = parameters[name]
-            if isinstance(entry, torch.Tensor) and (key != "step" or value.device.type == "cuda"):
-                entry = entry.to(value.device) if entry.ndim or key != "step" else entry  # noqa: PLW2901 - moved
-            engine.optimizer.state[value][key] = entry
+            # The count of steps stays on the host: this part never fuses its optimizer.
+            moved = entry.to(value.device) if isinstance(entry, torch.Tensor) and key != "step" else entry
+            engine.optimizer.state[value][key] = moved
     for _ in range(state["schedule_epoch"]):
         engine.schedule.step()
     if engine.scaler:

@@ -101,6 +101,7 @@ class StepClock(Clock):
         """Time the exchange of gradients between processes, where there are several."""
         if not hasattr(model, "register_comm_hook"):
             return
+        import torch.distributed as dist
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
         def hook(state: Any, bucket: Any) -> Any:
@@ -112,4 +113,7 @@ class StepClock(Clock):
 
             return allreduce_hook(state, bucket).then(ended)
 
+        # DistributedDataParallel insists on these very annotations, as objects and not as words.
+        bucket_type = vars(dist)["GradBucket"]
+        hook.__annotations__ = {"bucket": bucket_type, "return": torch.futures.Future[torch.Tensor]}
         model.register_comm_hook(None, hook)

@@ -13,6 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError, PlumblineError, TrainingError
 from plumbline.schema.evidence import DataEvidence, Evidence, ModelEvidence
 from plumbline.schema.manifest import DataFile
@@ -160,6 +161,13 @@ def _exit_of(error: PlumblineError, context: Context | None) -> Exit:
     return Exit(status="failed", code=code, message=str(error), part=part, step=step)
 
 
+def _unforeseen(error: Exception, context: Context | None) -> TrainingFailedError:
+    """An error that no rule of ours has raised: torch's, a library's, or a bug of our own."""
+    part, step = context.place if context else ("", None)
+    lines = str(error).strip().splitlines() or [""]
+    return TrainingFailedError(f"{type(error).__name__}: {lines[0][:500]}", code="error", part=part, step=step)
+
+
 def _write(findings: _Findings, ranks: Ranks, ending: Exit) -> None:
     """The record's parts, then the record."""
     job, context = findings.job, findings.context
@@ -167,7 +175,8 @@ def _write(findings: _Findings, ranks: Ranks, ending: Exit) -> None:
         rows = context.rows.table() if context and findings.data else None
         names = write_parts(job.out, findings.arrays(), rows)
         parts = [
-            DataFile(key=name, size=(job.out / name).stat().st_size, sha256=_digest(job.out / name)) for name in names
+            DataFile(key=name, size=(job.out / name).stat().st_size, sha256=digest_file(job.out / name))
+            for name in names
         ]
     numerics = context.numerics if context else {}
     write_record(
@@ -190,12 +199,6 @@ def _write(findings: _Findings, ranks: Ranks, ending: Exit) -> None:
     )
 
 
-def _digest(path: Path) -> str:
-    from plumbline.digest import digest_file
-
-    return digest_file(path)
-
-
 def run_job(job: Job, stop: threading.Event) -> None:
     """Train and write the record; a failure is raised again once the record tells of it."""
     findings = _Findings(job, datetime.now(UTC))
@@ -211,10 +214,11 @@ def run_job(job: Job, stop: threading.Event) -> None:
                 with findings.timed("stage"):
                     findings.context = _prepare(job, ranks, source, stop)
                 _run_parts(findings, findings.context, source)
-        except PlumblineError as error:
+        except Exception as error:  # the process's boundary: whatever ended the training, the record tells of it
+            known = error if isinstance(error, PlumblineError) else _unforeseen(error, findings.context)
             if ranks.is_first:
-                _write(findings, ranks, _exit_of(error, findings.context))
-            raise
+                _write(findings, ranks, _exit_of(known, findings.context))
+            raise known from error
         if ranks.is_first:
             _write(findings, ranks, Exit(status="completed"))
             if findings.learn:

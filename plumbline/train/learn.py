@@ -49,7 +49,7 @@ class LearnRun:
         self.context, self.learn = context, learn
         self._progress = Progress(0, [], [], [])
         self._pending: list[tuple[int, list[tuple[torch.Tensor, float]]]] = []
-        self._weights_sha256 = ""
+        self._model: torch.nn.Module | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._folder = context.out / FOLDER
         self._identity = digest_json([context.spec.digest, context.ranks.world, torch.__version__])
@@ -109,6 +109,7 @@ class LearnRun:
         """Train, from the start or from where an interrupted run left a checkpoint."""
         context, learn = self.context, self.learn
         engine = self._engine()
+        self._model = engine.bare
         seed_generators(context.spec.seed)
         found = load_checkpoint(self._folder, engine, self._identity)
         if found:
@@ -121,21 +122,20 @@ class LearnRun:
             self._pending.append((step, outcome.losses))
             context.place = ("learn", step)
             self._after(engine, step + 1)
-        self._weights_sha256 = digest_tensors(dict(engine.bare.named_parameters()))
 
     def finish(self) -> None:
         """The record is written: nothing has to be gone on with."""
         drop_checkpoints(self._folder)
 
     def evidence(self) -> LearnEvidence | None:
-        """The curve; of an interrupted run nothing, for its checkpoint holds it."""
-        if not self._weights_sha256:
+        """The curve, all of it or up to where it ended."""
+        if self._model is None:
             return None
         return LearnEvidence(
             steps=len(self._progress.losses),
             losses=tuple(self._progress.losses),
             evaluations=tuple(EvaluationEvidence.model_validate(e) for e in self._progress.evaluations),
-            weights_sha256=self._weights_sha256,
+            weights_sha256=digest_tensors(dict(self._model.named_parameters())),
             resumed_at=tuple(self._progress.resumed_at),
         )
 
