@@ -27,7 +27,7 @@ def _events_only() -> None:
     os.dup2(2, 1)
 
 
-def _interrupt(number: int, frame: object) -> None:
+def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -41,7 +41,7 @@ def _round(args: argparse.Namespace) -> int:
     from tasks.deploying import apply, wait_for_api
 
     wait_for_api(args.wait)
-    apply(suite, args.suite, python=sys.executable if args.local else None)
+    apply(suite, python=sys.executable if args.local else None)
     recipes = {name: spec.to_json() for name, spec in specs.items()} if specs else None
     state = regression(
         suite=suite.model_dump(mode="json"),

@@ -9,15 +9,18 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
+from prefect.utilities.urls import url_for
 
 from plumbline.dispatch import Limits
 from plumbline.rounds import headline, join, sum_up
+from plumbline.workfolder import work_folder
+from tasks.confirming import confirm_speed
 from tasks.dispatch import dispatch
 from tasks.gathering import gather_records
 from tasks.judging import judge
 from tasks.opening import open_round
-from tasks.publishing import publish, show_in_ui
-from tasks.telling import phase
+from tasks.reporting import publish, report, show_in_ui
+from tasks.telling import Phases
 
 __all__ = ["regression"]
 
@@ -38,17 +41,23 @@ def regression(
 ) -> State[None]:
     """Train on every platform, gather, judge, tell. The verdict is the state: COMPLETED only for a pass."""
     this = open_round(suite, specs, round_id, suite_file)
-    folder = Path(state) / "records"
-    with phase("training"):
-        results = dispatch(this, this.assignments(), Limits())
-    with phase("gathering"):
-        found = gather_records(this, results, folder)
-    with phase("judging"):
-        judged = judge(this, found, folder)
-    platforms = {name: join({work: of[name] for work, of in judged.items()}) for name in this.suite.platforms}
-    verdict = sum_up(this, platforms, flow_run=flow_run.ui_url or "")
-    with phase("report"):
-        publish(this, verdict)
-        show_in_ui(this, verdict)
+    phase = Phases()
+    with work_folder(Path(state), this.id) as folder:
+        with phase("training"):
+            results = dispatch(this, this.assignments(), Limits())
+        with phase("gathering"):
+            found = gather_records(this, results, folder)
+        with phase("judging"):
+            judged = judge(this, found, folder)
+        with phase("confirming"):
+            found, judged = confirm_speed(this, found, judged, folder)
+        platforms = {
+            name: join({work: of[name] for work, of in judged.results.items()}) for name in this.suite.platforms
+        }
+        verdict = sum_up(this, platforms, flow_run=url_for("flow-run", flow_run.id) or "", timings=phase.timings)
+        with phase("reporting"):
+            verdict = report(this, verdict, found, judged)
+            publish(this, verdict)
+            show_in_ui(this, verdict)
     message = headline(verdict)
     return Completed(message=message) if verdict.verdict == "pass" else Failed(message=message)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 from prefect import get_client
@@ -13,7 +12,6 @@ from prefect.exceptions import ObjectAlreadyExists
 
 from plumbline.errors import UnavailableError
 from plumbline.schema.suite import Suite
-from tasks.port import PREFECT_ERRORS
 
 __all__ = ["apply", "wait_for_api"]
 
@@ -31,7 +29,7 @@ def wait_for_api(seconds: float) -> None:
             time.sleep(_POLL_SECONDS)
 
 
-def apply(suite: Suite, suite_file: Path, *, python: str | None = None) -> None:
+def apply(suite: Suite, *, python: str | None = None) -> None:
     """Make the deployment of the worker's flow for every platform, and the pools that are not there yet.
 
     With `python`, workers run flow runs with that interpreter, in this environment, with nothing to prepare.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["EVENTS", "phase", "tell"]
+__all__ = ["EVENTS", "Phases", "tell"]
 
 EVENTS = "PLUMBLINE_EVENTS"
 """The file descriptor to write events to; without it, nobody listens."""
@@ -22,8 +23,18 @@ def tell(event: str, **fields: Any) -> None:
             line = line[os.write(int(descriptor), line) :]
 
 
-@contextmanager
-def phase(name: str) -> Iterator[None]:
-    """What the round is at."""
-    tell("phase", name=name)
-    yield
+class Phases:
+    """What the round is at, and how long each phase took."""
+
+    def __init__(self) -> None:
+        self.timings: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Enter a phase."""
+        tell("phase", name=name)
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.timings[name] = self.timings.get(name, 0.0) + time.monotonic() - began

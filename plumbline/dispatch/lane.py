@@ -50,6 +50,8 @@ class Action(Enum):
     NONE = "none"
     START = "start"
     CANCEL = "cancel"
+    FORCE = "force"
+    """Nobody ended it: hold it for ended, so that its place in the work pool is free."""
     LOOK = "look"
     """See whether the outbox holds the complete record."""
 
@@ -159,7 +161,7 @@ def _seek(lane: Lane, view: View, now: float, _: Limits) -> tuple[Lane, Action]:
     return _done(lane, None, f"{who} within {lane.job.start_seconds:g} s", now), Action.NONE
 
 
-def _wait(lane: Lane, view: View, now: float, limits: Limits) -> tuple[Lane, Action]:
+def _wait(lane: Lane, view: View, now: float, _: Limits) -> tuple[Lane, Action]:
     if view.child is not None and view.child.state is ChildState.RUNNING:
         lane = replace(
             lane, phase=Phase.RUNNING, running_since=now, alive=view.child.alive, alive_at=now, looked_at=now
@@ -195,10 +197,11 @@ def _run(lane: Lane, view: View, now: float, limits: Limits) -> tuple[Lane, Acti
 
 
 def _cancel(lane: Lane, view: View, now: float, limits: Limits) -> tuple[Lane, Action]:
-    final = view.child is not None and view.child.state.final
-    if final or now - lane.phase_since > limits.cancel_seconds:
-        state = "" if final else ", and did not end when it was cancelled"
-        return replace(lane, phase=Phase.SETTLING, phase_since=now, why=f"{lane.why}{state}"), Action.LOOK
+    if view.child is not None and view.child.state.final:
+        return replace(lane, phase=Phase.SETTLING, phase_since=now), Action.LOOK
+    if now - lane.phase_since > limits.cancel_seconds:
+        why = f"{lane.why}, and did not end when it was cancelled"
+        return replace(lane, phase=Phase.SETTLING, phase_since=now, why=why), Action.FORCE
     return lane, Action.NONE
 
 

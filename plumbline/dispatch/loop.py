@@ -28,8 +28,8 @@ class Port(Protocol):
     def observe(self, runs: Sequence[Run]) -> Mapping[Run, Child] | None:
         """What is known of each run."""
 
-    def cancel(self, runs: Sequence[Run]) -> None:
-        """Have the runs end; returns at once."""
+    def cancel(self, runs: Sequence[Run], *, force: bool = False) -> None:
+        """Have the runs end; returns at once. With `force`, hold them for ended: there is nobody to end them."""
 
     def recorded(self, job: Job, attempt: int) -> bool | None:
         """Whether the complete record of this attempt lies in the platform's outbox."""
@@ -84,6 +84,8 @@ class _Driver:
             self._retry_start(lane)
         elif action is Action.CANCEL:
             self._port.cancel([run])
+        elif action is Action.FORCE:
+            self._port.cancel([run], force=True)
         self._lanes[lane.job.platform] = lane
         if lane.result is not None and lane.job.key not in self.results:
             self.results[lane.job.key] = lane.result
@@ -114,8 +116,8 @@ def run_jobs(
     *,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
-    tell: Callable[[Sequence[Lane]], None] = lambda lanes: None,
-    limits: Limits = Limits(),
+    tell: Callable[[Sequence[Lane]], None] = lambda _: None,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> dict[str, Result]:
     """Run every job to its result, all platforms at once, the jobs of one platform one after another."""
     driver = _Driver(jobs, port, limits, clock)

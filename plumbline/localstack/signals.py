@@ -30,7 +30,7 @@ def undisturbed() -> Iterator[None]:
 def terminations_interrupt() -> Iterator[None]:
     """Let SIGTERM and SIGHUP do what Ctrl-C does, so that the way out is the same."""
 
-    def interrupt(number: int, frame: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}

@@ -1,10 +1,12 @@
 """Rounds: who trains what, what came in, and how the outcome is told."""
 
+from plumbline.rounds.baselines import read_baselines
 from plumbline.rounds.harvest import Absence, Harvest, harvest
-from plumbline.rounds.judging import Baselines, judge_harvest
+from plumbline.rounds.judging import Baselines, judge_harvest, reruns_needed
 from plumbline.rounds.order import TrainingOrder, read_order
 from plumbline.rounds.outcome import absent_result, headline, join, sum_up
 from plumbline.rounds.plan import Assignment, Round, new_round_id
+from plumbline.rounds.reporting import write_report
 
 __all__ = [
     "Absence",
@@ -19,6 +21,9 @@ __all__ = [
     "join",
     "judge_harvest",
     "new_round_id",
+    "read_baselines",
     "read_order",
+    "reruns_needed",
     "sum_up",
+    "write_report",
 ]

@@ -10,7 +10,7 @@ from plumbline.central import CentralStore, gather
 from plumbline.dispatch import Result, record_id
 from plumbline.errors import InvalidInputError
 from plumbline.records import LoadedRecord, load_record
-from plumbline.rounds.plan import Assignment, Round
+from plumbline.rounds.plan import MAIN, Assignment, Round
 from plumbline.stores import Store
 
 __all__ = ["Absence", "Harvest", "harvest"]
@@ -33,7 +33,11 @@ class Harvest:
     absent: dict[Assignment, Absence] = field(default_factory=dict)
     notes: dict[Assignment, tuple[str, ...]] = field(default_factory=dict)
 
-    def of(self, workload: str, what: str = "main") -> dict[str, LoadedRecord]:
+    def plus(self, other: Harvest) -> Harvest:
+        """Both together."""
+        return Harvest(self.records | other.records, self.absent | other.absent, self.notes | other.notes)
+
+    def of(self, workload: str, what: str = MAIN) -> dict[str, LoadedRecord]:
         """The records of one workload, by platform."""
         return {
             one.platform: record for one, record in self.records.items() if (one.workload, one.what) == (workload, what)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plumbline.judge import judge_round
+from plumbline.judge import judge_round, needs_rerun
 from plumbline.records import LoadedRecord
 from plumbline.rounds.harvest import Harvest
 from plumbline.rounds.outcome import absent_result
-from plumbline.rounds.plan import Assignment, Round
+from plumbline.rounds.plan import MAIN, RERUN, Assignment, Round
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import PlatformResult
 
-__all__ = ["Baselines", "judge_harvest", "platform_gates", "stand_in"]
+__all__ = ["Baselines", "judge_harvest", "platform_gates", "reruns_needed", "stand_in"]
 
 Baselines = Mapping[str, Mapping[str, LoadedRecord]]
 """By workload, then by platform."""
@@ -37,6 +37,16 @@ def judge_harvest(this: Round, found: Harvest, baselines: Baselines) -> dict[str
     return {workload: _judge_workload(this, workload, found, baselines.get(workload, {})) for workload in this.specs}
 
 
+def reruns_needed(this: Round, judged: Mapping[str, Mapping[str, PlatformResult]]) -> tuple[Assignment, ...]:
+    """The trainings whose speed has to be measured once more before a drop is called drift."""
+    return tuple(
+        Assignment(platform, workload, RERUN)
+        for workload, results in judged.items()
+        for platform, result in results.items()
+        if needs_rerun(result)
+    )
+
+
 def _judge_workload(
     this: Round, workload: str, found: Harvest, baselines: Mapping[str, LoadedRecord]
 ) -> dict[str, PlatformResult]:
@@ -47,7 +57,7 @@ def _judge_workload(
         reference,
         baselines,
         this.suite.gates,
-        reruns=found.of(workload, "rerun"),
+        reruns=found.of(workload, RERUN),
         platform_gates=platform_gates(this),
     )
     missing = {one.platform: absent_result(why) for one, why in found.absent.items() if _is_main(one, workload)}
@@ -64,7 +74,7 @@ def _judge_workload(
 
 
 def _is_main(one: Assignment, workload: str) -> bool:
-    return (one.workload, one.what) == (workload, "main")
+    return (one.workload, one.what) == (workload, MAIN)
 
 
 def _with_notes(result: PlatformResult, notes: tuple[str, ...]) -> PlatformResult:

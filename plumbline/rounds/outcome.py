@@ -72,9 +72,7 @@ def headline(verdict: RoundVerdict) -> str:
 
 
 def _why(result: PlatformResult) -> str:
-    parts = []
-    for cause in result.causes[:1]:
-        parts.append(f"{cause.code} ({cause.sure}), {cause.why}")
+    parts = [f"{cause.code} ({cause.sure}), {cause.why}" for cause in result.causes[:1]]
     finding = next((one for one in result.findings if one.outcome == result.verdict), None)
     if finding is not None:
         numbers = f" {finding.observed} against a limit of {finding.limit}" if finding.limit is not None else ""

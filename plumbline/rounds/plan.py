@@ -1,4 +1,4 @@
-"""What a round dispatches: for every platform and workload one training, named so that a restarted controller finds it."""
+"""What a round dispatches: one training per platform and workload, named so that a restarted controller finds it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ from plumbline.rounds.order import TrainingOrder
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 
-__all__ = ["Assignment", "Round", "new_round_id"]
+__all__ = ["MAIN", "RERUN", "Assignment", "Round", "new_round_id", "night_of"]
 
 
+MAIN, RERUN = "main", "rerun"
 _DATE_DIGITS = 8
 
 
 def new_round_id(now: datetime, salt: str) -> str:
     """A round's name, which sorts by time; the salt keeps two rounds of one second apart."""
     return f"{now:%Y%m%d-%H%M%S}-{salt[:6]}"
+
+
+def night_of(round_id: str) -> str:
+    """The date in a round's name, as people read it; the name itself where it has none."""
+    date = round_id.split("-")[0]
+    return f"{date[:4]}-{date[4:6]}-{date[6:]}" if len(date) == _DATE_DIGITS and date.isdigit() else round_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,7 @@ class Assignment:
     platform: str
     workload: str
     what: str
-    """`main`, `rerun`, or an experiment's number: what tells it from the platform's other trainings."""
+    """`MAIN`, `RERUN` (its speed alone, once more), or an experiment's name."""
     experiment_id: str | None = None
 
 
@@ -43,20 +50,19 @@ class Round:
 
     @property
     def night(self) -> str:
-        """The date in the round's name, as people read it; the name itself where it has none."""
-        date = self.id.split("-")[0]
-        return f"{date[:4]}-{date[4:6]}-{date[6:]}" if len(date) == _DATE_DIGITS and date.isdigit() else self.id
+        """The date in the round's name, as people read it."""
+        return night_of(self.id)
 
     def assignments(self) -> tuple[Assignment, ...]:
         """Every platform trains every workload once."""
         return tuple(
-            Assignment(platform, workload, "main") for workload in self.specs for platform in self.suite.platforms
+            Assignment(platform, workload, MAIN) for workload in self.specs for platform in self.suite.platforms
         )
 
     def job(self, assignment: Assignment) -> Job:
         """The assignment as dispatch takes it, with its platform's deadlines."""
         platform = self.suite.platforms[assignment.platform]
-        what = assignment.workload if assignment.what == "main" else f"{assignment.workload}-{assignment.what}"
+        what = assignment.workload if assignment.what == MAIN else f"{assignment.workload}-{assignment.what}"
         return Job(
             key=job_key(self.id, assignment.platform, what),
             platform=assignment.platform,
@@ -67,14 +73,18 @@ class Round:
 
     def order(self, assignment: Assignment, attempt: int) -> TrainingOrder:
         """What the worker is told for this attempt."""
-        platform = self.suite.platforms[assignment.platform]
+        platform, spec = self.suite.platforms[assignment.platform], self.specs[assignment.workload]
         return TrainingOrder(
             platform=assignment.platform,
             data=platform.data,
             outbox=platform.outbox,
             record_id=record_id(self.job(assignment).key, attempt),
             round_id=self.id,
-            spec=self.specs[assignment.workload],
+            spec=_speed_only(spec) if assignment.what == RERUN else spec,
             experiment_id=assignment.experiment_id,
             run_seconds=platform.run_seconds,
         )
+
+
+def _speed_only(spec: RunSpec) -> RunSpec:
+    return spec.replace(probe=None, learn=None) if spec.speed is not None else spec

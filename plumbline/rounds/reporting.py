@@ -1,0 +1,79 @@
+"""The report of a round, and the nights before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from plumbline.central import CentralStore
+from plumbline.errors import InvalidInputError
+from plumbline.records import LoadedRecord
+from plumbline.report import History, points_of, render_report
+from plumbline.rounds.harvest import Harvest
+from plumbline.rounds.judging import Baselines
+from plumbline.rounds.plan import Round, night_of
+from plumbline.schema.verdict import RoundVerdict
+
+__all__ = ["keep_report", "report_address", "write_report"]
+
+_NIGHTS = 30
+
+
+def report_address(central: CentralStore, round_id: str) -> str:
+    """Where the report of a round lies: a path that opens in a browser, or the object's URL."""
+    key = f"rounds/{round_id}/report.html"
+    parts = urlsplit(central.store.url)
+    if parts.scheme == "file":
+        return str((Path(parts.netloc + parts.path) / key).resolve())
+    return f"{central.store.url}/{key}"
+
+
+def write_report(
+    this: Round, verdict: RoundVerdict, found: Harvest, baselines: Baselines, central: CentralStore
+) -> RoundVerdict:
+    """Write the page beside the round; the verdict, which now says where."""
+    verdict = verdict.replace(report=report_address(central, this.id))
+    records = {
+        name: [record for one, record in found.records.items() if one.platform == name and one.what == "main"]
+        for name in this.suite.platforms
+    }
+    before: dict[str, list[LoadedRecord]] = {}
+    for of_workload in baselines.values():
+        for name, record in of_workload.items():
+            before.setdefault(name, []).append(record)
+    page = render_report(
+        verdict,
+        {name: lot for name, lot in records.items() if lot},
+        _history(central, verdict),
+        reference=this.suite.reference,
+        baselines=before,
+    )
+    keep_report(central, this.id, page)
+    return verdict
+
+
+def keep_report(central: CentralStore, round_id: str, page: str) -> None:
+    """Put the page where `report_address` says."""
+    central.put_text(f"rounds/{round_id}/report.html", page)
+
+
+def _history(central: CentralStore, verdict: RoundVerdict) -> History:
+    names = [name for name in central.list_rounds() if name != verdict.round][-_NIGHTS:]
+    with ThreadPoolExecutor(8, thread_name_prefix="history") as pool:
+        rounds = [one for one in pool.map(lambda name: _read(central, name), names) if one is not None]
+    same = [one for one in rounds if one.suite == verdict.suite]
+    return History(points=points_of(_dated([*same, verdict])))
+
+
+def _read(central: CentralStore, name: str) -> RoundVerdict | None:
+    try:
+        return central.get_round(name)
+    except InvalidInputError:
+        # An old round that cannot be read any more must not cost tonight's report.
+        return None
+
+
+def _dated(rounds: Sequence[RoundVerdict]) -> list[tuple[str, RoundVerdict]]:
+    return [(night_of(one.round), one) for one in rounds]
