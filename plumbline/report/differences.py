@@ -1,0 +1,94 @@
+"""What differs between fingerprints: suspects, never verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from plumbline.report.words import NONE, clean
+from plumbline.schema.fingerprint import Fingerprint
+
+__all__ = ["Difference", "between", "described", "since_baseline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One key, and its value on each of the columns."""
+
+    group: str
+    key: str
+    values: tuple[str, ...]
+    differs: tuple[bool, ...]
+    """Whether each value is another than the first."""
+
+
+def described(fingerprint: Fingerprint) -> str:
+    """The machine in a few words."""
+    if fingerprint.gpus:
+        count = f"{len(fingerprint.gpus)} of " if len(fingerprint.gpus) > 1 else ""
+        device = f"{count}{fingerprint.gpus[0].name}"
+    else:
+        device = f"{fingerprint.cpu.model} ({fingerprint.cpu.isa}, {fingerprint.cpu.num_threads} threads)"
+    torch = fingerprint.packages.get("torch")
+    software = f"torch {torch}" if torch else f"Python {fingerprint.python}"
+    return clean(f"{device} · {software} · {fingerprint.hostname}", 160)
+
+
+def _flat(fingerprint: Fingerprint) -> dict[tuple[str, str], str]:
+    """Every key in its group, in the order in which it is shown."""
+    cpu = fingerprint.cpu
+    gpus = fingerprint.gpus
+    found: dict[tuple[str, str], object] = {
+        ("hardware", "gpu"): ", ".join(gpu.name for gpu in gpus) or "none",
+        ("hardware", "gpu uuid"): ", ".join(gpu.uuid for gpu in gpus) or "none",
+        ("hardware", "gpu multiprocessors"): ", ".join(str(gpu.num_sms) for gpu in gpus) or "none",
+        ("hardware", "cpu"): cpu.model,
+        ("hardware", "cpu instruction set"): cpu.isa,
+        ("hardware", "cpu cores"): cpu.num_cores,
+        ("hardware", "threads"): cpu.num_threads,
+        ("hardware", "processes"): fingerprint.num_processes,
+        ("software", "operating system"): fingerprint.os,
+        ("software", "python"): fingerprint.python,
+        ("software", "plumbline"): fingerprint.plumbline,
+        ("software", "driver"): fingerprint.driver or "none",
+        ("software", "cuda"): fingerprint.cuda or "none",
+        ("software", "cudnn"): fingerprint.cudnn or "none",
+        ("software", "nccl"): fingerprint.nccl or "none",
+        ("software", "container image"): fingerprint.container_image or "none",
+        ("software", "lock file"): fingerprint.lock_sha256[:12] or "none",
+    }
+    groups: dict[str, Mapping[str, object]] = {
+        "topology": fingerprint.topology,
+        "packages": fingerprint.packages,
+        "settings": fingerprint.numerics,
+        "bits of mantissa": fingerprint.mantissa_bits,
+        "environment": fingerprint.environment,
+    }
+    for group, content in groups.items():
+        found |= {(group, clean(key, 80)): value for key, value in content.items()}
+    return {key: clean(value, 120) for key, value in found.items()}
+
+
+_ORDER = ("settings", "bits of mantissa", "packages", "software", "hardware", "topology", "environment")
+
+
+def _rows(columns: Sequence[Fingerprint]) -> tuple[Difference, ...]:
+    flat = [_flat(fingerprint) for fingerprint in columns]
+    keys = list(dict.fromkeys(key for column in flat for key in column))
+    found = []
+    for group, key in sorted(keys, key=lambda entry: (_ORDER.index(entry[0]), keys.index(entry))):
+        values = tuple(column.get((group, key), NONE) for column in flat)
+        if len(set(values)) > 1:
+            found.append(Difference(group, key, values, tuple(value != values[0] for value in values)))
+    return tuple(found)
+
+
+def between(fingerprints: Mapping[str, Fingerprint], reference: str) -> tuple[tuple[str, ...], tuple[Difference, ...]]:
+    """The platforms, the reference first, and what differs between them."""
+    names = sorted(fingerprints, key=lambda name: (name != reference, name))
+    return tuple(names), _rows([fingerprints[name] for name in names])
+
+
+def since_baseline(baseline: Fingerprint, now: Fingerprint) -> tuple[Difference, ...]:
+    """What changed on one platform since its baseline."""
+    return _rows([baseline, now])

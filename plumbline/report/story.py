@@ -1,0 +1,212 @@
+"""What happened, told in the order of the questions: what, where, why, how sure, how much, since when, what now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plumbline.report.words import CAUSES, MENDS, clean, listed, number, place, top_cause
+from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
+
+__all__ = ["Case", "Headline", "Measured", "case_of", "headline"]
+
+SURE = {
+    "confirmed": "confirmed: an experiment put the suspect back, and the difference went away",
+    "likely": "likely: the evidence points here, and no experiment has confirmed it",
+    "unattributed": "unattributed: no known cause fits the evidence",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The verdict, in one line and a half."""
+
+    verdict: Outcome
+    sentence: str
+    support: str
+    suite: str
+    round: str
+    night: str
+    flow_run: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One finding, as it is shown."""
+
+    check: str
+    outcome: Outcome
+    metric: str
+    observed: str
+    limit: str
+    against: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherCause:
+    """A further cause of the same platform."""
+
+    code: str
+    sure: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One platform that did not pass."""
+
+    name: str
+    verdict: Outcome
+    title: str
+    code: str
+    why: str
+    sure: str
+    sure_words: str
+    where: str
+    since: str
+    mend: str
+    numbers: tuple[Measured, ...]
+    more_numbers: int
+    evidence: tuple[str, ...]
+    suspects: tuple[str, ...]
+    tried: tuple[str, ...]
+    others: tuple[OtherCause, ...]
+
+
+_MAX_NUMBERS = 12
+_MAX_LINES = 12
+
+
+def headline(verdict: RoundVerdict, order: Sequence[str], night: str, *, exact: bool) -> Headline:
+    """The verdict's sentence: what a person needs who reads no further."""
+    by_outcome = {
+        outcome: [name for name in order if verdict.platforms[name].verdict == outcome]
+        for outcome in ("invalid", "drift", "inconclusive", "pass")
+    }
+    return Headline(
+        verdict=verdict.verdict,
+        sentence=_sentence(verdict, {outcome: names for outcome, names in by_outcome.items() if names}),
+        support=_support(verdict, by_outcome, exact=exact),
+        suite=clean(verdict.suite, 63),
+        round=clean(verdict.round, 80),
+        night=night,
+        flow_run=clean(verdict.flow_run, 200),
+        seconds=verdict.timings.get("total"),
+    )
+
+
+def _sentence(verdict: RoundVerdict, by_outcome: dict[str, list[str]]) -> str:
+    chosen = by_outcome.get(verdict.verdict, [])
+    names = [clean(name, 63) for name in chosen]
+    if not names:
+        return f"The round is {verdict.verdict}: too few platforms left a record to be judged."
+    if verdict.verdict == "pass":
+        where = {1: f"on {names[0]} is what it was", 2: "is the same on both platforms"}
+        return f"Training {where.get(len(names), f'is the same on all {len(names)} platforms')}."
+    if len(names) > 1:
+        words = {"drift": "have drifted", "invalid": "cannot be judged", "inconclusive": "have too little evidence"}
+        return f"{listed(names)} {words[verdict.verdict]}."
+    result = verdict.platforms[chosen[0]]
+    cause = top_cause(result)
+    words = {
+        "drift": f"{names[0]} has drifted: {CAUSES[cause.code] if cause else 'the numbers differ'}.",
+        "invalid": f"{names[0]} cannot be judged: {_reason(result)}.",
+        "inconclusive": f"Nothing is known of {names[0]}: {_reason(result)}.",
+    }
+    return words[verdict.verdict]
+
+
+def _reason(result: PlatformResult) -> str:
+    if result.unavailable:
+        return clean(result.unavailable, 160).rstrip(".")
+    finding = next((one for one in result.findings if one.outcome == result.verdict), None)
+    return (
+        clean(finding.detail or finding.metric or finding.check, 160).rstrip(".") if finding else "no finding says why"
+    )
+
+
+def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: bool) -> str:
+    """The second line: how the others did."""
+    words = {"pass": "passed", "drift": "drifted", "inconclusive": "without enough evidence", "invalid": "not judged"}
+    parts = [
+        f"{len(names)} {words[outcome]} ({listed([clean(name, 63) for name in names])})"
+        for outcome, names in by_outcome.items()
+        if names
+    ]
+    rounding = [name for name, result in verdict.platforms.items() if "kernel" in result.notes]
+    if verdict.verdict == "pass" and rounding:
+        parts.append(
+            f"{listed(sorted(clean(name, 63) for name in rounding))} by rounding alone apart from the reference"
+        )
+    if verdict.verdict == "pass" and exact:
+        parts.append("losses and weights are equal to the last bit at every step of the probe")
+    return "; ".join(parts)
+
+
+def case_of(name: str, result: PlatformResult, since_when: str) -> Case:
+    """Everything about one platform that did not pass."""
+    cause = top_cause(result)
+    bad = [finding for finding in result.findings if finding.outcome != "pass"]
+    return Case(
+        name=clean(name, 63),
+        verdict=result.verdict,
+        title=_title(result),
+        code=cause.code if cause else "",
+        why=clean(cause.why) if cause else _reason(result),
+        sure=cause.sure if cause else "",
+        sure_words=SURE[cause.sure] if cause else "",
+        where=place(result.first_divergence),
+        since=since_when,
+        mend=_mend(result),
+        numbers=tuple(_measured(finding) for finding in bad[:_MAX_NUMBERS]),
+        more_numbers=max(0, len(bad) - _MAX_NUMBERS),
+        evidence=_lines(cause.evidence if cause else ()),
+        suspects=_lines((*(cause.suspects if cause else ()), *(() if cause and cause.suspects else result.suspects))),
+        tried=_lines(cause.tried if cause else ()),
+        others=tuple(
+            OtherCause(one.code, one.sure, clean(one.why))
+            for one in result.causes
+            if cause is not None and one is not cause
+        ),
+    )
+
+
+def _title(result: PlatformResult) -> str:
+    cause = top_cause(result)
+    if result.verdict == "drift":
+        words = CAUSES[cause.code] if cause else "the numbers differ"
+    elif result.verdict == "invalid":
+        words = "its evidence cannot be judged"
+    else:
+        words = "there is too little evidence"
+    return words[0].upper() + words[1:]
+
+
+def _mend(result: PlatformResult) -> str:
+    cause = top_cause(result)
+    if cause is not None:
+        return MENDS[cause.code]
+    if result.verdict == "inconclusive":
+        return "Ask `plumbline doctor SUITE` what keeps the platform away, then run the round again."
+    return "Look at the finding below and at the platform's log, then run the round again."
+
+
+def _measured(finding: Finding) -> Measured:
+    unit = f" {clean(finding.unit, 20)}" if finding.unit else ""
+    observed = number(finding.observed) + (unit if finding.observed is not None else "")
+    return Measured(
+        check=clean(finding.check, 60),
+        outcome=finding.outcome,
+        metric=clean(finding.metric, 200),
+        observed=observed if finding.metric or finding.observed is not None else "",
+        limit=number(finding.limit) + unit if finding.limit is not None else "",
+        against=clean(finding.against, 100),
+        detail=clean(finding.detail, 300),
+    )
+
+
+def _lines(lines: Sequence[str]) -> tuple[str, ...]:
+    kept = tuple(clean(line, 300) for line in lines[:_MAX_LINES])
+    return (*kept, f"and {len(lines) - _MAX_LINES} more") if len(lines) > _MAX_LINES else kept

@@ -1,0 +1,139 @@
+"""The verdict as a table for a tired person: a hundred columns, plain text where nobody looks at a terminal."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from plumbline.report.words import (
+    NONE,
+    SYMBOLS,
+    cause_line,
+    clean,
+    listed,
+    number,
+    percent,
+    place,
+    seconds,
+    top_cause,
+)
+from plumbline.schema.verdict import Outcome, PlatformResult, RoundVerdict
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["next_step", "verdict_table"]
+
+_WIDTH = 100
+_COLOURS: dict[Outcome, str] = {"pass": "green", "drift": "red", "inconclusive": "yellow", "invalid": "magenta"}
+_TOP_PHASES = 7
+
+
+def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: str = "", width: int = _WIDTH) -> str:
+    """The round in words and one table; with `colour`, for a terminal that shows it."""
+    from rich.console import Console
+    from rich.text import Text
+
+    page = io.StringIO()
+    console = Console(
+        file=page, width=width, force_terminal=colour, color_system="standard" if colour else None,
+        highlight=False, markup=False, emoji=False, legacy_windows=False,
+    )  # fmt: skip
+    style = f"bold {_COLOURS[verdict.verdict]}"
+    console.print(Text(f"{SYMBOLS[verdict.verdict]} {verdict.verdict.upper()}", style=style), end=" ")
+    console.print(Text(f"{clean(verdict.suite, 63)}, round {clean(verdict.round, 80)}"))
+    console.print()
+    console.print(_table(verdict))
+    for name, result in verdict.platforms.items():
+        _explain(console, name, result)
+    for note in verdict.notes:
+        console.print(Text(f"note: {clean(note)}"))
+    _time(console, verdict.timings)
+    for word, value in (
+        ("report", verdict.report),
+        ("run", verdict.flow_run),
+        ("next", next_step(verdict, suite_file)),
+    ):
+        if value:
+            console.print(Text(f"{word:7}{clean(value, 300)}"), soft_wrap=word != "next")
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+
+
+def _table(verdict: RoundVerdict) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("platform", overflow="fold", max_width=22)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("accuracy", justify="right", no_wrap=True)
+    table.add_column("samples/s", justify="right", no_wrap=True)
+    table.add_column("first divergence", overflow="fold", ratio=3, min_width=18)
+    table.add_column("cause", overflow="fold", ratio=2, min_width=14)
+    for name, result in verdict.platforms.items():
+        symbol = Text(f"{SYMBOLS[result.verdict]} {result.verdict}", style=f"bold {_COLOURS[result.verdict]}")
+        accuracy = NONE if result.accuracy is None else percent(result.accuracy, 2)
+        rate = NONE if result.samples_per_second is None else number(result.samples_per_second)
+        cause = NONE if result.unavailable and not result.causes else cause_line(result)
+        table.add_row(
+            Text(clean(name, 63)), symbol, Text(accuracy), Text(rate), Text(place(result.first_divergence)), Text(cause)
+        )
+    return table
+
+
+def _explain(console: Console, name: str, result: PlatformResult) -> None:
+    """Why, in two lines at most, for what did not pass."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    if result.verdict == "pass":
+        return
+    cause = top_cause(result)
+    finding = next((one for one in result.findings if one.outcome == result.verdict), None)
+    lines = [f"{clean(name, 63)}: {clean(cause.why if cause else result.unavailable or _words(result), 240)}"]
+    if finding is not None and finding.observed is not None:
+        limit = f", limit {number(finding.limit)}" if finding.limit is not None else ""
+        unit = f" {clean(finding.unit, 20)}" if finding.unit else ""
+        against = f", against {clean(finding.against, 60)}" if finding.against else ""
+        measured = clean(finding.metric or finding.check, 160)
+        lines.append(f"{clean(finding.check, 60)}: {measured}: {number(finding.observed)}{unit}{limit}{against}")
+    wrapped = [piece for line in lines for piece in textwrap.wrap(line, console.width, subsequent_indent="  ")]
+    console.print(Padding(Text("\n".join(wrapped)), (1, 0, 0, 0)))
+
+
+def _words(result: PlatformResult) -> str:
+    finding = next((one for one in result.findings if one.outcome == result.verdict), None)
+    return finding.detail or finding.metric or finding.check if finding else "no finding says why"
+
+
+def _time(console: Console, timings: Mapping[str, float]) -> None:
+    from rich.text import Text
+
+    phases = sorted(((name, value) for name, value in timings.items() if name != "total"), key=lambda entry: -entry[1])
+    words = ", ".join(f"{clean(name, 30)} {seconds(value)}" for name, value in phases[:_TOP_PHASES])
+    total = f"{seconds(timings['total'])}: " if "total" in timings else ""
+    console.print()
+    if words or total:
+        wrapped = textwrap.wrap(f"time   {total}{words}", console.width, subsequent_indent=" " * 7)
+        console.print(Text("\n".join(wrapped)))
+
+
+def next_step(verdict: RoundVerdict, suite_file: str = "") -> str:
+    """The one command, or the one look, that comes next."""
+    suite = suite_file or "SUITE"
+    without = _without_baseline(verdict)
+    if verdict.verdict == "pass":
+        return f"plumbline baseline accept {suite} (no baseline yet: {listed(without)})" if without else ""
+    if verdict.verdict == "inconclusive":
+        return f"plumbline doctor {suite}"
+    if verdict.verdict == "invalid":
+        return "open the report: it says which record cannot be judged, and why"
+    return f"open the report; if the change is meant: plumbline baseline accept {suite}"
+
+
+def _without_baseline(verdict: RoundVerdict) -> Sequence[str]:
+    return [clean(name, 63) for name, result in verdict.platforms.items() if "no baseline" in result.notes]

@@ -1,0 +1,115 @@
+"""Where the time went: of the round, of each platform, and of one training step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from plumbline.records import LoadedRecord
+from plumbline.report.words import clean, number, percent, seconds
+from plumbline.schema.verdict import RoundVerdict
+
+__all__ = ["Bar", "Bars", "Piece", "round_bars", "step_bars"]
+
+STEP_PARTS = ("data_wait", "host_to_device", "forward", "backward", "optimizer", "communication")
+_LEAST_LABEL = 9.0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One part of a bar; `share` in percent of the whole width."""
+
+    name: str
+    words: str
+    share: float
+    kind: int
+    labelled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One line of a bar chart."""
+
+    name: str
+    words: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A bar chart, all lines on one scale; `kinds` is its legend where pieces have meanings."""
+
+    title: str
+    note: str
+    bars: tuple[Bar, ...]
+    kinds: tuple[str, ...] = ()
+
+
+def _plain(name: str) -> str:
+    return clean(name, 60).replace("_", " ")
+
+
+def step_bars(records: Mapping[str, LoadedRecord], order: Sequence[str]) -> Bars | None:
+    """Throughput, platform by platform, with what a step's time is made of."""
+    speeds = {name: one.record.evidence.speed for name, one in records.items()}
+    known = {name: speed for name, speed in speeds.items() if speed and speed.step_seconds}
+    if not known:
+        return None
+    longest = max(speed.step_seconds or 0.0 for speed in known.values())
+    kinds = tuple(part for part in STEP_PARTS if any(speed.breakdown.get(part) for speed in known.values()))
+    bars = []
+    for name in order:
+        speed = known.get(name)
+        if speed is None:
+            continue
+        whole = speed.step_seconds or 0.0
+        parts = {part: max(0.0, speed.breakdown.get(part, 0.0)) for part in kinds}
+        # Medians of parts need not add up to the median of the whole.
+        scale = min(1.0, whole / sum(parts.values())) if sum(parts.values()) > 0 else 1.0
+        pieces = [
+            _piece(part, value, 100 * value * scale / longest, index)
+            for index, (part, value) in enumerate(parts.items())
+            if value > 0
+        ]
+        rest = whole - scale * sum(parts.values())
+        if rest > 0.005 * whole:
+            pieces.append(_piece("other", rest, 100 * rest / longest, len(STEP_PARTS)))
+        mfu = f", MFU {percent(speed.mfu, 0)}" if speed.mfu else ""
+        words = f"{number(speed.samples_per_second)} samples/s, {seconds(whole)} a step{mfu}"
+        bars.append(Bar(name, words, tuple(pieces)))
+    legend = tuple(_plain(part) for part in kinds)
+    return Bars("Throughput, and what a step is made of", "Medians over the steady steps.", tuple(bars), legend)
+
+
+def _piece(name: str, value: float, share: float, kind: int) -> Piece:
+    return Piece(_plain(name), seconds(value), round(share, 2), kind, labelled=share >= _LEAST_LABEL)
+
+
+def round_bars(verdict: RoundVerdict, order: Sequence[str]) -> tuple[Bars, ...]:
+    """The round's own phases, then each platform's."""
+    found = []
+    own = _simple("The round", verdict.timings)
+    if own:
+        found.append(own)
+    for name in order:
+        bars = _simple(clean(name, 63), verdict.platforms[name].timings)
+        if bars:
+            found.append(bars)
+    return tuple(found)
+
+
+def _simple(title: str, timings: Mapping[str, float]) -> Bars | None:
+    phases = {name: value for name, value in timings.items() if name != "total" and value >= 0}
+    if not phases:
+        return None
+    longest = max(phases.values()) or 1.0
+    total = timings.get("total")
+    bars = tuple(
+        Bar(
+            _plain(name),
+            seconds(value),
+            (Piece(_plain(name), seconds(value), round(100 * value / longest, 2), 0, labelled=False),),
+        )
+        for name, value in phases.items()
+    )
+    return Bars(title, f"{seconds(total)} altogether" if total is not None else "", bars)

@@ -1,0 +1,267 @@
+"""The report's view model: everything that it says, decided here; the template only lays it out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from plumbline.judge.pair import Pair
+from plumbline.records import LoadedRecord
+from plumbline.report.charts import Chart
+from plumbline.report.differences import Difference, between, described, since_baseline
+from plumbline.report.evidence_charts import history_chart, loss_charts, taps_chart
+from plumbline.report.history import History, since
+from plumbline.report.story import Case, Headline, case_of, headline
+from plumbline.report.timing import Bars, round_bars, step_bars
+from plumbline.report.words import NONE, clean, number, percent, place, seconds, top_cause
+from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
+
+__all__ = ["Changes", "PlatformRow", "Records", "ReportView", "WorkloadView", "build_view"]
+
+Records = Mapping[str, LoadedRecord | Sequence[LoadedRecord]]
+"""Platform by platform: one record, or one for each workload."""
+
+_MAX_ROWS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformRow:
+    """A platform's line in the table."""
+
+    name: str
+    index: int
+    verdict: Outcome
+    accuracy: str
+    throughput: str
+    throughput_note: str
+    first_divergence: str
+    cause: str
+    sure: str
+    machine: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """A table of differences, cut where it gets too long."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Difference, ...]
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLink:
+    """One record: its identity and where its raw parts lie."""
+
+    platform: str
+    record_id: str
+    href: str
+    spec: str
+    started: str
+    seconds: str
+    exit: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadView:
+    """The evidence of one workload."""
+
+    name: str
+    recipe: str
+    charts: tuple[Chart, ...]
+    step_bars: Bars | None
+    words: tuple[str, ...]
+    exact: bool
+    """Every platform's losses and weights are equal to the last bit, at every step of the probe."""
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """A whole report."""
+
+    headline: Headline
+    rows: tuple[PlatformRow, ...]
+    cases: tuple[Case, ...]
+    workloads: tuple[WorkloadView, ...]
+    history: Chart | None
+    changes: tuple[Changes, ...]
+    timings: tuple[Bars, ...]
+    records: tuple[RecordLink, ...]
+    findings: tuple[tuple[str, Finding], ...] = ()
+    notes: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    reference: str = ""
+
+
+def build_view(
+    verdict: RoundVerdict,
+    records: Records,
+    *,
+    reference: str = "",
+    baselines: Records | None = None,
+    history: History | None = None,
+    records_base: str = "../../records",
+) -> ReportView:
+    """Everything that the report says about a round."""
+    lists = {name: _tuple(found) for name, found in records.items() if name in verdict.platforms}
+    before = {name: _tuple(found) for name, found in (baselines or {}).items()}
+    history = history or History()
+    order = tuple(sorted(verdict.platforms, key=lambda name: (name != reference, name)))
+    since_when = {
+        name: since(history.points[name], verdict.platforms[name].verdict) if history.points.get(name) else ""
+        for name in order
+    }
+    workloads = _workloads(lists, reference, order)
+    exact = bool(workloads) and all(workload.exact for workload in workloads)
+    return ReportView(
+        headline=headline(verdict, order, _night(lists), exact=exact),
+        rows=tuple(
+            _row(name, i, verdict.platforms[name], lists.get(name, ()), before.get(name, ()))
+            for i, name in enumerate(order)
+        ),
+        cases=tuple(
+            case_of(name, verdict.platforms[name], since_when[name])
+            for name in order
+            if verdict.platforms[name].verdict != "pass"
+        ),
+        workloads=workloads,
+        history=history_chart(history.points, history.changes, order) if history.points else None,
+        changes=_changes(lists, before, reference, order),
+        timings=round_bars(verdict, order),
+        records=tuple(_link(name, record, records_base) for name in order for record in lists.get(name, ())),
+        findings=tuple((name, finding) for name in order for finding in verdict.platforms[name].findings),
+        notes=tuple(clean(note) for note in verdict.notes),
+        order=order,
+        reference=reference,
+    )
+
+
+def _tuple(found: LoadedRecord | Sequence[LoadedRecord]) -> tuple[LoadedRecord, ...]:
+    return (found,) if isinstance(found, LoadedRecord) else tuple(found)
+
+
+def _night(lists: Mapping[str, Sequence[LoadedRecord]]) -> str:
+    begun = [one.record.started_at for found in lists.values() for one in found]
+    return min(begun).strftime("%Y-%m-%d %H:%M %Z") if begun else ""
+
+
+def _row(
+    name: str, index: int, result: PlatformResult, records: Sequence[LoadedRecord], before: Sequence[LoadedRecord]
+) -> PlatformRow:  # fmt: skip
+    cause = top_cause(result)
+    notes = ("differs by rounding alone (kernel)" if note == "kernel" else note for note in result.notes)
+    note = result.unavailable or "; ".join(notes)
+    return PlatformRow(
+        name=clean(name, 63),
+        index=index,
+        verdict=result.verdict,
+        accuracy=NONE if result.accuracy is None else percent(result.accuracy, 2),
+        throughput=NONE if result.samples_per_second is None else f"{number(result.samples_per_second)} /s",
+        throughput_note=_against(result.samples_per_second, before),
+        first_divergence=place(result.first_divergence),
+        cause=cause.code if cause else NONE,
+        sure=cause.sure if cause else "",
+        machine=described(records[0].record.fingerprint) if records else "no record",
+        note=clean(note, 200),
+    )
+
+
+def _against(rate: float | None, before: Sequence[LoadedRecord]) -> str:
+    known = [one.record.evidence.speed.samples_per_second for one in before if one.record.evidence.speed]
+    if rate is None or len(known) != 1 or not known[0]:
+        return ""
+    return f"{100 * (rate / known[0] - 1):+.1f} % against its baseline"
+
+
+def _workloads(
+    lists: Mapping[str, Sequence[LoadedRecord]], reference: str, order: Sequence[str]
+) -> tuple[WorkloadView, ...]:
+    names = list(dict.fromkeys(one.record.spec.workload for found in lists.values() for one in found))
+    views = []
+    for workload in names:
+        chosen = {
+            platform: next(one for one in found if one.record.spec.workload == workload)
+            for platform, found in lists.items()
+            if any(one.record.spec.workload == workload for one in found)
+        }
+        ordered = {name: chosen[name] for name in order if name in chosen}
+        base = ordered.get(reference)
+        pairs = {name: Pair(base, one) for name, one in ordered.items() if base is not None and name != reference}
+        taps = taps_chart(pairs, order)
+        charts = ((taps,) if taps else ()) + loss_charts(ordered, order)
+        equal = {name: _equal(pair) for name, pair in pairs.items()}
+        views.append(
+            WorkloadView(
+                name=clean(workload, 63),
+                recipe=_recipe(next(iter(ordered.values()))),
+                charts=charts,
+                step_bars=step_bars(ordered, order),
+                words=tuple(_equal_words(clean(name, 63), found) for name, found in equal.items()),
+                exact=bool(equal) and all(found and all(found.values()) for found in equal.values()),
+            )
+        )
+    return tuple(views)
+
+
+def _recipe(record: LoadedRecord) -> str:
+    spec = record.record.spec
+    model = spec.model
+    return (
+        f"BERT of {model.num_hidden_layers} layers, width {model.hidden_size}; {spec.task}; batch {spec.batch_size}; "
+        f"parts {', '.join(spec.parts)}; spec {record.record.spec_sha256[:12]}"
+    )
+
+
+def _equal(pair: Pair) -> dict[str, bool]:
+    """What is equal to the last bit: the strongest thing that can be said of a pair. Empty without a probe."""
+    if not pair.common:
+        return {}
+    return {
+        "batches": all(one.batch == other.batch for one, other in pair.common),
+        "losses": all(one.loss is not None and one.loss == other.loss for one, other in pair.common),
+        "weights after every step": all(one.weights_sha256 == other.weights_sha256 for one, other in pair.common),
+    }
+
+
+def _equal_words(name: str, found: Mapping[str, bool]) -> str:
+    if not found:
+        return f"{name}: no probe on both sides, so nothing is said of the numbers"
+    same, other = ([what for what, right in found.items() if right is side] for side in (True, False))
+    words = f"{name}: equal to the last bit at every step of the probe: {', '.join(same) or 'nothing'}"
+    return words + (f"; not equal: {', '.join(other)}" if other else "")
+
+
+def _changes(
+    lists: Mapping[str, Sequence[LoadedRecord]], before: Mapping[str, Sequence[LoadedRecord]], reference: str,
+    order: Sequence[str],
+) -> tuple[Changes, ...]:  # fmt: skip
+    now = {name: found[0].record.fingerprint for name, found in lists.items() if found}
+    tables = []
+    if len(now) > 1:
+        columns, rows = between(now, reference)
+        tables.append(_cut("Between the platforms", columns, rows))
+    for name in order:
+        if name in now and before.get(name):
+            rows = since_baseline(before[name][0].record.fingerprint, now[name])
+            tables.append(_cut(f"{clean(name, 63)} since its baseline", ("baseline", "now"), rows))
+    return tuple(tables)
+
+
+def _cut(title: str, columns: tuple[str, ...], rows: tuple[Difference, ...]) -> Changes:
+    return Changes(title, columns, rows[:_MAX_ROWS], max(0, len(rows) - _MAX_ROWS))
+
+
+def _link(platform: str, one: LoadedRecord, base: str) -> RecordLink:
+    record = one.record
+    ended = record.exit.status if record.exit.status == "completed" else f"failed: {clean(record.exit.message, 120)}"
+    return RecordLink(
+        platform=clean(platform, 63),
+        record_id=record.record_id,
+        href=f"{base}/{record.record_id}/record.json",
+        spec=record.spec_sha256[:12],
+        started=record.started_at.strftime("%Y-%m-%d %H:%M:%S %Z"),
+        seconds=seconds(record.seconds),
+        exit=ended,
+    )
