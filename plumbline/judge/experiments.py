@@ -11,7 +11,7 @@ from plumbline.schema.evidence import ProbeEvidence, Tap
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.experiment import Rung as ReplayRung
 
-__all__ = ["PutBack", "Source", "put_backs", "same_kind"]
+__all__ = ["CAPTURED", "PutBack", "Source", "forward_of", "put_backs"]
 
 Method = Literal["replay", "exact", "observed"]
 
@@ -122,7 +122,7 @@ def _rng(one: Break, _suspicion: Suspicion, reference: LoadedRecord, steps: int)
     return (PutBack(f"the reference's generators at step {at}", steps, replays=(replay,), sources=(source,)),)
 
 
-def same_kind(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> tuple[str, ...]:
+def _same_kind(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> tuple[str, ...]:
     """The modules of these classes that were tapped at `step`."""
     return tuple(tap.name for tap in taps if tap.step == step and tap.stage == "forward" and tap.kind in kinds)
 
@@ -140,7 +140,7 @@ def _forward(one: Break, _suspicion: Suspicion, reference: LoadedRecord, steps: 
 def forward_of(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> PutBack:
     """Impose the outputs of all modules of `kinds` at `step`, and the gradients that went back through them."""
     first = min((tap.step for tap in taps), default=0)
-    names = same_kind(taps, step, kinds) or same_kind(taps, first, kinds)
+    names = _same_kind(taps, step, kinds) or _same_kind(taps, first, kinds)
     captures = (Capture(rung="forward", names=names, step=step), Capture(rung="gradient", names=(), step=step))
     rungs: tuple[ReplayRung, ...] = ("forward", "gradient")
     return PutBack(

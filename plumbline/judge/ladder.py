@@ -19,7 +19,7 @@ from plumbline.judge.rungs.model import architecture, weights
 from plumbline.judge.rungs.optimizer import schedule, settings, update
 from plumbline.judge.rungs.rng import rng
 
-__all__ = ["RUNGS", "Ladder", "walk"]
+__all__ = ["RUNGS", "Ladder", "position", "walk"]
 
 RUNGS = (
     "data", "batch", "architecture", "weights", "rng", "forward", "loss", "gradient", "clipped", "schedule",
@@ -44,23 +44,23 @@ def walk(pair: Pair) -> Ladder:
     """Compare two probes rung by rung; `pair.put_back` names the rungs that an experiment imposed."""
     rounding = other_kernels(pair)
     first_bit = origin(pair)
-    found = sorted(_independent(pair), key=_position)
+    found = sorted(_independent(pair), key=position)
     dependent = next(_dependent(pair), None)
     if first_bit is not None and _is_root(pair, first_bit, dependent, rounding=bool(rounding)):
         dependent = first_bit
-    if dependent is not None and not any(_position(one) <= _position(dependent) for one in found):
-        found = sorted([*found, dependent], key=_position)
+    if dependent is not None and not any(position(one) <= position(dependent) for one in found):
+        found = sorted([*found, dependent], key=position)
     return Ladder(tuple(_distinct(found)), rounding, equal=first_bit is None and not found)
 
 
 def _is_root(pair: Pair, first_bit: Break, dependent: Break | None, *, rounding: bool) -> bool:
     """Whether the first differing bit is the cause's own place: it is no benign rounding."""
     if not rounding:
-        return dependent is None or _position(first_bit) < _position(dependent)
+        return dependent is None or position(first_bit) < position(dependent)
     if dependent is None or first_bit.at.step is None:
         return False
     unmeasured = first_bit.at.step not in pair.tap_steps
-    return unmeasured and _position(first_bit) < _position(dependent)
+    return unmeasured and position(first_bit) < position(dependent)
 
 
 def _independent(pair: Pair) -> Iterator[Break]:
@@ -109,7 +109,8 @@ def _dependent(pair: Pair) -> Iterator[Break]:
             yield numbers
 
 
-def _position(one: Break) -> tuple[float, int]:
+def position(one: Break) -> tuple[float, int]:
+    """Where a break stands in the order of consequence: its step, then its rung."""
     if one.rung in ("architecture", "weights"):
         return (0, RUNGS.index(one.rung))
     if one.rung == "data":

@@ -1,0 +1,282 @@
+"""Confirmation by experiment: a pure state machine that asks for reruns and learns from what they give.
+
+First an unchanged rerun: does the candidate agree with itself? Then, suspicion by suspicion, the probe's first steps
+with only the suspect put back. The evidence snaps back: confirmed. It does not: the next suspicion; after the last
+one the cause is `unattributed`, with all that was tried. Whoever holds a Confirmation runs its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.comparison import cause_of
+from plumbline.judge.experiments import CAPTURED, PutBack, Source, forward_of, put_backs
+from plumbline.judge.ladder import position, walk
+from plumbline.judge.pair import Pair
+from plumbline.judge.snapback import Outcome, agree_exactly, disagreement, snapped_back
+from plumbline.judge.suspects import differences
+from plumbline.records import LoadedRecord
+from plumbline.schema.experiment import Experiment, Replay
+from plumbline.schema.verdict import Cause, Judgement
+
+__all__ = ["Confirmation", "Request"]
+
+_MOST_KINDS = 3
+_AFTER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One experiment to be run, on whose platform, and the parts of records that its bundle needs."""
+
+    runs_on: Literal["reference", "candidate"]
+    experiment: Experiment
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A suspect that stays put back while later ones are tested; its captures lie in this record."""
+
+    way: PutBack
+    captured: str
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """Where the testing of one drift stands. Every step gives a new one."""
+
+    reference: LoadedRecord
+    candidate: LoadedRecord
+    base: Judgement
+    budget: int
+    agenda: tuple[Break, ...] = ()
+    suspicions: tuple[Suspicion, ...] = ()
+    """Of the first break of the agenda, those not refuted yet."""
+    ways: tuple[PutBack, ...] = ()
+    """To put the first suspicion's suspect back, those not tried yet."""
+    rerun: LoadedRecord | None = None
+    captured: str = ""
+    exact: LoadedRecord | None = None
+    kept: tuple[_Kept, ...] = ()
+    tried: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    spent: int = 0
+
+    @classmethod
+    def begin(cls, reference: LoadedRecord, candidate: LoadedRecord, judgement: Judgement, budget: int) -> Confirmation:
+        """Set out to confirm a judgement's causes with at most `budget` reruns."""
+        start = cls(reference, candidate, judgement, budget)
+        if judgement.verdict != "drift" or budget < 1:
+            return start
+        breaks = walk(Pair(reference, candidate)).breaks
+        return replace(start, agenda=breaks)
+
+    def next(self) -> Request | None:
+        """The experiment to run now; `None` once all is said, or the budget is spent."""
+        if not self.agenda or self.spent >= self.budget:
+            return None
+        if self.rerun is None:
+            return self._request("candidate", "nothing: does it agree with itself?", self._self_steps())
+        if not self.ways:
+            return None
+        way = self.ways[0]
+        if way.method == "exact":
+            side: Literal["reference", "candidate"] = "candidate" if self.exact else "reference"
+            return self._request(side, way.words, way.steps, precision="fp64")
+        if way.captures and not self.captured:
+            return self._request("reference", f"capture of {way.words}", way.steps, captures=way.captures)
+        kept = (*self.kept, _Kept(way, self.captured))
+        steps = way.steps
+        return self._request(
+            "candidate",
+            " and ".join(each.way.words for each in kept),
+            steps,
+            replays=tuple(found for each in kept for found in _replays(each, steps)),
+            sources=tuple({found.key: found for each in kept for found in _sources(each)}.values()),
+        )
+
+    def absorb(self, request: Request, record: LoadedRecord | None) -> Confirmation:
+        """Learn from an experiment's record; `None` if it could not be run."""
+        spent = replace(self, spent=self.spent + 1)
+        if record is None or record.record.exit.status != "completed":
+            why = record.record.exit.message if record is not None else "no record came back"
+            return spent._failed(request, why)
+        if self.rerun is None:
+            return spent._reran(record)
+        way = self.ways[0]
+        if request.runs_on == "reference":
+            return (
+                replace(spent, exact=record)
+                if way.method == "exact"
+                else replace(spent, captured=record.record.record_id)
+            )
+        if way.method == "exact" and self.exact is not None:
+            before, after = Pair(self.reference, self.candidate), Pair(self.exact, record)
+            return spent._learn(agree_exactly(self.agenda[0], before, after))
+        known = frozenset(code for other in self.agenda[1:] for code in (other.suspicions[0].code,))
+        ways = (*(each.way for each in self.kept), way)
+        one = self.agenda[0]
+        return spent._learn(snapped_back(self.reference, self.rerun, record, one=one, ways=ways, known=known))
+
+    @property
+    def judgement(self) -> Judgement:
+        """The judgement with its causes as sure as the experiments so far make them."""
+        open_causes = tuple(self._open())
+        if not self.causes and not open_causes:
+            return self.base
+        spoken = {cause.code for cause in (*self.causes, *open_causes)}
+        others = tuple(cause for cause in self.base.causes if cause.code not in spoken and cause.code in _SPEED)
+        return self.base.replace(causes=[one.model_dump() for one in (*self.causes, *open_causes, *others)])
+
+    def _open(self) -> Iterator[Cause]:
+        """The causes not tested to the end, as likely as before."""
+        suspects = self.base.suspects
+        for place, one in enumerate(self.agenda):
+            first = self.suspicions[0] if place == 0 and self.suspicions else one.suspicions[0]
+            cause = cause_of(one, suspects, first)
+            yield cause.replace(tried=self.tried) if place == 0 and self.tried else cause
+
+    def _self_steps(self) -> int:
+        total = len(self.reference.record.evidence.probe.steps) if self.reference.record.evidence.probe else 1
+        if any(one.rung == "evaluation" for one in self.agenda):
+            return total
+        last = max((one.at.step or 0) for one in self.agenda)
+        return min(last + 1 + _AFTER, total)
+
+    def _request(self, side: Literal["reference", "candidate"], words: str, steps: int, **parts: object) -> Request:
+        sources = parts.pop("sources", ())
+        name = f"{self.candidate.record.record_id[:48].rstrip('._-')}-x{self.spent + 1}"
+        experiment = Experiment(experiment_id=name, suspect=words, steps=steps, **parts)
+        return Request(side, experiment, sources)  # type: ignore[arg-type]
+
+    def _failed(self, request: Request, why: str) -> Confirmation:
+        """An experiment that could not be run refutes nothing; the cause stays as likely as it was."""
+        tried = (*self.tried, f"put back {request.experiment.suspect}: could not be run: {why}")
+        if self.rerun is None or len(self.ways) < 2:
+            return replace(self, tried=tried, budget=self.spent)
+        return replace(self, tried=tried, ways=self.ways[1:], captured="", exact=None)._settled()
+
+    def _reran(self, record: LoadedRecord) -> Confirmation:
+        """What the unchanged rerun says: it disagrees with itself, or `nondeterminism` is out."""
+        steps = len(record.record.evidence.probe.steps) if record.record.evidence.probe else 0
+        parting = disagreement(self.candidate, record, steps)
+        if parting is not None:
+            return self._unsteady(record, parting)
+        agenda = tuple(
+            replace(one, suspicions=tuple(s for s in one.suspicions if s.code != "nondeterminism"))
+            for one in self.agenda
+        )
+        tried = ("an unchanged rerun: equal to the bit",)
+        return replace(self, rerun=record, agenda=agenda, tried=tried)._opened()
+
+    def _unsteady(self, record: LoadedRecord, parting: Break) -> Confirmation:
+        place = f"{parting.at.stage} at step {parting.at.step}" if parting.at.step is not None else parting.at.stage
+        cause = Cause(
+            code="nondeterminism",
+            sure="confirmed",
+            why=f"it does not agree with itself: an unchanged rerun parts at {place}, {parting.at.at}",
+            evidence=tuple(finding.metric for finding in parting.findings),
+            tried=("an unchanged rerun: other bits",),
+        )
+        rest = tuple(one for one in self.agenda if position(one) < position(parting))
+        return replace(self, rerun=record, causes=(cause,), agenda=rest)._opened()
+
+    def _opened(self) -> Confirmation:
+        """Turn to the first break of the agenda."""
+        if not self.agenda:
+            return self
+        reach = min((each.way.steps for each in self.kept if each.way.kinds), default=None)
+        if reach is not None and (self.agenda[0].at.step or 0) >= reach:
+            # What was captured does not reach this far: later causes stay as likely as they are.
+            return replace(self, budget=self.spent)
+        return replace(self, suspicions=self.agenda[0].suspicions)._suspected()
+
+    def _suspected(self) -> Confirmation:
+        """Turn to the first suspicion; without one left, the break is unattributed and testing ends."""
+        fresh = replace(self, captured="", exact=None)
+        if not self.suspicions:
+            return fresh._unattributed()
+        one, suspicion = self.agenda[0], self.suspicions[0]
+        envelope = self.candidate.record.evidence.probe.envelope if self.candidate.record.evidence.probe else None
+        known = bool(envelope and envelope.fp64_errors)
+        reach = min((each.way.steps for each in self.kept if each.way.kinds), default=None)
+        ways = put_backs(one, suspicion, self.reference, exact_known=known)
+        if reach is not None:
+            ways = tuple(replace(way, steps=min(way.steps, reach)) for way in ways)
+        return replace(fresh, ways=ways)._settled()
+
+    def _settled(self) -> Confirmation:
+        """Go past ways that need no experiment, and suspicions without a way left."""
+        if not self.ways:
+            if not self.suspicions:
+                return self
+            return replace(self, suspicions=self.suspicions[1:])._suspected()
+        if self.ways[0].method != "observed":
+            return self
+        shows = self.rerun is not None and self._reproduced(self.rerun)
+        words = "the rerun shows the same difference" if shows else "the rerun does not show it"
+        return self._learn(Outcome(snapped=shows, words=words))
+
+    def _reproduced(self, rerun: LoadedRecord) -> bool:
+        one = self.agenda[0]
+        again = walk(Pair(self.reference, rerun, put_back=frozenset({"evaluation"}))).breaks
+        return any(other.rung == one.rung and other.at == one.at for other in again)
+
+    def _learn(self, outcome: Outcome) -> Confirmation:
+        way, one = self.ways[0], self.agenda[0]
+        tried = (*self.tried, f"put back {way.words}: {outcome.words}")
+        learned = replace(self, tried=tried, exact=None)
+        if outcome.snapped:
+            return learned._confirmed(way, outcome)
+        if outcome.further and outcome.further not in way.kinds and len(way.kinds) < _MOST_KINDS:
+            probe = self.reference.record.evidence.probe
+            wider = forward_of(probe.taps if probe else (), one.at.step or 0, (*way.kinds, outcome.further))
+            return replace(learned, ways=(wider, *self.ways[1:]), captured="")
+        return replace(learned, ways=self.ways[1:], captured="")._settled()
+
+    def _confirmed(self, way: PutBack, outcome: Outcome) -> Confirmation:
+        one = self.agenda[0]
+        cause = cause_of(one, self._suspects(), self.suspicions[0]).replace(sure="confirmed", tried=self.tried)
+        known = {other.suspicions[0].code for other in self.agenda}
+        hidden = tuple(other for other in outcome.left if other.suspicions[0].code not in known)
+        kept = (*self.kept, _Kept(way, self.captured)) if way.method == "replay" else self.kept
+        agenda = tuple(sorted((*self.agenda[1:], *hidden), key=position))
+        return replace(self, causes=(*self.causes, cause), agenda=agenda, kept=kept, tried=(), ways=())._opened()
+
+    def _unattributed(self) -> Confirmation:
+        one = self.agenda[0]
+        cause = cause_of(one, self._suspects()).replace(
+            code="unattributed",
+            sure="unattributed",
+            why=f"{one.at.stage} differs, and nothing that was put back brought it back",
+            tried=self.tried,
+        )
+        return replace(self, causes=(*self.causes, cause), agenda=self.agenda[1:], tried=(), ways=(), budget=self.spent)
+
+    def _suspects(self) -> tuple[str, ...]:
+        return differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)
+
+
+_SPEED = frozenset({"loader", "transfer", "throttling", "slow-device", "contention", "software"})
+
+
+def _captured_key(kept: _Kept) -> str:
+    return f"capture-{kept.captured}.safetensors"[:120]
+
+
+def _replays(kept: _Kept, steps: int) -> Iterator[Replay]:
+    """The replays of a suspect that stays put back, as far as its captures reach."""
+    for one in kept.way.replays:
+        if one.step is not None and one.step >= steps:
+            continue
+        yield one.replace(source=_captured_key(kept)) if one.source == CAPTURED else one
+
+
+def _sources(kept: _Kept) -> Iterator[Source]:
+    yield from kept.way.sources
+    if kept.captured:
+        yield Source(_captured_key(kept), kept.captured, CAPTURED)
