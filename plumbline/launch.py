@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from plumbline.errors import ExitCode, InvalidInputError, UnavailableError
+from plumbline.leash import LEASH
 from plumbline.schema.record import read_record
 
 __all__ = ["DETERMINISM", "make_weights", "run_training", "trainer_environment"]
@@ -55,8 +56,8 @@ def _stop(child: subprocess.Popen[str]) -> None:
 @contextlib.contextmanager
 def _started(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     child = subprocess.Popen(
-        command, env=dict(environment), start_new_session=True, text=True, errors="replace",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command, env={**environment, LEASH: "stdin"}, start_new_session=True, text=True, errors="replace",
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
         with child:
@@ -65,7 +66,7 @@ def _started(command: list[str], environment: Mapping[str, str]) -> Iterator[sub
             finally:
                 _stop(child)
     finally:
-        for stream in (child.stdout, child.stderr):
+        for stream in (child.stdin, child.stdout, child.stderr):
             if stream is not None:
                 stream.close()
 
@@ -88,6 +89,8 @@ def _relay(stream: IO[str], on_progress: Callable[[dict[str, Any]], None] | None
             on_progress(event)
         elif event is None and line.strip():
             sys.stderr.write(line)
+            if on_progress:
+                on_progress({"event": "said", "line": line.strip()})
             last.append(line.strip())
             del last[:-_LAST_LINES]
 

@@ -45,8 +45,8 @@ class Heartbeat:
 
     def on_progress(self, event: dict[str, Any]) -> None:
         """Take one line of the trainer's progress."""
-        if event.get("event") == "error":
-            self.last_words = str(event.get("message", ""))
+        if event.get("event") == "said":
+            self.last_words = str(event.get("line", ""))
         part, step, steps = event.get("part"), event.get("step"), event.get("steps")
         if part is None:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import threading
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 from plumbline.errors import ExitCode, PlumblineError
+from plumbline.leash import follow_leash
 from plumbline.schema.spec import read_spec
 
 
@@ -30,6 +32,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Run one training; the exit code as DESIGN.md binds it."""
     arguments = _arguments(argv)
+    follow_leash(os.environ)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
