@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from plumbline.judge.changepoint import changes
 from plumbline.schema.verdict import Outcome, RoundVerdict
 
-__all__ = ["Change", "History", "HistoryPoint", "points_of", "since"]
+__all__ = ["Change", "History", "HistoryPoint", "changes_of", "points_of", "since"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,6 @@ class History:
     """Platform by platform, the oldest round first; this round is the last point."""
 
     points: Mapping[str, Sequence[HistoryPoint]] = field(default_factory=dict)
-    changes: Sequence[Change] = ()
 
 
 def points_of(rounds: Sequence[tuple[str, RoundVerdict]]) -> dict[str, list[HistoryPoint]]:
@@ -49,6 +49,17 @@ def points_of(rounds: Sequence[tuple[str, RoundVerdict]]) -> dict[str, list[Hist
             point = HistoryPoint(verdict.round, when, result.verdict, result.samples_per_second, result.accuracy, cause)
             found.setdefault(name, []).append(point)
     return found
+
+
+def changes_of(points: Mapping[str, Sequence[HistoryPoint]]) -> tuple[Change, ...]:
+    """The change points of each platform's throughput."""
+    found = []
+    for name, line in points.items():
+        known = [(point.round, point.samples_per_second) for point in line if point.samples_per_second is not None]
+        for one in changes([rate for _, rate in known]):
+            words = f"{name}: {one.before:.4g} to {one.after:.4g} samples/s"
+            found.append(Change(name, known[one.index][0], words))
+    return tuple(found)
 
 
 def since(points: Sequence[HistoryPoint], outcome: Outcome) -> str:

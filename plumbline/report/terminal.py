@@ -58,7 +58,8 @@ def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: st
         ("next", next_step(verdict, suite_file)),
     ):
         if value:
-            console.print(Text(f"{word:7}{clean(value, 300)}"), soft_wrap=word != "next")
+            # Addresses and commands stay whole, however long, to be copied.
+            page.write(f"{word:7}{clean(value)}\n")
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 
@@ -136,4 +137,8 @@ def next_step(verdict: RoundVerdict, suite_file: str = "") -> str:
 
 
 def _without_baseline(verdict: RoundVerdict) -> Sequence[str]:
-    return [clean(name, 63) for name, result in verdict.platforms.items() if "no baseline" in result.notes]
+    return [clean(name, 63) for name, result in verdict.platforms.items() if _lacks_baseline(result)]
+
+
+def _lacks_baseline(result: PlatformResult) -> bool:
+    return any(note.startswith("no baseline") for note in result.notes)

@@ -10,7 +10,7 @@ from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
 from plumbline.report.differences import Difference, between, described, since_baseline
 from plumbline.report.evidence_charts import history_chart, loss_charts, taps_chart
-from plumbline.report.history import History, since
+from plumbline.report.history import History, changes_of, since
 from plumbline.report.story import Case, Headline, case_of, headline
 from plumbline.report.timing import Bars, round_bars, step_bars
 from plumbline.report.words import NONE, clean, number, percent, place, seconds, top_cause
@@ -127,7 +127,7 @@ def build_view(
             if verdict.platforms[name].verdict != "pass"
         ),
         workloads=workloads,
-        history=history_chart(history.points, history.changes, order) if history.points else None,
+        history=history_chart(history.points, changes_of(history.points), order) if history.points else None,
         changes=_changes(lists, before, reference, order),
         timings=round_bars(verdict, order),
         records=tuple(_link(name, record, records_base) for name in order for record in lists.get(name, ())),

@@ -1,0 +1,141 @@
+"""`plumbline report ROUND`: render a round again from the central store, for a person or for a CI system."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from plumbline.baseline import BaselineBook
+from plumbline.central import CentralStore
+from plumbline.cli.history import read_rounds
+from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.records import LoadedRecord, load_record
+from plumbline.report import History, points_of, render_report
+from plumbline.report.junit import junit_xml
+from plumbline.report.summary import step_summary
+from plumbline.report.terminal import verdict_table
+from plumbline.rounds.plan import night_of
+from plumbline.rounds.reporting import keep_report, report_address
+from plumbline.schema.suite import Suite, read_suite
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import ObjectMissingError, open_store
+
+__all__ = ["register", "run"]
+
+_LATEST = "latest"
+_NIGHTS = 90
+
+
+def register(subparsers: Any) -> None:
+    """Add `report`."""
+    parser = subparsers.add_parser("report", help="render a round again", description=__doc__)
+    parser.add_argument("round", help="the round's id, or `latest`")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--suite", type=Path, help="the suite whose store holds the round")
+    where.add_argument("--store", metavar="URL", help="the central store")
+    parser.add_argument(
+        "--format", choices=("html", "text", "junit", "summary"), default="html", help="default: %(default)s"
+    )
+    parser.add_argument("--out", type=Path, help="write here (default: html into the store, the others on stdout)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Render, write, and say where."""
+    suite = read_suite(args.suite) if args.suite else None
+    central = CentralStore(open_store(suite.store if suite else args.store))
+    verdict = _round(central, args.round, suite)
+    if args.format == "html":
+        where = _html(central, verdict, suite, args.out)
+    else:
+        text = _text(args, verdict)
+        where = str(args.out or "")
+        if args.out:
+            args.out.write_text(text, encoding="utf-8")
+        elif not args.json:
+            sys.stdout.write(text)
+            return int(ExitCode.PASS)
+    print(json.dumps({"round": verdict.round, "verdict": verdict.verdict, "report": where}) if args.json else where)
+    return int(ExitCode.PASS)
+
+
+def _round(central: CentralStore, wanted: str, suite: Suite | None) -> RoundVerdict:
+    mend = "`plumbline history SUITE` lists the rounds"
+    if wanted == _LATEST:
+        found = read_rounds(central, suite.name, 1) if suite else [*map(central.get_round, central.list_rounds()[-1:])]
+        if not found:
+            raise ConfigurationError("there is no round yet", where=central.store.url, mend="plumbline run SUITE")
+        return found[0]
+    try:
+        return central.get_round(wanted)
+    except ObjectMissingError as error:
+        raise ConfigurationError(f"there is no round {wanted!r}", where=central.store.url, mend=mend) from error
+
+
+def _text(args: argparse.Namespace, verdict: RoundVerdict) -> str:
+    if args.format == "junit":
+        return junit_xml(verdict)
+    if args.format == "summary":
+        return step_summary(verdict)
+    colour = args.out is None and sys.stdout.isatty()
+    return verdict_table(verdict, colour=colour, suite_file=str(args.suite or ""))
+
+
+def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out: Path | None) -> str:
+    with tempfile.TemporaryDirectory(prefix="plumbline-") as folder:
+        records = {name: _records(central, verdict, name, Path(folder)) for name in verdict.platforms}
+        records = {name: found for name, found in records.items() if found}
+        before = {name: _baselines(central, name, found, Path(folder)) for name, found in records.items()}
+        earlier = [one for one in read_rounds(central, verdict.suite, _NIGHTS) if one.round < verdict.round]
+        page = render_report(
+            verdict,
+            records,
+            History(points_of([(night_of(one.round), one) for one in [*earlier, verdict]])),
+            reference=suite.reference if suite else _reference(verdict),
+            baselines=before,
+            records_base=f"{central.store.url}/records" if out else "../../records",
+        )
+    if out is None:
+        keep_report(central, verdict.round, page)
+        return report_address(central, verdict.round)
+    out.write_text(page, encoding="utf-8")
+    return str(out)
+
+
+def _records(central: CentralStore, verdict: RoundVerdict, platform: str, into: Path) -> list[LoadedRecord]:
+    """The night's own records, one for each workload: no experiments, and no reruns of the speed part alone."""
+    found: dict[str, LoadedRecord] = {}
+    for record_id in verdict.platforms[platform].records:
+        try:
+            one = load_record(central.get_record(record_id, into))
+        except ObjectMissingError:
+            print(f"plumbline: the record {record_id} is no longer in the store", file=sys.stderr)
+            continue
+        known = found.get(one.record.spec.workload)
+        if one.record.experiment is None and (
+            known is None or len(one.record.spec.parts) > len(known.record.spec.parts)
+        ):
+            found[one.record.spec.workload] = one
+    return list(found.values())
+
+
+def _baselines(central: CentralStore, platform: str, records: list[LoadedRecord], into: Path) -> list[LoadedRecord]:
+    book = BaselineBook(central)
+    found = [book.read(one.record.spec_sha256, platform) for one in records]
+    names = [baseline.current for baseline in found if baseline is not None and baseline.current is not None]
+    return [load_record(central.get_record(name, into)) for name in names]
+
+
+def _reference(verdict: RoundVerdict) -> str:
+    """The platform that the others were held against, as their findings name it."""
+    for result in verdict.platforms.values():
+        for finding in result.findings:
+            kind, _, name = finding.against.partition(" ")
+            if kind == "platform" and name in verdict.platforms:
+                return name
+    return next(iter(verdict.platforms), "")
