@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -36,23 +37,36 @@ def _number(path: Path, key: str | None = None) -> float | None:
         return None
 
 
-def _cpu_times() -> tuple[list[float], float]:
-    """Jiffies of the whole machine by kind, and those of this process and its threads."""
+def _own_jiffies() -> float:
+    """CPU time of this training: of this process, or of all in its session where `torchrun` started several."""
+    folders = Path("/proc").glob("[0-9]*") if int(os.environ.get("WORLD_SIZE", "1")) > 1 else [Path("/proc/self")]
+    session, total = str(os.getsid(0)), 0.0
+    for folder in folders:
+        try:
+            words = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended since it was listed
+        if words[3] == session:
+            total += float(words[11]) + float(words[12])
+    return total
+
+
+def _machine_jiffies() -> list[float]:
+    """CPU time of the whole machine, by kind."""
     try:
-        whole = [float(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
-        own = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return [], 0.0
-    return whole, float(own[11]) + float(own[12])
+        line = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0]
+    except OSError:
+        return []
+    return [float(word) for word in line.split()[1:9]]
 
 
 class _Host:
-    """CPU steal, what other processes take, load, cgroup throttling, disk reads and page faults."""
+    """CPU steal, what other processes take, load, the CPU quota, pressure and page faults; shares are of one second."""
 
     def __init__(self) -> None:
-        self._whole, self._own = _cpu_times()
-        self._throttled = self._throttled_seconds()
-        self._faults = self._major_faults()
+        self._machine, self._own = _machine_jiffies(), _own_jiffies()
+        self._throttled, self._faults = self._throttled_seconds(), self._major_faults()
+        self._at = time.monotonic()
 
     @staticmethod
     def _throttled_seconds() -> float | None:
@@ -68,43 +82,49 @@ class _Host:
 
         return float(resource.getrusage(resource.RUSAGE_SELF).ru_majflt)
 
-    def read(self) -> Reading:
-        """Shares are of one second of one core; counters are those of the last interval."""
-        (whole, own), (before, own_before) = _cpu_times(), (self._whole, self._own)
-        reading: Reading = {"load": os.getloadavg()[0], "cpu_steal": None, "foreign_cpu": None, "own_cpu": None}
-        if whole and before and (total := sum(whole) - sum(before)) > 0:
-            cores = os.cpu_count() or 1
-            idle = whole[3] + whole[4] - before[3] - before[4]
-            steal, mine = whole[7] - before[7], own - own_before
-            reading |= {
-                "cpu_steal": cores * steal / total,
-                "own_cpu": cores * mine / total,
-                "foreign_cpu": cores * max(0.0, total - idle - steal - mine) / total,
-            }
-        self._whole, self._own = whole, own
-        throttled, faults = self._throttled_seconds(), self._major_faults()
-        known = throttled is not None and self._throttled is not None
-        reading["cgroup_throttled"] = throttled - self._throttled if known else None  # type: ignore[operator]
-        reading["major_faults"] = faults - self._faults
-        reading["memory_pressure"] = _pressure("memory")
-        reading["io_pressure"] = _pressure("io")
-        reading["cpu_mhz"] = _cpu_mhz()
-        self._throttled, self._faults = throttled, faults
+    def _cpu(self) -> Reading:
+        """Cores' worth of time that was stolen, that others took and that the training took."""
+        machine, own, before = _machine_jiffies(), _own_jiffies(), self._machine
+        reading: Reading = {"cpu_steal": None, "foreign_cpu": None, "own_cpu": None}
+        total = sum(machine) - sum(before)
+        if machine and before and total > 0:
+            cores = (os.cpu_count() or 1) / total
+            idle = machine[3] + machine[4] - before[3] - before[4]
+            steal, mine = machine[7] - before[7], own - self._own
+            others = max(0.0, total - idle - steal - mine)
+            reading = {"cpu_steal": cores * steal, "foreign_cpu": cores * others, "own_cpu": cores * mine}
+        self._machine, self._own = machine, own
         return reading
+
+    def read(self) -> Reading:
+        """What happened since the last reading."""
+        now = time.monotonic()
+        elapsed, self._at = max(now - self._at, 1e-3), now
+        throttled, faults = self._throttled_seconds(), self._major_faults()
+        share = None
+        if throttled is not None and self._throttled is not None:
+            share = (throttled - self._throttled) / elapsed
+        new_faults = (faults - self._faults) / elapsed
+        self._throttled, self._faults = throttled, faults
+        kilohertz = _number(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"))
+        return {
+            "load": os.getloadavg()[0],
+            **self._cpu(),
+            "cgroup_throttled": share,
+            "major_faults": new_faults,
+            "memory_pressure": _pressure("memory"),
+            "io_pressure": _pressure("io"),
+            "cpu_clock_mhz": None if kilohertz is None else kilohertz / 1000,
+        }
 
 
 def _pressure(what: str) -> float | None:
-    """Per cent of the last ten seconds in which something waited."""
+    """The share of the last ten seconds in which something waited."""
     try:
         line = Path(f"/proc/pressure/{what}").read_text(encoding="ascii").splitlines()[0]
-        return float(line.split("avg10=")[1].split()[0])
+        return float(line.split("avg10=")[1].split()[0]) / 100
     except (OSError, IndexError, ValueError):
         return None
-
-
-def _cpu_mhz() -> float | None:
-    kilohertz = _number(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"))
-    return None if kilohertz is None else kilohertz / 1000
 
 
 class _Gpu:
@@ -189,7 +209,8 @@ class Sampler:
     ) -> None:
         self._end.set()
         self._thread.join()
-        self._sample()
+        if not self._readings:
+            self._sample()
 
     def samples(self) -> dict[str, tuple[float | None, ...]]:
         """All readings by name."""

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from plumbline.data.build import build_dataset
+from plumbline.data.publish import publish, publish_weights, weights_key
+from plumbline.launch import trainer_environment
+from plumbline.schema.experiment import Experiment
+from plumbline.schema.manifest import Manifest
+from plumbline.schema.record import RunRecord, read_record
+from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec, write_spec
+from plumbline.schema.suite import DatasetSource
+from plumbline.stores import open_store
+
+MODEL = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 128,
+    "max_position_embeddings": 32,
+    "num_labels": 2,
+}
+RECIPE: dict[str, Any] = {
+    "seed": 7,
+    "batch_size": 8,
+    "probe": {"steps": 6, "evaluation_rows": 24, "envelope_seeds": 1},
+}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where there is no GPU its tests are taken out by name, and told of at the end: none is skipped in silence."""
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    without = [item for item in items if item.get_closest_marker("gpu")]
+    if without:
+        config.stash[_NOT_RUN] = [item.nodeid for item in without]
+        config.hook.pytest_deselected(items=without)
+        items[:] = [item for item in items if item not in without]
+
+
+_NOT_RUN = pytest.StashKey[list[str]]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for place, name in enumerate(missed := config.stash.get(_NOT_RUN, [])):
+        if place == 0:
+            terminalreporter.section(f"{len(missed)} tests need a GPU, and there is none")
+        terminalreporter.line(f"not run: {name}")
+
+
+@dataclass
+class Trained:
+    """A record with the arrays that stand beside it."""
+
+    folder: Path
+    record: RunRecord
+
+    @property
+    def probe(self):
+        assert self.record.evidence.probe is not None
+        return self.record.evidence.probe
+
+    def arrays(self, part: str) -> dict[str, NDArray[Any]]:
+        return load_file(self.folder / f"{part}.safetensors")
+
+
+class Workshop:
+    """A published dataset with weights, and ways to train on it."""
+
+    def __init__(self, folder: Path, task: str) -> None:
+        from plumbline.train.weights import make_weights
+
+        self.folder, self.task = folder, task
+        source = DatasetSource(
+            grammar_seed=1, train_rows=96, evaluation_rows=40, rows_per_shard=32, vocab_size=256
+        )
+        self.manifest: Manifest = build_dataset(source, "reviews", task, folder / "dataset")
+        self.url = f"file://{folder}/store"
+        self.store = open_store(self.url)
+        publish(folder / "dataset", self.store)
+        self.model = {**MODEL, "vocab_size": self.manifest.vocab_size}
+        if task == "masked-lm":
+            self.model["num_labels"] = None
+        self.weights = folder / "weights.safetensors"
+        self.weights_sha256 = make_weights(self.model, 3, self.weights)
+        publish_weights(self.weights, self.store, self.weights_sha256)
+        self._count = 0
+
+    def spec(self, **changes: Any) -> RunSpec:
+        model = ModelSpec.model_validate(
+            {**self.model, "weights_key": weights_key(self.weights_sha256), "weights_sha256": self.weights_sha256}
+        )
+        data = DataSpec(name="reviews", manifest_sha256=self.manifest.digest, sequence_length=16)
+        recipe = {**RECIPE, **changes}
+        return RunSpec.model_validate({"workload": "test", "task": self.task, "model": model, "data": data, **recipe})
+
+    def out(self) -> Path:
+        self._count += 1
+        return self.folder / f"out-{self._count}"
+
+    def train(self, spec: RunSpec, out: Path | None = None, **changes: Any) -> Trained:
+        """Train in this process."""
+        from plumbline.train.job import Job, run_job
+
+        out = out or self.out()
+        given = {"data": self.url, "cache": self.folder / "cache", "platform": "here", "record_id": "r", **changes}
+        run_job(Job(spec=spec, out=out, **given), threading.Event())
+        return Trained(out, read_record(out))
+
+    def command(self, spec: RunSpec, out: Path, *more: str) -> list[str]:
+        path = out.with_suffix(".json")
+        write_spec(spec, path)
+        cache = str(self.folder / "cache")
+        return [sys.executable, "-m", "plumbline.train", str(path), str(out), "--data", self.url, "--cache", cache, *more]
+
+    def train_apart(
+        self, spec: RunSpec, environment: Mapping[str, str] | None = None, *more: str, out: Path | None = None
+    ) -> Trained:
+        """Train in a process of its own."""
+        out = out or self.out()
+        one = {"OMP_NUM_THREADS": "1", **(environment or {})}
+        done = subprocess.run(
+            self.command(spec, out, *more), env=trainer_environment(one), capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        return Trained(out, read_record(out))
+
+    def experiment(self, spec: RunSpec, body: dict[str, Any], files: Mapping[str, Path] | None = None) -> Trained:
+        """Run an experiment on the probe, in this process."""
+        bundle = self.out()
+        bundle.mkdir()
+        request = Experiment.model_validate({"experiment_id": "e", "steps": spec.probe.steps, **body})
+        (bundle / "experiment.json").write_text(json.dumps(request.to_json()))
+        for name, path in (files or {}).items():
+            (bundle / name).write_bytes(path.read_bytes())
+        return self.train(spec, experiment=bundle)
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("classification"), "sequence-classification")
+
+
+@pytest.fixture(scope="session")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("masked"), "masked-lm")
+
+
+@pytest.fixture(scope="session")
+def baseline(workshop: Workshop) -> Trained:
+    """The undisturbed probe."""
+    return workshop.train(workshop.spec())
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Two threads on a busy machine wait for one another longer than they compute."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    torch.use_deterministic_algorithms(False)
+
+
+def differing_steps(one: Trained, other: Trained, field: str) -> list[int]:
+    """The steps at which a field of the evidence differs."""
+    pairs = zip(one.probe.steps, other.probe.steps, strict=True)
+    return [a.step for a, b in pairs if getattr(a, field) != getattr(b, field)]
+
+
+def tap_errors(one: Trained, other: Trained) -> dict[tuple[int, str, str], float]:
+    """The relative error of each tap that both have."""
+    from plumbline.sketch import relative_error
+
+    mine, theirs = one.arrays("sketches")["sketch"], other.arrays("sketches")["sketch"]
+    places = {(tap.step, tap.stage, tap.name): place for place, tap in enumerate(other.probe.taps)}
+    errors = {}
+    for place, tap in enumerate(one.probe.taps):
+        key = (tap.step, tap.stage, tap.name)
+        if key in places:
+            found = relative_error(mine[place], theirs[places[key]], tap.norm)
+            errors[key] = np.inf if found is None else found
+    return errors
+
+
+def within_envelope(one: Trained, other: Trained, factor: float = 16.0) -> bool:
+    """Whether every tap's error is one that rounding alone explains: no further than `factor` envelopes."""
+    assert one.probe.envelope is not None
+    allowed = {
+        (tap.step, tap.stage, tap.name): factor * max(error or 0.0, 2.0**-23)
+        for tap, error in zip(one.probe.taps, one.probe.envelope.errors, strict=True)
+    }
+    errors = tap_errors(one, other)
+    assert errors
+    return all(error <= allowed[key] for key, error in errors.items())
+
+
+def processes_below(folder: Path) -> list[str]:
+    """Command lines of running processes that name `folder`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in line and path.parent.name != str(os.getpid()):
+            found.append(line)
+    return found

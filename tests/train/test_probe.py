@@ -1,0 +1,174 @@
+"""The probe's evidence: complete, bitwise repeatable, and inside the envelope where only rounding differs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from plumbline.digest import digest_array
+from plumbline.records import load_record
+from tests.train.conftest import Trained, Workshop, differing_steps, tap_errors, within_envelope
+
+
+def digests(trained: Trained) -> dict[str, object]:
+    evidence = trained.record.evidence.to_json()
+    evidence.pop("speed")
+    return {**evidence, "parts": [part.sha256 for part in trained.record.parts]}
+
+
+def test_every_rung_of_the_ladder_is_there(baseline: Trained, workshop: Workshop) -> None:
+    record, probe = baseline.record, baseline.probe
+    assert record.exit.status == "completed"
+    assert {part.key for part in record.parts} == {
+        "batches.safetensors", "sketches.safetensors", "state.safetensors", "evaluation.safetensors", "rows.parquet",
+    }  # fmt: skip
+    assert record.evidence.data.manifest_sha256 == workshop.manifest.digest
+    assert [step.step for step in probe.steps] == list(range(6))
+    for step in probe.steps:
+        assert set(step.batch) == {"row_ids", "input_ids", "attention_mask", "token_type_ids", "labels"}
+        assert {"python", "numpy", "torch"} <= set(step.rng)
+        assert math.isclose(step.loss, step.loss_reference, rel_tol=1e-6)
+        assert step.gradient_norm_clipped <= min(step.gradient_norm, 1.0) * 1.000001
+    assert {tap.stage for tap in probe.taps} == {"forward", "gradient", "weight"}
+    assert {tap.step for tap in probe.taps} == {0, 5}
+    assert len(probe.envelope.errors) == len(probe.envelope.fp64_errors) == len(probe.taps)
+    assert probe.evaluation.num_rows == 24
+    assert not probe.evaluation.training_mode
+    assert probe.steps[0].training_mode
+
+
+def test_the_parts_are_what_the_digests_say(baseline: Trained) -> None:
+    arrays = load_record(baseline.folder).batches
+    for step in baseline.probe.steps:
+        for name, digest in step.batch.items():
+            assert digest_array(arrays[name][step.step].astype(np.int64)) == digest
+    rows = pq.read_table(baseline.folder / "rows.parquet")
+    assert rows.num_rows == baseline.record.evidence.data.num_rows == 48 + 24
+    assert set(arrays["row_ids"].reshape(-1)) <= set(rows["row_id"].to_pylist())
+
+
+def test_fp64_says_that_this_run_is_right(baseline: Trained) -> None:
+    envelope = baseline.probe.envelope
+    first = [
+        error for tap, error in zip(baseline.probe.taps, envelope.fp64_errors, strict=True)
+        if tap.stage == "forward" and tap.step == 0
+    ]  # fmt: skip
+    assert all(error is not None and error < 1e-5 for error in first)
+    assert max(envelope.fp64_loss) < 1e-5
+
+
+def test_what_was_built_is_recorded_not_what_was_configured(baseline: Trained) -> None:
+    modules = dict(baseline.record.evidence.model.modules)
+    assert "eps=1e-12" in modules["bert.embeddings.LayerNorm"]
+    assert "p=0.0" in modules["bert.encoder.layer.0.output.dropout"]
+    assert "scaling=" in modules["bert.encoder.layer.0.attention.self"]
+    assert modules["bert.encoder.layer.0.intermediate.intermediate_act_fn"].startswith("GELUActivation")
+
+
+def test_the_same_spec_again_gives_the_same_bits(workshop: Workshop, baseline: Trained) -> None:
+    assert digests(workshop.train(workshop.spec())) == digests(baseline)
+
+
+def test_another_process_hash_seed_folder_and_user_give_the_same_bits(
+    workshop: Workshop, baseline: Trained, tmp_path: object
+) -> None:
+    environment = {"PYTHONHASHSEED": "12345", "HOME": str(tmp_path), "USER": "someone", "LOGNAME": "someone"}
+    apart = workshop.train_apart(workshop.spec(), environment)
+    assert digests(apart) == digests(baseline)
+    assert apart.record.fingerprint.environment["PYTHONHASHSEED"] == "12345"
+
+
+@pytest.mark.parametrize("variant", ["threads", "isa", "processes"])
+def test_rounding_alone_stays_inside_the_envelope(workshop: Workshop, baseline: Trained, variant: str) -> None:
+    spec = workshop.spec()
+    if variant == "processes":
+        from plumbline.launch import run_training
+        from plumbline.schema.record import read_record
+        from plumbline.schema.spec import write_spec
+
+        out = workshop.out()
+        write_spec(spec, out.with_suffix(".json"))
+        code = run_training(
+            out.with_suffix(".json"), out, data=workshop.url, cache=workshop.folder / "cache", platform="two",
+            record_id="two", environment={"OMP_NUM_THREADS": "1"}, timeout_seconds=120, num_processes=2,
+        )  # fmt: skip
+        assert code == 0
+        other = Trained(out, read_record(out))
+        assert other.record.fingerprint.num_processes == 2
+    else:
+        environment = {"OMP_NUM_THREADS": "2"} if variant == "threads" else {"ATEN_CPU_CAPABILITY": "default"}
+        other = workshop.train_apart(spec, environment)
+    for field in ("batch", "rng", "learning_rates"):
+        assert not differing_steps(baseline, other, field)
+    assert other.record.evidence.model.weights_sha256 == baseline.record.evidence.model.weights_sha256
+    assert within_envelope(baseline, other)
+
+
+def test_attention_kernels_stay_inside_the_envelope(workshop: Workshop, baseline: Trained) -> None:
+    sdpa = workshop.train(workshop.spec(probe={"steps": 6, "evaluation_rows": 24, "envelope_seeds": 0, "attention": "sdpa"}))
+    assert sdpa.record.evidence.model.architecture_sha256 == baseline.record.evidence.model.architecture_sha256
+    assert not differing_steps(baseline, sdpa, "batch")
+    assert within_envelope(baseline, sdpa)
+
+
+def test_a_fused_optimizer_stays_inside_the_envelope(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    plain = torch.optim.AdamW
+    monkeypatch.setattr(torch.optim, "AdamW", lambda *args, **given: plain(*args, **{**given, "fused": True}))
+    fused = workshop.train(workshop.spec())
+    assert fused.probe.optimizer[0].settings["fused"] is True
+    assert differing_steps(baseline, fused, "weights_sha256")
+    assert within_envelope(baseline, fused)
+
+
+def test_micro_batches_stay_inside_the_envelope(workshop: Workshop, baseline: Trained) -> None:
+    parts = workshop.train(workshop.spec(optimizer={"accumulation_steps": 4}))
+    assert not differing_steps(baseline, parts, "batch")
+    assert {(tap.name, tap.shape) for tap in parts.probe.taps} == {(tap.name, tap.shape) for tap in baseline.probe.taps}
+    assert within_envelope(baseline, parts)
+
+
+def test_a_wrong_operator_leaves_the_envelope_at_its_module(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    plain = torch.nn.functional.layer_norm
+
+    def other(values, shape, weight=None, bias=None, eps=1e-5):
+        return plain(values, shape, weight, bias, eps + 1e-5)
+
+    monkeypatch.setattr(torch.nn.functional, "layer_norm", other)
+    faulty = workshop.train(workshop.spec())
+    assert not within_envelope(baseline, faulty)
+    errors = tap_errors(baseline, faulty)
+    beyond = [key for key, error in errors.items() if key[0] == 0 and key[1] == "forward" and error > 1e-5]
+    assert beyond[0][2] == "bert.embeddings.LayerNorm"
+
+
+@pytest.mark.parametrize(
+    ("precision", "linear", "dtype"),
+    [("fp32", 23, "float32"), ("bf16", 7, "bfloat16"), ("fp16", 10, "float16"), ("fp64", 52, "float64")],
+)
+def test_precisions_are_in_force_and_recorded(workshop: Workshop, precision: str, linear: int, dtype: str) -> None:
+    probe = {"steps": 3, "evaluation_rows": 8, "envelope_seeds": 0, "precision": precision}
+    found = workshop.train(workshop.spec(probe=probe))
+    assert found.record.fingerprint.mantissa_bits["linear"] == linear
+    assert found.probe.steps[0].logits_dtype == dtype
+    taps = {tap.name: tap.dtype for tap in found.probe.taps if tap.stage == "forward"}
+    assert taps["bert.encoder.layer.0.attention.self.query"] == dtype
+    assert (found.probe.steps[0].loss_scale is not None) == (precision == "fp16")
+
+
+def test_tf32_is_set_on_every_leaf_and_read_back(workshop: Workshop) -> None:
+    probe = {"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0, "precision": "tf32"}
+    numerics = workshop.train(workshop.spec(probe=probe)).record.fingerprint.numerics
+    leaves = {name: value for name, value in numerics.items() if name.endswith("fp32_precision")}
+    assert len(leaves) == 9
+    assert set(leaves.values()) == {"tf32"}
