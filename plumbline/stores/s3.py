@@ -77,13 +77,14 @@ class S3Store:
 
     def _call(self, operation: str, key: str, **arguments: Any) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
 
         name = {"Key": joined(self._prefix, key)} if key else {}
         try:
             return getattr(self._client, operation)(Bucket=self._bucket, **name, **arguments)
         except ClientError as error:
             raise self._refused(error.response, key) from error
-        except BotoCoreError as error:
+        except (BotoCoreError, ResponseParserError) as error:
             raise self._broken(error) from error
 
     def _refused(self, response: Mapping[str, Any], key: str) -> PlumblineError:
@@ -105,6 +106,7 @@ class S3Store:
 
     def _broken(self, error: Exception) -> PlumblineError:
         from botocore import exceptions
+        from botocore.parsers import ResponseParserError
 
         name = type(error).__name__
         credentials = (
@@ -113,7 +115,7 @@ class S3Store:
         )  # fmt: skip
         if isinstance(error, credentials):
             return AccessError(f"no usable credentials: {name}", where=self.url, mend=_CREDENTIALS_MEND)
-        passing = (exceptions.HTTPClientError, exceptions.IncompleteReadError, exceptions.ResponseParserError)
+        passing = (exceptions.HTTPClientError, exceptions.IncompleteReadError, ResponseParserError)
         if isinstance(error, passing):
             return StoreUnavailableError(f"no answer: {name}", where=self.url)
         return ConfigurationError(f"the S3 client refuses: {name}", where=self.url)

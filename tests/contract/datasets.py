@@ -1,0 +1,74 @@
+"""Small datasets of random bytes with a manifest that tells the truth about them."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from plumbline.digest import canonical_json
+from plumbline.schema.manifest import DataFile, Manifest, Shard
+from plumbline.staging import Cache
+from plumbline.stores import RetryPolicy
+from plumbline.stores.opening import Timeouts
+
+__all__ = ["QUICK", "QUICK_TIMEOUTS", "Dataset", "assert_cache_is_right", "make_dataset", "temporary_files"]
+
+QUICK = RetryPolicy(
+    attempts=5, first_seconds=0.002, longest_seconds=0.01, deadline_seconds=10.0,
+    lowest_rate=256 << 10, rate_window_seconds=0.2,
+)  # fmt: skip
+QUICK_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=0.3)
+
+
+class Dataset:
+    """A manifest and its objects, keys relative to the data URL."""
+
+    def __init__(self, manifest: Manifest, objects: dict[str, bytes]) -> None:
+        self.manifest = manifest
+        self.objects = objects
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files, the manifest not counted."""
+        return sum(file.size for file in self.manifest.files)
+
+    def put(self, write: Callable[[str, bytes], object]) -> None:
+        """Write every object, the manifest last."""
+        for key, data in self.objects.items():
+            write(key, data)
+
+
+def _file(key: str, data: bytes) -> DataFile:
+    return DataFile(key=key, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def make_dataset(shards: int = 4, size: int = 200_000, *, seed: int = 7, name: str = "reviews") -> Dataset:
+    """Random bytes in so many shards, one evaluation shard and a tokenizer."""
+    rng = random.Random(seed)
+    objects: dict[str, bytes] = {}
+
+    def made(key: str, length: int) -> DataFile:
+        data = rng.randbytes(length)
+        objects[f"{name}/{key}"] = data
+        return _file(key, data)
+
+    tokenizer = made("tokenizer.json", 1000)
+    train = [Shard(**made(f"train/{i:05d}.parquet", size).to_json(), num_rows=1) for i in range(shards)]
+    evaluation = Shard(**made("evaluation/00000.parquet", size // 2).to_json(), num_rows=1)
+    manifest = Manifest(
+        name=name, task="masked-lm", tokenizer=tokenizer, vocab_size=100, train=tuple(train), evaluation=(evaluation,)
+    )
+    objects[f"{name}/manifest.json"] = canonical_json(manifest.to_json())
+    return Dataset(manifest, objects)
+
+
+def assert_cache_is_right(cache: Cache) -> None:
+    """Nothing wrong stands under a final name."""
+    assert cache.verify() == []
+
+
+def temporary_files(folder: Path) -> list[Path]:
+    """What a transfer left behind."""
+    return [path for path in folder.rglob("*") if path.suffix in (".part", ".etag")]

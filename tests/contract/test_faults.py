@@ -1,0 +1,224 @@
+"""Everything that a network and a store do wrong: the right bytes in the end, or one clear error in time."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from plumbline.errors import AccessError, ConfigurationError, CorruptDataError, PlumblineError, UnavailableError
+from plumbline.staging import Cache, Stager
+from plumbline.stores import ObjectMissingError, Store, open_store
+from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_aws, give_azure
+from tests.contract.datasets import (
+    QUICK,
+    QUICK_TIMEOUTS,
+    Dataset,
+    assert_cache_is_right,
+    make_dataset,
+    temporary_files,
+)  # fmt: skip
+from tests.faultserver import (
+    Change,
+    Corrupt,
+    Denied,
+    Fault,
+    FaultServer,
+    FullAnswer,
+    Missing,
+    RedirectLoop,
+    Reset,
+    Stall,
+    Status,
+    Trickle,
+    Truncate,
+    WrongLength,
+)
+
+SIZE = 200_000
+DEADLINE_SECONDS = 8.0
+
+
+@pytest.fixture(params=["s3", "az"])
+def store(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer) -> Store:
+    """Either SDK, on the server that fails; only shards fail, not the manifest."""
+    fault_server.faulty = re.compile("parquet|tokenizer")
+    return open_on(request.param, clean_environment, fault_server)
+
+
+def open_on(kind: str, environment: pytest.MonkeyPatch, server: FaultServer) -> Store:
+    if kind == "s3":
+        give_aws(environment, server.url)
+        return open_store("s3://bucket/data", policy=QUICK, timeouts=QUICK_TIMEOUTS)
+    give_azure(environment, server.url + "/{account}")
+    return open_store(f"az://{ACCOUNT}/bucket/data", policy=QUICK, timeouts=QUICK_TIMEOUTS)
+
+
+def root_of(store: Store) -> str:
+    return "/bucket/data" if store.url.startswith("s3") else f"/{ACCOUNT}/bucket/data"
+
+
+def publish(server: FaultServer, store: Store, dataset: Dataset) -> None:
+    server.objects = {f"{root_of(store)}/{key}": data for key, data in dataset.objects.items()}
+
+
+def stage(store: Store, cache: Cache, *, connections: int = 1) -> int:
+    """Stage all files; every one of them has to be right. The bytes moved."""
+    with Stager(store, "reviews", cache, connections=connections) as stager:
+        stager.start(stager.manifest.files)
+        for file in stager.manifest.files:
+            assert stager.wait(file).stat().st_size == file.size
+        return stager.bytes_moved
+
+
+HEALED: list[list[Fault]] = [
+    [Status(503)],
+    [Status(503, retry_after="0.01"), Status(500), Status(429)],
+    [Reset(0)],
+    [Reset(70_000), Reset(10)],
+    [Truncate(0), Truncate(130_001)],
+    [Stall(50_000)],
+    [Trickle()],
+    [Corrupt(3)],
+    [Corrupt(199_999), Corrupt(0)],
+    [Reset(100_000), FullAnswer()],
+    [WrongLength(by=1)],
+    [WrongLength(by=-1)],
+    [Truncate(9), Corrupt(7), Status(503), Reset(99)],
+]
+
+
+@pytest.mark.parametrize("faults", HEALED, ids=lambda faults: "-".join(type(fault).__name__ for fault in faults))
+def test_what_passes_is_healed(store: Store, fault_server: FaultServer, tmp_path: Path, faults: list[Fault]) -> None:
+    dataset = make_dataset(2, SIZE)
+    publish(fault_server, store, dataset)
+    fault_server.faulty = re.compile("train/00000")
+    fault_server.faults.extend(faults)
+    cache = Cache(tmp_path)
+    stage(store, cache)
+    assert not fault_server.faults, "a fault was never met"
+    assert_cache_is_right(cache)
+    assert temporary_files(tmp_path) == []
+
+
+FINAL: list[tuple[list[Fault], type[PlumblineError], str]] = [
+    ([Denied()], AccessError, "credentials"),
+    ([Missing()], ObjectMissingError, "no such object"),
+    ([RedirectLoop()], ConfigurationError, "307"),
+    ([Status(503)] * 5, UnavailableError, "503.*gave up after 5 attempts"),
+    ([Status(503, retry_after="3600")], UnavailableError, "503.*gave up after 1 attempts"),
+    ([Stall(100)] * 5, UnavailableError, "gave up"),
+    ([Trickle()] * 5, UnavailableError, "only .* KiB/s arrive"),
+    ([Reset(5)] * 5, UnavailableError, "broke off"),
+    ([Corrupt(5)] * 3, CorruptDataError, "does not match the digest in the manifest; read 3 times"),
+    ([WrongLength(by=7)] * 3, CorruptDataError, "is 200007 bytes long, the manifest says 200000"),
+    ([Change()], CorruptDataError, "does not match the digest"),
+    ([Reset(100_000), Change()], CorruptDataError, "does not match the digest"),
+]
+
+
+@pytest.mark.parametrize("case", FINAL, ids=lambda case: "-".join(type(fault).__name__ for fault in case[0]))
+def test_what_stays_is_one_clear_error_in_time(
+    store: Store, fault_server: FaultServer, tmp_path: Path, case: tuple[list[Fault], type[PlumblineError], str]
+) -> None:
+    faults, kind, words = case
+    publish(fault_server, store, make_dataset(1, SIZE))
+    fault_server.faulty = re.compile("train/00000")
+    fault_server.faults.extend(faults)
+    begin = time.monotonic()
+    with pytest.raises(kind, match=words) as caught:
+        stage(store, Cache(tmp_path))
+    assert time.monotonic() - begin < DEADLINE_SECONDS
+    assert type(caught.value) is kind
+    assert "train/00000" in str(caught.value)
+    assert not fault_server.faults, "an error that may pass was given up, or a final one tried again"
+    assert_cache_is_right(Cache(tmp_path))
+
+
+def test_an_object_that_changes_between_two_ranges_is_not_glued_together(
+    store: Store, fault_server: FaultServer, tmp_path: Path
+) -> None:
+    """The first half of one object and the second of another would have the right length."""
+    dataset = make_dataset(1, SIZE)
+    publish(fault_server, store, dataset)
+    path = f"{root_of(store)}/reviews/train/00000.parquet"
+    right = fault_server.objects[path]
+    fault_server.objects[path] = bytes(reversed(right))
+    fault_server.faulty = re.compile("train/00000")
+    # What was begun is of the wrong object; after the change back, the whole is read anew.
+    fault_server.faults.extend([Reset(100_000), Change()])
+    stage(store, Cache(tmp_path))
+    assert_cache_is_right(Cache(tmp_path))
+    assert [entry.offset for entry in fault_server.served if entry.path == path][-1] == 0
+
+
+def test_a_resume_asks_only_for_what_is_missing(store: Store, fault_server: FaultServer, tmp_path: Path) -> None:
+    dataset = make_dataset(1, 3_000_000)
+    publish(fault_server, store, dataset)
+    fault_server.faulty = re.compile("train/00000")
+    fault_server.faults.extend([Truncate(1_500_000), Truncate(500_000)])
+    assert stage(store, Cache(tmp_path)) == dataset.size
+    path = f"{root_of(store)}/reviews/train/00000.parquet"
+    assert [entry.offset for entry in fault_server.served if entry.path == path] == [0, 1_500_000, 2_000_000]
+
+
+def test_no_credential_stands_in_an_error(store: Store, fault_server: FaultServer, tmp_path: Path) -> None:
+    publish(fault_server, store, make_dataset(1, 10))
+    fault_server.faults.append(Denied())
+    with pytest.raises(AccessError) as caught:
+        stage(store, Cache(tmp_path))
+    chain, error = "", caught.value
+    while error is not None:
+        chain += f"{error!s}{error!r}"
+        error = error.__cause__  # type: ignore[assignment]
+    assert not re.search(f"AKIDPLUMBLINE|secret-of|{re.escape(ACCOUNT_KEY)}|[Ss]ignature|Authorization", chain)
+
+
+def random_faults(rng: random.Random) -> list[Fault]:
+    makers = [
+        lambda: Status(rng.choice([500, 503, 429]), rng.choice(["", "0.01", "nonsense"])),
+        lambda: Reset(rng.randrange(SIZE)),
+        lambda: Truncate(rng.randrange(SIZE)),
+        lambda: Corrupt(rng.randrange(SIZE)),
+        lambda: WrongLength(rng.choice([-1, 1, 1000])),
+        FullAnswer,
+        Change,
+        Denied,
+        Missing,
+        RedirectLoop,
+        lambda: Stall(rng.randrange(SIZE)),
+        Trickle,
+    ]
+    weights = [6, 6, 6, 6, 3, 3, 0.7, 0.4, 0.4, 0.4, 0.5, 0.3]
+    return [rng.choices(makers, weights)[0]() for _ in range(rng.randint(1, 10))]
+
+
+@pytest.mark.parametrize("kind", ["s3", "az"])
+def test_a_hundred_random_sequences_each(
+    kind: str, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer, tmp_path: Path
+) -> None:
+    """Whatever happens in whatever order: right bytes or a known error, never anything wrong under a final name."""
+    store = open_on(kind, clean_environment, fault_server)
+    fault_server.faulty = re.compile("parquet|tokenizer")
+    outcomes: dict[str, int] = {}
+    for seed in range(100):
+        rng = random.Random(f"{kind} {seed}")
+        dataset = make_dataset(3, SIZE, seed=seed)
+        publish(fault_server, store, dataset)
+        fault_server.faults.clear()
+        fault_server.faults.extend(random_faults(rng))
+        cache = Cache(tmp_path / str(seed))
+        begin = time.monotonic()
+        try:
+            stage(store, cache, connections=rng.choice([1, 2, 4]))
+            outcome = "right"
+        except PlumblineError as error:
+            outcome = type(error).__name__
+        assert time.monotonic() - begin < DEADLINE_SECONDS, seed
+        assert_cache_is_right(cache)
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+    assert outcomes["right"] >= 30, outcomes
+    assert len(outcomes) >= 3, outcomes

@@ -1,0 +1,191 @@
+"""One suite that every backend passes, against real servers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import boto3
+import pytest
+
+from plumbline.errors import CorruptDataError, InvalidInputError
+from plumbline.stores import (
+    ObjectExistsError,
+    ObjectInfo,
+    ObjectMissingError,
+    PreconditionFailedError,
+    Store,
+    ensure_object,
+    open_store,
+    read_bytes,
+)
+from plumbline.stores.memory import MemoryStore
+from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
+from tests.faultserver.google import GoogleServer
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(params=["memory", "file", "s3", "az", "gs"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """An empty store of each kind."""
+    if request.param == "memory":
+        yield MemoryStore()
+    elif request.param == "file":
+        yield open_store(f"file://{tmp_path}/store")
+    else:
+        environment = request.getfixturevalue("clean_environment")
+        yield from {"s3": _s3, "az": _az, "gs": _gs}[request.param](request.getfixturevalue, environment)
+
+
+def _s3(fixture: Callable[[str], Servers], environment: pytest.MonkeyPatch) -> Iterator[Store]:
+    servers = fixture("servers")
+    give_aws(environment, servers.s3)
+    bucket = f"bucket-{next(_numbers)}"
+    boto3.client("s3").create_bucket(Bucket=bucket)
+    yield open_store(f"s3://{bucket}/some/prefix")
+
+
+def _az(fixture: Callable[[str], Servers], environment: pytest.MonkeyPatch) -> Iterator[Store]:
+    servers = fixture("servers")
+    give_azure(environment, f"{servers.blob}/{{account}}")
+    container = f"container-{next(_numbers)}"
+    opened = open_store(f"az://{ACCOUNT}/{container}/some/prefix")
+    opened.inner._client.create_container()
+    yield opened
+
+
+def _gs(_: Callable[[str], Servers], environment: pytest.MonkeyPatch) -> Iterator[Store]:
+    with GoogleServer() as server:
+        environment.setenv("PLUMBLINE_GS_ENDPOINT", server.url)
+        environment.setenv("GS_ACCESS_KEY_ID", "GOOGPLUMBLINE")
+        environment.setenv("GS_SECRET_ACCESS_KEY", "secret-of-the-test")
+        yield open_store("gs://bucket/some/prefix")
+
+
+def read_from(store: Store, key: str, offset: int = 0, if_match: str | None = None) -> tuple[bytes, ObjectInfo]:
+    found = bytearray()
+    buffer = memoryview(bytearray(1000))
+    with store.open(key, offset=offset, if_match=if_match) as reader:
+        while size := reader.readinto(buffer):
+            found += buffer[:size]
+        return bytes(found), reader.info
+
+
+def test_what_was_written_reads_back_from_any_offset(store: Store) -> None:
+    data = random.Random(1).randbytes(5000)
+    written = store.create("folder/a name + more.bin", data)
+    assert store.stat("folder/a name + more.bin") == written == ObjectInfo(written.key, 5000, written.etag)
+    for offset in (0, 1, 4999):
+        assert read_from(store, written.key, offset, written.etag) == (data[offset:], written)
+
+
+def test_an_empty_object_is_an_object(store: Store) -> None:
+    store.create("empty", b"")
+    assert read_from(store, "empty")[0] == b""
+
+
+def test_create_never_replaces(store: Store) -> None:
+    store.create("key", b"first")
+    with pytest.raises(ObjectExistsError):
+        store.create("key", b"second")
+    assert read_bytes(store, "key") == b"first"
+
+
+def test_one_creator_wins_and_its_bytes_stay(store: Store) -> None:
+    def attempt(number: int) -> bytes | None:
+        data = b"%d" % number * 100
+        try:
+            store.create("race", data)
+        except ObjectExistsError:
+            return None
+        return data
+
+    winners = [data for data in in_parallel(attempt) if data is not None]
+    assert len(winners) == 1
+    assert read_bytes(store, "race") == winners[0]
+
+
+def in_parallel(attempt: Callable[[int], bytes | None]) -> list[bytes | None]:
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(attempt, range(8)))
+
+
+def test_swap_replaces_only_what_was_read(store: Store) -> None:
+    first = store.swap("pointer", b"one", if_match=None)
+    second = store.swap("pointer", b"two", if_match=first.etag)
+    for stale in (first.etag, None):
+        with pytest.raises(PreconditionFailedError):
+            store.swap("pointer", b"three", if_match=stale)
+    assert read_from(store, "pointer") == (b"two", second)
+    with pytest.raises(PreconditionFailedError):
+        store.swap("never-written", b"x", if_match=second.etag)
+
+
+def test_one_swapper_wins(store: Store) -> None:
+    start = store.create("race", b"start").etag
+
+    def attempt(number: int) -> bytes | None:
+        data = b"swap %d" % number
+        try:
+            store.swap("race", data, if_match=start)
+        except PreconditionFailedError:
+            return None
+        return data
+
+    winners = [data for data in in_parallel(attempt) if data is not None]
+    assert len(winners) == 1
+    assert read_bytes(store, "race") == winners[0]
+
+
+def test_reading_on_in_another_object_is_refused(store: Store) -> None:
+    old = store.swap("key", b"old bytes", if_match=None)
+    store.swap("key", b"new bytes", if_match=old.etag)
+    with pytest.raises(PreconditionFailedError):
+        read_from(store, "key", 4, old.etag)
+
+
+def test_a_missing_object_is_said_to_be_missing(store: Store) -> None:
+    store.create("there", b"x")
+    with pytest.raises(ObjectMissingError, match="not-there"):
+        store.stat("not-there")
+    with pytest.raises(ObjectMissingError, match="not-there"):
+        read_from(store, "not-there")
+
+
+def test_list_gives_every_key_below_a_prefix_in_order(store: Store) -> None:
+    keys = [f"a/{number}" for number in range(7)] + ["a/b/c", "ab", "b"]
+    for key in reversed(keys):
+        store.create(key, key.encode())
+    assert [info.key for info in store.list()] == sorted(keys)
+    assert [info.key for info in store.list("a/")] == sorted(key for key in keys if key.startswith("a/"))
+    assert list(store.list("ab")) == [store.stat("ab")]
+    assert list(store.list("none/")) == []
+
+
+def test_a_large_file_arrives_whole(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(random.Random(2).randbytes(1 << 20) * 70)
+    assert ensure_object(store, "large", path)
+    assert not ensure_object(store, "large", path)
+    with pytest.raises(ObjectExistsError):
+        store.create("large", path)
+    assert store.stat("large").size == 70 << 20
+
+
+def test_ensure_refuses_other_bytes_under_a_key_in_use(store: Store) -> None:
+    store.create("key", b"mine")
+    with pytest.raises(InvalidInputError, match="other bytes"):
+        ensure_object(store, "key", b"not mine")
+    with pytest.raises(CorruptDataError, match="reads back"):
+        ensure_object(store, "new", b"bytes", sha256="0" * 64)
+
+
+@pytest.mark.parametrize("key", ["../up", "/absolute", "a//b", "a/../../b", "", "c:\\x", "a\nb"])
+def test_keys_that_leave_the_store_are_refused(store: Store, key: str) -> None:
+    for use in (store.stat, lambda key: store.create(key, b""), lambda key: read_from(store, key)):
+        with pytest.raises(InvalidInputError):
+            use(key)

@@ -1,0 +1,38 @@
+"""A small HTTP server that serves objects as S3 and Azure do, and fails as they do."""
+
+from __future__ import annotations
+
+from tests.faultserver.faults import (
+    Change,
+    Corrupt,
+    Denied,
+    Fault,
+    FullAnswer,
+    Missing,
+    RedirectLoop,
+    Reset,
+    Stall,
+    Status,
+    Trickle,
+    Truncate,
+    WrongLength,
+)
+from tests.faultserver.server import FaultServer, Served
+
+__all__ = [
+    "Change",
+    "Corrupt",
+    "Denied",
+    "Fault",
+    "FaultServer",
+    "FullAnswer",
+    "Missing",
+    "RedirectLoop",
+    "Reset",
+    "Served",
+    "Stall",
+    "Status",
+    "Trickle",
+    "Truncate",
+    "WrongLength",
+]

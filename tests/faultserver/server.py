@@ -1,0 +1,228 @@
+"""Serves objects over plain HTTP, one planned fault after another.
+
+S3's SDK asks for `/bucket/key`, Azure's for `/account/container/key`; both send GET and HEAD with `Range` (or
+`x-ms-range`) and `If-Match`, and need little more in return than `ETag`, `Content-Length` and `Content-Range`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from tests.faultserver.faults import (
+    Change,
+    Corrupt,
+    Denied,
+    Fault,
+    FullAnswer,
+    Missing,
+    RedirectLoop,
+    Reset,
+    Stall,
+    Status,
+    Trickle,
+    Truncate,
+    WrongLength,
+)
+
+__all__ = ["FaultServer", "Served"]
+
+_PIECE = 64 << 10
+
+
+@dataclass(frozen=True)
+class Served:
+    """One request that was answered."""
+
+    method: str
+    path: str
+    offset: int
+    sent: int
+
+
+class FaultServer:
+    """Objects by path; `faults` are spent one per GET of a path that `faulty` matches."""
+
+    def __init__(self, *, rate: float | None = None) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.faults: deque[Fault] = deque()
+        self.faulty = re.compile("")
+        self.served: list[Served] = []
+        self.rate = rate
+        """Bytes per second of one connection."""
+        self.lock = threading.Lock()
+        self.stopping = threading.Event()
+        self._http = _Server(("127.0.0.1", 0), _Handler)
+        self._http.owner = self
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def body_bytes(self, pattern: str = "") -> int:
+        """Bytes of bodies sent so far for matching paths."""
+        with self.lock:
+            return sum(entry.sent for entry in self.served if re.search(pattern, entry.path))
+
+    def next_fault(self, path: str) -> Fault | None:
+        """The fault planned for this answer."""
+        with self.lock:
+            return self.faults.popleft() if self.faults and self.faulty.search(path) else None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = True
+    request_queue_size = 128
+    owner: FaultServer
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients hang up; that is what is tested."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+    timeout = 30
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+    def do_HEAD(self) -> None:
+        body = self.server.owner.objects.get(self._path())
+        if body is None:
+            self._refuse(404, "NoSuchKey")
+            return
+        self.send_response(200)
+        self._describe(body, len(body))
+        self.end_headers()
+
+    def _path(self) -> str:
+        return self.path.partition("?")[0]
+
+    def _describe(self, body: bytes, length: int) -> None:
+        self.send_header("ETag", f'"{hashlib.md5(body).hexdigest()}"')  # noqa: S324
+        self.send_header("Content-Length", str(length))
+        self.send_header("Last-Modified", "Fri, 20 Nov 2026 12:00:00 GMT")
+        self.send_header("x-ms-blob-type", "BlockBlob")
+        self.send_header("Content-Type", "application/octet-stream")
+
+    def _refuse(self, status: int, code: str, **headers: str) -> None:
+        body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("x-ms-error-code", code)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        owner, path = self.server.owner, self._path()
+        fault = owner.next_fault(path)
+        body = owner.objects.get(path)
+        match fault:
+            case Status(code, wait):
+                return self._refuse(code, "SlowDown", **({"Retry_After": wait} if wait else {}))
+            case Denied():
+                return self._refuse(403, "ExpiredToken")
+            case RedirectLoop():
+                return self._refuse(307, "TemporaryRedirect", Location=owner.url + self.path)
+            case Change() if body is not None:
+                body = owner.objects[path] = bytes(reversed(body))
+        if body is None or isinstance(fault, Missing):
+            return self._refuse(404, "NoSuchKey")
+        return self._answer(path, body, fault)
+
+    def _answer(self, path: str, body: bytes, fault: Fault | None) -> None:
+        asked = self.headers.get("x-ms-range") or self.headers.get("Range") or "bytes=0-"
+        offset = int(re.fullmatch(r"bytes=(\d+)-\d*", asked)[1])  # type: ignore[index]
+        wanted = self.headers.get("If-Match")
+        if wanted is not None and wanted.strip('"') != hashlib.md5(body).hexdigest():  # noqa: S324
+            return self._refuse(412, "PreconditionFailed")
+        partial = offset > 0 and not isinstance(fault, FullAnswer)
+        rest = body[offset:] if partial else body
+        told = len(rest) + (fault.by if isinstance(fault, WrongLength) else 0)
+        self.send_response(206 if partial else 200)
+        self._describe(body, told)
+        if partial:
+            total = len(body) + told - len(rest)
+            self.send_header("Content-Range", f"bytes {offset}-{total - 1}/{total}")
+        self.end_headers()
+        sent = self._send(rest[:told], fault)
+        with self.server.owner.lock:
+            self.server.owner.served.append(Served("GET", path, offset, sent))
+        if isinstance(fault, WrongLength):
+            self.close_connection = True
+        return None
+
+    def _send(self, rest: bytes, fault: Fault | None) -> int:
+        match fault:
+            case Corrupt(at) if rest:
+                spoiled = bytearray(rest)
+                spoiled[at % len(rest)] ^= 1
+                return self._stream(bytes(spoiled))
+            case Trickle(size, seconds):
+                return self._trickle(rest, size, seconds)
+            case Reset(after) | Truncate(after) | Stall(after):
+                sent = self._stream(rest[:after])
+                self._break(fault)
+                return sent
+        return self._stream(rest)
+
+    def _stream(self, data: bytes) -> int:
+        rate, begin = self.server.owner.rate, time.monotonic()
+        for start in range(0, len(data), _PIECE):
+            self.wfile.write(data[start : start + _PIECE])
+            if rate is not None:
+                late = begin + (start + _PIECE) / rate - time.monotonic()
+                self.server.owner.stopping.wait(max(0.0, late))
+        return len(data)
+
+    def _trickle(self, rest: bytes, size: int, seconds: float) -> int:
+        sent = 0
+        while sent < len(rest) and not self.server.owner.stopping.wait(seconds):
+            self.wfile.write(rest[sent : sent + size])
+            sent += size
+        return min(sent, len(rest))
+
+    def _break(self, fault: Reset | Truncate | Stall) -> None:
+        self.wfile.flush()
+        self.close_connection = True
+        if isinstance(fault, Stall):
+            # Until the client hangs up: then its end of the connection becomes readable.
+            self.connection.settimeout(0.05)
+            while not self.server.owner.stopping.is_set():
+                try:
+                    if not self.connection.recv(1):
+                        return
+                except TimeoutError:
+                    continue
+                except OSError:
+                    return
+        elif isinstance(fault, Reset):
+            linger = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.connection.close()
