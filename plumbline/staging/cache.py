@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,6 +41,9 @@ class Cache:
 
     def _object(self, sha256: str) -> Path:
         return self.folder / "objects" / sha256[:2] / sha256
+
+    def _places(self, sha256: str) -> tuple[Path, Path]:
+        return self.folder / "parts" / f"{sha256}.part", self._object(sha256)
 
     def path(self, sha256: str, size: int | None = None) -> Path | None:
         """The verified object of this digest, if it is here (and of this size)."""
@@ -104,18 +107,30 @@ class Cache:
     @contextmanager
     def part(self, sha256: str, wait: Callable[[], None]) -> Iterator[Part | None]:
         """The growing copy of an object for us alone, or `None` if the object is here by then."""
-        path = self.folder / "parts" / f"{sha256}.part"
+        path, final = self._places(sha256)
         with disk_errors(self.folder):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with claim(path, self._object(sha256), wait=wait) as part:
+            with claim(path, final, wait=wait) as part:
                 yield part
 
     def part_size(self, sha256: str) -> int:
         """How much of an object is here already from a broken transfer."""
         try:
-            return (self.folder / "parts" / f"{sha256}.part").stat().st_size
+            return self._places(sha256)[0].stat().st_size
         except OSError:
             return 0
+
+    def discard_parts(self, digests: Iterable[str]) -> None:
+        """Throw away broken transfers of these objects that nobody is at."""
+
+        def held() -> None:
+            raise BlockingIOError
+
+        for sha256 in digests:
+            if self.part_size(sha256):
+                with contextlib.suppress(OSError), claim(*self._places(sha256), wait=held) as part:
+                    if part is not None:
+                        part.discard()
 
     @contextmanager
     def lease(self, digest: str) -> Iterator[None]:

@@ -87,13 +87,14 @@ class Part:
         os.fchmod(self._descriptor, 0o444)
         os.fsync(self._descriptor)
         self.final.parent.mkdir(parents=True, exist_ok=True)
+        # Before the rename, so that a kill in between leaves nothing behind: a whole part needs no etag.
+        self._etag.unlink(missing_ok=True)
         self.path.rename(self.final)
         folder = os.open(self.final.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
-        self._etag.unlink(missing_ok=True)
         return self.final
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from plumbline.errors import InvalidInputError
+from plumbline.errors import DiskFullError, InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.staging.cache import Cache
@@ -103,6 +103,9 @@ class Stager:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
+        if isinstance(self._failure, DiskFullError):
+            # What was begun would only keep the disk full.
+            self._cache.discard_parts(job.file.sha256 for job in self._order if job.path is None)
         self._leases.close()
 
     def start(self, files: Sequence[DataFile]) -> None:

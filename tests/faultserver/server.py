@@ -56,6 +56,8 @@ class FaultServer:
         self.faults: deque[Fault] = deque()
         self.faulty = re.compile("")
         self.served: list[Served] = []
+        self.asked: list[tuple[str, str, int]] = []
+        """Agent, path and offset of each GET, noted as it comes."""
         self.rate = rate
         """Bytes per second of one connection."""
         self.lock = threading.Lock()
@@ -102,6 +104,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: _Server
     timeout = 30
 
@@ -159,6 +162,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, path: str, body: bytes, fault: Fault | None) -> None:
         asked = self.headers.get("x-ms-range") or self.headers.get("Range") or "bytes=0-"
         offset = int(re.fullmatch(r"bytes=(\d+)-\d*", asked)[1])  # type: ignore[index]
+        owner = self.server.owner
+        with owner.lock:
+            owner.asked.append((self.headers.get("User-Agent", ""), path, offset))
         wanted = self.headers.get("If-Match")
         if wanted is not None and wanted.strip('"') != hashlib.md5(body).hexdigest():  # noqa: S324
             return self._refuse(412, "PreconditionFailed")
@@ -172,8 +178,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {offset}-{total - 1}/{total}")
         self.end_headers()
         sent = self._send(rest[:told], fault)
-        with self.server.owner.lock:
-            self.server.owner.served.append(Served("GET", path, offset, sent))
+        with owner.lock:
+            owner.served.append(Served("GET", path, offset, sent))
         if isinstance(fault, WrongLength):
             self.close_connection = True
         return None

@@ -1,0 +1,32 @@
+"""A process that stages one dataset: `stage_child.py URL CACHE CONNECTIONS [MAX_FILE_BYTES]`."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from pathlib import Path
+
+from plumbline.errors import PlumblineError
+from plumbline.staging import Cache, Stager
+from plumbline.stores import open_store
+
+
+def main(url: str, cache: str, connections: str, max_file_bytes: str = "") -> int:
+    """Stage all, and print what it took."""
+    if max_file_bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(max_file_bytes), int(max_file_bytes)))
+    try:
+        with Stager(open_store(url), "reviews", Cache(Path(cache)), connections=int(connections)) as stager:
+            stager.start(stager.manifest.files)
+            for file in stager.manifest.files:
+                stager.wait(file)
+            sys.stdout.write(json.dumps({"moved": stager.bytes_moved}))
+    except PlumblineError as error:
+        sys.stdout.write(json.dumps({"error": type(error).__name__, "what": str(error)}))
+        return int(error.exit_code)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

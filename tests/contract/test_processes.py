@@ -1,0 +1,137 @@
+"""Several processes on one cache, processes that are killed, and a disk that is full."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.staging import Cache, Stager
+from plumbline.stores import open_store
+from tests.contract.conftest import give_aws
+from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset, temporary_files
+from tests.faultserver import FaultServer
+
+CHILD = Path(__file__).with_name("stage_child.py")
+URL = "s3://bucket/data"
+
+
+@pytest.fixture
+def dataset(clean_environment: pytest.MonkeyPatch, fault_server: FaultServer) -> Dataset:
+    """A dataset of 2.2 MB on a server of 4 MiB/s a connection, which boto3 finds."""
+    give_aws(clean_environment, fault_server.url)
+    fault_server.rate = 4 << 20
+    made = make_dataset(8, 250_000)
+    fault_server.objects = {f"/bucket/data/{key}": data for key, data in made.objects.items()}
+    return made
+
+
+def start(cache: Path, connections: int = 2, max_file_bytes: int | None = None) -> subprocess.Popen[str]:
+    limit = [] if max_file_bytes is None else [str(max_file_bytes)]
+    command = [sys.executable, str(CHILD), URL, str(cache), str(connections), *limit]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, err = process.communicate(timeout=60)
+    assert not err, err
+    answer: dict[str, Any] = json.loads(out)
+    return answer
+
+
+@pytest.mark.parametrize("processes", [2, 8])
+def test_processes_on_one_cache_move_each_byte_once(
+    dataset: Dataset, fault_server: FaultServer, tmp_path: Path, processes: int
+) -> None:
+    answers = [finish(process) for process in [start(tmp_path) for _ in range(processes)]]
+    assert sum(answer["moved"] for answer in answers) == dataset.size
+    assert fault_server.body_bytes("parquet|tokenizer") == dataset.size
+    assert_cache_is_right(Cache(tmp_path))
+    assert temporary_files(tmp_path) == []
+
+
+def on_disk(cache: Path, dataset: Dataset) -> dict[str, int]:
+    """The bytes of each object that are there, by its path on the server."""
+    found = {}
+    for file in dataset.manifest.files:
+        final, part = Cache(cache).path(file.sha256), cache / "parts" / f"{file.sha256}.part"
+        size = file.size if final else part.stat().st_size if part.exists() else 0
+        found[f"/bucket/data/reviews/{file.key}"] = size
+    return found
+
+
+@pytest.mark.slow
+def test_twenty_kills_lose_no_byte_and_leave_no_lock(
+    clean_environment: pytest.MonkeyPatch, dataset: Dataset, fault_server: FaultServer, tmp_path: Path
+) -> None:
+    rng, pause, asked = random.Random(20), threading.Event(), 0
+    for moment in range(20):
+        before = on_disk(tmp_path, dataset)
+        clean_environment.setenv("AWS_SDK_UA_APP_ID", f"child-{moment}.")
+        process = start(tmp_path)
+        enough = rng.randrange(dataset.size // 15)
+        deadline = time.monotonic() + 30
+        while sum(on_disk(tmp_path, dataset).values()) < sum(before.values()) + enough:
+            assert time.monotonic() < deadline
+            if process.poll() is not None:
+                break
+            pause.wait(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=30)
+        for agent, path, offset in fault_server.asked:
+            # It asked on from where the disk stood, and not at all for what was whole.
+            if f"child-{moment}." in agent:
+                assert offset >= before.get(path, 0), path
+                asked += 1
+        for part in tmp_path.glob("parts/*.part"):
+            with part.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert_cache_is_right(Cache(tmp_path))
+    assert asked >= 10
+    left = dataset.size - sum(on_disk(tmp_path, dataset).values())
+    assert finish(start(tmp_path)) == {"moved": left}
+    assert_cache_is_right(Cache(tmp_path))
+    assert temporary_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("limit", [0, 10, 4096, 100_000, 249_999])
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing(dataset: Dataset, tmp_path: Path, limit: int) -> None:
+    """The operating system itself refuses to let a file grow past the limit."""
+    process = start(tmp_path, connections=4, max_file_bytes=limit)
+    answer = finish(process)
+    assert process.returncode == 3
+    assert answer["error"] == "DiskFullError"
+    assert "free some space" in answer["what"]
+    assert temporary_files(tmp_path) == []
+    assert_cache_is_right(Cache(tmp_path))
+    assert finish(start(tmp_path))["moved"] <= dataset.size
+    assert_cache_is_right(Cache(tmp_path))
+
+
+def test_a_warm_start_moves_nothing(
+    clean_environment: pytest.MonkeyPatch, fault_server: FaultServer, tmp_path: Path
+) -> None:
+    give_aws(clean_environment, fault_server.url)
+    made = make_dataset(1000, 100)
+    fault_server.objects = {f"/bucket/data/{key}": data for key, data in made.objects.items()}
+    store = open_store(URL)
+    for moved in (made.size, 0):
+        sent = fault_server.body_bytes()
+        with Stager(store, "reviews", Cache(tmp_path)) as stager:
+            stager.start(stager.manifest.files)
+            for file in stager.manifest.files:
+                stager.wait(file)
+            assert stager.bytes_moved == moved
+            assert stager.progress().hits == (0 if moved else 1002)
+        if not moved:
+            assert fault_server.body_bytes() == sent
+            assert stager.waits == []
