@@ -1,0 +1,138 @@
+"""A round as a user starts it: the command in a process of its own, on real servers, in an empty folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUND_SECONDS = 240
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Every process that knows `folder`, by its command line or its environment."""
+    needle, found = str(folder).encode(), {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            command, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if needle in command or needle in environment:
+            found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+@dataclass
+class Round:
+    """One `plumbline run`, under way or ended."""
+
+    process: subprocess.Popen
+    folder: Path
+    lines: list[str] = field(default_factory=list)
+    reader: threading.Thread | None = None
+
+    def wait_for(self, words: str) -> None:
+        """Return once the command has said `words`."""
+        deadline = time.monotonic() + ROUND_SECONDS
+        while not any(words in line for line in self.lines):
+            assert time.monotonic() < deadline, f"never said {words!r}: {self.lines}"
+            assert self.process.poll() is None, f"ended before it said {words!r}: {self.lines}"
+            time.sleep(0.05)
+
+    def kill(self, words: str) -> None:
+        """`kill -9` the one process of this round, or the first, whose command line holds `words`."""
+        found = [pid for pid, command in processes_of(self.folder).items() if words in command]
+        assert found, f"no process with {words!r} among {processes_of(self.folder)}"
+        os.kill(min(found), signal.SIGKILL)
+
+    def end(self) -> tuple[int, str]:
+        """The exit code, and what was printed on stdout."""
+        out, _ = self.process.communicate(timeout=ROUND_SECONDS)
+        assert self.reader
+        self.reader.join(10)
+        return self.process.returncode, out
+
+    def verdict(self) -> tuple[int, dict]:
+        """The exit code, and the JSON that was printed."""
+        code, out = self.end()
+        assert out.strip(), "".join(self.lines)
+        return code, json.loads(out)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """An empty working folder for the rounds of one module; nothing may be left running in it."""
+    folder = tmp_path_factory.mktemp("round")
+    yield folder
+    for pid in processes_of(folder):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def start(folder):
+    """Start `plumbline run SUITE --json`; whatever it leaves running fails the test."""
+    begun = []
+
+    def start(suite: Path, *options: str) -> Round:
+        command = [sys.executable, "-m", "plumbline", "run", str(suite), "--json", *options]
+        process = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        round_ = Round(process, folder)
+        stderr = process.stderr
+        round_.reader = threading.Thread(target=lambda: round_.lines.extend(stderr), daemon=True)
+        round_.reader.start()
+        begun.append(round_)
+        return round_
+
+    yield start
+    for round_ in begun:
+        if round_.process.poll() is None:
+            round_.process.send_signal(signal.SIGINT)
+            round_.process.wait(60)
+    assert_nothing_left(folder)
+
+
+def assert_nothing_left(folder: Path) -> None:
+    """No process of a round outlives it; the guard has a few seconds to act."""
+    deadline = time.monotonic() + 20
+    while (left := processes_of(folder)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+
+
+def small(name: str, folder: Path, *, parts: str = "", extra: str = "") -> Path:
+    """The local suite with its probe alone, or with `parts`, under another name, in `folder`."""
+    text = (ROOT / "deployments/suites/local.toml").read_text()
+    start, end = text.index("[workloads.bert-tiny-reviews.probe]"), text.index("[platforms.aws-local]")
+    probe = "[workloads.bert-tiny-reviews.probe]\nsteps = 8\n"
+    text = text[:start] + probe + parts + text[end:] + extra
+    path = folder / f"{name}.toml"
+    path.write_text(text.replace('name = "local"', f'name = "{name}"'))
+    return path
+
+
+def states(folder: Path, flow: str) -> list[str]:
+    """The final states of a flow's runs, oldest first, as the Prefect server wrote them."""
+    database = next((folder / ".plumbline").rglob("prefect.db"))
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        rows = connection.execute(
+            "select run.state_type from flow_run run join flow on flow.id = run.flow_id where flow.name = ?"
+            " order by run.created",
+            (flow,),
+        ).fetchall()
+    connection.close()
+    return [row[0] for row in rows]

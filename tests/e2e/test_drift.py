@@ -1,0 +1,34 @@
+"""Drifts made on purpose, from outside the product: each is found, named, and fails the flow."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.conftest import ROOT, states
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    ("suite", "code", "stage"),
+    [
+        ("local-drift", "data.labels", "data"),
+        ("local-drift-tokenizer", "tokenization", None),
+        ("local-drift-precision", "precision", "forward"),
+        ("local-drift-order", "data.order", "batch"),
+    ],
+)
+def test_the_cause_is_named_and_the_flow_fails(folder, start, suite, code, stage):
+    exit_code, verdict = start(ROOT / f"deployments/suites/{suite}.toml").verdict()
+    assert (exit_code, verdict["verdict"]) == (1, "drift")
+    assert verdict["platforms"]["aws-local"]["verdict"] == "pass"
+    drifting = verdict["platforms"]["azure-local"]
+    assert [cause["code"] for cause in drifting["causes"]] == [code]
+    assert drifting["causes"][0]["sure"] == "confirmed"
+    assert drifting["first_divergence"]["step"] is not None or stage is None
+    if stage:
+        assert drifting["first_divergence"]["stage"] == stage
+    if code == "data.labels":
+        assert drifting["first_divergence"]["row"] is not None
+        assert "train/" in drifting["first_divergence"]["at"]
+    assert states(folder, "regression")[-1] == "FAILED"
