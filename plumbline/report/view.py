@@ -105,13 +105,16 @@ def build_view(
     records_base: str = "../../records",
 ) -> ReportView:
     """Everything that the report says about a round."""
-    lists = {name: _tuple(found) for name, found in records.items() if name in verdict.platforms}
-    before = {name: _tuple(found) for name, found in (baselines or {}).items()}
-    history = history or History()
+    # Names come from records and stores: from here on they are printable.
+    verdict = verdict.replace(platforms={_name(name): result for name, result in verdict.platforms.items()})
+    reference = _name(reference)
+    lists = {_name(name): _tuple(found) for name, found in records.items() if _name(name) in verdict.platforms}
+    before = {_name(name): _tuple(found) for name, found in (baselines or {}).items()}
+    points = {_name(name): line for name, line in (history or History()).points.items()}
+    points = {name: line for name, line in points.items() if name in verdict.platforms}
     order = tuple(sorted(verdict.platforms, key=lambda name: (name != reference, name)))
     since_when = {
-        name: since(history.points[name], verdict.platforms[name].verdict) if history.points.get(name) else ""
-        for name in order
+        name: since(points[name], verdict.platforms[name].verdict) if points.get(name) else "" for name in order
     }
     workloads = _workloads(lists, reference, order)
     exact = bool(workloads) and all(workload.exact for workload in workloads)
@@ -127,7 +130,7 @@ def build_view(
             if verdict.platforms[name].verdict != "pass"
         ),
         workloads=workloads,
-        history=history_chart(history.points, changes_of(history.points), order) if history.points else None,
+        history=history_chart(points, changes_of(points), order) if points else None,
         changes=_changes(lists, before, reference, order),
         timings=round_bars(verdict, order),
         records=tuple(_link(name, record, records_base) for name in order for record in lists.get(name, ())),
@@ -136,6 +139,10 @@ def build_view(
         order=order,
         reference=reference,
     )
+
+
+def _name(name: str) -> str:
+    return clean(name, 63)
 
 
 def _tuple(found: LoadedRecord | Sequence[LoadedRecord]) -> tuple[LoadedRecord, ...]:
@@ -154,7 +161,7 @@ def _row(
     notes = ("differs by rounding alone (kernel)" if note == "kernel" else note for note in result.notes)
     note = result.unavailable or "; ".join(notes)
     return PlatformRow(
-        name=clean(name, 63),
+        name=name,
         index=index,
         verdict=result.verdict,
         accuracy=NONE if result.accuracy is None else percent(result.accuracy, 2),
@@ -198,7 +205,7 @@ def _workloads(
                 recipe=_recipe(next(iter(ordered.values()))),
                 charts=charts,
                 step_bars=step_bars(ordered, order),
-                words=tuple(_equal_words(clean(name, 63), found) for name, found in equal.items()),
+                words=tuple(_equal_words(name, found) for name, found in equal.items()),
                 exact=bool(equal) and all(found and all(found.values()) for found in equal.values()),
             )
         )
@@ -245,7 +252,7 @@ def _changes(
     for name in order:
         if name in now and before.get(name):
             rows = since_baseline(before[name][0].record.fingerprint, now[name])
-            tables.append(_cut(f"{clean(name, 63)} since its baseline", ("baseline", "now"), rows))
+            tables.append(_cut(f"{name} since its baseline", ("baseline", "now"), rows))
     return tuple(tables)
 
 
@@ -257,7 +264,7 @@ def _link(platform: str, one: LoadedRecord, base: str) -> RecordLink:
     record = one.record
     ended = record.exit.status if record.exit.status == "completed" else f"failed: {clean(record.exit.message, 120)}"
     return RecordLink(
-        platform=clean(platform, 63),
+        platform=platform,
         record_id=record.record_id,
         href=f"{base}/{record.record_id}/record.json",
         spec=record.spec_sha256[:12],

@@ -96,7 +96,7 @@ def number(value: float | str | None) -> str:
         return "not finite"
     magnitude = abs(value)
     if value != 0 and (magnitude >= 1e6 or magnitude < 1e-3):
-        return f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e+")
+        return f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
     if float(value).is_integer():
         return f"{int(value):,}"
     return f"{value:,.0f}" if magnitude >= 1000 else f"{value:.4g}"

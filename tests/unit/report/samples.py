@@ -141,16 +141,17 @@ def drifted(**more) -> PlatformResult:
         suspects=("numerics fp32_precision.cuda.matmul: ieee on aws, tf32 on azure",),
         tried=("settings imposed before every step (fp32_precision = ieee): the difference went away (1.8e-7)",),
     )  # fmt: skip
+    first = "bert.encoder.layer.0.attention.self.query"
     findings = (
-        finding("probe.forward", "drift", metric="relative error of bert.encoder.layer.0.attention.self.query's output "
-                "at step 0", observed=3.1e-4, limit=4.8e-6, against="platform aws", detail="17 modules over their limits"),
+        finding("probe.forward", "drift", metric=f"relative error of {first}'s output at step 0", observed=3.1e-4,
+                limit=4.8e-6, against="platform aws", detail="17 modules over their limits"),
         finding("probe.loss", "drift", metric="relative difference of the loss at step 0", observed=8.4e-5,
                 limit=4.8e-6, against="platform aws"),
         finding("learn.accuracy", metric="accuracy", observed=0.8027, limit=0.02, against="baseline azure-20261101"),
     )  # fmt: skip
     found = {
         "verdict": "drift", "findings": findings, "causes": (cause,), "accuracy": 0.8027, "samples_per_second": 655.0,
-        "first_divergence": Divergence(stage="forward", step=0, at="bert.encoder.layer.0.attention.self.query"),
+        "first_divergence": Divergence(stage="forward", step=0, at=first),
         "records": ("azure-20261120",), "timings": {"wait for worker": 3.4, "stage": 1.1, "probe": 6.0, "total": 44.0},
     }  # fmt: skip
     return PlatformResult(**{**found, **more})
@@ -176,9 +177,9 @@ def nights(last="drift", name="azure", count=30, dip=22) -> History:
     noise = np.random.default_rng(3)
     for index in range(count):
         when = (BEGIN - timedelta(days=count - 1 - index)).strftime("%Y-%m-%d")
-        for platform in points:
+        for platform, line in points.items():
             slow = 0.93 if platform == name and index >= dip else 1.0
             outcome = last if platform == name and index >= count - 3 else "pass"
             rate = None if index == 11 and platform == name else 612 * slow * (1 + 0.008 * noise.normal())
-            points[platform].append(HistoryPoint(f"round-{index}", when, outcome, rate))
+            line.append(HistoryPoint(f"round-{index}", when, outcome, rate))
     return History(points)

@@ -1,0 +1,81 @@
+"""A real Chromium. Where there is none, these tests fail and say how to get it.
+
+With PLUMBLINE_NO_BROWSER=1 they are then deselected, counted and listed instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--enable-logging=stderr",
+    "--v=0",
+)  # fmt: skip
+
+
+def find_browser():
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def pytest_collection_modifyitems(config, items):
+    if os.environ.get("PLUMBLINE_NO_BROWSER") != "1" or find_browser():
+        return
+    left_out = [item for item in items if item.path.is_relative_to(FOLDER)]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+    config.plumbline_left_out = [item.nodeid for item in left_out]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    left_out = getattr(config, "plumbline_left_out", [])
+    if left_out:
+        terminalreporter.section(f"{len(left_out)} browser tests not run: no Chromium (apt-get install chromium)")
+        for name in left_out:
+            terminalreporter.line(name)
+
+
+class Browser:
+    def __init__(self, program, folder):
+        self._program = program
+        self._folder = folder
+
+    def _run(self, *arguments):
+        profile = self._folder / "profile"
+        done = subprocess.run(
+            [self._program, *FLAGS, f"--user-data-dir={profile}", *arguments],
+            capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "HOME": str(self._folder)},
+        )  # fmt: skip
+        shutil.rmtree(profile, ignore_errors=True)
+        return done
+
+    def open(self, page):
+        """The DOM as the browser made it, and what it had to say on its console."""
+        path = self._folder / "report.html"
+        path.write_text(page, encoding="utf-8")
+        done = self._run("--dump-dom", path.as_uri())
+        return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+    def screenshot(self, page, width, height):
+        path, picture = self._folder / "report.html", self._folder / "page.png"
+        path.write_text(page, encoding="utf-8")
+        self._run(f"--window-size={width},{height}", f"--screenshot={picture}", path.as_uri())
+        return picture
+
+
+@pytest.fixture
+def browser(tmp_path):
+    program = find_browser()
+    if program is None:
+        pytest.fail(
+            "no Chromium: apt-get install chromium, or PLUMBLINE_NO_BROWSER=1 to list these tests instead",
+            pytrace=False,
+        )
+    return Browser(program, tmp_path)

@@ -1,0 +1,129 @@
+"""`plumbline report` and `plumbline import` against a real central store on disk."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from plumbline.central import CentralStore
+from plumbline.cli.main import main
+from plumbline.schema.record import RECORD_NAME, record_parts
+from plumbline.stores import open_store
+from tests.unit.report.samples import drifted, passing, record, verdict_of
+
+SUITE = """
+name = "nightly"
+store = "{store}"
+reference = "aws"
+workloads.w = {{ model = "tiny", data = "reviews", seed = 7, batch_size = 8, probe = {{ steps = 2 }} }}
+platforms.aws = {{ work_pool = "a", data = "file://a", outbox = "file://oa" }}
+platforms.azure = {{ work_pool = "b", data = "file://b", outbox = "file://ob" }}
+"""
+
+
+def write_record(folder, platform, **more):
+    """A record on disk, as `plumbline train` leaves it."""
+    loaded = record(platform, **more)
+    folder.mkdir(parents=True)
+    save_file({"sketch": loaded.arrays["sketches"]["sketch"]}, folder / "sketches.safetensors")
+    whole = loaded.record.replace(parts=record_parts(folder))
+    (folder / RECORD_NAME).write_text(whole.model_dump_json())
+    return folder
+
+
+@pytest.fixture
+def stored(tmp_path):
+    url = f"file://{tmp_path}/central"
+    central = CentralStore(open_store(url))
+    central.put_record(write_record(tmp_path / "r1", "aws"))
+    central.put_record(write_record(tmp_path / "r2", "azure", noise=3e-4, start="bert.encoder.layer.0"))
+    central.put_round(
+        verdict_of("pass", {"aws": passing(), "azure": passing(records=())}, round="20261119-020000-aaaa")
+    )
+    central.put_round(verdict_of("drift", {"aws": passing(), "azure": drifted()}))
+    suite = tmp_path / "suite.toml"
+    suite.write_text(SUITE.format(store=url))
+    return central, url, str(suite)
+
+
+def test_a_round_is_rendered_again_into_the_store(stored, capsys):
+    central, _, suite = stored
+    assert main(["report", "20261120-020000-7f3a", "--suite", suite, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["round"], answer["verdict"]) == ("20261120-020000-7f3a", "drift")
+    page = central.get_text("rounds/20261120-020000-7f3a/report.html")
+    assert "azure has drifted" in page
+    assert "38 of 40 over the limit" in page
+    assert "2026-11-20 (this round); before that pass on 2026-11-19" in page
+    assert answer["report"].endswith("rounds/20261120-020000-7f3a/report.html")
+
+
+def test_the_latest_round_goes_to_a_file_or_to_stdout_in_every_form(stored, tmp_path, capsys):
+    _, url, suite = stored
+    out = tmp_path / "page.html"
+    assert main(["report", "latest", "--store", url, "--out", str(out)]) == 0
+    assert f'href="{url}/records/aws-20261120/record.json"' in out.read_text()
+    capsys.readouterr()
+    for form, words in (("text", "✕ DRIFT"), ("junit", "<testsuites"), ("summary", "## ✕ Plumbline: drift")):
+        assert main(["report", "latest", "--suite", suite, "--format", form]) == 0
+        assert words in capsys.readouterr().out
+
+
+def test_a_round_whose_records_were_removed_is_still_reported(stored, tmp_path, capsys):
+    central, url, _ = stored
+    absent = verdict_of("pass", {"aws": passing(records=("gone-1",))}, round="20261121-020000-bbbb")
+    central.put_round(absent)
+    assert main(["report", "latest", "--store", url, "--out", str(tmp_path / "page.html")]) == 0
+    assert "the record gone-1 is no longer in the store" in capsys.readouterr().err
+    assert "No platform left a record" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["report", "none", "--store", "{url}"],
+            "there is no round 'none' (`plumbline history SUITE` lists the rounds)",
+        ),
+        (["report", "latest", "--store", "file://{root}/empty"], "there is no round yet"),
+    ],
+)
+def test_an_unknown_round_is_one_line(stored, tmp_path, capsys, argv, message):
+    assert main([word.format(url=stored[1], root=tmp_path) for word in argv]) == 2
+    errors = capsys.readouterr().err.strip()
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_import_takes_a_record_once_and_says_so(stored, tmp_path, capsys):
+    central, url, suite = stored
+    folder = write_record(tmp_path / "new", "azure", record_id="azure-notebook")
+    assert main(["import", str(folder), "--suite", suite, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["record"], answer["new"]) == ("azure-notebook", True)
+    assert central.has_record("azure-notebook")
+    assert main(["import", str(folder), "--store", url]) == 0
+    assert "was there already" in capsys.readouterr().out
+
+
+def test_import_refuses_what_is_no_whole_record(stored, tmp_path, capsys):
+    central, url, suite = stored
+    cut = write_record(tmp_path / "cut", "azure", record_id="cut")
+    data = (cut / "sketches.safetensors").read_bytes()
+    (cut / "sketches.safetensors").write_bytes(data[:-8])
+    assert main(["import", str(cut), "--store", url]) == 4
+    assert "does not match the digest in its record" in capsys.readouterr().err
+    odd = write_record(tmp_path / "odd", "azure", record_id="odd")
+    save_file({"sketch": np.zeros((3, 64))}, odd / "sketches.safetensors")
+    described = json.loads((odd / RECORD_NAME).read_text())
+    described["parts"] = [part.to_json() for part in record_parts(odd)]
+    (odd / RECORD_NAME).write_text(json.dumps(described))
+    assert main(["import", str(odd), "--store", url]) == 4
+    assert "holds no float64 sketches of 40 taps" in capsys.readouterr().err
+    assert main(["import", str(tmp_path), "--store", url]) == 4
+    assert main(["import", str(write_record(tmp_path / "lab", "lab")), "--suite", suite]) == 2
+    assert "'lab' is no platform of the suite" in capsys.readouterr().err
+    assert not {"cut", "odd", "lab-20261120"}.intersection(central.list_records())

@@ -1,0 +1,196 @@
+"""HTML, terminal, JUnit XML and step summary: whole, bounded, and deaf to what hostile records say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from plumbline.report import render_report
+from plumbline.report.junit import junit_xml
+from plumbline.report.summary import step_summary
+from plumbline.report.terminal import verdict_table
+from plumbline.schema.verdict import Cause, PlatformResult
+from tests.unit.report.samples import drifted, nights, passing, record, verdict_of
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[31m|`x`](http://evil)"
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+class Outline(HTMLParser):
+    """Tags that are open, and the words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.words = ""
+
+    def handle_starttag(self, tag, _attrs):
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, _attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] != "style":
+            self.words += data
+
+
+def hostile_round():
+    cause = Cause(
+        code="operator", sure="likely", why=HOSTILE, evidence=(HOSTILE,), suspects=(HOSTILE,), tried=(HOSTILE,)
+    )
+    result = drifted(causes=(cause,), notes=(HOSTILE,), timings={HOSTILE: 1.0})
+    return verdict_of(
+        "drift", {"aws": passing(), HOSTILE: result}, suite=HOSTILE, notes=(HOSTILE,), flow_run="javascript:x"
+    )
+
+
+def parsed(text):
+    return ET.fromstring(text)  # noqa: S314 - we made it ourselves
+
+
+def page_of(verdict, *platforms, **more):
+    return render_report(verdict, {name: record(name) for name in platforms}, nights(), reference="aws", **more)
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        verdict_of("pass", {"aws": passing(), "azure": passing()}),
+        verdict_of("drift", {"aws": passing(), "azure": drifted()}),
+        verdict_of("inconclusive", {"aws": passing(), "azure": PlatformResult(verdict="inconclusive")}),
+        verdict_of("invalid", {"aws": passing(), "azure": PlatformResult(verdict="invalid"), "gcp": drifted()}),
+        verdict_of("inconclusive", {}, timings={}),
+    ],
+    ids=lambda verdict: f"{verdict.verdict}-{len(verdict.platforms)}",
+)
+def test_the_page_is_well_formed_self_contained_and_says_its_verdict_first(verdict):
+    page = page_of(verdict, *(name for name in verdict.platforms if name != "gcp"))
+    outline = Outline()
+    outline.feed(page)
+    assert outline.open == []
+    assert "script" not in outline.tags
+    assert "img" not in outline.tags
+    assert not re.search(r"\ssrc=|@import|url\(|<link(?! rel=\"icon\" href=\"data:,\")", page)
+    assert "default-src 'none'" in page
+    words = " ".join(outline.words.split())
+    assert words.index(verdict.verdict) < 40
+    for name in verdict.platforms:
+        assert name in words
+
+
+def test_what_a_record_says_stays_text():
+    verdict = hostile_round()
+    hostile = record("azure", hostname=HOSTILE, packages={HOSTILE: HOSTILE}, environment={HOSTILE: HOSTILE})
+    page = render_report(verdict, {"aws": record("aws"), HOSTILE: hostile}, reference="aws")
+    outline = Outline()
+    outline.feed(page)
+    assert "script" not in outline.tags
+    assert "img" not in outline.tags
+    assert "<script>alert(1)</script>" in outline.words
+    assert 'href="javascript' not in page
+    assert "\x1b" not in page
+
+
+def test_raw_records_are_linked_where_they_lie():
+    page = page_of(verdict_of("pass", {"aws": passing()}), "aws", records_base="https://store/records")
+    assert 'href="https://store/records/aws-20261120/record.json"' in page
+
+
+def test_rendering_is_a_function_of_its_input():
+    verdict = verdict_of("drift", {"aws": passing(), "azure": drifted()})
+    assert page_of(verdict, "aws", "azure") == page_of(verdict, "aws", "azure")
+
+
+def test_the_table_fits_a_hundred_columns_and_says_what_to_do_next():
+    absent = PlatformResult(
+        verdict="inconclusive", unavailable="no worker of the pool gcp-gpu came online within 900 s"
+    )
+    verdict = verdict_of(
+        "drift",
+        {"aws": passing(), "azure": drifted(), "a-platform-with-a-very-long-name-indeed": absent},
+        report="/r.html",
+    )
+    text = verdict_table(verdict, suite_file="suite.toml")
+    lines = text.splitlines()
+    assert lines[0] == "✕ DRIFT nightly, round 20261120-020000-7f3a"
+    assert all(len(line) <= 100 for line in lines if not line.startswith(("next", "run", "report")))
+    assert "\x1b" not in text
+    assert re.search(r"^azure +✕ drift +80\.27 % +655 +forward", text, re.MULTILINE)
+    flat = " ".join(text.split())
+    assert "azure: linear layers keep 10 bits of mantissa in place of 23: TF32 is on" in flat
+    assert "3.10e-4, limit 4.80e-6, against platform aws" in flat
+    assert "no worker of the pool gcp-gpu came online within 900 s" in flat
+    assert "58.1 s: train 44.0 s, confirm 9.8 s" in flat
+    assert "report /r.html" in text
+    assert lines[-1].endswith("if the change is meant: plumbline baseline accept suite.toml")
+    assert "\x1b[1;31m✕ DRIFT" in verdict_table(verdict, colour=True)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "notes", "step"),
+    [
+        ("pass", (), ""),
+        ("pass", ("no baseline: accept this record",), "plumbline baseline accept s.toml (no baseline yet: aws)"),
+        ("inconclusive", (), "plumbline doctor s.toml"),
+        ("invalid", (), "open the report: it says which record cannot be judged, and why"),
+    ],
+)
+def test_the_next_step_fits_the_verdict(verdict, notes, step):
+    text = verdict_table(verdict_of(verdict, {"aws": passing(verdict=verdict, notes=notes)}), suite_file="s.toml")
+    found = [line for line in text.splitlines() if line.startswith("next")]
+    assert found == ([f"next   {step}"] if step else [])
+
+
+def test_a_terminal_gets_no_control_characters_from_records():
+    assert "\x1b" not in verdict_table(hostile_round())
+
+
+def test_junit_fails_for_drift_and_errs_for_what_is_not_known():
+    absent = PlatformResult(verdict="inconclusive", unavailable="no worker")
+    broken = PlatformResult(verdict="invalid")
+    verdict = verdict_of("drift", {"aws": passing(), "azure": drifted(), "gcp": absent, "lab": broken})
+    root = parsed(junit_xml(verdict))
+    counts = {suite.get("name"): tuple(suite.get(key) for key in ("tests", "failures", "errors")) for suite in root}
+    assert counts == {"aws": ("3", "0", "0"), "azure": ("3", "2", "0"), "gcp": ("1", "0", "1"), "lab": ("1", "0", "1")}
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("8", "2", "2")
+    failure = root.find(".//failure")
+    assert "3.10e-4, limit 4.80e-6" in failure.get("message")
+    assert "cause: precision (confirmed)" in failure.text
+    assert root.find(".//skipped") is None
+    empty = parsed(junit_xml(verdict_of("inconclusive", {})))
+    assert empty.get("errors") == "1"
+
+
+def test_junit_is_xml_whatever_records_say():
+    root = parsed(junit_xml(hostile_round()))
+    assert root.find(".//script") is None
+
+
+def test_the_step_summary_is_a_table_that_records_cannot_break():
+    text = step_summary(verdict_of("drift", {"aws": passing(), "azure": drifted()}))
+    assert text.startswith("## ✕ Plumbline: drift\n")
+    assert "| azure | ✕ drift | 80.27 % | 655 |" in text
+    assert "**azure**: arithmetic keeps fewer or more bits than the recipe says (confirmed)." in text
+    hostile = step_summary(hostile_round())
+    rows = [line for line in hostile.splitlines() if line.startswith("|")]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 7 for row in rows)
+    assert "<script" not in hostile
+    assert "http://" not in hostile
+    assert "x`" not in hostile.replace("\\`", "")
+
+
+def test_the_controller_s_faces_load_no_torch():
+    code = "import sys, plumbline.report, plumbline.report.terminal; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

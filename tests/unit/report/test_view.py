@@ -1,0 +1,177 @@
+"""The view model: what a tired engineer reads first is right, and what is missing is called missing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from plumbline.report.history import HistoryPoint, changes_of, since
+from plumbline.report.view import build_view
+from plumbline.report.words import clean, number, seconds
+from plumbline.schema.verdict import PlatformResult
+from tests.unit.report.samples import drifted, finding, nights, passing, record, verdict_of
+
+TF32 = {"numerics": {"fp32_precision.cuda.matmul": "tf32", "deterministic_algorithms": True}}
+START = "bert.encoder.layer.0"
+
+
+@pytest.fixture(scope="module")
+def drift():
+    records = {"aws": record("aws"), "azure": record("azure", noise=3.1e-4, start=START, rate=655.0, **TF32)}
+    before = {"azure": record("azure", packages={"torch": "2.12.1"}, rate=640.0)}
+    verdict = verdict_of("drift", {"azure": drifted(), "aws": passing()})
+    return build_view(verdict, records, reference="aws", baselines=before, history=nights())
+
+
+def test_the_headline_names_platform_and_cause_and_the_case_answers_every_question(drift):
+    assert drift.headline.sentence == "azure has drifted: arithmetic keeps fewer or more bits than the recipe says."
+    assert drift.headline.support == "1 drifted (azure); 1 passed (aws)"
+    assert drift.headline.night == "2026-11-20 02:00 UTC"
+    case = drift.cases[0]
+    assert (case.code, case.sure) == ("precision", "confirmed")
+    assert case.where == "forward, bert.encoder.layer.0.attention.self.query, step 0"
+    assert case.since == "2026-11-18 (3 rounds); before that pass on 2026-11-17"
+    assert "TF32" in case.mend
+    assert [(one.observed, one.limit) for one in case.numbers] == [("3.10e-4", "4.80e-6"), ("8.40e-5", "4.80e-6")]
+    assert "the difference went away" in case.tried[0]
+
+
+def test_the_reference_stands_first_and_throughput_is_held_against_its_own_baseline(drift):
+    assert [row.name for row in drift.rows] == ["aws", "azure"]
+    assert drift.rows[1].throughput_note == "+2.3 % against its baseline"
+    assert drift.rows[0].throughput_note == ""
+
+
+def test_only_what_differs_between_environments_is_listed(drift):
+    between, own = drift.changes
+    assert [(row.key, row.values) for row in between.rows] == [("fp32_precision.cuda.matmul", ("ieee", "tf32"))]
+    assert ("packages", "torch", ("2.12.1", "2.13.0")) in [(row.group, row.key, row.values) for row in own.rows]
+    assert ("packages", "numpy", ("—", "2.4.6")) in [(row.group, row.key, row.values) for row in own.rows]
+
+
+def test_the_taps_chart_counts_and_places_what_is_over_its_limit(drift):
+    chart = drift.workloads[0].charts[0]
+    assert "azure: 38 of 40 over the limit" in chart.note
+    assert [label.text for label in chart.labels] == ["first: bert.encoder.layer.0.attention.self.query"]
+    strong, weak = ([mark for mark in chart.marks if mark.strong is side] for side in (True, False))
+    assert (len(strong), len(weak)) == (38, 2)
+    assert max(mark.y for mark in strong) < min(mark.y for mark in weak)
+    assert all(chart.left <= mark.x <= chart.right and chart.top <= mark.y <= chart.bottom for mark in chart.marks)
+
+
+def test_equal_runs_need_no_taps_chart_and_are_said_to_be_equal():
+    records = {"aws": record("aws"), "azure": record("azure")}
+    view = build_view(verdict_of("pass", {"aws": passing(), "azure": passing()}), records, reference="aws")
+    assert view.headline.sentence == "Training is the same on both platforms."
+    assert view.headline.support.endswith("losses and weights are equal to the last bit at every step of the probe")
+    assert [chart.title for chart in view.workloads[0].charts] == ["Loss of the probe", "Loss while learning"]
+    assert view.cases == ()
+
+
+def test_rounding_alone_passes_and_is_never_called_equal():
+    records = {"aws": record("aws"), "azure": record("azure", wobble=1e-7)}
+    verdict = verdict_of("pass", {"aws": passing(), "azure": passing(notes=("kernel",))})
+    view = build_view(verdict, records, reference="aws")
+    assert "azure by rounding alone apart from the reference" in view.headline.support
+    assert "equal to the last bit" not in view.headline.support
+    assert "azure: 0 of 40 over the limit" in view.workloads[0].charts[0].note
+    assert "not equal: losses" in view.workloads[0].words[0]
+
+
+def test_three_platforms_and_one_of_them_cannot_be_judged():
+    broken = PlatformResult(verdict="invalid", findings=(finding("record", "invalid", detail="rows.parquet is cut"),))
+    verdict = verdict_of("invalid", {"aws": passing(), "azure": drifted(), "gcp": broken})
+    view = build_view(verdict, {"aws": record("aws")}, reference="aws")
+    assert view.headline.sentence == "gcp cannot be judged: rows.parquet is cut."
+    assert view.headline.support == "1 not judged (gcp); 1 drifted (azure); 1 passed (aws)"
+    assert [(case.name, case.verdict) for case in view.cases] == [("azure", "drift"), ("gcp", "invalid")]
+
+
+def test_a_platform_that_never_came_is_told_by_its_reason():
+    absent = PlatformResult(verdict="inconclusive", unavailable="no worker came online within 900 s")
+    verdict = verdict_of("inconclusive", {"aws": passing(), "azure": absent})
+    view = build_view(verdict, {"aws": record("aws")}, reference="aws")
+    assert view.headline.sentence == "Nothing is known of azure: no worker came online within 900 s."
+    assert view.rows[1].machine == "no record"
+    assert "doctor" in view.cases[0].mend
+
+
+def test_a_round_without_any_platform_still_makes_a_report():
+    view = build_view(verdict_of("inconclusive", {}, timings={}), {})
+    assert view.headline.sentence.startswith("The round is inconclusive: too few platforms")
+    assert view.rows == view.workloads == view.timings == ()
+
+
+def test_a_record_of_a_failed_training_and_missing_parts_does_not_break_the_view():
+    failed = record(
+        "azure", evidence={}, exit={"status": "failed", "code": "non-finite", "message": "the loss is NaN at step 3"}
+    )
+    invalid = PlatformResult(verdict="invalid", findings=(finding("record", "invalid", detail="the loss is NaN"),))
+    records = {"aws": record("aws"), "azure": failed}
+    view = build_view(verdict_of("invalid", {"aws": passing(), "azure": invalid}), records, reference="aws")
+    assert view.workloads[0].words == ("azure: no probe on both sides, so nothing is said of the numbers",)
+    assert view.records[1].exit == "failed: the loss is NaN at step 3"
+
+
+def test_a_missing_loss_leaves_a_gap_and_is_not_equal_to_another_missing_loss():
+    records = {}
+    for name in ("aws", "azure"):
+        one = record(name)
+        probe = one.record.evidence.probe
+        steps = [step.replace(loss=None) if step.step == 7 else step for step in probe.steps]
+        evidence = one.record.evidence.replace(probe=probe.replace(steps=tuple(steps)))
+        records[name] = type(one)(one.record.replace(evidence=evidence), one.folder, one.arrays)
+    view = build_view(verdict_of("pass", {"aws": passing(), "azure": passing()}), records, reference="aws")
+    assert "not equal: losses" in view.workloads[0].words[0]
+    assert [line.series for line in view.workloads[0].charts[0].lines] == [0, 0, 1, 1]
+
+
+def test_several_workloads_each_have_their_own_evidence():
+    lists = {
+        name: [record(name), record(name, workload="bert-tiny-news", record_id=f"{name}-news")]
+        for name in ("aws", "azure")
+    }
+    view = build_view(verdict_of("pass", {"aws": passing(), "azure": passing()}), lists, reference="aws")
+    assert [workload.name for workload in view.workloads] == ["bert-tiny-reviews", "bert-tiny-news"]
+    assert len(view.records) == 4
+
+
+def test_a_drop_in_the_history_is_found_and_named():
+    found = changes_of(nights().points)
+    assert [(change.platform, change.round) for change in found] == [("azure", "round-22")]
+    assert "azure: 61" in found[0].words
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [
+        (["drift"], "no earlier round on record"),
+        (["pass", "drift"], "2026-11-02 (this round); before that pass on 2026-11-01"),
+        (["pass", "drift", "drift", "drift"], "2026-11-02 (3 rounds); before that pass on 2026-11-01"),
+        (["drift", "pass", "drift"], "2026-11-03 (this round); before that pass on 2026-11-02"),
+        (["drift", "drift"], "in every round on record, since 2026-11-01"),
+    ],
+)
+def test_since_when(outcomes, words):
+    points = [HistoryPoint(f"r{i}", f"2026-11-0{i + 1}", outcome) for i, outcome in enumerate(outcomes)]
+    assert since(points, outcomes[-1]) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "missing"), (math.nan, "not finite"), (math.inf, "not finite"), (0.0, "0"), (3.1e-4, "3.10e-4"),
+        (0.8047, "0.8047"), (1234.5, "1,234"), (-2.5e7, "-2.50e7"), ("float32", "float32"), (17.0, "17"),
+    ],
+)  # fmt: skip
+def test_numbers_as_they_are_shown(value, words):
+    assert number(value) == words
+
+
+def test_durations_and_cleaned_text():
+    assert [seconds(value) for value in (None, 0.0005, 0.25, 12.34, 125, 7325)] == [
+        "—", "500 µs", "250 ms", "12.3 s", "2 min 05 s", "2 h 02 min",
+    ]  # fmt: skip
+    assert clean("a\x1b[31mred\x00\n\u202egnp.exe") == "a [31mred gnp.exe"
+    assert len(clean("x" * 10_000)) == 400
