@@ -11,6 +11,7 @@ from plumbline.cli.data import dataset_task
 from plumbline.data import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
 from plumbline.data.spec import workload_named
 from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.launch import make_weights
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import write_spec
 from plumbline.schema.suite import Suite, read_suite
@@ -33,8 +34,6 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build what the workload needs, publish it, and write the spec."""
-    from plumbline.launch import make_weights
-
     suite = read_suite(args.suite)
     workload = workload_named(suite, args.workload, str(args.suite))
     folder = args.data or args.out.parent / "build" / workload.data
