@@ -37,19 +37,23 @@ def _round(args: argparse.Namespace) -> int:
     specs = prepare(suite, args.state / "build", lambda message: tell("say", message=message)) if args.prepare else None
     tell("phase", name="deployments")
     # Prefect is imported only now: a suite or a store that is wrong is told before.
+    from prefect import tags
+
     from flows.regression import regression
     from tasks.deploying import apply, wait_for_api
+    from tasks.taking_turns import round_tags
 
     wait_for_api(args.wait)
     apply(suite, python=sys.executable if args.local else None)
     recipes = {name: spec.to_json() for name, spec in specs.items()} if specs else None
-    state = regression(
-        suite=suite.model_dump(mode="json"),
-        specs=recipes,
-        round_id=args.round,
-        state=str(args.state),
-        return_state=True,
-    )
+    with tags(*round_tags(suite.name)):
+        state = regression(
+            suite=suite.model_dump(mode="json"),
+            specs=recipes,
+            round_id=args.round,
+            state=str(args.state),
+            return_state=True,
+        )
     error = state.result(raise_on_failure=False)
     if isinstance(error, PlumblineError):
         raise error

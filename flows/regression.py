@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
@@ -14,12 +14,14 @@ from prefect.utilities.urls import url_for
 from plumbline.dispatch import Limits
 from plumbline.rounds import headline, join, sum_up
 from plumbline.workfolder import work_folder
-from tasks.confirming import confirm_speed
+from tasks.confirming import confirm_causes, confirm_speed
 from tasks.dispatch import dispatch
 from tasks.gathering import gather_records
+from tasks.heartbeat import Heartbeat
 from tasks.judging import judge
 from tasks.opening import open_round
 from tasks.reporting import publish, report, show_in_ui
+from tasks.taking_turns import take_turn
 from tasks.telling import Phases
 
 __all__ = ["regression"]
@@ -42,7 +44,8 @@ def regression(
     """Train on every platform, gather, judge, tell. The verdict is the state: COMPLETED only for a pass."""
     this = open_round(suite, specs, round_id, suite_file)
     phase = Phases()
-    with work_folder(Path(state), this.id) as folder:
+    with Heartbeat(get_run_logger()), work_folder(Path(state), this.id) as folder:
+        take_turn(this)
         with phase("training"):
             results = dispatch(this, this.assignments(), Limits())
         with phase("gathering"):
@@ -51,6 +54,7 @@ def regression(
             judged = judge(this, found, folder)
         with phase("confirming"):
             found, judged = confirm_speed(this, found, judged, folder)
+            judged = confirm_causes(this, found, judged, folder)
         platforms = {
             name: join({work: of[name] for work, of in judged.results.items()}) for name in this.suite.platforms
         }

@@ -10,6 +10,7 @@ from prefect.states import Completed, Failed
 
 from plumbline.errors import ExitCode
 from plumbline.rounds import read_order
+from tasks.observing import INVALID
 from tasks.training import train
 
 __all__ = ["training"]
@@ -22,6 +23,5 @@ def training(order: dict[str, Any]) -> State[None]:
     code, words = train(checked)
     if code == ExitCode.PASS:
         return Completed(message=f"record {checked.record_id}")
-    # "Invalid" is told apart by its name: another attempt would end the same way.
-    name = "Failed" if code not in (ExitCode.USAGE, ExitCode.INVALID) else "Invalid"
+    name = INVALID if code in (ExitCode.USAGE, ExitCode.INVALID) else "Failed"
     return Failed(name=name, message=words or f"the trainer ended with exit code {code}")

@@ -17,6 +17,7 @@ from plumbline.dispatch.loop import Run
 from plumbline.errors import PlumblineError
 from plumbline.rounds import Assignment, Round, TrainingOrder
 from plumbline.stores import Store, open_store
+from tasks.observing import Progress
 from tasks.port import PrefectPort
 from tasks.telling import tell
 
@@ -47,10 +48,11 @@ def _recorded(outboxes: Mapping[str, Store], platform: str, record: str) -> bool
         return None
 
 
-def _show(lanes: Sequence[Lane], progress: Mapping[Run, tuple[float, str]]) -> None:
+def _show(lanes: Sequence[Lane], progress: Mapping[Run, Progress]) -> None:
     for lane in lanes:
-        share, words = progress.get((lane.job.key, lane.attempt), (0.0, ""))
-        tell("lane", platform=lane.job.platform, phase=lane.phase.value, attempt=lane.attempt, share=share, words=words)
+        seen = progress.get((lane.job.key, lane.attempt), Progress())
+        told = {"phase": lane.phase.value, "attempt": lane.attempt, "share": seen.share, "words": seen.words}
+        tell("lane", platform=lane.job.platform, **told)
 
 
 @task(name="dispatch", persist_result=False)

@@ -11,9 +11,11 @@ from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-from tasks.port import PREFECT_ERRORS
+from tasks.observing import PREFECT_ERRORS
 
 __all__ = ["Heartbeat"]
+
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 _BEAT_SECONDS = 5.0
 _QUICKEST_SECONDS = 1.0
@@ -22,7 +24,7 @@ _QUICKEST_SECONDS = 1.0
 class Heartbeat:
     """Updates the artifact at every progress, at most once a second, and every few seconds without any."""
 
-    def __init__(self, logger: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
+    def __init__(self, logger: Log) -> None:
         self._logger = logger
         self._changed = threading.Event()
         self._ended = threading.Event()

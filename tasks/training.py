@@ -19,6 +19,9 @@ from tasks.heartbeat import Heartbeat
 
 __all__ = ["train"]
 
+# The controller ends a training that takes too long; this is for when there is no controller any more.
+_AFTER_SECONDS = 120.0
+
 
 @task(name="train", task_run_name="{order.record_id}", persist_result=False)
 def train(order: TrainingOrder) -> tuple[int, str]:
@@ -43,7 +46,7 @@ def train(order: TrainingOrder) -> tuple[int, str]:
                 round_id=order.round_id,
                 experiment=experiment,
                 on_progress=heartbeat.on_progress,
-                timeout_seconds=order.run_seconds,
+                timeout_seconds=order.run_seconds + _AFTER_SECONDS,
             )
         if (work / "record" / RECORD_NAME).is_file():
             publish_record(outbox, work / "record")

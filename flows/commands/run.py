@@ -80,6 +80,7 @@ def _on_local_stack(args: argparse.Namespace, suite: Suite, round_id: str, displ
         child = stack.start_controller(command)
         stack.wait_for_api()
         display.say(f"Prefect: {stack.ui_url}")
+        stack.prepare_pools()
         stack.start_workers()
         ended = follow(child, display.on_event, stack.check)
         for _ in range(_CONTROLLER_RESTARTS):

@@ -60,7 +60,7 @@ class Action(Enum):
 class Limits:
     """Bounds that no suite sets."""
 
-    lost_seconds: float = 90.0
+    lost_seconds: float = 60.0
     """A running child that shows no sign of life for so long is lost; it sends one every few seconds."""
     look_seconds: float = 10.0
     """How often the outbox is looked at while a child runs: Prefect may have lost it, and yet it wrote its record."""

@@ -6,18 +6,22 @@ them. The mark does, also after the process between has died.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MARK", "Child", "end_marked", "marked", "start", "stop"]
+__all__ = ["MARK", "Child", "adopt_orphans", "end_marked", "marked", "reap_orphans", "start", "stop"]
 
 MARK = "PLUMBLINE_STACK"
 _TAIL_BYTES = 8192
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass
@@ -125,6 +129,23 @@ def end_marked(mark: str, *, grace_seconds: float, reap: Callable[[], None] = la
                 break
             time.sleep(0.05)
     return marked(mark)
+
+
+def adopt_orphans() -> None:
+    """Have the kernel hand us the descendants whose parent died, so that we can collect them (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_orphans(own: Iterable[int]) -> None:
+    """Collect adopted children that have ended; not our `own`, whose endings somebody waits for."""
+    ours, parent = set(own), f"\nPPid:\t{os.getpid()}\n"
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid = int(entry.name)
+        with suppress(OSError):
+            status = (entry / "status").read_text()
+            if parent in status and "\nState:\tZ" in status and pid not in ours:
+                os.waitpid(pid, os.WNOHANG)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.localstack import services
 from plumbline.localstack.guard import start_guard
 from plumbline.localstack.leftovers import end_leftovers, ensure_pool
-from plumbline.localstack.process import MARK, Child, end_marked, start, stop
+from plumbline.localstack.process import MARK, Child, adopt_orphans, end_marked, reap_orphans, start, stop
 from plumbline.localstack.signals import undisturbed
 from plumbline.schema.suite import Platform, Suite
 
@@ -27,7 +27,7 @@ __all__ = ["Stack", "is_local"]
 _READY_SECONDS = 90.0
 _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 4.0
-_WORKER_RESTARTS = 3
+_RESTARTS = 3
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -50,6 +50,7 @@ class Stack:
         self._port = services.free_port(port)
         self._s3 = f"http://127.0.0.1:{services.free_port()}"
         self._blob = f"http://127.0.0.1:{services.free_port()}"
+        self._commands: dict[str, tuple[list[str], Mapping[str, str]]] = {}
         self._servers: dict[str, Child] = {}
         self._workers: dict[str, Child] = {}
         self._restarts: dict[str, int] = {}
@@ -70,6 +71,7 @@ class Stack:
     def __enter__(self) -> Self:
         self._lock = self._claim()
         base = {**services.inherited(), MARK: self.mark}
+        adopt_orphans()
         self._guard = start_guard(self.mark, base)
         try:
             self._start_servers(base)
@@ -96,12 +98,15 @@ class Stack:
         """Return when the Prefect server answers."""
         self._wait_for("prefect", f"{self.api_url}/health")
 
-    def start_workers(self) -> None:
-        """Start one worker for each platform, each on a core of its own as far as there are any."""
+    def prepare_pools(self) -> None:
+        """End what an earlier stack left unfinished in the database, and make the work pools."""
         end_leftovers(self.api_url)
         for platform in self.suite.platforms.values():
             ensure_pool(self.api_url, platform.work_pool)
-        for name in self.suite.platforms:
+
+    def start_workers(self, names: Iterable[str] | None = None) -> None:
+        """Start one worker for each platform, each on a core of its own as far as there are any."""
+        for name in self.suite.platforms if names is None else names:
             self._start_worker(name)
 
     def start_controller(self, command: list[str], log: str = "controller") -> Child:
@@ -126,15 +131,23 @@ class Stack:
         return {**self._cloud(platform.data), **self._cloud(platform.outbox)}
 
     def check(self) -> None:
-        """Replace a worker that died, as systemd would; `UnavailableError` if a server died."""
-        for child in self._servers.values():
+        """Replace what died, as systemd would; `UnavailableError` where that does not help."""
+        reap_orphans(self._own_pids())
+        for name, child in list(self._servers.items()):
             if not child.alive:
-                raise UnavailableError(f"{child.ending}: {child.last_line()}", where=child.name, mend=str(child.log))
+                # The object stores hold what was published in memory: without them this round is over.
+                self._count(name, child, restarts=_RESTARTS if name == "prefect" else 0)
+                self._start_server(name)
         for name, child in list(self._workers.items()):
-            if not child.alive and self._restarts.get(name, 0) < _WORKER_RESTARTS:
-                self._restarts[name] = self._restarts.get(name, 0) + 1
-                self._say(f"the worker of {name} was {child.ending}; starting another")
+            if not child.alive:
+                self._count(child.name, child, restarts=_RESTARTS)
                 self._start_worker(name)
+
+    def _count(self, name: str, child: Child, *, restarts: int) -> None:
+        self._restarts[name] = self._restarts.get(name, 0) + 1
+        if self._restarts[name] > restarts:
+            raise UnavailableError(f"{child.ending}: {child.last_line()}", where=name, mend=f"its log is {child.log}")
+        self._say(f"{name} {child.ending}; starting it again")
 
     def _cloud(self, url: str) -> dict[str, str]:
         return services.cloud_environment(url, self._s3, self._blob)
@@ -160,9 +173,8 @@ class Stack:
         for log in (self.state / "logs").glob("*.log"):
             log.unlink()
         prefect = services.prefect_environment(self.api_url, self.state / "prefect")
-        commands: dict[str, tuple[list[str], Mapping[str, str]]] = {
-            "prefect": (services.prefect_server_command(self._port), {**base, **prefect})
-        }
+        commands = self._commands
+        commands["prefect"] = (services.prefect_server_command(self._port), {**base, **prefect})
         urls = [url for platform in self.suite.platforms.values() for url in (platform.data, platform.outbox)]
         schemes = {url.split(":")[0] for url in (*urls, self.suite.store)}
         if "s3" in schemes:
@@ -170,10 +182,14 @@ class Stack:
         if "az" in schemes:
             port = int(self._blob.rsplit(":", 1)[1])
             commands["blob"] = (services.azurite_command(port), base)
-        for name, (command, environment) in commands.items():
-            self._servers[name] = start(
-                name, command, log=self.log(name), environment=environment, folder=self.state / name
-            )
+        for name in commands:
+            self._start_server(name)
+
+    def _start_server(self, name: str) -> None:
+        command, environment = self._commands[name]
+        self._servers[name] = start(
+            name, command, log=self.log(name), environment=environment, folder=self.state / name
+        )
 
     def _start_worker(self, name: str) -> None:
         platform = self.suite.platforms[name]
@@ -189,7 +205,8 @@ class Stack:
             **{key: value.replace("{root}", str(_ROOT)) for key, value in extra.items()},
             MARK: self.mark,
         }
-        worker = f"{name}-{self.mark[:6]}-{self._restarts.get(name, 0)}"
+        # Two workers of one name would fight over one row of the server's.
+        worker = f"{name}-{self.mark[:6]}-{self._restarts.get(f'worker-{name}', 0)}"
         self._workers[name] = start(
             f"worker-{name}",
             services.worker_command(platform.work_pool, worker),
@@ -212,6 +229,10 @@ class Stack:
     def _children(self) -> list[Child]:
         return [*self._controllers, *self._workers.values(), *self._servers.values()]
 
+    def _own_pids(self) -> list[int]:
+        guard = [self._guard.pid] if self._guard is not None else []
+        return [*guard, *(child.process.pid for child in self._children())]
+
     def _end(self) -> None:
         """End everything, first those who talk, then those who answer. A second Ctrl-C does not cut this short."""
         with undisturbed():
@@ -228,6 +249,7 @@ class Stack:
             print(f"plumbline: processes {left} could not be ended", file=sys.stderr)  # noqa: T201 - nothing else is left
 
     def _reap(self) -> None:
+        reap_orphans(self._own_pids())
         for child in self._children():
             child.process.poll()
             for pipe in (child.process.stdin, child.process.stdout):

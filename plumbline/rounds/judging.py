@@ -12,19 +12,16 @@ from plumbline.rounds.plan import MAIN, RERUN, Assignment, Round
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import PlatformResult
 
-__all__ = ["Baselines", "judge_harvest", "platform_gates", "reruns_needed", "stand_in"]
+__all__ = ["Baselines", "gates_of", "judge_harvest", "reruns_needed", "stand_in"]
 
 Baselines = Mapping[str, Mapping[str, LoadedRecord]]
 """By workload, then by platform."""
 
 
-def platform_gates(this: Round) -> dict[str, Gates]:
-    """The gates of the platforms that have their own limit."""
-    return {
-        name: this.suite.gates.replace(throughput_drop=platform.throughput_drop)
-        for name, platform in this.suite.platforms.items()
-        if platform.throughput_drop is not None
-    }
+def gates_of(this: Round, platform: str) -> Gates:
+    """The suite's gates, with the platform's own limit where it has one."""
+    limit = this.suite.platforms[platform].throughput_drop
+    return this.suite.gates if limit is None else this.suite.gates.replace(throughput_drop=limit)
 
 
 def stand_in(this: Round, records: Mapping[str, LoadedRecord]) -> str:
@@ -37,7 +34,7 @@ def judge_harvest(this: Round, found: Harvest, baselines: Baselines) -> dict[str
     return {workload: _judge_workload(this, workload, found, baselines.get(workload, {})) for workload in this.specs}
 
 
-def reruns_needed(this: Round, judged: Mapping[str, Mapping[str, PlatformResult]]) -> tuple[Assignment, ...]:
+def reruns_needed(judged: Mapping[str, Mapping[str, PlatformResult]]) -> tuple[Assignment, ...]:
     """The trainings whose speed has to be measured once more before a drop is called drift."""
     return tuple(
         Assignment(platform, workload, RERUN)
@@ -58,7 +55,7 @@ def _judge_workload(
         baselines,
         this.suite.gates,
         reruns=found.of(workload, RERUN),
-        platform_gates=platform_gates(this),
+        platform_gates={name: gates_of(this, name) for name in this.suite.platforms},
     )
     missing = {one.platform: absent_result(why) for one, why in found.absent.items() if _is_main(one, workload)}
     results = {name: (judged | missing)[name] for name in this.suite.platforms if name in judged or name in missing}

@@ -25,7 +25,7 @@ def new_round_id(now: datetime, salt: str) -> str:
 
 def night_of(round_id: str) -> str:
     """The date in a round's name, as people read it; the name itself where it has none."""
-    date = round_id.split("-")[0]
+    date = round_id.partition("-")[0]
     return f"{date[:4]}-{date[4:6]}-{date[6:]}" if len(date) == _DATE_DIGITS and date.isdigit() else round_id
 
 

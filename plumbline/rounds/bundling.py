@@ -1,0 +1,23 @@
+"""An experiment's bundle on disk: the parts of records that its replays impose."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from plumbline.errors import InvalidInputError
+from plumbline.judge.confirm import Request
+from plumbline.records import LoadedRecord
+
+__all__ = ["write_bundle"]
+
+
+def write_bundle(request: Request, records: Mapping[str, LoadedRecord], folder: Path) -> Path:
+    """Copy what the request names out of the records, under the names that its replays know."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in request.sources:
+        if source.record_id not in records:
+            raise InvalidInputError("the experiment needs a record that is not here", where=source.record_id)
+        shutil.copyfile(records[source.record_id].folder / source.part, folder / source.key)
+    return folder

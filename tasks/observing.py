@@ -1,0 +1,76 @@
+"""What the Prefect server says of flow runs, in dispatch's words; one call for all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from uuid import UUID
+
+from httpx import HTTPError
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    ArtifactFilterType,
+    FlowRunFilter,
+    FlowRunFilterId,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.exceptions import PrefectHTTPStatusError
+
+from plumbline.dispatch import Child, ChildState
+
+__all__ = ["INVALID", "PREFECT_ERRORS", "Progress", "read_children", "read_progress"]
+
+# The server is away, restarts, or its database is locked: the next look will tell.
+PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, OSError)
+
+INVALID = "Invalid"
+"""The state of a training that would fail again: wrong input, not infrastructure."""
+
+_PAGE = 200
+_STATES = {
+    StateType.COMPLETED: ChildState.COMPLETED,
+    StateType.FAILED: ChildState.FAILED,
+    StateType.CRASHED: ChildState.CRASHED,
+    StateType.CANCELLED: ChildState.CANCELLED,
+    StateType.RUNNING: ChildState.RUNNING,
+    # A run that is being cancelled has not ended; what it was before says no more.
+    StateType.CANCELLING: ChildState.RUNNING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last sign of life of a run."""
+
+    share: float = 0.0
+    words: str = ""
+    changed: str = ""
+
+
+def read_progress(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, Progress]:
+    """The progress artifact of each run that has one."""
+    wanted = ArtifactFilter(
+        flow_run_id=ArtifactFilterFlowRunId(any_=list(runs)), type=ArtifactFilterType(any_=["progress"])
+    )
+    found: dict[UUID, Progress] = {}
+    for one in client.read_artifacts(artifact_filter=wanted, limit=_PAGE):
+        if one.flow_run_id is not None:
+            share = float(one.data) if isinstance(one.data, (int, float)) else 0.0
+            found[one.flow_run_id] = Progress(share, one.description or "", str(one.updated))
+    return found
+
+
+def read_children(client: SyncPrefectClient, runs: Collection[UUID], alive: dict[UUID, Progress]) -> dict[UUID, Child]:
+    """The state of each run."""
+    wanted = FlowRunFilter(id=FlowRunFilterId(any_=list(runs)))
+    found = client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE)
+    return {run.id: _child(run, alive.get(run.id, Progress())) for run in found}
+
+
+def _child(run: FlowRun, alive: Progress) -> Child:
+    if run.state is None:
+        return Child(ChildState.SCHEDULED)
+    known = _STATES.get(run.state.type, ChildState.SCHEDULED)
+    return Child(known, run.state.message or "", alive.changed, retryable=run.state.name != INVALID)
