@@ -18,6 +18,9 @@ _OWN_SHARE = 0.3
 
 _AUTOCAST = ("bf16", "fp16")
 
+_FEWER_BITS = 4
+"""Another number format has at least so many bits less; another formula may round away one or two."""
+
 
 def dtypes(pair: Pair, step: int) -> Break | None:
     """Another number format in force: of the logits, the loss or a module's output."""
@@ -77,7 +80,7 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
     )
     found = [operator]
     signs = precision_signs(pair)
-    if owes_to_rounding(first) or (signs and not module):
+    if owes_to_rounding(first) or (signs and not module and None in first.own):
         why = f"{kind} {name} computes with fewer bits"
         found.insert(0, Suspicion("precision", why, (error, *signs, *_own(first)), (name,)))
     else:
@@ -124,7 +127,7 @@ def precision_signs(pair: Pair) -> tuple[str, ...]:
     lines = [
         f"{name} keeps {right.mantissa_bits[name]} bits of mantissa in place of {bits}"
         for name, bits in left.mantissa_bits.items()
-        if right.mantissa_bits.get(name, bits) != bits
+        if abs(right.mantissa_bits.get(name, bits) - bits) >= _FEWER_BITS
     ]
     lines += [
         f"{name} is {right.numerics[name]} in place of {value}"

@@ -86,7 +86,7 @@ def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion
         why = "the loss is the same and its gradients are not: weighting of micro-batches, or a backward kernel"
     found = [Suspicion("gradient", why, tuple(lines), names)]
     signs = precision_signs(pair)
-    if owes_to_rounding(first) or (signs and not missing):
+    if owes_to_rounding(first) or (signs and not missing and None in first.own):
         why = "the backward pass computes with fewer bits"
         found.insert(0, Suspicion("precision", why, (*lines, *signs), names))
     return tuple(found)

@@ -1,0 +1,188 @@
+"""One entry of the catalogue, from injection to verdict; and many of them over both cores."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from plumbline.judge import compare
+from plumbline.judge.confirm import Confirmation
+from plumbline.records import LoadedRecord
+from plumbline.schema.verdict import Judgement
+from tests.faults.catalogue import Entry, _function
+from tests.faults.trainer import Laboratory, Side, Trainer
+from tests.faults.world import World
+
+__all__ = ["Result", "run_all"]
+
+_BUDGET = 8
+
+
+@dataclass
+class Result:
+    """What became of one entry with one seed."""
+
+    name: str
+    family: str
+    seed: int
+    expected: str
+    verdict: str
+    detected: bool
+    named: list[str] = field(default_factory=list)
+    sure: list[str] = field(default_factory=list)
+    likely: list[str] = field(default_factory=list)
+    """What `compare` alone named, before any experiment."""
+    divergence: str = ""
+    experiments: int = 0
+    seconds: float = 0.0
+    judge_seconds: float = 0.0
+    why: str = ""
+    tried: list[str] = field(default_factory=list)
+
+    @property
+    def right(self) -> bool:
+        """A control passed, or a fault has exactly its own cause."""
+        return self.verdict == "pass" if not self.expected else self.named == [self.expected]
+
+    @property
+    def wrong(self) -> bool:
+        """A cause was named that is not the fault's."""
+        return bool(set(self.named) - {self.expected, "unattributed"}) if self.expected else self.verdict != "pass"
+
+
+class Bench:
+    """References once per workload and seed, then entries one by one."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.world = root, World(root / "world")
+        self._references: dict[tuple[str, int], LoadedRecord] = {}
+        self._locks: dict[tuple[str, int], threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def _side(self, entry: Entry, seed: int) -> Side:
+        return Side(self.world.spec(entry.workload, seed), self.world.data, "left")
+
+    def reference(self, trainer: Trainer, entry: Entry, seed: int) -> LoadedRecord:
+        """The record of an undisturbed training."""
+        key = (entry.workload, seed)
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+            side = self._side(entry, seed)
+        with lock:
+            if key not in self._references:
+                record = trainer.train(side, f"reference-{entry.workload}-{seed}")
+                if record is None or record.record.exit.status != "completed":
+                    raise RuntimeError(f"the reference of {key} failed")
+                self._references[key] = record
+            return self._references[key]
+
+    def judged(self, trainer: Trainer, entry: Entry, seed: int) -> Result:
+        """Train with the fault, compare, and confirm."""
+        started = time.perf_counter()
+        reference, clean = self.reference(trainer, entry, seed), self._side(entry, seed)
+        label = f"{entry.name}-{entry.workload}-{seed}"
+        data = clean.data
+        if entry.alter:
+            data = self.world.altered(label, entry.workload, _function(entry.alter), reference.rows["row_id"].tolist(), seed)
+        side = replace(clean, data=data, platform="right", inject=entry.inject, environment=entry.environment)
+        with _setting(entry, trainer):
+            candidate = trainer.train(side, f"candidate-{label}")
+            if candidate is not None and entry.setting == "repeat":
+                candidate = trainer.train(side, f"candidate-{label}")
+        if candidate is None:
+            return Result(entry.name, entry.family, seed, entry.expected, "invalid", detected=False, why="no record")
+        before = time.perf_counter()
+        first = compare(reference, candidate)
+        judge_seconds = time.perf_counter() - before
+        state = Confirmation.begin(reference, candidate, first, _BUDGET)
+        state = Laboratory(trainer, clean, side).confirm(reference, candidate, state)
+        result = _result(entry, seed, first, state.judgement)
+        result.experiments, result.judge_seconds = state.spent, judge_seconds
+        result.seconds = time.perf_counter() - started
+        if candidate.record.exit.status != "completed":
+            result.why = candidate.record.exit.message
+        for folder in self.root.glob(f"work-*/candidate-{label}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+        return result
+
+
+def _result(entry: Entry, seed: int, first: Judgement, final: Judgement) -> Result:
+    place = final.first_divergence
+    causes = [cause for cause in final.causes if cause.code != "kernel"]
+    return Result(
+        entry.name,
+        entry.family,
+        seed,
+        entry.expected,
+        final.verdict,
+        detected=final.verdict == "drift",
+        named=[cause.code for cause in causes],
+        sure=[cause.sure for cause in causes],
+        likely=[cause.code for cause in first.causes],
+        divergence=f"{place.stage}@{place.step} {place.at}" if place else "",
+        why="; ".join(cause.why for cause in causes) or "; ".join(f.detail for f in final.findings if f.outcome != "pass"),
+        tried=[line for cause in causes for line in cause.tried],
+    )
+
+
+@contextmanager
+def _setting(entry: Entry, trainer: Trainer) -> Iterator[None]:
+    """What a control changes around the process."""
+    if entry.setting == "load":
+        busy = subprocess.Popen([sys.executable, "-c", "while True: sum(range(10000))"])
+        try:
+            yield
+        finally:
+            busy.kill()
+            busy.wait()
+    elif entry.setting == "cache":
+        kept, trainer.cache = trainer.cache, trainer.folder / "another-cache"
+        try:
+            yield
+        finally:
+            trainer.cache = kept
+    else:
+        yield
+
+
+def run_all(root: Path, work: Iterable[tuple[Entry, int]], cores: tuple[int, ...] = (0, 1)) -> list[Result]:
+    """Every (entry, seed) over one worker per core, in the order given."""
+    bench = Bench(root)
+    todo: queue.SimpleQueue[tuple[int, Entry, int]] = queue.SimpleQueue()
+    jobs = list(work)
+    for place, (entry, seed) in enumerate(jobs):
+        todo.put((place, entry, seed))
+    results: dict[int, Result] = {}
+    failures: list[BaseException] = []
+
+    def drive(core: int) -> None:
+        try:
+            with Trainer(core, root / f"work-{core}") as trainer:
+                while not failures:
+                    try:
+                        place, entry, seed = todo.get_nowait()
+                    except queue.Empty:
+                        return
+                    result = results[place] = bench.judged(trainer, entry, seed)
+                    line = {k: v for k, v in asdict(result).items() if k not in ("tried",)}
+                    sys.stderr.write(("  " if result.right else "! ") + json.dumps(line, ensure_ascii=False) + "\n")
+        except BaseException as error:  # noqa: BLE001 - a thread's failure is the run's
+            failures.append(error)
+
+    threads = [threading.Thread(target=drive, args=(core,)) for core in cores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return [results[place] for place in range(len(jobs))]

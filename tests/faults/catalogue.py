@@ -1,0 +1,107 @@
+"""The catalogue: what is injected, in which workload, and which cause has to be named.
+
+It is no exam to tune the judge to: nothing in the product knows any of these names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+
+__all__ = ["CONTROLS", "FAULTS", "Entry", "injector"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One fault, or one control (`expected` is empty)."""
+
+    name: str
+    family: str
+    expected: str
+    inject: str = ""
+    """`module.function` of `tests.faults.injectors`, applied in the training process."""
+    alter: str = ""
+    """The same, applied to a copy of the dataset."""
+    workload: str = "cls"
+    environment: dict[str, str] = field(default_factory=dict)
+    setting: str = ""
+    """For controls that need the runner's help: `cache`, `repeat`, `load`."""
+
+    @property
+    def words(self) -> str:
+        """What it does, from its function's own description."""
+        name = self.inject or self.alter
+        return (inspect.getdoc(_function(name)) or "").split("\n")[0] if name else _WORDS[self.name]
+
+
+def _function(name: str) -> Callable[..., None]:
+    module, _, function = name.partition(".")
+    found: Callable[..., None] = getattr(import_module(f"tests.faults.injectors.{module}"), function)
+    return found
+
+
+def injector(name: str) -> Callable[[str], None]:
+    """What applies a fault in the process that calls it."""
+    return lambda _record_id: _function(name)()
+
+
+_WORDS = {
+    "environment-order": "The environment's variables in another order, and one more.",
+    "cache-folder": "Another cache folder.",
+    "same-folder-again": "The run was interrupted and started again over its own remains.",
+    "background-load": "Another process computes beside it.",
+    "avx2": "Kernels for AVX2.",
+    "no-vector-isa": "Kernels without vector instructions.",
+    "time-zone": "Another time zone and locale.",
+}
+
+
+def _inside(family: str, expected: str, module: str, names: str, workload: str = "cls") -> list[Entry]:
+    return [
+        Entry(name.replace("_", "-"), family, expected, inject=f"{module}.{name}", workload=workload)
+        for name in names.split()
+    ]
+
+
+def _files(expected: str, family: str, names: str) -> list[Entry]:
+    return [Entry(name.replace("_", "-"), family, expected, alter=f"data.{name}") for name in names.split()]
+
+
+FAULTS: tuple[Entry, ...] = (
+    *_files("data.content", "data", "one_word one_character mojibake row_removed row_repeated"),
+    *_files("data.labels", "data", "one_label some_labels"),
+    *_inside("data", "data.labels", "data", "labels_shifted one_label_in_memory"),
+    *_files("data.order", "data", "shards_reordered rows_swapped"),
+    *_inside("data", "data.order", "data", "order_seed unshuffled dropped_row doubled_row reversed_batch last_batch_refilled"),  # noqa: E501
+    *_files("tokenization", "tokenizer", "lower_case accents_stripped whitespace_kept no_special_tokens truncated_left padded_left unmerged_word"),  # noqa: E501
+    *_inside("tokenizer", "tokenization", "data", "encoder_bug mask_lost segments_wrong"),
+    *_inside("init", "weights.init", "model", "reseeded_weights other_isa_weights padding_row_drawn biases_kept_from_before"),  # noqa: E501
+    *_inside("init", "model.architecture", "model", "tied_layers missing_layer"),
+    *_inside("init", "model.architecture", "model", "untied_decoder", "mlm"),
+    *_inside("rng", "rng", "data", "other_seed python_unseeded dropout_on attention_dropout_on extra_draw"),
+    *_inside("rng", "rng", "data", "mask_draw_seed", "mlm"),
+    *_inside("precision", "precision", "model", "tf32 bf16_products bf16_autocast fp16_autocast fp64_left_on fp16_loss softmax_autocast layer_norm_bf16 fp16_gradients"),  # noqa: E501
+    *_inside("operator", "operator", "model", "tanh_gelu relu_for_gelu layer_norm_eps layer_norm_unbiased mask_ignored attention_scale position_offset positions_ignored pooler_activation pooler_token residual_missing wrong_head_split embedding_scaled"),  # noqa: E501
+    *_inside("loss", "loss", "training", "loss_sum label_smoothing class_weights"),
+    *_inside("loss", "loss", "training", "ignore_index_lost loss_over_all_positions", "mlm"),
+    *_inside("gradient", "gradient", "training", "accumulation_sum gradient_halved clipping_off clipping_other_norm clipping_by_value frozen_layer detached_embeddings stale_gradients one_gradient_doubled"),  # noqa: E501
+    *_inside("gradient", "gradient", "training", "mean_of_means", "mlm"),
+    *_inside("optimizer", "optimizer", "training", "betas epsilon weight_decay_everywhere l2_in_place_of_decay amsgrad no_bias_correction stale_momentum skipped_update"),  # noqa: E501
+    *_inside("schedule", "schedule", "training", "warmup_off_by_one schedule_before_optimizer decay_end constant_rate rate_dropped_late"),  # noqa: E501
+    *_inside("evaluation", "evaluation", "training", "evaluated_in_training_mode wrong_split shifted_split last_batch_dropped evaluated_in_bf16 evaluation_temperature"),  # noqa: E501
+    *_inside("nondeterminism", "nondeterminism", "training", "racing_reduction racing_gradients uninitialised_memory"),
+    *_inside("nondeterminism", "nondeterminism", "data", "unseeded_order unseeded_augmentation"),
+)
+
+CONTROLS: tuple[Entry, ...] = (
+    *_inside("control", "", "controls", "other_hostname clock_skew unrelated_package loader_workers two_threads sdpa fused_optimizer foreach_optimizer without_mkldnn other_gradient_layout"),  # noqa: E501
+    Entry("environment-order", "control", "", environment={"A_FIRST_VARIABLE": "1"}),
+    Entry("cache-folder", "control", "", setting="cache"),
+    Entry("same-folder-again", "control", "", setting="repeat"),
+    Entry("background-load", "control", "", setting="load"),
+    Entry("avx2", "control", "", environment={"ATEN_CPU_CAPABILITY": "avx2"}),
+    Entry("no-vector-isa", "control", "", environment={"ATEN_CPU_CAPABILITY": "default"}),
+    Entry("time-zone", "control", "", environment={"TZ": "Asia/Tokyo", "LC_ALL": "C"}),
+)

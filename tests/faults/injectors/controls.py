@@ -1,0 +1,83 @@
+"""What changes and must not be flagged."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import socket
+import time
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from plumbline.train import batches
+from tests.faults.injectors.patching import replace_everywhere, wrap_method
+
+
+def other_hostname() -> None:
+    """Another machine's name."""
+    socket.gethostname = lambda: "another-host"
+    platform.node = lambda: "another-host"
+
+
+def clock_skew() -> None:
+    """A clock that is an hour ahead."""
+    wrap_method(time, "time", lambda clock: lambda: clock() + 3600)
+
+
+def unrelated_package() -> None:
+    """A package that takes no part in training was upgraded."""
+
+    def wrap(read: Any) -> Any:
+        def version(self: Any) -> str:
+            return "99.0" if self.metadata["Name"] == "moto" else read.fget(self)
+
+        return property(version)
+
+    wrap_method(importlib.metadata.Distribution, "version", wrap)
+
+
+def loader_workers() -> None:
+    """Two more processes load."""
+    wrap_method(batches, "DataLoader", lambda loader: lambda *args, **kwargs: loader(*args, num_workers=2, **kwargs))
+    _ = DataLoader
+
+
+def two_threads() -> None:
+    """Two threads compute."""
+    torch.set_num_threads(2)
+
+
+def sdpa() -> None:
+    """The fused attention kernel."""
+    replace_everywhere(
+        "build_model", lambda build: lambda spec, *, attention, **rest: build(spec, attention="sdpa", **rest),
+        among=("probe", "envelope"),
+    )  # fmt: skip
+
+
+def fused_optimizer() -> None:
+    """AdamW's fused kernel."""
+    replace_everywhere(
+        "make_optimizer", lambda make: lambda model, spec, *, fused: make(model, spec, fused=True), among=("engine",)
+    )
+
+
+def foreach_optimizer() -> None:
+    """AdamW over lists of tensors."""
+    wrap_method(torch.optim, "AdamW", lambda adam: lambda *args, **kwargs: adam(*args, **{**kwargs, "foreach": True, "fused": None}))  # noqa: E501
+
+
+def without_mkldnn() -> None:
+    """No oneDNN."""
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+
+
+def other_gradient_layout() -> None:
+    """Gradients are kept and set to zero, not released."""
+    wrap_method(
+        torch.optim.Optimizer,
+        "zero_grad",
+        lambda zero: lambda self, set_to_none=True: zero(self, set_to_none=False),
+    )

@@ -1,0 +1,42 @@
+"""How a patch gets at the trainer from outside: by replacing what its modules hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+TRAINER = (
+    "batches", "context", "engine", "envelope", "evaluation", "experiment", "job", "model", "numerics", "optimizing",
+    "probe", "speed", "weights", "mantissa",
+)  # fmt: skip
+
+
+def modules() -> list[Any]:
+    """The trainer's modules."""
+    return [import_module(f"plumbline.train.{name}") for name in TRAINER]
+
+
+def replace_everywhere(name: str, wrap: Callable[[Any], Any], *, among: tuple[str, ...] = TRAINER) -> None:
+    """Wrap a function of the trainer in every module that holds it."""
+    for module in (import_module(f"plumbline.train.{one}") for one in among):
+        if hasattr(module, name):
+            setattr(module, name, wrap(getattr(module, name)))
+
+
+def wrap_method(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    """Wrap a method of a class or a function of a module."""
+    setattr(owner, name, wrap(getattr(owner, name)))
+
+
+def after_build(change: Callable[[Any], None]) -> None:
+    """Change each model once its weights are loaded."""
+
+    def wrap(load: Any) -> Any:
+        def loaded(model: Any, weights: Any) -> None:
+            load(model, weights)
+            change(model)
+
+        return loaded
+
+    replace_everywhere("load_weights", wrap, among=("probe", "envelope", "speed"))
