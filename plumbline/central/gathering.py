@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from plumbline.central.outbox import checked_record, receive, record_key
+from plumbline.central.outbox import ForeignRecordError, checked_record, receive, record_key
 from plumbline.central.store import CentralStore
 from plumbline.errors import InvalidInputError, PlumblineError
 from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
@@ -58,7 +58,7 @@ def _one(outbox: Store | None, platform: str, record_id: str, central: CentralSt
     try:
         found = _fetch(outbox, platform, record_id, into)
     except InvalidInputError as error:
-        return Gathered("foreign" if error.key == "record_id" else "corrupt", record_id, why=str(error))
+        return Gathered("foreign" if isinstance(error, ForeignRecordError) else "corrupt", record_id, why=str(error))
     except PlumblineError as error:
         return Gathered("unreachable", record_id, why=str(error))
     if found.folder is not None:

@@ -18,12 +18,25 @@ from plumbline.staging.part import disk_errors
 from plumbline.stores.base import Store
 from plumbline.stores.writing import ensure_object, read_bytes
 
-__all__ = ["MAX_PART_BYTES", "RECORDS", "checked_record", "fetch_record", "publish_record", "receive", "record_key"]
+__all__ = [
+    "MAX_PART_BYTES",
+    "RECORDS",
+    "ForeignRecordError",
+    "checked_record",
+    "fetch_record",
+    "publish_record",
+    "receive",
+    "record_key",
+]
 
 RECORDS = "records"
 MAX_PART_BYTES = 8 << 30
 _BUFFER_BYTES = 1 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+class ForeignRecordError(InvalidInputError):
+    """A record of another id in this one's place."""
 
 
 def record_key(record_id: str, name: str = RECORD_NAME) -> str:
@@ -55,7 +68,7 @@ def checked_record(data: bytes, record_id: str, where: str) -> RunRecord:
     """A record from bytes that nobody vouches for: its own id, its own spec, parts of sane names and sizes."""
     record = read_model(RunRecord, data, where=where, max_bytes=MAX_RECORD_BYTES)
     if record.record_id != record_id:
-        raise InvalidInputError(f"is the record {record.record_id!r}", where=where, key="record_id")
+        raise ForeignRecordError(f"is the record {record.record_id!r}", where=where, key="record_id")
     if record.spec.digest != record.spec_sha256:
         raise InvalidInputError("is not the digest of the spec in it", where=where, key="spec_sha256")
     keys = [part.key.lower() for part in record.parts]

@@ -112,7 +112,11 @@ class Stager:
         """Stage these files, in this order, after those already asked for."""
         with self._changed:
             for file in files:
-                if file.sha256 not in self._jobs:
+                known = self._jobs.get(file.sha256)
+                if known is not None and known.file.size != file.size:
+                    what = f"gives the bytes of {known.file.key!r} another length"
+                    raise InvalidInputError(what, where=f"{self._store.url}/{self._dataset}", key=file.key)
+                if known is None:
                     job = _Job(len(self._order), file, f"{self._dataset}/{file.key}")
                     self._jobs[file.sha256] = job
                     self._order.append(job)

@@ -1,0 +1,227 @@
+"""Records on their way: whole or not there, verified at every hop, told apart when they are not right."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import boto3
+import pytest
+
+from plumbline.central import CentralStore, fetch_record, gather, publish_record
+from plumbline.errors import CorruptDataError, InvalidInputError, UnavailableError
+from plumbline.schema.record import read_record
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import (
+    ObjectInfo,
+    ObjectMissingError,
+    PreconditionFailedError,
+    Store,
+    StoreUnavailableError,
+    ensure_object,
+    open_store,
+)  # fmt: skip
+from plumbline.stores.memory import MemoryStore
+from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
+from tests.contract.records import make_record
+
+
+def same_tree(one: Path, other: Path) -> bool:
+    def content(root: Path) -> dict[str, bytes]:
+        return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+    return content(one) == content(other)
+
+
+def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "made", "record-1", "aws")
+    store = MemoryStore()
+    publish_record(store, record)
+    publish_record(store, record)
+    found = fetch_record(store, "record-1", tmp_path / "into")
+    assert found == tmp_path / "into/record-1"
+    assert same_tree(found, record)
+    assert [path.name for path in (tmp_path / "into").iterdir()] == ["record-1"]
+
+
+def test_the_marker_is_written_last(tmp_path: Path) -> None:
+    """A store that breaks at each write in turn never holds a marker without its parts."""
+
+    class Breaking(MemoryStore):
+        left = 0
+
+        def create(self, key: str, data: bytes | Path) -> ObjectInfo:
+            if not self.left:
+                raise UnavailableError("the store is gone")
+            self.left -= 1
+            return super().create(key, data)
+
+    record = make_record(tmp_path / "made", "record-1", "aws")
+    parts = len(read_record(record).parts)
+    store = Breaking()
+    for left in range(parts + 1):
+        store.left = left
+        with pytest.raises(UnavailableError):
+            publish_record(store, record)
+        with pytest.raises(ObjectMissingError):
+            fetch_record(store, "record-1", tmp_path / "into")
+    store.left = parts + 1
+    publish_record(store, record)
+    assert same_tree(fetch_record(store, "record-1", tmp_path / "into"), record)
+
+
+def test_a_record_is_never_replaced(tmp_path: Path) -> None:
+    store = MemoryStore()
+    publish_record(store, make_record(tmp_path / "one", "record-1", "aws"))
+    with pytest.raises(InvalidInputError, match="other bytes"):
+        publish_record(store, make_record(tmp_path / "two", "record-1", "aws", content=b"others"))
+
+
+def test_a_damaged_folder_is_not_published(tmp_path: Path) -> None:
+    record = make_record(tmp_path / "made", "record-1", "aws")
+    (record / "rows.parquet").write_bytes(b"x")
+    store = MemoryStore()
+    with pytest.raises(CorruptDataError):
+        publish_record(store, record)
+    assert list(store.list()) == []
+
+
+def spoil(store: Store, key: str, change: Callable[[dict[str, object]], None]) -> None:
+    """Change the record in an outbox as nobody should."""
+    with store.open(key) as reader:
+        buffer = bytearray(reader.info.size)
+        reader.readinto(memoryview(buffer))
+    made = json.loads(buffer)
+    change(made)
+    store.swap(key, json.dumps(made).encode(), if_match=store.stat(key).etag)
+
+
+def rename_part(name: str) -> Callable[[dict[str, object]], None]:
+    def change(record: dict[str, object]) -> None:
+        record["parts"][0]["key"] = name  # type: ignore[index]
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/x", "record.json", "RECORD.json", "rows.parquet", "a/../b"])
+def test_part_names_that_reach_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+    store = MemoryStore()
+    publish_record(store, make_record(tmp_path / "made", "record-1", "aws", extra={"other.bin": b"y"}))
+    spoil(store, "records/record-1/record.json", rename_part(name))
+    with pytest.raises(InvalidInputError):
+        fetch_record(store, "record-1", tmp_path / "into")
+    assert not (tmp_path / "outside").exists()
+    assert not (tmp_path / "into").exists()
+
+
+class Unreachable(MemoryStore):
+    """An outbox behind a link that is down."""
+
+    def open(self, *_: object, **__: object) -> object:  # type: ignore[override]
+        raise StoreUnavailableError("no answer", where=self.url)
+
+
+def test_gather_tells_everything_apart_and_heals_by_itself(tmp_path: Path) -> None:
+    names = ["good", "late", "partial", "other-platform", "other-id", "spoiled", "malformed", "no-part", "down"]
+    outboxes: dict[str, Store] = {name: MemoryStore(f"memory://{name}") for name in names}
+    outboxes["down"] = Unreachable()
+    expected = {name: f"record-{name}" for name in [*names, "nowhere"]}
+    folders = {name: make_record(tmp_path / "made" / name, f"record-{name}", name) for name in names}
+    for name in ("good", "spoiled", "malformed", "no-part", "other-id"):
+        publish_record(outboxes[name], folders[name])
+    outboxes["partial"].create("records/record-partial/rows.parquet", b"x")
+    publish_record(
+        outboxes["other-platform"], make_record(tmp_path / "made/elsewhere", "record-other-platform", "elsewhere")
+    )
+    swap_in(outboxes["spoiled"], "records/record-spoiled/rows.parquet", b"spoiled content!")
+    spoil(outboxes["other-id"], "records/record-other-id/record.json", lambda made: made.update(record_id="another"))
+    swap_in(outboxes["malformed"], "records/record-malformed/record.json", b'{"schema_version": 1, "loss": NaN}')
+    swap_in(outboxes["no-part"], "records/record-no-part/rows.parquet", None)
+
+    central = CentralStore(MemoryStore("memory://central"))
+    found = gather(outboxes, expected, central, tmp_path / "into")
+    assert {name: entry.state for name, entry in found.items()} == {
+        "good": "complete", "late": "missing", "partial": "partial", "other-platform": "foreign",
+        "other-id": "foreign", "spoiled": "corrupt", "malformed": "corrupt", "no-part": "corrupt",
+        "down": "unreachable", "nowhere": "unreachable",
+    }  # fmt: skip
+    assert all(entry.why for entry in found.values() if entry.state != "complete")
+    assert central.list_records() == ["record-good"]
+    assert found["good"].record == read_record(folders["good"])
+
+    publish_record(outboxes["late"], folders["late"])
+    again = gather(outboxes, expected, central, tmp_path / "into")
+    assert again["late"].state == "complete"
+    assert again["good"] == found["good"]
+    assert central.list_records() == ["record-good", "record-late"]
+    assert same_tree(central.get_record("record-late", tmp_path / "back"), folders["late"])
+
+
+def swap_in(store: Store, key: str, data: bytes | None) -> None:
+    """Replace or remove an object in a memory store behind its back."""
+    assert isinstance(store, MemoryStore)
+    if data is None:
+        del store._objects[key]
+    else:
+        store.swap(key, data, if_match=store.stat(key).etag)
+
+
+def test_gather_again_fetches_no_part_twice(tmp_path: Path) -> None:
+    class Counting(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.opened: list[str] = []
+
+        def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> object:  # type: ignore[override]
+            self.opened.append(key)
+            return super().open(key, offset=offset, if_match=if_match)
+
+    outbox, central = Counting(), CentralStore(MemoryStore())
+    publish_record(outbox, make_record(tmp_path / "made", "record-1", "aws"))
+    for _ in range(2):
+        outbox.opened.clear()
+        gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / "into")
+    assert outbox.opened == ["records/record-1/record.json"]
+    shutil.rmtree(tmp_path / "into/aws/record-1")
+    (tmp_path / "into/aws/record-1").mkdir()
+    assert gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / "into")["aws"].state == "complete"
+
+
+def test_central_keeps_rounds_texts_and_pointers() -> None:
+    central = CentralStore(MemoryStore())
+    for number in (2, 1):
+        central.put_round(RoundVerdict(round=f"round-{number}", verdict="pass"))
+    central.put_round(RoundVerdict(round="round-1", verdict="drift"))
+    assert central.list_rounds() == ["round-1", "round-2"]
+    assert central.get_round("round-1").verdict == "drift"
+    with pytest.raises(ObjectMissingError):
+        central.get_round("round-3")
+    central.put_text("rounds/round-1/report.html", "<p>ä</p>")
+    assert central.get_text("rounds/round-1/report.html") == "<p>ä</p>"
+
+    assert central.read_pointer("baselines/x.json") is None
+    first = central.swap_pointer("baselines/x.json", b"1", None)
+    second = central.swap_pointer("baselines/x.json", b"2", first)
+    assert central.read_pointer("baselines/x.json") == (b"2", second)
+    with pytest.raises(PreconditionFailedError):
+        central.swap_pointer("baselines/x.json", b"3", first)
+
+
+def test_two_clouds_gathered_into_a_third_store(
+    clean_environment: pytest.MonkeyPatch, servers: Servers, tmp_path: Path
+) -> None:
+    give_aws(clean_environment, servers.s3)
+    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    boto3.client("s3").create_bucket(Bucket="outbox-gather")
+    aws, azure = open_store("s3://outbox-gather/plumbline"), open_store(f"az://{ACCOUNT}/outbox-gather/plumbline")
+    azure.inner._client.create_container()  # type: ignore[attr-defined]
+    outboxes = {"aws": aws, "azure": azure}
+    for platform, outbox in outboxes.items():
+        publish_record(outbox, make_record(tmp_path / platform, f"record-{platform}", platform))
+        ensure_object(outbox, "records/record-stranger/rows.parquet", b"not ours")
+    central = CentralStore(open_store(f"file://{tmp_path}/central"))
+    found = gather(outboxes, {name: f"record-{name}" for name in outboxes}, central, tmp_path / "into")
+    assert {name: entry.state for name, entry in found.items()} == {"aws": "complete", "azure": "complete"}
+    assert central.list_records() == ["record-aws", "record-azure"]
