@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -151,6 +152,12 @@ class Engine:
         else:
             self.optimizer.step()
 
+    def _advance(self) -> None:
+        """The next step's learning rate. torch warns where no optimizer moved first, as when loss scaling skips."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            self.schedule.step()
+
     def step(self, step: int, batch: Batch) -> Outcome:
         """Train on one global batch."""
         self.observer.starts(step)
@@ -165,7 +172,7 @@ class Engine:
                 self._backward(loss, share, last=micro == self.spec.optimizer.accumulation_steps - 1)
             rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
             self._update()
-            self.schedule.step()
+            self._advance()
         except torch.OutOfMemoryError as error:
             mend = "a smaller batch_size or sequence_length, or more accumulation_steps"
             raise TrainingFailedError(

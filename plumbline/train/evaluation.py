@@ -79,7 +79,7 @@ def evaluate(
         with autocast(precision, device):
             outputs = model(**{name: batch[name].to(device) for name in MODEL_FIELDS})
         sums.add(batch, host_array(outputs.logits), float(outputs.loss.double()))
-    during = model.training
+    during = any(module.training for module in model.modules())
     model.train(was_training)
     return sums.evidence(step, training_mode=during)
 

@@ -12,10 +12,10 @@ from transformers import BertConfig
 from transformers.models.bert import modeling_bert
 
 from plumbline.digest import digest_array, digest_json
-from plumbline.errors import TrainingError
 from plumbline.schema.evidence import ModelEvidence, Parameter
 from plumbline.schema.spec import ModelSpec, RunSpec
 from plumbline.train.digests import host_array
+from plumbline.train.failure import TrainingFailedError
 
 __all__ = ["build_model", "build_on_meta", "describe_model", "load_weights", "read_weights"]
 
@@ -71,7 +71,9 @@ def read_weights(path: Path, where: str) -> dict[str, torch.Tensor]:
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError) as error:
-        raise TrainingError(f"no safetensors file: {error}", where=where, key="model.weights_key") from error
+        raise TrainingFailedError(
+            f"no safetensors file: {error}", code="weights", where=where, key="model.weights_key"
+        ) from error
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
@@ -82,13 +84,15 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
     if missing or unknown:
         name, what = (missing[0], "is missing") if missing else (unknown[0], "is no parameter of the model")
         more = len(missing) + len(unknown) - 1
-        raise TrainingError(f"{what}" + (f"; so for {more} more" if more else ""), where="weights", key=name)
+        raise TrainingFailedError(
+            f"{what}" + (f"; so for {more} more" if more else ""), code="weights", where="weights", key=name
+        )
     with torch.no_grad():
         for name, parameter in parameters.items():
             value = weights[name]
             if value.shape != parameter.shape:
                 shapes = f"{tuple(value.shape)}, the model's is {tuple(parameter.shape)}"
-                raise TrainingError(f"has the shape {shapes}", where="weights", key=name)
+                raise TrainingFailedError(f"has the shape {shapes}", code="weights", where="weights", key=name)
             parameter.copy_(value)
 
 

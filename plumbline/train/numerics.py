@@ -9,14 +9,11 @@ from typing import Any
 
 import torch
 
-from plumbline.errors import TrainingError
 from plumbline.schema.fingerprint import Scalar
 from plumbline.schema.spec import Precision
+from plumbline.train.failure import TrainingFailedError
 
-__all__ = ["ENVIRONMENT", "apply_settings", "autocast", "read_settings", "seed_generators"]
-
-ENVIRONMENT = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-"""What has to stand in the environment before Python and CUDA start; `plumbline.launch` puts it there."""
+__all__ = ["apply_settings", "autocast", "read_settings", "seed_generators"]
 
 _LEAVES = (
     "", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn",
@@ -52,6 +49,8 @@ def _wanted(precision: Precision, *, strict: bool) -> dict[str, Scalar]:
         "cudnn.benchmark": not strict and torch.cuda.is_available(),
         "default_dtype": "torch.float32",
         "flush_denormal": False,
+        "autocast.cpu": False,
+        "autocast.cuda": False,
     }
     return wanted
 
@@ -72,6 +71,8 @@ def _impose(precision: Precision, *, strict: bool) -> None:
     torch.backends.cudnn.benchmark = not strict and torch.cuda.is_available()
     torch.set_default_dtype(torch.float32)
     torch.set_flush_denormal(False)
+    for device in ("cpu", "cuda"):
+        torch.set_autocast_enabled(device, False)
     for name in _SDP:
         getattr(torch.backends.cuda, f"enable_{name}_sdp")(True)
 
@@ -117,15 +118,23 @@ def read_settings() -> dict[str, Scalar]:
 
 
 def apply_settings(precision: Precision, *, strict: bool, part: str) -> dict[str, Scalar]:
-    """Impose all settings of a part and read them back; `TrainingError` names the one that did not take."""
+    """Impose all settings of a part and read them back; `TrainingFailedError` names the one that did not take."""
     _impose(precision, strict=strict)
     found = read_settings()
     for name, value in _wanted(precision, strict=strict).items():
         if found[name] != value:
-            raise TrainingError(f"reads {found[name]!r} after being set to {value!r}", where=part, key=name)
+            raise TrainingFailedError(
+                f"reads {found[name]!r} after being set to {value!r}", code="setting", part=part, key=name
+            )
     if strict and torch.cuda.is_available() and os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in {":4096:8", ":16:8"}:
         mend = "start the training with `plumbline train`, which sets it to :4096:8"
-        raise TrainingError("is not set, so cuBLAS is not deterministic", where="CUBLAS_WORKSPACE_CONFIG", mend=mend)
+        raise TrainingFailedError(
+            "is not set, so cuBLAS is not deterministic",
+            code="setting",
+            part=part,
+            key="CUBLAS_WORKSPACE_CONFIG",
+            mend=mend,
+        )
     return found
 
 

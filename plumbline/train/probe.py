@@ -52,7 +52,10 @@ class ProbeObserver(Observer):
         self.step = step
         states = read_states()
         self.states[f"rng/{step}"] = pack_states(states)
-        self._found = {"rng": digest_states(states), "training_mode": self.engine.bare.training}
+        self._found = {
+            "rng": digest_states(states),
+            "training_mode": all(module.training for module in self.engine.bare.modules()),
+        }
         self._fed, self._logits = [], []
         if step in self._tap_steps:
             self._taps = ModuleTaps(self.engine.bare, self.engine.ranks)

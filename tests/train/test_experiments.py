@@ -1,0 +1,265 @@
+"""Replays put the reference's value back at one rung: a fault below it vanishes, bit by bit; captures keep tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from plumbline.errors import InvalidInputError
+from plumbline.train import batches as batches_module
+from plumbline.train.taps import with_first_tensor
+from tests.train.conftest import Trained, Workshop, differing_steps, tap_errors
+
+NOTHING = (
+    {"rung": "batch", "source": "batches.safetensors"},
+    {"rung": "weights", "source": "weights.safetensors"},
+    {"rung": "rng", "source": "state.safetensors"},
+    {"rung": "settings"},
+    {"rung": "schedule"},
+    {"rung": "evaluation"},
+)
+
+
+def files(workshop: Workshop, baseline: Trained) -> dict[str, object]:
+    found = {name: baseline.folder / name for name in ("batches.safetensors", "state.safetensors")}
+    return {**found, "weights.safetensors": workshop.weights}
+
+
+def equal(one: Trained, other: Trained) -> bool:
+    return other.probe.steps == one.probe.steps[: len(other.probe.steps)]
+
+
+@pytest.mark.parametrize("replay", NOTHING, ids=lambda replay: replay["rung"])
+def test_putting_back_what_is_there_changes_nothing(workshop: Workshop, baseline: Trained, replay: dict) -> None:
+    same = workshop.experiment(workshop.spec(), {"replays": [replay]}, files(workshop, baseline))
+    assert equal(baseline, same)
+    assert same.probe.evaluation.predictions_sha256 == baseline.probe.evaluation.predictions_sha256
+    assert same.record.experiment.replays[0].rung == replay["rung"]
+    assert same.record.spec_sha256 == baseline.record.spec_sha256
+
+
+def test_a_shorter_run_is_the_start_of_the_longer_one(workshop: Workshop, baseline: Trained) -> None:
+    short = workshop.experiment(workshop.spec(), {"steps": 2})
+    assert len(short.probe.steps) == 2
+    assert equal(baseline, short)
+    assert short.record.evidence.data == baseline.record.evidence.data
+
+
+def test_captured_tensors_put_back_undo_any_fault_above_them(workshop: Workshop, baseline: Trained) -> None:
+    spec = workshop.spec()
+    captures = [
+        {"rung": "forward", "names": ["bert.encoder.layer.0.output"], "step": 0},
+        {"rung": "gradient", "names": [], "step": 0},
+        {"rung": "clipped", "names": ["classifier.weight"], "step": 1},
+        {"rung": "weights", "names": [], "step": 1},
+    ]
+    kept = workshop.experiment(spec, {"captures": captures, "steps": 2})
+    tensors = kept.arrays("capture")
+    assert "forward/0/bert.encoder.layer.0.output" in tensors
+    assert "gradient/0/classifier.weight" in tensors
+    assert [name for name in tensors if name.startswith("clipped")] == ["clipped/1/classifier.weight"]
+    assert tensors["classifier.weight"].shape == (2, 64)
+    capture = {"capture.safetensors": kept.folder / "capture.safetensors"}
+    replays = [
+        {"rung": rung, "step": step, "source": "capture.safetensors"}
+        for rung, step in (("forward", 0), ("gradient", 0), ("clipped", 1), ("weights", 1))
+    ]
+    assert equal(baseline, workshop.experiment(spec, {"replays": replays, "steps": 2}, capture))
+
+
+@pytest.fixture
+def wrong_activation(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = torch.nn.functional.gelu
+    monkeypatch.setattr(
+        "transformers.activations.GELUActivation.forward", lambda _self, values: plain(values, approximate="tanh")
+    )
+
+
+@pytest.mark.usefixtures("wrong_activation")
+def test_imposed_outputs_hide_the_module_that_computes_something_else(workshop: Workshop, baseline: Trained) -> None:
+    spec = workshop.spec()
+    faulty = workshop.experiment(spec, {"steps": 1})
+    errors = tap_errors(baseline, faulty)
+    assert errors[0, "forward", "bert.encoder.layer.0.intermediate.intermediate_act_fn"] > 1e-5
+    # The right outputs, as a run elsewhere would have kept them.
+    with pytest.MonkeyPatch.context() as right:
+        plain = torch.nn.functional.gelu
+        right.setattr("transformers.activations.GELUActivation.forward", lambda _self, values: plain(values))
+        kept = workshop.experiment(spec, {"steps": 1, "captures": [{"rung": "forward", "names": [], "step": 0}]})
+    names = tuple(f"bert.encoder.layer.{layer}.intermediate.intermediate_act_fn" for layer in (0, 1))
+    replay = {"rung": "forward", "step": 0, "fields": names, "source": "capture.safetensors"}
+    capture = {"capture.safetensors": kept.folder / "capture.safetensors"}
+    healed = workshop.experiment(spec, {"steps": 1, "replays": [replay]}, capture)
+    assert max(error for key, error in tap_errors(baseline, healed).items() if key[1] == "forward") == 0
+    assert healed.probe.steps[0].logits_sha256 == baseline.probe.steps[0].logits_sha256
+    # The way back still goes through the wrong function: only its outputs were put back.
+    assert healed.probe.steps[0].gradients_sha256 != baseline.probe.steps[0].gradients_sha256
+
+
+def test_batches_put_back_undo_another_order(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = batches_module.TrainingRows.__getitems__
+    monkeypatch.setattr(
+        batches_module.TrainingRows, "__getitems__", lambda self, positions: plain(self, positions[::-1])
+    )
+    spec, given = workshop.spec(), files(workshop, baseline)
+    assert differing_steps(baseline, workshop.experiment(spec, {}), "batch")
+    replay = {"rung": "batch", "source": "batches.safetensors"}
+    assert equal(baseline, workshop.experiment(spec, {"replays": [replay]}, given))
+    only = {**replay, "fields": ["labels"]}
+    assert differing_steps(baseline, workshop.experiment(spec, {"replays": [only]}, given), "batch")
+
+
+def test_weights_put_back_undo_other_weights(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import plumbline.train.probe as probe_module
+
+    plain = probe_module.load_weights
+
+    def nudged(model, weights):
+        plain(model, weights)
+        with torch.no_grad():
+            model.classifier.weight[0, 0] += 1e-4
+
+    monkeypatch.setattr(probe_module, "load_weights", nudged)
+    spec = workshop.spec()
+    assert not equal(baseline, workshop.experiment(spec, {"steps": 2}))
+    replay = {"rung": "weights", "step": 0, "source": "weights.safetensors"}
+    assert equal(baseline, workshop.experiment(spec, {"steps": 2, "replays": [replay]}, files(workshop, baseline)))
+
+
+def test_settings_put_back_undo_a_library_that_changes_them(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = torch.optim.AdamW.step
+
+    def step(self, *args, **given):
+        torch.set_autocast_enabled("cpu", True)
+        return plain(self, *args, **given)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    spec = workshop.spec()
+    faulty = workshop.experiment(spec, {})
+    assert [step.logits_dtype for step in faulty.probe.steps[:2]] == ["float32", "bfloat16"]
+    healed = workshop.experiment(spec, {"replays": [{"rung": "settings"}]})
+    torch.set_autocast_enabled("cpu", False)
+    assert equal(baseline, healed)
+
+
+def test_generators_put_back_undo_a_library_that_draws(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = torch.optim.AdamW.step
+
+    def step(self, *args, **given):
+        torch.rand(3)
+        np.random.random()
+        return plain(self, *args, **given)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    spec = workshop.spec()
+    assert differing_steps(baseline, workshop.experiment(spec, {}), "rng") == [1, 2, 3, 4, 5]
+    replay = {"rung": "rng", "source": "state.safetensors"}
+    assert equal(baseline, workshop.experiment(spec, {"replays": [replay]}, files(workshop, baseline)))
+
+
+def loss_errors(one: Trained, other: Trained) -> float:
+    return max(abs(a.loss - b.loss) / a.loss for a, b in zip(one.probe.steps, other.probe.steps, strict=True))
+
+
+def test_the_loss_by_definition_undoes_another_loss(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = torch.nn.functional.cross_entropy
+    monkeypatch.setattr(
+        torch.nn.functional, "cross_entropy", lambda *args, **given: plain(*args, **{**given, "label_smoothing": 0.1})
+    )
+    spec = workshop.spec()
+    faulty = workshop.experiment(spec, {})
+    assert loss_errors(baseline, faulty) > 1e-4
+    assert abs(faulty.probe.steps[0].loss_reference - faulty.probe.steps[0].loss) > 1e-6
+    healed = workshop.experiment(spec, {"replays": [{"rung": "loss"}]})
+    assert loss_errors(baseline, healed) < 1e-5
+
+
+def test_the_update_by_definition_undoes_another_optimizer(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = torch.optim.AdamW
+    monkeypatch.setattr(torch.optim, "AdamW", lambda *args, **given: plain(*args, **{**given, "betas": (0.5, 0.999)}))
+    spec = workshop.spec()
+    assert loss_errors(baseline, workshop.experiment(spec, {})) > 1e-6
+    errors = tap_errors(baseline, workshop.experiment(spec, {"replays": [{"rung": "optimizer"}]}))
+    weights = [error for key, error in errors.items() if key[1] == "weight" and "key.bias" not in key[2]]
+    assert max(weights) < 1e-4
+
+
+def test_the_schedule_by_definition_undoes_another_schedule(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = torch.optim.lr_scheduler.LambdaLR
+    monkeypatch.setattr(
+        torch.optim.lr_scheduler, "LambdaLR", lambda optimizer, rule: plain(optimizer, lambda step: rule(step + 1))
+    )
+    spec = workshop.spec()
+    assert differing_steps(baseline, workshop.experiment(spec, {}), "learning_rates")
+    assert equal(baseline, workshop.experiment(spec, {"replays": [{"rung": "schedule"}]}))
+
+
+def test_evaluation_by_definition_undoes_one_in_training_mode(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.PreTrainedModel.eval", lambda self: self)
+    spec = workshop.spec()
+    assert workshop.experiment(spec, {}).probe.evaluation.training_mode
+    healed = workshop.experiment(spec, {"replays": [{"rung": "evaluation"}]})
+    assert healed.probe.evaluation.predictions_sha256 == baseline.probe.evaluation.predictions_sha256
+    assert not healed.probe.evaluation.training_mode
+
+
+def test_precision_and_attention_can_be_asked_for(workshop: Workshop) -> None:
+    found = workshop.experiment(workshop.spec(), {"precision": "fp64", "attention": "sdpa", "steps": 1})
+    assert found.probe.steps[0].logits_dtype == "float64"
+    assert found.record.fingerprint.numerics["probe.attention"] == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("body", "tensors", "words"),
+    [
+        ({"replays": [{"rung": "batch"}]}, {}, "source"),
+        ({"replays": [{"rung": "batch", "source": "no.safetensors"}]}, {}, "not in the bundle"),
+        ({"replays": [{"rung": "rng", "source": "t.safetensors"}]}, {"rng/0": np.zeros(7, np.uint8)}, "cut short"),
+        ({"replays": [{"rung": "gradient", "step": 0, "source": "t.safetensors"}]},
+         {"gradient/0/classifier.weight": np.zeros((3, 3), np.float32)}, "shape"),
+        ({"replays": [{"rung": "forward", "step": 0, "fields": ["nowhere"], "source": "t.safetensors"}]},
+         {"x": np.zeros(1)}, "forward/0/nowhere"),
+        ({"replays": [{"rung": "batch", "source": "t.safetensors"}]}, {"input_ids": np.zeros((1, 8, 16))}, "row_ids"),
+    ],
+)  # fmt: skip
+def test_a_bundle_that_cannot_be_imposed_is_refused(
+    workshop: Workshop, tmp_path, body: dict, tensors: dict, words: str
+) -> None:
+    given = {}
+    if tensors:
+        save_file(tensors, tmp_path / "t.safetensors")
+        given = {"t.safetensors": tmp_path / "t.safetensors"}
+    with pytest.raises(InvalidInputError) as caught:
+        workshop.experiment(workshop.spec(), body, given)
+    assert words in str(caught.value)
+
+
+def test_more_than_the_bound_is_not_captured(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.train.experiment.MAX_CAPTURE_BYTES", 1000)
+    with pytest.raises(InvalidInputError, match="more than 1000 bytes"):
+        workshop.experiment(workshop.spec(), {"captures": [{"rung": "gradient", "names": [], "step": 0}]})
+
+
+def test_replacing_the_first_tensor_keeps_the_rest() -> None:
+    first, second = torch.ones(2), torch.zeros(2)
+    assert with_first_tensor((None, (first, second)), second)[1][0] is second
+    with pytest.raises(TypeError):
+        with_first_tensor("words", first)

@@ -1,0 +1,230 @@
+"""Bad input: one clear line with the place, the evidence so far kept, and the exit code of the design."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from plumbline.data.publish import publish, publish_weights, weights_key
+from plumbline.digest import digest_file
+from plumbline.errors import ConfigurationError, InvalidInputError, TrainingError
+from plumbline.launch import trainer_environment
+from plumbline.schema.manifest import Manifest
+from plumbline.schema.record import read_record
+from plumbline.stores import open_store
+from plumbline.train.failure import TrainingFailedError
+from tests.train.conftest import Workshop
+
+
+def failed(workshop: Workshop, spec, kind: type[Exception] = TrainingError, **given):
+    """The error and the record that a failed training leaves."""
+    out = workshop.out()
+    with pytest.raises(kind) as caught:
+        workshop.train(spec, out=out, **given)
+    return caught.value, read_record(out)
+
+
+def republished(workshop: Workshop, folder: Path, change) -> str:
+    """The dataset with some of its files changed, published elsewhere with a manifest that fits."""
+    manifest = workshop.manifest
+    files = {}
+    for file in manifest.files:
+        path = folder / "dataset" / file.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((workshop.folder / "dataset" / file.key).read_bytes())
+        rows = change(file.key, path)
+        described = {**file.to_json(), "size": path.stat().st_size, "sha256": digest_file(path)}
+        files[file.key] = described | ({"num_rows": rows} if rows is not None else {})
+    changed = manifest.to_json()
+    changed["tokenizer"] = files[manifest.tokenizer.key]
+    for split in ("train", "evaluation"):
+        changed[split] = [files[shard["key"]] for shard in changed[split]]
+    (folder / "dataset" / "manifest.json").write_text(json.dumps(Manifest.model_validate(changed).to_json()))
+    url = f"file://{folder}/store"
+    publish(folder / "dataset", open_store(url))
+    publish_weights(workshop.weights, open_store(url), workshop.weights_sha256)
+    return url
+
+
+def edited(position: int, column: str, value: object):
+    """Change one value of the first training shard, or drop a row where `value` is `None`."""
+
+    def change(key: str, path: Path) -> int | None:
+        if not key.startswith("train/00000"):
+            return None
+        table = pq.read_table(path)
+        values = table.column(column).to_pylist()
+        values[position] = value
+        place = table.schema.get_field_index(column)
+        pq.write_table(table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type)), path)
+        return None
+
+    return change
+
+
+def test_a_loss_that_is_no_number_stops_at_its_step(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = torch.optim.AdamW.step
+    calls = []
+
+    def step(self, *args, **given):
+        calls.append(1)
+        if len(calls) == 3:
+            self.param_groups[0]["params"][0].data.fill_(float("nan"))
+        return plain(self, *args, **given)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    error, record = failed(workshop, workshop.spec())
+    assert "probe step 3: the loss is nan" in str(error)
+    assert (record.exit.status, record.exit.code, record.exit.part, record.exit.step) == (
+        "failed", "non-finite", "probe", 3,
+    )  # fmt: skip
+    assert [step.step for step in record.evidence.probe.steps] == [0, 1, 2, 3]
+    assert record.evidence.probe.steps[3].loss is None
+    assert load_file(workshop.folder / f"out-{workshop._count}" / "batches.safetensors")["row_ids"].shape == (4, 8)
+
+
+def test_a_device_out_of_memory_says_what_to_do(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(torch.nn.functional, "layer_norm", full)
+    error, record = failed(workshop, workshop.spec())
+    assert "out of memory" in str(error)
+    assert "smaller batch_size" in str(error)
+    assert (record.exit.code, record.exit.step) == ("out-of-memory", 0)
+
+
+def test_an_error_nobody_foresaw_is_in_the_record_too(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")
+
+    monkeypatch.setattr(torch.nn.functional, "layer_norm", broken)
+    error, record = failed(workshop, workshop.spec())
+    assert "CUBLAS_STATUS_EXECUTION_FAILED" in str(error)
+    assert record.exit.code == "error"
+
+
+@pytest.mark.parametrize(("change", "words"), [("shape", "has the shape"), ("missing", "is missing"), ("more", "is no parameter")])
+def test_weights_that_do_not_fit(workshop: Workshop, tmp_path: Path, change: str, words: str) -> None:
+    weights = load_file(workshop.weights)
+    if change == "shape":
+        weights["classifier.weight"] = np.zeros((3, 64), np.float32)
+    elif change == "missing":
+        del weights["classifier.weight"]
+    else:
+        weights["surplus.weight"] = np.zeros(1, np.float32)
+    save_file(weights, tmp_path / "w.safetensors")
+    sha256 = digest_file(tmp_path / "w.safetensors")
+    publish_weights(tmp_path / "w.safetensors", workshop.store, sha256)
+    spec = workshop.spec()
+    spec = spec.replace(model={**spec.model.to_json(), "weights_key": weights_key(sha256), "weights_sha256": sha256})
+    error, record = failed(workshop, spec)
+    assert words in str(error)
+    assert record.exit.code == "weights"
+
+
+def test_a_label_out_of_range_is_named_with_shard_and_row(workshop: Workshop, tmp_path: Path) -> None:
+    url = republished(workshop, tmp_path, edited(5, "label", 9))
+    key = next(shard.key for shard in open_manifest(tmp_path).train if shard.key.startswith("train/00000"))
+    error, record = failed(workshop, workshop.spec(batch_size=96, probe={"steps": 1}), data=url)
+    assert f"{key} row 5" in str(error)
+    assert "9 is no label of 0 to 1" in str(error)
+    assert record.exit.code == "labels"
+
+
+def open_manifest(folder: Path) -> Manifest:
+    return Manifest.model_validate_json((folder / "dataset" / "manifest.json").read_bytes())
+
+
+def test_a_tokenizer_of_another_size(workshop: Workshop, tmp_path: Path) -> None:
+    def change(key: str, path: Path) -> None:
+        if key.startswith("tokenizer"):
+            content = json.loads(path.read_text())
+            vocabulary = content["model"]["vocab"]
+            vocabulary["another"] = len(vocabulary)
+            path.write_text(json.dumps(content))
+
+    url = republished(workshop, tmp_path, change)
+    error, record = failed(workshop, workshop.spec(), data=url)
+    assert "knows 257 tokens, the model 256" in str(error)
+    assert record.exit.code == "tokenizer"
+
+
+def test_a_shard_with_fewer_rows_than_promised(workshop: Workshop, tmp_path: Path) -> None:
+    def change(key: str, path: Path) -> None:
+        if key.startswith("train/00000"):
+            pq.write_table(pq.read_table(path).slice(0, 0), path)
+
+    url = republished(workshop, tmp_path, change)
+    error, record = failed(workshop, workshop.spec(batch_size=96, probe={"steps": 1}), data=url)
+    assert "holds 0 rows, its manifest says 32" in str(error)
+    assert record.exit.code == "data"
+
+
+def test_bytes_that_do_not_match_their_manifest(workshop: Workshop, tmp_path: Path) -> None:
+    url = republished(workshop, tmp_path, lambda *_: None)
+    shard = next((tmp_path / "store" / "reviews" / "train").glob("00000-*"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.chmod(0o644)
+    shard.write_bytes(data)
+    spec = workshop.spec(batch_size=96, probe={"steps": 1})
+    _, record = failed(workshop, spec, InvalidInputError, data=url, cache=tmp_path / "cache")
+    assert record.exit.status == "failed"
+
+
+def test_without_store_and_cache_there_is_nothing_to_train_on(workshop: Workshop, tmp_path: Path) -> None:
+    error, _ = failed(workshop, workshop.spec(), ConfigurationError, data=None, cache=tmp_path / "empty")
+    assert "--data" in str(error)
+
+
+def test_micro_batches_that_do_not_divide(workshop: Workshop) -> None:
+    with pytest.raises(ValueError, match="accumulation_steps"):
+        workshop.spec(optimizer={"accumulation_steps": 3})
+
+
+@pytest.mark.parametrize(("edit", "field"), [(("text", "another film altogether"), "input_ids"), (("label", None), "labels")])
+def test_one_edited_row_is_found_with_its_number(workshop: Workshop, tmp_path: Path, edit: tuple, field: str) -> None:
+    """A dataset edited elsewhere, with a manifest that fits, is evidence and no error."""
+    column, value = edit
+    shard = workshop.manifest.train[0]
+    before = pq.read_table(workshop.folder / "dataset" / shard.key)
+    value = 1 - before.column("label")[11].as_py() if value is None else value
+    url = republished(workshop, tmp_path, edited(11, column, value))
+    spec = workshop.spec(batch_size=32, probe={"steps": 3, "envelope_seeds": 0})
+    one, other = workshop.train(spec), workshop.train(spec, data=url)
+    assert other.record.exit.status == "completed"
+    assert other.record.evidence.data.manifest_sha256 != spec.data.manifest_sha256
+    rows = [pq.read_table(found.folder / "rows.parquet").to_pylist() for found in (one, other)]
+    changed = [a["row_id"] for a, b in zip(*rows, strict=True) if a != b]
+    assert changed == [11]
+    batches = [found.arrays("batches")[field] for found in (one, other)]
+    step, place = np.argwhere((batches[0] != batches[1]).reshape(3, 32, -1).any(axis=-1))[0]
+    assert one.arrays("batches")["row_ids"][step, place] == 11
+
+
+def test_the_process_leaves_one_clear_line_and_the_exit_code(workshop: Workshop, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = workshop.command(workshop.spec(), out)
+    path = out.with_suffix(".json")
+    content = json.loads(path.read_text())
+    content["spec"]["seed"] += 1
+    path.write_text(json.dumps(content))
+    done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 4
+    assert len(done.stderr.splitlines()) == 1
+    assert "digest" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_failure_knows_its_place() -> None:
+    error = TrainingFailedError("stopped", code="error", part="learn", step=12)
+    assert str(error) == "learn step 12: stopped"

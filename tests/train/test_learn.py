@@ -1,0 +1,159 @@
+"""The learn part: it learns, survives being killed, and ends on the same bits whatever was done to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from plumbline.launch import run_training, trainer_environment
+from plumbline.schema.record import RunRecord, read_record
+from plumbline.schema.spec import write_spec
+from tests.train.conftest import Trained, Workshop, processes_below
+
+LEARN = {"steps": 24, "evaluate_every": 8, "checkpoint_every": 4, "evaluation_rows": 40}
+
+
+def learning(workshop: Workshop, **changes: object):
+    return workshop.spec(probe=None, learn={**LEARN, **changes})
+
+
+@pytest.fixture(scope="module")
+def undisturbed(workshop: Workshop) -> Trained:
+    return workshop.train(learning(workshop))
+
+
+def ending(record: RunRecord) -> dict[str, object]:
+    found = record.evidence.learn.to_json()
+    found.pop("resumed_at")
+    return found
+
+
+def test_the_curve_is_whole(undisturbed: Trained) -> None:
+    learn = undisturbed.record.evidence.learn
+    assert learn.steps == len(learn.losses) == 24
+    assert [evaluation.step for evaluation in learn.evaluations] == [8, 16, 24]
+    assert all(evaluation.num_rows == 40 for evaluation in learn.evaluations)
+    assert learn.resumed_at == ()
+    assert undisturbed.arrays("evaluation")["row_ids"].tolist() == list(range(96, 136))
+    assert {path.name for path in undisturbed.folder.iterdir()} == {
+        "record.json", "evaluation.safetensors", "rows.parquet",
+    }  # fmt: skip
+
+
+def test_it_learns(workshop: Workshop) -> None:
+    spec = learning(workshop, steps=150, evaluate_every=150).replace(
+        optimizer={"learning_rate": 2e-3}, schedule={"warmup_steps": 10}
+    )
+    learn = workshop.train(spec).record.evidence.learn
+    assert sum(learn.losses[-10:]) < 0.8 * sum(learn.losses[:10])
+
+
+def test_dropout_is_on_and_moves_the_curve(workshop: Workshop, undisturbed: Trained) -> None:
+    dry = workshop.train(learning(workshop, dropout=0.0))
+    assert dry.record.evidence.learn.losses[0] != undisturbed.record.evidence.learn.losses[0]
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_masks_do_not_depend_on_micro_batches(workshop: Workshop, undisturbed: Trained, parts: int) -> None:
+    split = workshop.train(learning(workshop).replace(optimizer={"accumulation_steps": parts}))
+    pairs = zip(split.record.evidence.learn.losses[:4], undisturbed.record.evidence.learn.losses[:4], strict=True)
+    assert all(abs(a - b) < 1e-5 for a, b in pairs)
+
+
+def kill_at(command: list[str], wanted_step: int) -> None:
+    """Start a training and kill it once it says that it is there."""
+    environment = trainer_environment({"OMP_NUM_THREADS": "1"})
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
+        for line in child.stderr:
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("part") == "learn" and event["step"] >= wanted_step:
+                os.killpg(child.pid, signal.SIGKILL)
+        child.wait(30)
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_killed_and_started_again_it_ends_on_the_same_bits(workshop: Workshop, undisturbed: Trained) -> None:
+    spec, out = learning(workshop), workshop.out()
+    command = workshop.command(spec, out)
+    for step in (4, 16):
+        kill_at(command, step)
+        assert not (out / "record.json").exists()
+    done = workshop.train_apart(spec, out=out)
+    assert ending(done.record) == ending(undisturbed.record)
+    assert len(done.record.evidence.learn.resumed_at) >= 1
+    assert {part.key: part.sha256 for part in done.record.parts} == {
+        part.key: part.sha256 for part in undisturbed.record.parts
+    }
+    assert not list(out.glob("checkpoint*"))
+
+
+def test_a_broken_checkpoint_is_not_gone_on_with(workshop: Workshop, undisturbed: Trained) -> None:
+    spec, out = learning(workshop), workshop.out()
+    kill_at(workshop.command(spec, out), 8)
+    path = out / "checkpoint" / "tensors.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    done = workshop.train(spec, out=out)
+    assert ending(done.record) == ending(undisturbed.record)
+    assert done.record.evidence.learn.resumed_at == ()
+
+
+def test_a_checkpoint_of_another_spec_is_not_gone_on_with(workshop: Workshop) -> None:
+    spec, out = learning(workshop), workshop.out()
+    kill_at(workshop.command(spec, out), 8)
+    other = workshop.train(spec.replace(seed=8), out=out)
+    assert other.record.evidence.learn.resumed_at == ()
+    assert other.record.spec.seed == 8
+
+
+def test_asked_to_stop_it_stops_and_says_so(workshop: Workshop) -> None:
+    spec, out = learning(workshop, steps=5000, checkpoint_every=10, evaluate_every=1000), workshop.out()
+    environment = trainer_environment({"OMP_NUM_THREADS": "1"})
+    command = workshop.command(spec, out)
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as child:
+        lines = []
+        for line in child.stderr:
+            lines.append(line)
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("part") == "learn" and event["step"] >= 10:
+                child.terminate()
+        child.wait(30)
+    assert child.returncode == 4
+    assert "stopped on request" in lines[-1]
+    record = read_record(out)
+    assert (record.exit.status, record.exit.code, record.exit.part) == ("failed", "stopped", "learn")
+    assert record.evidence.learn.losses
+    assert (out / "checkpoint").is_dir()
+
+
+def test_a_deadline_leaves_nothing_running(workshop: Workshop) -> None:
+    from plumbline.errors import UnavailableError
+
+    spec, out = learning(workshop, steps=50000, evaluate_every=50000, checkpoint_every=50000), workshop.out()
+    write_spec(spec, out.with_suffix(".json"))
+    learning_began = threading.Event()
+    with pytest.raises(UnavailableError, match="did not end in time"):
+        run_training(
+            out.with_suffix(".json"), out, data=workshop.url, cache=workshop.folder / "cache", platform="here",
+            record_id="r", timeout_seconds=8, on_progress=lambda event: learning_began.set(),
+        )  # fmt: skip
+    assert learning_began.is_set()
+    assert not processes_below(out)
+
+
+def test_the_exit_code_and_the_progress_come_through(workshop: Workshop, tmp_path: Path) -> None:
+    out, events = workshop.out(), []
+    write_spec(learning(workshop), out.with_suffix(".json"))
+    given = {"data": workshop.url, "platform": "here", "record_id": "r", "on_progress": events.append}
+    assert run_training(out.with_suffix(".json"), out, cache=workshop.folder / "cache", **given) == 0
+    assert events[-1] == {"event": "progress", "part": "learn", "step": 24, "steps": 24}
+    given["data"] = None
+    assert run_training(out.with_suffix(".json"), out, cache=tmp_path / "empty", **given) == 2
+    assert read_record(out).exit.status == "failed"

@@ -1,0 +1,81 @@
+"""Masked language modelling: what is hidden depends on row and epoch alone, and the loss counts hidden tokens."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.train.conftest import Trained, Workshop, differing_steps, within_envelope
+
+
+@pytest.fixture(scope="module")
+def hidden(masked: Workshop) -> Trained:
+    return masked.train(masked.spec())
+
+
+def test_the_share_hidden_and_what_stands_in_its_place(masked: Workshop) -> None:
+    probe = {"steps": 24, "evaluation_rows": 8, "envelope_seeds": 0}
+    found = masked.train(masked.spec(probe=probe, data={**masked.spec().data.to_json(), "mask_probability": 0.4}))
+    batches = found.arrays("batches")
+    labels, ids = batches["labels"], batches["input_ids"]
+    hidden = labels != -100
+    words = (batches["attention_mask"] == 1) & ((labels != -100) | (ids > 4))
+    share, count = hidden.sum() / words.sum(), words.sum()
+    assert abs(share - 0.4) < 4 * math.sqrt(0.4 * 0.6 / count)
+    mask_id = np.bincount(ids[hidden]).argmax()
+    masked_share = (ids[hidden] == mask_id).mean()
+    assert abs(masked_share - 0.8) < 4 * math.sqrt(0.8 * 0.2 / hidden.sum())
+    kept = (ids[hidden] == labels[hidden]).mean()
+    assert 0.05 < kept < 0.17
+    assert set(np.unique(labels[~hidden])) == {-100}
+    assert not hidden[batches["attention_mask"] == 0].any()
+
+
+def test_another_epoch_hides_other_tokens(masked: Workshop) -> None:
+    probe = {"steps": 13, "evaluation_rows": 8, "envelope_seeds": 0}
+    found = masked.train(masked.spec(probe=probe, batch_size=16))
+    batches = found.arrays("batches")
+    first = {row: labels for row, labels in zip(batches["row_ids"][:6].reshape(-1), batches["labels"][:6].reshape(-1, 16), strict=True)}  # noqa: E501
+    again = zip(batches["row_ids"][6:12].reshape(-1), batches["labels"][6:12].reshape(-1, 16), strict=True)
+    assert sum(not np.array_equal(first[row], labels) for row, labels in again) > 80
+
+
+def test_uneven_micro_batches_weigh_their_tokens(masked: Workshop, hidden: Trained) -> None:
+    """The mean over the global batch, not the mean of the micro-batches' means."""
+    parts = masked.train(masked.spec(optimizer={"accumulation_steps": 8}))
+    assert not differing_steps(hidden, parts, "batch")
+    assert within_envelope(hidden, parts)
+    for step in parts.probe.steps:
+        assert math.isclose(step.loss, step.loss_reference, rel_tol=1e-6)
+
+
+def test_tied_weights_are_one_parameter(hidden: Trained) -> None:
+    tied = {p.name: p.tied_to for p in hidden.record.evidence.model.parameters if p.tied_to}
+    assert tied["cls.predictions.decoder.weight"] == "bert.embeddings.word_embeddings.weight"
+
+
+def test_evaluation_counts_hidden_tokens(hidden: Trained) -> None:
+    evaluation, arrays = hidden.probe.evaluation, hidden.arrays("evaluation")
+    assert len(arrays["predictions"]) == evaluation.num_rows == 24
+    assert 0 <= evaluation.accuracy <= 1
+    assert arrays["logits"].shape == (24, 1)
+
+
+def test_without_labels_rows_carry_the_text_alone(hidden: Trained) -> None:
+    import pyarrow.parquet as pq
+
+    assert set(pq.read_table(hidden.folder / "rows.parquet")["label"].to_pylist()) == {0}
+
+
+def test_a_batch_with_nothing_hidden_has_no_loss_but_no_failure_either(masked: Workshop) -> None:
+    spec = masked.spec(
+        batch_size=2, optimizer={"accumulation_steps": 2}, probe={"steps": 12, "envelope_seeds": 0},
+        data={**masked.spec().data.to_json(), "mask_probability": 0.05},
+    )  # fmt: skip
+    found = masked.train(spec)
+    labels = found.arrays("batches")["labels"]
+    assert ((labels != -100).any(axis=-1) == 0).any(), "the draw no longer holds a row without hidden tokens"
+    assert all(torch.isfinite(torch.tensor(step.loss)) for step in found.probe.steps)
