@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Write the lock files anew: locks/all.txt for development and the local stack, and from it, version by version, what
+# a controller and a trainer need. `make lock` runs this. With `--check`, nothing is written, and it fails if one of the
+# two smaller files is not what locks/all.txt makes it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+pip_compile=${PIP_COMPILE:-.venv/bin/pip-compile}
+flags=(--quiet --strip-extras --allow-unsafe --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# A machine with a local CPU build of torch names it `2.13.0+cpu`; elsewhere that version does not exist.
+portable() { sed -E 's/^(torch==[0-9.]+)\+[a-z0-9]+/\1/' "$1"; }
+
+if [ "${1:-}" != "--check" ]; then
+    "$pip_compile" "${flags[@]}" --all-extras --output-file "$work/all.txt" pyproject.toml
+    portable "$work/all.txt" > locks/all.txt
+fi
+for extra in trainer controller; do
+    "$pip_compile" "${flags[@]}" --extra "$extra" --constraint locks/all.txt --output-file "$work/$extra.txt" pyproject.toml
+    {
+        echo "# What a $extra needs, at the versions of locks/all.txt; written by infra/lock.sh."
+        portable "$work/$extra.txt" | sed -E '/^ +#   -c locks\/all\.txt$/d'
+    } > "$work/$extra.final"
+    if [ "${1:-}" = "--check" ]; then
+        diff -u "locks/$extra.txt" "$work/$extra.final" || { echo "locks/$extra.txt is not what locks/all.txt makes it: run make lock" >&2; exit 1; }
+    else
+        mv "$work/$extra.final" "locks/$extra.txt"
+    fi
+done
