@@ -59,8 +59,12 @@ class Round:
 
     def end(self) -> tuple[int, str]:
         """The exit code, and what was printed on stdout."""
-        out, _ = self.process.communicate(timeout=ROUND_SECONDS)
+        stdout = self.process.stdout
+        assert stdout
         assert self.reader
+        # The command's own deadlines end it, and with it this read; stderr has a reader of its own.
+        out = stdout.read()
+        self.process.wait(ROUND_SECONDS)
         self.reader.join(10)
         return self.process.returncode, out
 
@@ -103,6 +107,9 @@ def start(folder):
         if round_.process.poll() is None:
             round_.process.send_signal(signal.SIGINT)
             round_.process.wait(60)
+        round_.reader.join(10)
+        round_.process.stdout.close()
+        round_.process.stderr.close()
     assert_nothing_left(folder)
 
 
