@@ -14,8 +14,14 @@ trap 'rm -rf "$work"' EXIT
 portable() { sed -E 's/^(torch==[0-9.]+)\+[a-z0-9]+/\1/' "$1"; }
 
 if [ "${1:-}" != "--check" ]; then
-    "$pip_compile" "${flags[@]}" --all-extras --output-file "$work/all.txt" pyproject.toml
-    portable "$work/all.txt" > locks/all.txt
+    # What is pinned stays pinned, unless it is asked for: infra/lock.sh --upgrade-package NAME
+    cp locks/all.txt "$work/all.txt"
+    "$pip_compile" "${flags[@]}" --all-extras "$@" --output-file "$work/all.txt" pyproject.toml
+    {
+        echo "# What development, the tests and the local stack need; written by infra/lock.sh."
+        portable "$work/all.txt"
+    } > "$work/all.final"
+    mv "$work/all.final" locks/all.txt
 fi
 for extra in trainer controller; do
     "$pip_compile" "${flags[@]}" --extra "$extra" --constraint locks/all.txt --output-file "$work/$extra.txt" pyproject.toml

@@ -1,0 +1,218 @@
+"""What a cloud is given: every file parses, fits the others, and grants no more than it must."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+INFRA = ROOT / "infra"
+POD_KEYS = {
+    "containers", "nodeSelector", "restartPolicy", "securityContext", "serviceAccountName", "tolerations", "volumes",
+    "terminationGracePeriodSeconds",
+}  # fmt: skip
+JOB_KEYS = {"backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "template"}
+
+
+def pins(name):
+    lines = (ROOT / "locks" / f"{name}.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if re.match(r"[a-z0-9]", line))
+
+
+def required(extra):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"][extra]
+    return {re.match(r"[a-zA-Z0-9_.-]+", line)[0].lower() for line in wanted}
+
+
+@pytest.mark.parametrize(("extra", "without"), [("trainer", "prefect"), ("controller", "torch")])
+def test_the_small_lock_files_are_cut_from_the_large_one(extra, without):
+    everything, own = pins("all"), pins(extra)
+    assert {name: version for name, version in own.items() if everything.get(name) != version} == {}
+    assert required(extra) <= own.keys()
+    assert without not in own
+    assert not any("+" in version for version in own.values())
+
+
+def instructions(path):
+    """A Dockerfile's instructions, its continuation lines joined and its comments gone."""
+    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("name", ["worker", "controller"])
+def test_dockerfiles_copy_what_exists_and_run_as_nobody_in_particular(name):
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    allowed = {line[1:] for line in ignored if line.startswith("!")}
+    found = instructions(INFRA / name / "Dockerfile")
+    known = {"ARG", "FROM", "ENV", "RUN", "WORKDIR", "COPY", "USER", "ENTRYPOINT", "CMD"}
+    assert {word for word, _ in found} <= known
+    assert [rest for word, rest in found if word == "USER"][-1] == "plumbline"
+    for word, rest in found:
+        if word == "COPY":
+            for source in rest.split()[:-1]:
+                assert (ROOT / source).exists(), source
+                assert source.split("/")[0] in allowed
+        if word in ("ENTRYPOINT", "CMD"):
+            assert isinstance(json.loads(rest), list)
+    installs = [rest for word, rest in found if word == "RUN" and "pip install" in rest]
+    assert all("-r locks/" in rest or "--no-deps" in rest for rest in installs)
+
+
+def test_the_trainer_s_image_takes_the_trainer_s_lock_alone():
+    found = instructions(INFRA / "worker" / "Dockerfile")
+    second = [index for index, (word, _) in enumerate(found) if word == "FROM"][1]
+    assert found[second][1] == "trainer AS worker"
+    text = " ".join(rest for _, rest in found[:second])
+    assert "locks/trainer.txt" in text
+    assert "locks/controller.txt" not in text
+
+
+def test_cloud_init_is_what_cloud_init_reads():
+    text = (INFRA / "cloud-init" / "worker.yaml").read_text()
+    assert text.startswith("#cloud-config\n")
+    content = yaml.safe_load(text)
+    assert set(content) == {"package_update", "packages", "users", "write_files", "runcmd"}
+    files = {entry["path"]: entry for entry in content["write_files"]}
+    assert files["/etc/plumbline/worker.env"]["permissions"] == "0600"
+    script = files["/etc/plumbline/install"]["content"]
+    assert content["runcmd"][0][0] == "/etc/plumbline/install"
+    assert subprocess.run(["sh", "-n"], input=script, text=True, timeout=20, check=False).returncode == 0
+    for path in re.findall(r"(?:locks|infra)/[\w./-]+", script):
+        assert (ROOT / path).exists(), path
+    assert "secret" not in files["/etc/plumbline/worker.env"]["content"].lower()
+
+
+def unit():
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str
+    parser.read(INFRA / "systemd" / "plumbline-worker.service")
+    return parser
+
+
+def test_the_unit_runs_one_training_at_a_time_and_stops_all_of_it():
+    service = unit()["Service"]
+    assert "--limit 1" in service["ExecStart"]
+    assert (service["Restart"], service["KillMode"], service["User"]) == ("always", "control-group", "plumbline")
+    assert service["NoNewPrivileges"] == "yes"
+    assert service["EnvironmentFile"] == "/etc/plumbline/worker.env"
+
+
+def test_systemd_itself_accepts_the_unit(tmp_path):
+    assert unit().sections() == ["Unit", "Service", "Install"]
+    text = (INFRA / "systemd" / "plumbline-worker.service").read_text()
+    # systemd looks for the program, which is on the worker's machine only.
+    copy = tmp_path / "plumbline-worker.service"
+    copy.write_text(text.replace("/opt/plumbline/venv/bin/prefect", "/bin/true"))
+    if shutil.which("systemd-analyze"):
+        command = ["systemd-analyze", "verify", "--man=no", str(copy)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert [line for line in done.stderr.splitlines() if copy.name in line] == []
+
+
+def filled(template, values):
+    """The manifest as Prefect fills it in: a text that is one placeholder takes the value with its type."""
+    if isinstance(template, dict):
+        return {key: filled(value, values) for key, value in template.items()}
+    if isinstance(template, list):
+        return [filled(value, values) for value in template]
+    if isinstance(template, str) and (found := re.fullmatch(r"\{\{ (\w+) \}\}", template)):
+        return values[found[1]]
+    return (
+        re.sub(r"\{\{ (\w+) \}\}", lambda found: str(values[found[1]]), template)
+        if isinstance(template, str)
+        else template
+    )
+
+
+@pytest.fixture(scope="module")
+def template():
+    return json.loads((INFRA / "kubernetes" / "gpu-job-template.json").read_text())
+
+
+def test_the_job_template_and_its_variables_fit_together(template):
+    properties = template["variables"]["properties"]
+    used = set(re.findall(r"\{\{ (\w+) \}\}", json.dumps(template["job_configuration"])))
+    assert used == set(properties)
+    jsonschema.Draft202012Validator.check_schema(template["variables"])
+    defaults = {name: one["default"] for name, one in properties.items() if "default" in one}
+    assert set(properties) - set(defaults) == set(template["variables"]["required"]) == {"image"}
+    jsonschema.validate({**defaults, "image": "registry/worker:1"}, template["variables"])
+    for wrong in ({"gpus": 0}, {"image": ""}, {"shm_size": "8"}, {"memory": "lots"}, {"pod_watch_timeout_seconds": 1}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**defaults, "image": "registry/worker:1", **wrong}, template["variables"])
+
+
+def test_the_job_gives_one_training_its_gpu_and_repeats_nothing(template):
+    defaults = {name: one.get("default") for name, one in template["variables"]["properties"].items()}
+    values = {**defaults, "image": "registry/worker:1", "name": "run", "gpus": 2}
+    job = filled(template["job_configuration"]["job_manifest"], values)
+    assert "{{" not in json.dumps(job)
+    assert (job["apiVersion"], job["kind"], job["spec"]["backoffLimit"]) == ("batch/v1", "Job", 0)
+    pod = job["spec"]["template"]["spec"]
+    assert set(job["spec"]) == JOB_KEYS
+    # prefect-kubernetes asks for these two here, where Kubernetes ignores them.
+    assert set(pod) - {"parallelism", "completions"} == POD_KEYS
+    container = pod["containers"][0]
+    assert container["resources"]["limits"] == container["resources"]["requests"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
+    volumes = {volume["name"]: volume["emptyDir"] for volume in pod["volumes"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert volumes[mounts["/dev/shm"]] == {"medium": "Memory", "sizeLimit": "8Gi"}  # noqa: S108 - the pod's
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-A10G"}
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
+    assert pod["restartPolicy"] == "Never"
+    assert pod["securityContext"]["runAsNonRoot"]
+
+
+@pytest.mark.parametrize("path", sorted(INFRA.glob("*/*policy.json")), ids=lambda path: path.stem)
+def test_policies_of_aws_delete_nothing_and_name_their_buckets(path):
+    policy = json.loads(path.read_text())
+    assert policy["Version"] == "2012-10-17"
+    for statement in policy["Statement"]:
+        assert statement["Effect"] == "Allow"
+        assert not [action for action in statement["Action"] if "*" in action or "Delete" in action]
+        resources = statement["Resource"]
+        for resource in [resources] if isinstance(resources, str) else resources:
+            assert re.fullmatch(r"arn:aws:s3:::[A-Z]+-BUCKET(/PREFIX/\*)?", resource)
+            assert ("/PREFIX/*" in resource) != (statement["Action"] == ["s3:ListBucket"])
+
+
+def test_a_worker_cannot_write_where_its_data_lies():
+    policy = json.loads((INFRA / "aws" / "worker-policy.json").read_text())
+    writing = [one["Resource"] for one in policy["Statement"] if "s3:PutObject" in one["Action"]]
+    assert writing == ["arn:aws:s3:::OUTBOX-BUCKET/PREFIX/*"]
+    azure = json.loads((INFRA / "azure" / "worker-outbox-role.json").read_text())
+    assert azure["Actions"] == []
+    assert not [action for action in azure["DataActions"] if "delete" in action or action.endswith("*")]
+    google = json.loads((INFRA / "gcp" / "worker-outbox-role.json").read_text())
+    assert set(google["includedPermissions"]) == {f"storage.objects.{what}" for what in ("create", "get", "list")}
+
+
+@pytest.mark.parametrize("path", sorted(INFRA.glob("*/trust*.json")), ids=lambda path: path.stem)
+def test_roles_are_taken_only_under_a_condition(path):
+    for statement in json.loads(path.read_text())["Statement"]:
+        assert statement["Condition"]
+        assert statement["Principal"] != "*"
+
+
+@pytest.mark.parametrize(
+    "path", [INFRA / "README.md", *sorted(INFRA.glob("*/README.md"))], ids=lambda path: path.parent.name
+)
+def test_the_readmes_name_files_that_exist(path):
+    for name in re.findall(r"infra/[a-z0-9-]+/[\w.-]+\.\w+", path.read_text()):
+        assert (ROOT / name).is_file(), name
+
+
+def test_the_lock_script_is_shell_that_parses():
+    assert subprocess.run(["bash", "-n", str(INFRA / "lock.sh")], timeout=20, check=False).returncode == 0
