@@ -18,6 +18,8 @@ class Suspicion:
     evidence: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     """Batch fields, modules or parameters at which it shows."""
+    shown: bool = False
+    """The record shows the cause itself, and infers nothing: there is no value that could be put back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from plumbline.judge.breaks import Break, Suspicion
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.experiments import CAPTURED, PutBack, Source, forward_of, put_backs
+from plumbline.judge.experiments import CAPTURED, PutBack, Source, forward_of, only_trained, put_backs
 from plumbline.judge.ladder import position, walk
 from plumbline.judge.pair import Pair
 from plumbline.judge.snapback import Outcome, agree_exactly, disagreement, snapped_back
@@ -201,10 +201,8 @@ class Confirmation:
         if not self.suspicions:
             return fresh._unattributed()
         one, suspicion = self.agenda[0], self.suspicions[0]
-        envelope = self.candidate.record.evidence.probe.envelope if self.candidate.record.evidence.probe else None
-        known = bool(envelope and envelope.fp64_errors)
         reach = min((each.way.steps for each in self.kept if each.way.kinds), default=None)
-        ways = put_backs(one, suspicion, self.reference, exact_known=known)
+        ways = put_backs(one, suspicion, self.reference, self._trained())
         if reach is not None:
             ways = tuple(replace(way, steps=min(way.steps, reach)) for way in ways)
         return replace(fresh, ways=ways)._settled()
@@ -235,6 +233,7 @@ class Confirmation:
         if outcome.further and outcome.further not in way.kinds and len(way.kinds) < _MOST_KINDS:
             probe = self.reference.record.evidence.probe
             wider = forward_of(probe.taps if probe else (), one.at.step or 0, (*way.kinds, outcome.further))
+            wider = only_trained(wider, self._trained())
             return replace(learned, ways=(wider, *self.ways[1:]), captured="")
         return replace(learned, ways=self.ways[1:], captured="")._settled()
 
@@ -245,7 +244,11 @@ class Confirmation:
         hidden = tuple(other for other in outcome.left if other.suspicions[0].code not in known)
         kept = (*self.kept, _Kept(way, self.captured)) if way.method == "replay" else self.kept
         agenda = tuple(sorted((*self.agenda[1:], *hidden), key=position))
-        return replace(self, causes=(*self.causes, cause), agenda=agenda, kept=kept, tried=(), ways=())._opened()
+        learned = replace(
+            self, causes=(*self.causes, cause), agenda=agenda, kept=kept, tried=(), ways=(), suspicions=()
+        )
+        # What cannot stay put back hides what lies below it: later causes stay as likely as they are.
+        return learned._opened() if way.method == "replay" else replace(learned, budget=self.spent)
 
     def _unattributed(self) -> Confirmation:
         one = self.agenda[0]
@@ -255,7 +258,21 @@ class Confirmation:
             why=f"{one.at.stage} differs, and nothing that was put back brought it back",
             tried=self.tried,
         )
-        return replace(self, causes=(*self.causes, cause), agenda=self.agenda[1:], tried=(), ways=(), budget=self.spent)
+        return replace(
+            self,
+            causes=(*self.causes, cause),
+            agenda=self.agenda[1:],
+            tried=(),
+            ways=(),
+            suspicions=(),
+            budget=self.spent,
+        )
+
+    def _trained(self) -> frozenset[str]:
+        """The parameters whose gradients both records hold."""
+        probes = (self.reference.record.evidence.probe, self.candidate.record.evidence.probe)
+        names = [{tap.name for tap in probe.taps if tap.stage == "gradient"} for probe in probes if probe]
+        return frozenset[str]().union(*names).intersection(*names)
 
     def _suspects(self) -> tuple[str, ...]:
         return differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from plumbline.judge.breaks import Break, Suspicion
@@ -11,7 +11,7 @@ from plumbline.schema.evidence import ProbeEvidence, Tap
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.experiment import Rung as ReplayRung
 
-__all__ = ["CAPTURED", "PutBack", "Source", "forward_of", "put_backs"]
+__all__ = ["CAPTURED", "PutBack", "Source", "forward_of", "only_trained", "put_backs"]
 
 Method = Literal["replay", "exact", "observed"]
 
@@ -49,15 +49,17 @@ _AFTER = 2
 """Steps looked at past the first divergence, so that a snap-back shows in the weights and in what follows."""
 
 
-def put_backs(one: Break, suspicion: Suspicion, reference: LoadedRecord, *, exact_known: bool) -> tuple[PutBack, ...]:
-    """The ways to test `suspicion`, the cheapest first; `exact_known` if the records already hold fp64 runs."""
+def put_backs(
+    one: Break, suspicion: Suspicion, reference: LoadedRecord, trained: frozenset[str]
+) -> tuple[PutBack, ...]:
+    """The ways to test `suspicion`, the cheapest first; `trained` parameters got a gradient on both sides."""
     probe = reference.record.evidence.probe
     if probe is None:
         return ()
     last = len(probe.steps)
     step = min(one.at.step or 0, last - 1)
     steps = min(step + 1 + _AFTER, last)
-    if one.rung == "architecture" or one.findings[0].check == "probe.frozen" or _unread(one):
+    if suspicion.shown or _unread(one):
         return (PutBack("nothing: the record shows the difference itself", steps, "observed"),)
     if suspicion.code == "precision":
         return _precision(one, suspicion, probe, step)
@@ -74,10 +76,18 @@ def put_backs(one: Break, suspicion: Suspicion, reference: LoadedRecord, *, exac
         "schedule": _schedule,
         "evaluation": _evaluation,
     }
-    if one.rung == "forward" and not exact_known and suspicion.code == "operator":
-        return makers["forward"](one, suspicion, reference, steps)
     chosen = last if one.rung == "evaluation" else steps
-    return makers[one.rung](one, suspicion, reference, chosen)
+    ways = makers[one.rung](one, suspicion, reference, chosen)
+    return tuple(only_trained(way, trained) for way in ways)
+
+
+def only_trained(way: PutBack, trained: frozenset[str]) -> PutBack:
+    """The same, with gradients imposed where there are any."""
+    names = tuple(sorted(trained))
+    replays = tuple(
+        one.replace(fields=names) if one.rung in ("gradient", "clipped") and names else one for one in way.replays
+    )
+    return replace(way, replays=replays)
 
 
 def _unread(one: Break) -> bool:
@@ -117,9 +127,13 @@ def _weights(_one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps
 
 def _rng(one: Break, _suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
     source = Source("reference-state.safetensors", reference.record.record_id, "state.safetensors")
-    at = one.at.step or 0
-    replay = Replay(rung="rng", step=at, source=source.key)
-    return (PutBack(f"the reference's generators at step {at}", steps, replays=(replay,), sources=(source,)),)
+    if not one.at.step:
+        replay = Replay(rung="rng", step=0, source=source.key)
+        return (PutBack("the reference's generators at the start", steps, replays=(replay,), sources=(source,)),)
+    # Something draws within a step: what it took has to be given back at each.
+    replay = Replay(rung="rng", source=source.key)
+    words = "the reference's generators at every step"
+    return (PutBack(words, steps, replays=(replay,), sources=(source,), rungs=frozenset({"rng"})),)
 
 
 def _same_kind(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> tuple[str, ...]:

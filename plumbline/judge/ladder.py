@@ -68,8 +68,10 @@ def _independent(pair: Pair) -> Iterator[Break]:
     found = data(pair) if "data" not in pair.put_back else []
     yield from found
     known = frozenset(name for one in found for name in one.suspicions[0].names)
-    whole = [one for one in (architecture(pair), weights(pair), frozen(pair), settings(pair)) if one is not None]
-    yield from (one for one in whole if one.rung not in pair.put_back)
+    whole = {
+        "architecture": architecture(pair), "weights": weights(pair), "frozen": frozen(pair), "settings": settings(pair),
+    }  # fmt: skip
+    yield from (one for name, one in whole.items() if one is not None and name not in pair.put_back)
     per_step: dict[str, Callable[[int], Break | None]] = {
         "batch": lambda step: batch(pair, step, known),
         "rng": lambda step: rng(pair, step) if step == 0 else None,

@@ -16,13 +16,15 @@ from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
 __all__ = ["origin", "other_kernels"]
 
-_RUNGS: tuple[tuple[Stage, str], ...] = (
-    ("forward", "logits_sha256"),
-    ("loss", "loss"),
-    ("gradient", "gradients_sha256"),
-    ("gradient", "gradient_norm_clipped"),
-    ("optimizer", "weights_sha256"),
+_RUNGS: tuple[tuple[str, Stage, str], ...] = (
+    ("forward", "forward", "logits_sha256"),
+    ("loss", "loss", "loss"),
+    ("gradient", "gradient", "gradients_sha256"),
+    ("clipped", "gradient", "gradient_norm_clipped"),
+    ("optimizer", "optimizer", "weights_sha256"),
 )
+"""Rung, the stage it belongs to, and the evidence of a step that tells of it."""
+
 _CODES: dict[Stage, CauseCode] = {"loss": "loss", "gradient": "gradient", "optimizer": "optimizer"}
 _IMPLEMENTATION = ("foreach", "fused", "capturable")
 
@@ -43,12 +45,12 @@ def other_kernels(pair: Pair) -> tuple[str, ...]:
 def origin(pair: Pair) -> Break | None:
     """The first bit that differs below the rungs that must be equal anyway, whatever its size."""
     for step, (left, right) in enumerate(pair.common):
-        for stage, name in _RUNGS:
-            if stage in pair.put_back:
+        for rung, stage, name in _RUNGS:
+            if rung in pair.put_back:
                 continue
             tap = _first_tap(pair, step, "forward") if stage == "forward" else None
             if tap is not None or _differs(left, right, name):
-                return _break(pair, step, stage, tap)
+                return _break(pair, step, rung, stage, tap)
     return _evaluation(pair)
 
 
@@ -62,14 +64,14 @@ def _first_tap(pair: Pair, step: int, stage: TapStage, *, last: bool = False) ->
     return found[-1 if last else 0] if found else None
 
 
-def _break(pair: Pair, step: int, stage: Stage, tap: TapError | None) -> Break:
+def _break(pair: Pair, step: int, rung: str, stage: Stage, tap: TapError | None) -> Break:
     measured = tap
-    if stage == "gradient":
+    if rung == "gradient":
         measured = _first_tap(pair, step, "gradient", last=True)
     elif stage == "optimizer":
         measured = _first_tap(pair, step, "weight")
     within = measured is not None and not measured.over
-    place = measured.reference.name if measured else {"forward": "logits"}.get(stage, stage)
+    place = measured.reference.name if measured else {"forward": "logits", "clipped": "clipping"}.get(rung, rung)
     finding = Finding(
         check="probe.bits",
         outcome="drift",
@@ -79,7 +81,7 @@ def _break(pair: Pair, step: int, stage: Stage, tap: TapError | None) -> Break:
         detail="nothing in the fingerprints makes another rounding likely, and everything before is equal to the bit",
     )
     return Break(
-        stage,
+        rung,
         Divergence(stage=stage, step=step, at=place),
         (finding,),
         _suspicions(pair, step, stage, tap, within=within),

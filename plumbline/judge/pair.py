@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.tolerance import growth, limit, relative
+from plumbline.judge.tolerance import limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap, TapStage
 from plumbline.schema.spec import Precision
@@ -135,16 +135,17 @@ class Pair:
         measured = [_at(self.probes[0], "errors", left), _at(self.probes[1], "errors", right)]
         known = [value for value in measured if value is not None]
         grown = tap.step if not known else 0
-        return limit(max(known, default=None), tap.stage, self.precision, grown)
+        # The smaller of both: a run that is broken must not vouch for itself.
+        return limit(min(known, default=None), tap.stage, self.precision, grown)
 
     def loss_limit(self, step: int) -> float:
         """The most that rounding moves the loss by at `step`."""
         curves = [
-            probe.envelope.loss[step] / growth(0)
+            probe.envelope.loss[step]
             for probe in self.probes or ()
             if probe.envelope and step < len(probe.envelope.loss)
         ]
-        return limit(max(curves, default=None), "loss", self.precision, step if not curves else 0)
+        return limit(min(curves, default=None), "loss", self.precision, step if not curves else 0)
 
     def norm_limit(self, step: int) -> float:
         """The most that rounding moves a gradient's norm by at `step`."""

@@ -11,6 +11,7 @@ from plumbline.judge.ladder import position, walk
 from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import relative
 from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import TapStage
 
 __all__ = ["Outcome", "agree_exactly", "disagreement", "snapped_back"]
 
@@ -113,8 +114,9 @@ def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
 def agree_exactly(one: Break, before: Pair, after: Pair) -> Outcome:
     """Whether two runs in fp64 agree where the same runs in the spec's precision did not."""
     step = one.at.step or 0
-    was = max((tap.error for tap in before.errors(step, "forward")), default=math.inf)
-    errors = [tap.error for tap in after.errors(step, "forward")]
+    stage: TapStage = "gradient" if one.rung == "gradient" else "forward"
+    was = max((tap.error for tap in before.errors(step, stage)), default=math.inf)
+    errors = [tap.error for tap in after.errors(step, stage)]
     now = max(errors, default=math.inf)
     if not errors:
         left, right = after.common[step] if step < len(after.common) else (None, None)

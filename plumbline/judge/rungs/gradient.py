@@ -46,13 +46,16 @@ def frozen(pair: Pair) -> Break | None:
     state = "is trained" if ours[names[0]] is False else "is frozen"
     why = f"{names[0]} {state}" + (f", and so are {len(names) - 1} more" if len(names) > 1 else "")
     at = Divergence(stage="gradient", step=0, at=names[0])
-    return Break("gradient", at, (finding,), (Suspicion("gradient", why, names=names),), independent=True)
+    return Break("gradient", at, (finding,), (Suspicion("gradient", why, names=names, shown=True),), independent=True)
 
 
 def gradient(pair: Pair, step: int) -> Break | None:
     """The first parameter, from the loss backwards, whose gradient differs by more than rounding."""
     errors = pair.errors(step, "gradient")
     over = [error for error in errors if error.over]
+    missing = _missing(pair, step) if errors else []
+    if missing:
+        return _without(missing, step, len(errors))
     if not over:
         return None
     first = over[-1]
@@ -77,19 +80,41 @@ def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion
     first = over[-1]
     scale = _scale(pair, over)
     lines = [f"{len(over)} of {count} gradients differ, by up to {max(error.error for error in over):.3g}"]
-    missing = [e.reference.name for e in over if e.reference.norm and not e.candidate.norm]
-    if missing:
-        why = f"{missing[0]} gets no gradient" + (f", nor do {len(missing) - 1} more" if len(missing) > 1 else "")
-    elif scale is not None and scale.residual < _SAME_RATIO:
+    if scale is not None and scale.residual < _SAME_RATIO:
         why = f"all of them are the reference's times {scale.factor:.6g}: accumulation or scaling"
     else:
         why = "the loss is the same and its gradients are not: weighting of micro-batches, or a backward kernel"
     found = [Suspicion("gradient", why, tuple(lines), names)]
     signs = precision_signs(pair)
-    if owes_to_rounding(first) or (signs and not missing and None in first.own):
+    if owes_to_rounding(first) or (signs and None in first.own):
         why = "the backward pass computes with fewer bits"
         found.insert(0, Suspicion("precision", why, (*lines, *signs), names))
     return tuple(found)
+
+
+def _without(missing: list[str], step: int, count: int) -> Break:
+    finding = Finding(
+        check="probe.gradient",
+        outcome="drift",
+        metric=f"parameters without a gradient at step {step}",
+        observed=len(missing),
+        limit=0,
+        detail=f"{count} have one",
+    )
+    why = f"{missing[0]} gets no gradient" + (f", nor do {len(missing) - 1} more" if len(missing) > 1 else "")
+    at = Divergence(stage="gradient", step=step, at=missing[0])
+    return Break("gradient", at, (finding,), (Suspicion("gradient", why, names=tuple(missing), shown=True),))
+
+
+def _missing(pair: Pair, step: int) -> list[str]:
+    """The parameters whose gradient the reference has, and the candidate lacks or holds at zero."""
+    if pair.probes is None:
+        return []
+    ours, theirs = (
+        {tap.name: tap.norm for tap in probe.taps if tap.step == step and tap.stage == "gradient"}
+        for probe in pair.probes
+    )
+    return [name for name, norm in ours.items() if norm and not theirs.get(name)]
 
 
 def _scale(pair: Pair, over: list[TapError]) -> _Scale | None:

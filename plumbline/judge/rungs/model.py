@@ -7,7 +7,7 @@ from plumbline.judge.pair import Pair
 from plumbline.schema.evidence import ModelEvidence, Parameter
 from plumbline.schema.verdict import Divergence, Finding
 
-__all__ = ["architecture", "other_modules", "weights"]
+__all__ = ["architecture", "other_modules", "restructured", "weights"]
 
 _NAMED = 4
 
@@ -39,10 +39,17 @@ def architecture(pair: Pair) -> Break | None:
                 "the model that was built has other parameters",
                 (*(line for _, line in lines[:_NAMED]), *modules[:_NAMED]),
                 tuple(name for name, _ in lines),
+                shown=True,
             ),
         ),
         independent=True,
     )
+
+
+def restructured(pair: Pair) -> frozenset[str]:
+    """The parameters that are not the same thing on both sides; nothing else about them can be compared."""
+    left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
+    return frozenset(name for name, _ in _structure(left, right)) if left and right else frozenset()
 
 
 def _structure(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, str]]:
@@ -73,7 +80,8 @@ def weights(pair: Pair) -> Break | None:
     if left is None or right is None or left.weights_sha256 == right.weights_sha256:
         return None
     theirs = {p.name: p for p in right.parameters}
-    pairs = [(one, theirs[one.name]) for one in left.parameters if one.name in theirs]
+    other = restructured(pair)
+    pairs = [(one, theirs[one.name]) for one in left.parameters if one.name in theirs and one.name not in other]
     retyped = [(one, other) for one, other in pairs if one.dtype != other.dtype]
     differing = retyped or [(one, other) for one, other in pairs if one.sha256 != other.sha256]
     if not differing:

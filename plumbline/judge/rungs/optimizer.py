@@ -6,6 +6,7 @@ import math
 
 from plumbline.judge.breaks import Break, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.model import restructured
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.verdict import Divergence, Finding
@@ -48,7 +49,7 @@ def settings(pair: Pair) -> Break | None:
     left, right = (_by_parameter(probe) for probe in pair.probes)
     lines = []
     models = (pair.reference.record.evidence.model, pair.candidate.record.evidence.model)
-    fixed = {p.name for model in models if model for p in model.parameters if not p.trainable}
+    fixed = {p.name for model in models if model for p in model.parameters if not p.trainable} | restructured(pair)
     for name, ours in left.items():
         theirs = right.get(name)
         if theirs is None and name not in fixed:
