@@ -1,0 +1,149 @@
+"""One training as the controller sees it: every way that it can end."""
+
+from __future__ import annotations
+
+import pytest
+
+from plumbline.dispatch import Action, Child, ChildState, Job, Lane, Limits, View, advance, begin
+from plumbline.dispatch.lane import Phase
+
+LIMITS = Limits(lost_seconds=60, look_seconds=10, cancel_seconds=30, settle_seconds=60)
+JOB = Job(key="r-aws-w", platform="aws", start_seconds=100, run_seconds=1000, retries=1)
+ONCE = Job(key="r-aws-w", platform="aws", start_seconds=100, run_seconds=1000, retries=0)
+ONLINE = View(online=True)
+
+
+def child(state: ChildState, message: str = "", alive: str = "", *, retryable: bool = True) -> View:
+    return View(child=Child(state, message, alive, retryable))
+
+
+def recorded(answer: bool | None) -> View:
+    return View(recorded=answer)
+
+
+def play(*moves: tuple[float, View], job: Job = JOB) -> tuple[Lane, list[Action]]:
+    lane, actions = begin(job, 0.0), []
+    for now, view in moves:
+        lane, action = advance(lane, view, now, LIMITS)
+        actions.append(action)
+    return lane, actions
+
+
+RUNNING = child(ChildState.RUNNING, alive="1")
+
+
+def test_a_completed_training_with_its_record() -> None:
+    lane, actions = play((1, ONLINE), (2, RUNNING), (50, child(ChildState.COMPLETED)), (50, recorded(True)))
+    assert actions == [Action.START, Action.NONE, Action.LOOK, Action.NONE]
+    assert lane.result is not None
+    assert (lane.result.attempt, lane.result.why, lane.result.notes) == (0, "", ())
+    assert (lane.result.waited_seconds, lane.result.ran_seconds) == (2, 48)
+
+
+@pytest.mark.parametrize(
+    ("online", "why"),
+    [(False, "no worker came online within 100 s"), (None, "the Prefect API did not answer within 100 s")],
+)
+def test_no_worker_is_unavailable_at_the_start_deadline_and_is_not_tried_again(online: bool | None, why: str) -> None:
+    lane, actions = play((100, View(online=online)), (100.1, View(online=online)))
+    assert actions == [Action.NONE, Action.NONE]
+    assert lane.result is not None
+    assert (lane.result.attempt, lane.result.why) == (None, why)
+
+
+def test_a_run_that_nobody_starts_is_cancelled_before_it_is_given_up() -> None:
+    scheduled = child(ChildState.SCHEDULED)
+    lane, actions = play((1, ONLINE), (101, scheduled), (102, child(ChildState.CANCELLED)), (102, recorded(False)))
+    assert actions == [Action.START, Action.CANCEL, Action.LOOK, Action.NONE]
+    assert lane.result is not None
+    assert lane.result.why == "it no worker started it within 100 s"
+
+
+def test_a_crash_is_tried_again_and_its_record_has_another_name() -> None:
+    crash = (child(ChildState.CRASHED, "SIGKILL"), recorded(False))
+    lane, _ = play((1, ONLINE), (2, RUNNING), (9, crash[0]), (9, crash[1]))
+    assert (lane.phase, lane.attempt) == (Phase.SEEKING, 1)
+    lane, action = advance(lane, ONLINE, 10, LIMITS)
+    assert action is Action.START
+    for now, view in ((11, RUNNING), (20, child(ChildState.COMPLETED)), (20, recorded(True))):
+        lane, _ = advance(lane, view, now, LIMITS)
+    assert lane.result is not None
+    assert (lane.result.attempt, lane.result.attempts) == (1, 2)
+    assert lane.result.notes == ("attempt 1 failed: Prefect calls it crashed: SIGKILL",)
+
+
+def test_the_budget_of_attempts_ends() -> None:
+    moves = [(1.0, ONLINE), (2.0, RUNNING), (3.0, child(ChildState.CRASHED)), (3.0, recorded(False))]
+    lane, _ = play(*moves, *[(now + 10, view) for now, view in moves])
+    assert lane.result is not None
+    assert (lane.result.attempt, lane.result.attempts) == (None, 2)
+    assert lane.result.why.startswith("Prefect calls it crashed")
+
+
+def test_a_complete_record_of_a_crashed_run_is_used_and_said() -> None:
+    lane, _ = play((1, ONLINE), (2, RUNNING), (9, child(ChildState.CRASHED, "gone")), (9, recorded(True)))
+    assert lane.result is not None
+    assert lane.result.attempt == 0
+    assert lane.result.notes == ("the run's record is complete, though Prefect calls it crashed: gone",)
+
+
+@pytest.mark.parametrize("view", [child(ChildState.FAILED, "labels", retryable=False), child(ChildState.CANCELLED)])
+def test_wrong_input_and_a_persons_cancel_are_not_tried_again(view: View) -> None:
+    lane, _ = play((1, ONLINE), (2, RUNNING), (9, view), (9, recorded(False)))
+    assert lane.result is not None
+    assert (lane.result.attempt, lane.result.attempts) == (None, 1)
+
+
+def test_a_completed_run_without_a_record_is_no_success() -> None:
+    lane, _ = play((1, ONLINE), (2, RUNNING), (9, child(ChildState.COMPLETED)), (9, recorded(False)), job=ONCE)
+    assert lane.result is not None
+    assert (lane.result.attempt, lane.result.why) == (None, "it completed without a record")
+
+
+def test_a_hanging_training_is_cancelled_at_its_deadline_and_not_tried_again() -> None:
+    beats = [(2 + 50.0 * i, child(ChildState.RUNNING, alive=str(i))) for i in range(21)]
+    lane, actions = play((1, ONLINE), *beats, (1003, child(ChildState.RUNNING, alive="x")))
+    assert actions[-1] is Action.CANCEL
+    for now, view in ((1010, child(ChildState.CANCELLED)), (1010, recorded(False))):
+        lane, _ = advance(lane, view, now, LIMITS)
+    assert lane.result is not None
+    assert (lane.result.attempt, lane.result.why) == (None, "it ran longer than 1000 s")
+
+
+def test_silence_is_loss_and_is_tried_again() -> None:
+    lane, actions = play((1, ONLINE), (2, RUNNING), (63, RUNNING), (94, RUNNING), (94, recorded(False)))
+    assert actions[2:] == [Action.CANCEL, Action.FORCE, Action.NONE]
+    assert (lane.phase, lane.attempt) == (Phase.SEEKING, 1)
+    assert lane.notes == (
+        "attempt 1 failed: it showed no sign of life for 60 s, and did not end when it was cancelled",
+    )
+
+
+def test_a_server_that_is_away_is_no_silence_of_the_child() -> None:
+    away = [(2.0 + i, View()) for i in range(1, 300)]
+    lane, actions = play((1, ONLINE), (2, RUNNING), *away, (302, RUNNING))
+    assert Action.CANCEL not in actions
+    assert lane.phase is Phase.RUNNING
+
+
+def test_the_record_alone_ends_a_run_that_prefect_has_lost() -> None:
+    lane, actions = play((1, ONLINE), (2, RUNNING), (12, RUNNING), (12, View(RUNNING.online, RUNNING.child, True)))
+    assert actions[2] is Action.LOOK
+    assert lane.phase is Phase.CANCELLING
+    lane, action = advance(lane, RUNNING, 43, LIMITS)
+    assert action is Action.FORCE
+    lane, _ = advance(lane, recorded(True), 43, LIMITS)
+    assert lane.result is not None
+    assert lane.result.attempt == 0
+
+
+def test_an_unreachable_outbox_is_asked_again_for_a_while() -> None:
+    moves = ((1, ONLINE), (2, RUNNING), (9, child(ChildState.COMPLETED)), (9, recorded(None)), (60, recorded(None)))
+    lane, actions = play(*moves, job=ONCE)
+    assert actions[3:] == [Action.LOOK, Action.LOOK]
+    late, _ = advance(lane, recorded(True), 65, LIMITS)
+    assert late.result is not None
+    assert late.result.attempt == 0
+    never, _ = advance(lane, recorded(None), 70, LIMITS)
+    assert never.result is not None
+    assert never.result.attempt is None

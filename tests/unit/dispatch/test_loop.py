@@ -1,0 +1,167 @@
+"""The loop over many platforms: 20 of them, 5 failing at random, again and again; no child runs on, nothing twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from plumbline.dispatch import Child, ChildState, Job, Limits, run_jobs
+
+RUN_SECONDS = 300.0
+FAULTS = (
+    "crash",
+    "crash twice",
+    "lost",
+    "hang",
+    "no worker",
+    "late worker",
+    "cancelled",
+    "crash after record",
+    "reset",
+)
+GOOD = {"", "crash", "lost", "late worker", "crash after record", "reset"}
+
+
+@dataclass
+class World:
+    """A cloud that is simulated second by second; `run_jobs` sees it through its port alone."""
+
+    faults: Mapping[str, str]
+    now: float = 0.0
+    started: dict[tuple[str, int], float] = field(default_factory=dict)
+    cancelled: dict[tuple[str, int], float] = field(default_factory=dict)
+    starts: list[tuple[str, int]] = field(default_factory=list)
+    away: tuple[float, float] = (1e9, 1e9)
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def _server_away(self) -> bool:
+        return self.away[0] <= self.now < self.away[1]
+
+    def online(self, platforms: Sequence[str]) -> Mapping[str, bool] | None:
+        if self._server_away():
+            return None
+        late = {"no worker": 1e9, "late worker": 40.0}
+        return {name: self.now >= late.get(self.faults[name], 0.0) for name in platforms}
+
+    def start(self, job: Job, attempt: int) -> bool:
+        if self._server_away():
+            return False
+        if (job.key, attempt) not in self.started:
+            self.starts.append((job.key, attempt))
+        self.started.setdefault((job.key, attempt), self.now)
+        return True
+
+    def _fault(self, run: tuple[str, int]) -> str:
+        fault = self.faults[run[0]]
+        again = {"crash": 1, "lost": 1, "reset": 1, "crash twice": 2}
+        return fault if run[1] < again.get(fault, 99) else ""
+
+    def _child(self, run: tuple[str, int]) -> Child:
+        age, fault = self.now - self.started[run], self._fault(run)
+        if run in self.cancelled and fault != "lost":
+            return Child(ChildState.CANCELLED)
+        endings = {
+            "crash": (20, Child(ChildState.CRASHED, "killed by SIGKILL")),
+            "crash twice": (20, Child(ChildState.CRASHED, "killed by SIGKILL")),
+            "reset": (15, Child(ChildState.FAILED, "connection reset")),
+            "cancelled": (10, Child(ChildState.CANCELLED)),
+            "crash after record": (60, Child(ChildState.CRASHED, "worker is gone")),
+            "hang": (1e9, Child(ChildState.RUNNING)),
+            "lost": (1e9, Child(ChildState.RUNNING)),
+        }
+        ends, child = endings.get(fault, (60, Child(ChildState.COMPLETED)))
+        if age < 3:
+            return Child(ChildState.SCHEDULED)
+        beats = min(int(age), 10) if fault == "lost" else int(age)
+        return child if age > ends else Child(ChildState.RUNNING, alive=str(beats))
+
+    def observe(self, runs: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Child] | None:
+        if self._server_away():
+            return None
+        return {run: self._child(run) for run in runs if run in self.started}
+
+    def cancel(self, runs: Sequence[tuple[str, int]], *, force: bool = False) -> None:  # noqa: ARG002 - the port's
+        for run in runs:
+            self.cancelled.setdefault(run, self.now)
+
+    def recorded(self, job: Job, attempt: int) -> bool | None:
+        run = (job.key, attempt)
+        done = self._fault(run) in ("", "late worker", "crash after record")
+        return run not in self.cancelled and done and self.now - self.started.get(run, 1e9) > 59
+
+    def live(self) -> list[tuple[str, int]]:
+        return [run for run in self.started if not self._child(run).state.final and run not in self.cancelled]
+
+
+def jobs_of(names: Sequence[str]) -> list[Job]:
+    return [Job(name, name, start_seconds=90, run_seconds=RUN_SECONDS, retries=1) for name in names]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_twenty_platforms_with_five_failures(seed: int) -> None:
+    chance = random.Random(seed)
+    names = [f"p{index:02}" for index in range(20)]
+    faults = dict.fromkeys(names, "") | {name: chance.choice(FAULTS) for name in chance.sample(names, 5)}
+    world = World(faults)
+    if chance.random() < 0.5:
+        begin = chance.uniform(1, 80)
+        world.away = (begin, begin + 20)
+    results = run_jobs(jobs_of(names), world, clock=world.clock, sleep=world.sleep, limits=Limits())
+    assert {name: result.attempt is not None for name, result in results.items()} == {
+        name: fault in GOOD for name, fault in faults.items()
+    }
+    assert all(result.why for result in results.values() if result.attempt is None)
+    assert world.live() == []
+    assert len(world.starts) == len(set(world.starts))
+    assert world.now < 2 * (90 + RUN_SECONDS + 60 + 30)
+
+
+def test_whatever_ends_the_controller_the_children_are_cancelled() -> None:
+    world = World({"a": "", "b": ""})
+
+    def interrupted(seconds: float) -> None:
+        world.sleep(seconds)
+        if world.now > 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(jobs_of(["a", "b"]), world, clock=world.clock, sleep=interrupted)
+    assert set(world.cancelled) == {("a", 0), ("b", 0)}
+
+
+def test_the_jobs_of_one_platform_run_one_after_another() -> None:
+    world = World({"w1": "", "w2": "", "aws": ""})
+    jobs = [Job(key, "aws", 90, RUN_SECONDS, 0) for key in ("w1", "w2")]
+    run_jobs(jobs, world, clock=world.clock, sleep=world.sleep)
+    assert world.started["w2", 0] - world.started["w1", 0] > 60
+
+
+class Killed(World):
+    """As a controller sees it that is killed: it cancels nothing any more."""
+
+    def cancel(self, runs: Sequence[tuple[str, int]], *, force: bool = False) -> None:  # noqa: ARG002 - the port's
+        return
+
+
+def test_a_controller_started_again_finds_its_children() -> None:
+    first = Killed({"a": "crash"})
+
+    def sleep(seconds: float) -> None:
+        first.sleep(seconds)
+        if first.now > 40:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        run_jobs(jobs_of(["a"]), first, clock=first.clock, sleep=sleep)
+    second = World(first.faults, now=first.now, started=first.started, starts=first.starts)
+    results = run_jobs(jobs_of(["a"]), second, clock=second.clock, sleep=second.sleep)
+    assert results["a"].attempt == 1
+    assert second.starts == [("a", 0), ("a", 1)]
