@@ -36,6 +36,7 @@ def write_parts(folder: Path, arrays: dict[str, dict[str, NDArray[Any]]], rows: 
             if tensors:
                 name = f"{part}.safetensors"
                 save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, folder / name)
+                (folder / name).chmod(0o644)  # safetensors keeps others from reading
                 names.append(name)
         if rows is not None:
             pq.write_table(rows, folder / _ROWS, compression="zstd")

@@ -109,6 +109,8 @@ class ModuleTaps:
         self._about: dict[str, tuple[str, torch.dtype, bool]] = {}
         self._calls: dict[str, int] = {}
         self._rows = 0
+        self._buffers = {buffer.untyped_storage().data_ptr() for buffer in model.buffers()}
+        self._constant: set[str] = set()
         self._handles = [
             module.register_forward_hook(self._hook(name or "model", module)) for name, module in model.named_modules()
         ]
@@ -116,7 +118,7 @@ class ModuleTaps:
     def _hook(self, name: str, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
         leaf = next(module.children(), None) is None
 
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        def hook(_module: nn.Module, inputs: Any, output: Any) -> None:
             value = first_tensor(output)
             if value is None:
                 return
@@ -124,11 +126,11 @@ class ModuleTaps:
             self._calls[name] = calls + 1
             key = f"{name}#{calls}" if calls else name
             self._about.setdefault(key, (type(module).__name__, value.dtype, leaf))
+            if any(isinstance(i, torch.Tensor) and i.untyped_storage().data_ptr() in self._buffers for i in inputs):
+                self._constant.add(key)
             array = host_array(value)
-            kept = self._outputs.setdefault(key, [])
-            # Only outputs that hold rows of the batch grow with it; a table of positions is the same every time.
-            if not kept or (array.ndim and array.shape[0] == self._rows):
-                kept.append(array.copy() if value.device.type == "cpu" else array)
+            # On the CPU the array is the module's own memory, which later work may overwrite.
+            self._outputs.setdefault(key, []).append(array.copy() if value.device.type == "cpu" else array)
 
         return hook
 
@@ -137,17 +139,23 @@ class ModuleTaps:
         self._calls.clear()
         self._rows = rows
 
+    def _whole(self, name: str, pieces: list[NDArray[Any]]) -> NDArray[Any]:
+        """The output over the global batch, from that of each micro-batch of each process.
+
+        Only outputs that hold rows of the batch are put together; what comes from a buffer of the model, such as a
+        table of positions, is the same every time.
+        """
+        first = pieces[0]
+        if len(pieces) == 1 or name in self._constant or not first.ndim or first.shape[0] != self._rows:
+            return first
+        return np.concatenate(pieces)
+
     def summarise(self, book: TapBook, step: int) -> None:
         """Put one tap for each module into `book`, over the whole global batch."""
-        mine = {
-            name: np.concatenate(arrays) if len(arrays) > 1 else arrays[0] for name, arrays in self._outputs.items()
-        }
-        everyone = self._ranks.gather(mine if self._ranks.world > 1 else None)
-        for name, array in mine.items():
-            parts = [other[name] for other in everyone] if self._ranks.world > 1 else [array]
-            per_row = self._ranks.world > 1 and array.ndim and array.shape[0] == self._rows * len(self._outputs[name])
+        everyone = self._ranks.gather(self._outputs)
+        for name in self._outputs:
             kind, dtype, leaf = self._about[name]
-            whole = np.concatenate(parts) if per_row else array
+            whole = self._whole(name, [piece for outputs in everyone for piece in outputs[name]])
             book.add(step, "forward", name, whole, kind=kind, dtype=dtype, leaf=leaf)
         self._outputs.clear()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
@@ -23,7 +24,10 @@ from plumbline.schema.manifest import Manifest
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec, write_spec
 from plumbline.schema.suite import DatasetSource
+from plumbline.sketch import relative_error
 from plumbline.stores import open_store
+from plumbline.train.job import Job, run_job
+from plumbline.train.weights import make_weights
 
 MODEL = {
     "hidden_size": 64,
@@ -42,8 +46,6 @@ RECIPE: dict[str, Any] = {
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where there is no GPU its tests are taken out by name, and told of at the end: none is skipped in silence."""
-    import torch
-
     if torch.cuda.is_available():
         return
     without = [item for item in items if item.get_closest_marker("gpu")]
@@ -83,12 +85,8 @@ class Workshop:
     """A published dataset with weights, and ways to train on it."""
 
     def __init__(self, folder: Path, task: str) -> None:
-        from plumbline.train.weights import make_weights
-
         self.folder, self.task = folder, task
-        source = DatasetSource(
-            grammar_seed=1, train_rows=96, evaluation_rows=40, rows_per_shard=32, vocab_size=256
-        )
+        source = DatasetSource(grammar_seed=1, train_rows=96, evaluation_rows=40, rows_per_shard=32, vocab_size=256)
         self.manifest: Manifest = build_dataset(source, "reviews", task, folder / "dataset")
         self.url = f"file://{folder}/store"
         self.store = open_store(self.url)
@@ -115,8 +113,6 @@ class Workshop:
 
     def train(self, spec: RunSpec, out: Path | None = None, **changes: Any) -> Trained:
         """Train in this process."""
-        from plumbline.train.job import Job, run_job
-
         out = out or self.out()
         given = {"data": self.url, "cache": self.folder / "cache", "platform": "here", "record_id": "r", **changes}
         run_job(Job(spec=spec, out=out, **given), threading.Event())
@@ -126,7 +122,18 @@ class Workshop:
         path = out.with_suffix(".json")
         write_spec(spec, path)
         cache = str(self.folder / "cache")
-        return [sys.executable, "-m", "plumbline.train", str(path), str(out), "--data", self.url, "--cache", cache, *more]
+        return [
+            sys.executable,
+            "-m",
+            "plumbline.train",
+            str(path),
+            str(out),
+            "--data",
+            self.url,
+            "--cache",
+            cache,
+            *more,
+        ]
 
     def train_apart(
         self, spec: RunSpec, environment: Mapping[str, str] | None = None, *more: str, out: Path | None = None
@@ -171,8 +178,6 @@ def baseline(workshop: Workshop) -> Trained:
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Two threads on a busy machine wait for one another longer than they compute."""
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -188,8 +193,6 @@ def differing_steps(one: Trained, other: Trained, field: str) -> list[int]:
 
 def tap_errors(one: Trained, other: Trained) -> dict[tuple[int, str, str], float]:
     """The relative error of each tap that both have."""
-    from plumbline.sketch import relative_error
-
     mine, theirs = one.arrays("sketches")["sketch"], other.arrays("sketches")["sketch"]
     places = {(tap.step, tap.stage, tap.name): place for place, tap in enumerate(other.probe.taps)}
     errors = {}

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+import plumbline.train.probe as probe_module
 from plumbline.errors import InvalidInputError
 from plumbline.train import batches as batches_module
 from plumbline.train.taps import with_first_tensor
@@ -116,8 +117,6 @@ def test_batches_put_back_undo_another_order(
 def test_weights_put_back_undo_other_weights(
     workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import plumbline.train.probe as probe_module
-
     plain = probe_module.load_weights
 
     def nudged(model, weights):
@@ -157,7 +156,7 @@ def test_generators_put_back_undo_a_library_that_draws(
 
     def step(self, *args, **given):
         torch.rand(3)
-        np.random.random()
+        np.random.random()  # noqa: NPY002 - the generator that libraries draw from
         return plain(self, *args, **given)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)

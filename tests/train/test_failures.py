@@ -64,7 +64,9 @@ def edited(position: int, column: str, value: object):
         values = table.column(column).to_pylist()
         values[position] = value
         place = table.schema.get_field_index(column)
-        pq.write_table(table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type)), path)
+        pq.write_table(
+            table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type)), path
+        )
         return None
 
     return change
@@ -112,7 +114,9 @@ def test_an_error_nobody_foresaw_is_in_the_record_too(workshop: Workshop, monkey
     assert record.exit.code == "error"
 
 
-@pytest.mark.parametrize(("change", "words"), [("shape", "has the shape"), ("missing", "is missing"), ("more", "is no parameter")])
+@pytest.mark.parametrize(
+    ("change", "words"), [("shape", "has the shape"), ("missing", "is missing"), ("more", "is no parameter")]
+)
 def test_weights_that_do_not_fit(workshop: Workshop, tmp_path: Path, change: str, words: str) -> None:
     weights = load_file(workshop.weights)
     if change == "shape":
@@ -191,7 +195,9 @@ def test_micro_batches_that_do_not_divide(workshop: Workshop) -> None:
         workshop.spec(optimizer={"accumulation_steps": 3})
 
 
-@pytest.mark.parametrize(("edit", "field"), [(("text", "another film altogether"), "input_ids"), (("label", None), "labels")])
+@pytest.mark.parametrize(
+    ("edit", "field"), [(("text", "another film altogether"), "input_ids"), (("label", None), "labels")]
+)
 def test_one_edited_row_is_found_with_its_number(workshop: Workshop, tmp_path: Path, edit: tuple, field: str) -> None:
     """A dataset edited elsewhere, with a manifest that fits, is evidence and no error."""
     column, value = edit

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from plumbline.errors import UnavailableError
 from plumbline.launch import run_training, trainer_environment
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import write_spec
@@ -134,15 +135,13 @@ def test_asked_to_stop_it_stops_and_says_so(workshop: Workshop) -> None:
 
 
 def test_a_deadline_leaves_nothing_running(workshop: Workshop) -> None:
-    from plumbline.errors import UnavailableError
-
     spec, out = learning(workshop, steps=50000, evaluate_every=50000, checkpoint_every=50000), workshop.out()
     write_spec(spec, out.with_suffix(".json"))
     learning_began = threading.Event()
     with pytest.raises(UnavailableError, match="did not end in time"):
         run_training(
             out.with_suffix(".json"), out, data=workshop.url, cache=workshop.folder / "cache", platform="here",
-            record_id="r", timeout_seconds=8, on_progress=lambda event: learning_began.set(),
+            record_id="r", timeout_seconds=8, on_progress=lambda _: learning_began.set(),
         )  # fmt: skip
     assert learning_began.is_set()
     assert not processes_below(out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -38,7 +39,7 @@ def test_another_epoch_hides_other_tokens(masked: Workshop) -> None:
     probe = {"steps": 13, "evaluation_rows": 8, "envelope_seeds": 0}
     found = masked.train(masked.spec(probe=probe, batch_size=16))
     batches = found.arrays("batches")
-    first = {row: labels for row, labels in zip(batches["row_ids"][:6].reshape(-1), batches["labels"][:6].reshape(-1, 16), strict=True)}  # noqa: E501
+    first = dict(zip(batches["row_ids"][:6].reshape(-1), batches["labels"][:6].reshape(-1, 16), strict=True))
     again = zip(batches["row_ids"][6:12].reshape(-1), batches["labels"][6:12].reshape(-1, 16), strict=True)
     assert sum(not np.array_equal(first[row], labels) for row, labels in again) > 80
 
@@ -65,8 +66,6 @@ def test_evaluation_counts_hidden_tokens(hidden: Trained) -> None:
 
 
 def test_without_labels_rows_carry_the_text_alone(hidden: Trained) -> None:
-    import pyarrow.parquet as pq
-
     assert set(pq.read_table(hidden.folder / "rows.parquet")["label"].to_pylist()) == {0}
 
 

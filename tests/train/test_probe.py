@@ -7,9 +7,13 @@ import math
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from plumbline.digest import digest_array
+from plumbline.launch import run_training
 from plumbline.records import load_record
+from plumbline.schema.record import read_record
+from plumbline.schema.spec import write_spec
 from tests.train.conftest import Trained, Workshop, differing_steps, tap_errors, within_envelope
 
 
@@ -85,10 +89,6 @@ def test_another_process_hash_seed_folder_and_user_give_the_same_bits(
 def test_rounding_alone_stays_inside_the_envelope(workshop: Workshop, baseline: Trained, variant: str) -> None:
     spec = workshop.spec()
     if variant == "processes":
-        from plumbline.launch import run_training
-        from plumbline.schema.record import read_record
-        from plumbline.schema.spec import write_spec
-
         out = workshop.out()
         write_spec(spec, out.with_suffix(".json"))
         code = run_training(
@@ -108,7 +108,9 @@ def test_rounding_alone_stays_inside_the_envelope(workshop: Workshop, baseline: 
 
 
 def test_attention_kernels_stay_inside_the_envelope(workshop: Workshop, baseline: Trained) -> None:
-    sdpa = workshop.train(workshop.spec(probe={"steps": 6, "evaluation_rows": 24, "envelope_seeds": 0, "attention": "sdpa"}))
+    sdpa = workshop.train(
+        workshop.spec(probe={"steps": 6, "evaluation_rows": 24, "envelope_seeds": 0, "attention": "sdpa"})
+    )
     assert sdpa.record.evidence.model.architecture_sha256 == baseline.record.evidence.model.architecture_sha256
     assert not differing_steps(baseline, sdpa, "batch")
     assert within_envelope(baseline, sdpa)
@@ -117,8 +119,6 @@ def test_attention_kernels_stay_inside_the_envelope(workshop: Workshop, baseline
 def test_a_fused_optimizer_stays_inside_the_envelope(
     workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     plain = torch.optim.AdamW
     monkeypatch.setattr(torch.optim, "AdamW", lambda *args, **given: plain(*args, **{**given, "fused": True}))
     fused = workshop.train(workshop.spec())
@@ -137,8 +137,6 @@ def test_micro_batches_stay_inside_the_envelope(workshop: Workshop, baseline: Tr
 def test_a_wrong_operator_leaves_the_envelope_at_its_module(
     workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     plain = torch.nn.functional.layer_norm
 
     def other(values, shape, weight=None, bias=None, eps=1e-5):

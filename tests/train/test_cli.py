@@ -1,0 +1,76 @@
+"""`plumbline train`: the same training from the command line, on few dependencies, and one JSON document."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plumbline.cli.main import main
+from plumbline.schema.record import read_record
+from plumbline.schema.spec import write_spec
+from tests.train.conftest import Trained, Workshop
+
+
+def arguments(workshop: Workshop, tmp_path: Path, *more: str) -> list[str]:
+    write_spec(workshop.spec(), tmp_path / "spec.json")
+    cache = str(workshop.folder / "cache")
+    return ["train", str(tmp_path / "spec.json"), "--out", str(tmp_path / "out"), "--cache", cache, *more]
+
+
+def test_it_trains_and_prints_one_document(
+    workshop: Workshop, baseline: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main([*arguments(workshop, tmp_path, "--data", workshop.url), "--json", "--platform", "laptop"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert found["status"] == "completed"
+    assert found["parts"] == ["probe"]
+    record = read_record(tmp_path / "out")
+    assert record.platform == "laptop"
+    assert record.evidence.probe.steps[-1].weights_sha256 == baseline.probe.steps[-1].weights_sha256
+
+
+def test_a_failure_is_told_in_both_languages(
+    workshop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = arguments(workshop, tmp_path)
+    given[given.index("--cache") + 1] = str(tmp_path / "empty")
+    assert main([*given, "--json"]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["status"] == "failed"
+    assert "--data" in captured.err
+    assert main([*given, "--processes", "0"]) == 2
+
+
+BLOCKED = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"datasets", "psutil", "pynvml", "boto3", "azure", "prefect", "accelerate", "pandas"}:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Blocker())
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "datasets" else found(name, *more)
+from plumbline.train.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_it_runs_on_few_dependencies(workshop: Workshop, baseline: Trained, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = workshop.command(workshop.spec(), out)
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED, *command[3:]], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr[-1000:]
+    assert read_record(out).evidence == baseline.record.evidence
+
+
+def test_the_launcher_needs_no_torch() -> None:
+    code = "import sys; import plumbline.launch, plumbline.cli.train; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,0 +1,85 @@
+"""The notebook for Colab-like places, executed from its first cell to its last, without network."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from plumbline.cli.main import main
+from plumbline.schema.record import read_record
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "deployments" / "notebooks" / "plumbline.ipynb"
+SUITE = """
+name = "demo"
+store = "file://{root}/central"
+reference = "notebook"
+datasets.reviews = {{ grammar_seed = 7, train_rows = 64, evaluation_rows = 16, vocab_size = 300 }}
+platforms.notebook = {{ work_pool = "none", data = "file://{root}/a", outbox = "file://{root}/oa" }}
+[workloads.tiny]
+model = "tiny"
+data = "reviews"
+seed = 7
+batch_size = 8
+sequence_length = 32
+probe = {{ steps = 2, evaluation_rows = 8, envelope_seeds = 1 }}
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    suite = tmp_path / "suite.toml"
+    suite.write_text(SUITE.format(root=tmp_path))
+    spec = tmp_path / "bundle" / "spec.json"
+    assert main(["spec", str(suite), "tiny", "--out", str(spec)]) == 0
+    return spec
+
+
+def executed(folder, **settings):
+    """The notebook's outputs, cell by cell, with a kernel of its own in `folder`."""
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    # A proxy that leads nowhere: whoever asks the network gets an error at once.
+    offline = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    client.execute(env={**os.environ, **offline, "IPYTHONDIR": str(folder / "ipython"), **settings})
+    return {
+        cell["id"]: "".join(output.get("text", "") for output in cell["outputs"])
+        for cell in notebook.cells
+        if cell["cell_type"] == "code"
+    }
+
+
+def test_the_notebook_trains_compares_and_imports(bundle, tmp_path):
+    data = f"file://{bundle.parent}/data"
+    reference, record = tmp_path / "reference", tmp_path / "record"
+    assert (
+        main(["train", str(bundle), "--out", str(reference), "--data", data, "--cache", str(tmp_path / "cache")]) == 0
+    )
+    told = executed(
+        tmp_path,
+        PLUMBLINE_SPEC=str(bundle),
+        PLUMBLINE_RECORD=str(record),
+        PLUMBLINE_REFERENCE=str(reference),
+        PLUMBLINE_STORE=f"file://{tmp_path}/central",
+        HOME=str(tmp_path),
+    )
+    assert "torch 2." in told["install"]
+    assert told["compare"].rstrip().endswith("verdict: pass")
+    found, expected = read_record(record), read_record(reference)
+    assert found.platform == "notebook"
+    assert found.evidence.probe.steps == expected.evidence.probe.steps
+    assert f"weights {found.evidence.probe.steps[-1].weights_sha256[:16]}" in told["record"]
+    assert (tmp_path / "central" / "records" / found.record_id / "record.json").is_file()
+    assert socket.gethostname() == found.fingerprint.hostname
+
+
+def test_the_notebook_is_committed_without_outputs():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        assert cell.get("outputs", []) == []
+        assert cell.get("execution_count") is None

@@ -1,0 +1,170 @@
+"""Order, weights, generators, numerics: the small pieces that everything else stands on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
+
+from plumbline.digest import digest_array, digest_file
+from plumbline.errors import ConfigurationError, InvalidInputError, TrainingError
+from plumbline.launch import make_weights as make_weights_apart
+from plumbline.train.envelope import perturbed
+from plumbline.train.generators import digest_states, pack_states, read_states, restore_states
+from plumbline.train.numerics import apply_settings, read_settings
+from plumbline.train.order import Order
+from plumbline.train.weights import make_weights
+from tests.train.conftest import MODEL, Workshop
+
+
+def test_every_row_comes_once_an_epoch_in_an_order_of_its_own(workshop: Workshop) -> None:
+    order = Order(workshop.manifest, 7, "recipe")
+    first, second = order.rows(np.arange(96)), order.rows(np.arange(96, 192))
+    assert sorted(first) == sorted(second) == list(range(96))
+    assert first.tolist() != second.tolist() != list(range(96))
+    assert order.rows([100, 3]).tolist() == [second[4], first[3]]
+
+
+@pytest.mark.parametrize("other", [{"seed": 8}, {"recipe": "another"}])
+def test_seed_and_recipe_decide_the_order(workshop: Workshop, other: dict) -> None:
+    given = {"seed": 7, "recipe": "recipe", **other}
+    assert (
+        Order(workshop.manifest, **given).batch(0, 8).tolist()
+        != Order(workshop.manifest, 7, "recipe").batch(0, 8).tolist()
+    )
+
+
+def test_the_first_batch_needs_the_first_shard_alone(workshop: Workshop) -> None:
+    order = Order(workshop.manifest, 7, "recipe")
+    shard = order.shards()[0]
+    assert {row // 32 for row in order.batch(0, 8).tolist()} == {shard}
+
+
+def test_the_order_is_known(workshop: Workshop) -> None:
+    assert Order(workshop.manifest, 7, "recipe").batch(0, 8).tolist() == [62, 41, 55, 48, 60, 37, 51, 42]
+
+
+def test_weights_are_known_to_the_bit_and_shaped_as_they_should(tmp_path: Path) -> None:
+    model = {**MODEL, "vocab_size": 256}
+    sha256 = make_weights(model, 3, tmp_path / "w.safetensors")
+    assert sha256 == digest_file(tmp_path / "w.safetensors")
+    weights = load_file(tmp_path / "w.safetensors")
+    table = weights["bert.embeddings.word_embeddings.weight"]
+    assert digest_array(weights["classifier.weight"])[:16] == "b7cbfbe92559bab5"
+    assert abs(table.std() - 0.02) < 0.001
+    assert abs(table.mean()) < 0.001
+    assert not table[0].any()
+    assert not weights["classifier.bias"].any()
+    assert (weights["bert.embeddings.LayerNorm.weight"] == 1).all()
+    assert make_weights(model, 4, tmp_path / "other.safetensors") != sha256
+
+
+def test_a_process_of_its_own_makes_the_same_weights(tmp_path: Path) -> None:
+    model = {**MODEL, "vocab_size": 256}
+    here = make_weights(model, 3, tmp_path / "here.safetensors")
+    assert make_weights_apart(model, 3, tmp_path / "apart.safetensors") == here
+    with pytest.raises(InvalidInputError, match="hidden_size"):
+        make_weights_apart({**model, "hidden_size": 63}, 3, tmp_path / "no.safetensors")
+
+
+def checkpoint(folder: Path, task: str = "sequence-classification") -> Path:
+    torch.manual_seed(0)
+    kind = BertForSequenceClassification if task == "sequence-classification" else BertForMaskedLM
+    config = BertConfig(**{**{k: v for k, v in MODEL.items() if k != "num_labels"}, "vocab_size": 256})
+    kind(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("task", ["sequence-classification", "masked-lm"])
+def test_a_checkpoint_is_taken_as_it_is_and_completed(tmp_path: Path, task: str) -> None:
+    folder = checkpoint(tmp_path / "checkpoint", task)
+    model = {**MODEL, "vocab_size": 256, "checkpoint": str(folder), "task": "sequence-classification"}
+    make_weights(model, 3, tmp_path / "w.safetensors")
+    found, shipped = load_file(tmp_path / "w.safetensors"), load_file(folder / "model.safetensors")
+    name = "bert.encoder.layer.1.output.dense.weight"
+    assert np.array_equal(found[name], shipped[name])
+    same = np.array_equal(found["classifier.weight"], shipped.get("classifier.weight"))
+    assert same == (task == "sequence-classification")
+
+
+def test_a_checkpoint_of_another_shape_or_of_nothing(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "checkpoint")
+    model = {**MODEL, "vocab_size": 300, "checkpoint": str(folder)}
+    with pytest.raises(InvalidInputError, match="word_embeddings"):
+        make_weights(model, 3, tmp_path / "w.safetensors")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigurationError, match=r"no model\.safetensors"):
+        make_weights({**model, "checkpoint": str(tmp_path / "empty")}, 3, tmp_path / "w.safetensors")
+
+
+def test_every_generator_can_be_put_back() -> None:
+    random.seed(1)
+    np.random.seed(2)  # noqa: NPY002
+    torch.manual_seed(3)
+    random.gauss(0, 1)
+    np.random.normal()  # noqa: NPY002
+    before = pack_states(read_states())
+    drawn = (random.gauss(0, 1), np.random.normal(), torch.rand(2).tolist())  # noqa: NPY002
+    assert digest_states(read_states()) != digest_states({**read_states(), "python": b""})
+    restore_states(before)
+    assert (random.gauss(0, 1), np.random.normal(), torch.rand(2).tolist()) == drawn  # noqa: NPY002
+
+
+@pytest.mark.parametrize("damage", [lambda s: s[:-3], lambda s: s[:5], lambda _: np.full(40, 255, np.uint8)])
+def test_a_damaged_state_is_refused(damage) -> None:
+    with pytest.raises(InvalidInputError, match="rng state"):
+        restore_states(damage(pack_states(read_states())))
+
+
+def test_a_setting_that_did_not_take_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *_, **__: None)
+    with pytest.raises(TrainingError, match=r"deterministic_algorithms.*False after being set to True"):
+        apply_settings("fp32", strict=True, part="probe")
+
+
+def test_every_leaf_of_fp32_precision_in_this_torch_is_covered() -> None:
+    """A new torch with one more leaf must not go unnoticed."""
+    leaves = set()
+    for path, module in [("", torch.backends)] + [(n, getattr(torch.backends, n)) for n in ("cuda", "cudnn", "mkldnn")]:
+        for name in ("", "matmul", "conv", "rnn"):
+            owner = getattr(module, name, None) if name else module
+            if owner is not None and hasattr(owner, "fp32_precision"):
+                leaves.add(".".join(filter(None, ("backends", path, name, "fp32_precision"))))
+    assert leaves <= set(read_settings())
+
+
+def test_one_unit_in_the_last_place_is_just_that() -> None:
+    weights = {"w": torch.tensor([1.0, -2.0, 0.0, 1e-3] * 64)}
+    moved = perturbed(weights, 0)["w"]
+    steps = (moved.view(torch.int32) - weights["w"].view(torch.int32)).abs()
+    zero = weights["w"] == 0
+    assert (steps[~zero] == 1).all()
+    assert (moved[zero] == 0).all()
+    assert not torch.equal(moved, perturbed(weights, 1)["w"])
+
+
+def test_the_same_values_with_and_without_datasets(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = workshop.spec(probe={"steps": 2, "envelope_seeds": 0})
+    found = importlib.util.find_spec
+    assert found("datasets") is not None
+    one = workshop.train(spec)
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "datasets" else found(name, *more)
+    )
+    other = workshop.train(spec)
+    assert other.record.evidence.data == one.record.evidence.data
+    assert [step.batch for step in other.probe.steps] == [step.batch for step in one.probe.steps]
+
+
+def test_a_record_has_no_leftovers_and_anyone_may_read_it(workshop: Workshop) -> None:
+    trained = workshop.train(workshop.spec(probe={"steps": 1, "envelope_seeds": 0}))
+    assert {path.name for path in trained.folder.iterdir()} == {"record.json"} | {p.key for p in trained.record.parts}
+    assert {oct(path.stat().st_mode & 0o044) for path in trained.folder.iterdir()} == {"0o44"}
+    json.loads((trained.folder / "record.json").read_bytes())

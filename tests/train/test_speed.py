@@ -1,0 +1,147 @@
+"""The speed part: one number from steady steps, explained; and what stands beside it to normalise by."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+
+import pytest
+import torch
+
+from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
+from plumbline.train import batches
+from plumbline.train.clock import StepClock
+from plumbline.train.flops import step_flops
+from plumbline.train.sampler import Sampler
+from plumbline.train.speed import WINDOW, found_warm
+from tests.train.conftest import Trained, Workshop
+
+SPEED = {"steps": 12, "precision": "fp32"}
+PHASES = {"data_wait", "host_to_device", "forward", "backward", "optimizer", "communication"}
+
+
+@pytest.fixture(scope="module")
+def measured(workshop: Workshop) -> Trained:
+    return workshop.train(workshop.spec(probe=None, speed=SPEED))
+
+
+def test_one_number_and_what_explains_it(measured: Trained) -> None:
+    speed = measured.record.evidence.speed
+    assert speed.steps == 12
+    assert speed.warmup_steps >= 2 * WINDOW
+    assert speed.samples_per_second == pytest.approx(8 / speed.step_seconds)
+    assert speed.tokens_per_second == pytest.approx(16 * speed.samples_per_second)
+    assert set(speed.breakdown) == PHASES
+    assert all(seconds > 0 for name, seconds in speed.breakdown.items() if name != "communication")
+    low, high = speed.step_seconds_quartiles
+    assert low <= speed.step_seconds <= high
+    assert 0 < speed.mfu < 1
+    assert speed.peak_memory_bytes > 1 << 20
+
+
+def test_the_machine_is_measured_before_and_after(measured: Trained) -> None:
+    found = measured.record.evidence.speed.microbenchmarks
+    names = {name for name in found if not name.endswith("_after")}
+    assert {"gemm_flops", "host_gemm_flops", "host_copy_bytes_per_second", "device_copy_bytes_per_second"} <= names
+    assert {f"{name}_after" for name in names} <= set(found)
+    assert all(value > 0 for value in found.values())
+
+
+def test_the_sampler_reads_what_the_judge_asks_for(measured: Trained) -> None:
+    samples = measured.record.evidence.speed.samples
+    assert {"load", "cpu_steal", "foreign_cpu", "cgroup_throttled", "memory_pressure"} <= set(samples)
+    assert len({len(values) for values in samples.values()}) == 1
+    assert len(samples["load"]) >= 1
+
+
+def test_rows_are_the_same_however_long_it_warms_up(workshop: Workshop, measured: Trained) -> None:
+    again = workshop.train(workshop.spec(probe=None, speed=SPEED))
+    assert again.record.evidence.data == measured.record.evidence.data
+
+
+def test_the_clock_starts_before_the_loader_is_asked(
+    workshop: Workshop, measured: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = batches._collate
+
+    def slow(batch):
+        time.sleep(0.02)
+        return plain(batch)
+
+    monkeypatch.setattr(batches, "_collate", slow)
+    speed = workshop.train(workshop.spec(probe=None, speed=SPEED)).record.evidence.speed
+    assert speed.breakdown["data_wait"] >= 0.02
+    assert speed.step_seconds > measured.record.evidence.speed.breakdown["data_wait"] + 0.02
+
+
+def test_the_parts_own_settings_are_in_force(workshop: Workshop) -> None:
+    record = workshop.train(workshop.spec(speed={"steps": 10, "precision": "bf16"})).record
+    numerics = record.fingerprint.numerics
+    assert numerics["probe.deterministic_algorithms"] is True
+    assert numerics["speed.deterministic_algorithms"] is False
+    assert numerics["speed.fused_optimizer"] is True
+    assert numerics["speed.dropout"] == 0.1
+
+
+def test_accumulated_steps_and_fp16(workshop: Workshop) -> None:
+    spec = workshop.spec(probe=None, speed={"steps": 10, "precision": "fp16"}, optimizer={"accumulation_steps": 2})
+    assert workshop.train(spec).record.evidence.speed.samples_per_second > 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "warm"),
+    [
+        ([1.0] * (2 * WINDOW), True),
+        ([1.0] * (2 * WINDOW - 1), False),
+        ([2.0] * WINDOW + [1.0] * WINDOW, False),
+        ([9.0] * WINDOW + [1.0] * WINDOW + [1.04] * WINDOW, True),
+        ([1.0, 5.0] + [1.0] * (2 * WINDOW - 2), True),
+    ],
+)
+def test_warm_is_found(seconds: list[float], warm: bool) -> None:
+    assert found_warm(seconds) is warm
+
+
+def test_flops_of_bert_base_are_those_everyone_knows() -> None:
+    """6 FLOPs for each parameter of the encoder and token, and a little for attention: 85.1 M parameters."""
+    model = ModelSpec(
+        hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072,
+        max_position_embeddings=512, vocab_size=30522, num_labels=2, weights_key="w", weights_sha256="0" * 64,
+    )  # fmt: skip
+    data = DataSpec(name="d", manifest_sha256="0" * 64, sequence_length=128)
+    spec = RunSpec(
+        workload="w", task="sequence-classification", model=model, data=data, seed=1, batch_size=32, probe={"steps": 1}
+    )
+    tokens = 32 * 128
+    assert step_flops(spec) == pytest.approx(6 * tokens * (84.9e6 + 12 * 2 * 128 * 768), rel=0.01)
+
+
+def test_the_clock_adds_up() -> None:
+    clock = StepClock(torch.device("cpu"))
+    for _ in range(3):
+        clock.start()
+        clock.mark("data_wait")
+        time.sleep(0.002)
+        clock.mark("forward")
+        clock.stop()
+    assert len(clock) == 3
+    assert clock.breakdown(0)["forward"] >= 0.002
+    assert statistics.median(clock.totals()) >= clock.breakdown(0)["forward"]
+
+
+def test_the_sampler_ends_its_thread() -> None:
+    with Sampler(torch.device("cpu")) as sampler:
+        assert any(thread.name == "plumbline-sampler" for thread in threading.enumerate())
+    assert not any(thread.name == "plumbline-sampler" for thread in threading.enumerate())
+    assert len(sampler.samples()["load"]) == 1
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_events_tell_the_time(workshop: Workshop) -> None:
+    speed = workshop.train(workshop.spec(probe=None, speed={"steps": 20, "precision": "bf16"})).record.evidence.speed
+    assert {"gpu_clock_mhz", "gpu_power_watts", "gpu_throttle_reasons"} <= set(speed.samples)
+    assert sum(speed.breakdown[name] for name in PHASES - {"communication"}) == pytest.approx(
+        speed.step_seconds, rel=0.2
+    )
+    assert "transfer_bytes_per_second" in speed.microbenchmarks
