@@ -14,6 +14,7 @@ from prefect.utilities.urls import url_for
 from plumbline.dispatch import Limits
 from plumbline.rounds import headline, join, sum_up
 from plumbline.workfolder import work_folder
+from tasks.alerting import alert
 from tasks.confirming import confirm_causes, confirm_speed
 from tasks.dispatch import dispatch
 from tasks.gathering import gather_records
@@ -62,6 +63,9 @@ def regression(
         with phase("reporting"):
             verdict = report(this, verdict, found, judged)
             publish(this, verdict)
+            if failures := alert(this, verdict):
+                verdict = report(this, verdict.replace(notes=(*verdict.notes, *failures)), found, judged)
+                publish(this, verdict)
             show_in_ui(this, verdict)
     message = headline(verdict)
     return Completed(message=message) if verdict.verdict == "pass" else Failed(message=message)

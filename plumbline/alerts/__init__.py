@@ -1,0 +1,17 @@
+"""Alerts: who is told of what, once. The state is pure; the book keeps it in the central store."""
+
+from plumbline.alerts.book import AlertBook
+from plumbline.alerts.state import AlertState, Open, Outgoing, after_failure, after_success, missed, update
+from plumbline.alerts.words import tell_test
+
+__all__ = [
+    "AlertBook",
+    "AlertState",
+    "Open",
+    "Outgoing",
+    "after_failure",
+    "after_success",
+    "missed",
+    "tell_test",
+    "update",
+]

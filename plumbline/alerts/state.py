@@ -1,0 +1,153 @@
+"""What is told, once: one alert per platform and cause until it changes or recovers. Pure; the clock is handed in.
+
+The state is written before anything is sent, and marked after it was delivered: an alert may be sent twice if the
+sender dies in between, with the same id, and is never lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from pydantic import AwareDatetime
+
+from plumbline.alerts.words import Told, tell_missed, tell_open, tell_recovered
+from plumbline.digest import digest_json
+from plumbline.schema.base import Model
+from plumbline.schema.suite import Alert, AlertEvent
+from plumbline.schema.verdict import PlatformResult, RoundVerdict
+
+__all__ = ["AlertState", "Open", "Outgoing", "after_failure", "after_success", "missed", "update"]
+
+_MOST_PENDING = 500
+
+
+class Open(Model):
+    """A trouble that has been told and not recovered."""
+
+    event: AlertEvent
+    since_round: str
+    since: AwareDatetime
+    told: dict[str, AwareDatetime] = {}
+    """By block: when it was told last."""
+
+
+class Outgoing(Model):
+    """One message to one block, until it is delivered."""
+
+    id: str
+    block: str
+    event: AlertEvent
+    subject: str
+    body: str
+    created: AwareDatetime
+    failures: int = 0
+    last_failure: str = ""
+
+
+class AlertState(Model):
+    """Everything that is open, and everything that has not reached its receiver."""
+
+    schema_version: int = 1
+    open: dict[str, Open] = {}
+    """By `platform/cause`."""
+    pending: tuple[Outgoing, ...] = ()
+    rounds: tuple[str, ...] = ()
+    """The last rounds taken in, and those that were missed, so that none is told twice."""
+
+
+def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], now: datetime) -> AlertState:
+    """Take in a round: what is new, what goes on, what has recovered. The same round again changes nothing."""
+    if verdict.round in state.rounds:
+        return state
+    messages: list[Outgoing] = []
+    entries: dict[str, Open] = {}
+    troubles = {key: (name, event) for name, one in verdict.platforms.items() for key, event in _troubles(name, one)}
+    for key, (name, event) in troubles.items():
+        known = state.open.get(key)
+        entry = known if known is not None and known.event == event else Open(
+            event=event, since_round=verdict.round, since=now
+        )  # fmt: skip
+        entries[key], sent = _remind(entry, tell_open(verdict, name, key, event, entry.since_round), alerts, now)
+        messages += sent
+    recovered: set[str] = set()
+    for key, known in state.open.items():
+        name = key.partition("/")[0]
+        if key in troubles:
+            continue
+        result = verdict.platforms.get(name)
+        if result is not None and result.verdict == "pass":
+            recovered.add(name)
+        elif result is None or result.verdict == "inconclusive":
+            entries[key] = known  # nothing is known tonight
+    for name in sorted(recovered):
+        messages += _send(tell_recovered(verdict, name), alerts, now)
+    return AlertState(
+        open=entries, pending=(*state.pending, *messages)[-_MOST_PENDING:], rounds=(*state.rounds, verdict.round)[-50:]
+    )
+
+
+def missed(state: AlertState, suite: str, due: datetime, alerts: Sequence[Alert], now: datetime) -> AlertState:
+    """The round that was due did not run. Told once for each time it was due."""
+    told = tell_missed(suite, due)
+    if any(told.id == one for one in state.rounds):
+        return state
+    messages = tuple(_send(told, alerts, now))
+    return state.replace(
+        pending=[one.model_dump() for one in (*state.pending, *messages)], rounds=(*state.rounds, told.id)[-50:]
+    )
+
+
+def after_success(state: AlertState, sent: Outgoing) -> AlertState:
+    """The message has reached its receiver."""
+    return state.replace(pending=[one.model_dump() for one in state.pending if not _same(one, sent)])
+
+
+def after_failure(state: AlertState, sent: Outgoing, why: str) -> AlertState:
+    """The message has not reached its receiver; it stays pending."""
+    changed = [
+        one.replace(failures=one.failures + 1, last_failure=why[:500]) if _same(one, sent) else one
+        for one in state.pending
+    ]
+    return state.replace(pending=[one.model_dump() for one in changed])
+
+
+def _same(one: Outgoing, other: Outgoing) -> bool:
+    return (one.id, one.block) == (other.id, other.block)
+
+
+def _troubles(name: str, result: PlatformResult) -> Iterator[tuple[str, AlertEvent]]:
+    """The keys of a platform's troubles: its causes, or where there is none, its failed checks."""
+    if result.verdict not in ("drift", "invalid"):
+        return
+    codes = [cause.code for cause in result.causes if cause.code != "environment"]
+    checks = [one.check for one in result.findings if one.outcome == result.verdict]
+    for code in dict.fromkeys(codes or checks[:1] or [result.verdict]):
+        yield f"{name}/{code}", result.verdict
+
+
+def _remind(entry: Open, told: Told, alerts: Sequence[Alert], now: datetime) -> tuple[Open, list[Outgoing]]:
+    """Tell every block that wants it and has not been told, or not for as long as its reminder says."""
+    due = [
+        alert
+        for alert in alerts
+        if entry.event in alert.on
+        and (alert.block not in entry.told or now - entry.told[alert.block] >= timedelta(hours=alert.reminder_hours))
+    ]
+    messages = _send(told, due, now)
+    return entry.replace(told={**entry.told, **{alert.block: now for alert in due}}), messages
+
+
+def _send(told: Told, alerts: Sequence[Alert], now: datetime) -> list[Outgoing]:
+    blocks = dict.fromkeys(alert.block for alert in alerts if told.event in alert.on)
+    return [
+        Outgoing(
+            id=digest_json([told.id, block])[:16],
+            block=block,
+            event=told.event,
+            subject=told.subject,
+            body=told.body,
+            created=now,
+        )
+        for block in blocks
+    ]

@@ -1,0 +1,78 @@
+"""What an alert says: platform, cause and how sure it is, the numbers, since when, where to read on. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from plumbline.schema.suite import AlertEvent
+from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
+
+__all__ = ["Told", "tell_missed", "tell_open", "tell_recovered", "tell_test"]
+
+_MOST_FINDINGS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One thing to tell; its id is the same whenever it is told again for the same reason."""
+
+    id: str
+    event: AlertEvent
+    subject: str
+    body: str
+
+
+def tell_open(verdict: RoundVerdict, platform: str, key: str, event: AlertEvent, since_round: str) -> Told:
+    """A trouble on a platform."""
+    result = verdict.platforms[platform]
+    cause = next((one for one in result.causes if f"{platform}/{one.code}" == key), None)
+    what = f"{cause.code} ({cause.sure})" if cause else key.partition("/")[2]
+    since = "new in this round" if since_round == verdict.round else f"since round {since_round}"
+    lines = [*_cause_lines(cause), *(_number(one) for one in _worst(result)), f"{since}", *_links(verdict)]
+    subject = f"[plumbline] {verdict.suite}: {event} on {platform}: {what}"
+    return Told(f"{verdict.round}/{key}/{event}", event, subject, "\n".join(lines))
+
+
+def tell_recovered(verdict: RoundVerdict, platform: str) -> Told:
+    """A platform passes again."""
+    subject = f"[plumbline] {verdict.suite}: {platform} has recovered"
+    body = "\n".join([f"{platform} passes in round {verdict.round}", *_links(verdict)])
+    return Told(f"{verdict.round}/{platform}/recovered", "recovered", subject, body)
+
+
+def tell_missed(suite: str, due: datetime) -> Told:
+    """A round did not run at all."""
+    body = (
+        f"The round of {suite} that was due at {due:%Y-%m-%d %H:%M %Z} did not start. Nothing was checked that night."
+    )
+    return Told(f"missed/{due.isoformat()}", "missed", f"[plumbline] {suite}: the nightly round did not run", body)
+
+
+def tell_test(suite: str, now: datetime) -> Told:
+    """A message that only proves that messages arrive."""
+    body = f"This is a test of {suite}'s alerts, sent at {now:%Y-%m-%d %H:%M:%S %Z}. Nothing is wrong."
+    return Told(f"test/{now.isoformat()}", "drift", f"[plumbline] {suite}: test of the alerts", body)
+
+
+def _cause_lines(cause: Cause | None) -> list[str]:
+    if cause is None:
+        return []
+    return [f"{cause.code}, {cause.sure}: {cause.why}", *(f"  {line}" for line in cause.evidence[:_MOST_FINDINGS])]
+
+
+def _worst(result: PlatformResult) -> list[Finding]:
+    return [one for one in result.findings if one.outcome == result.verdict][:_MOST_FINDINGS]
+
+
+def _number(finding: Finding) -> str:
+    numbers = "" if finding.observed is None else f": {finding.observed}"
+    limit = "" if finding.limit is None else f", the limit is {finding.limit}"
+    unit = f" {finding.unit}" if finding.unit else ""
+    against = f", against {finding.against}" if finding.against else ""
+    return f"{finding.check}{numbers}{unit}{limit}{against}"
+
+
+def _links(verdict: RoundVerdict) -> list[str]:
+    pairs = (("report", verdict.report), ("run", verdict.flow_run))
+    return [f"round: {verdict.round}", *(f"{label}: {value}" for label, value in pairs if value)]
