@@ -15,16 +15,16 @@ _MODULE = "plumbline.train.job"
 class _Injection:
     """Finds the trainer's module as ever, and applies the fault once it is loaded."""
 
-    def find_spec(self, name, path=None, target=None):  # noqa: ANN001, ANN201 - the interpreter's own protocol
+    def find_spec(self, name, path=None, target=None):
         if name != _MODULE:
             return None
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(name, path, target)
         execute = spec.loader.exec_module
 
-        def exec_module(module):  # noqa: ANN001, ANN202
+        def exec_module(module):
             execute(module)
-            from tests.faults.catalogue import injector
+            from tests.faults.catalogue import injector  # noqa: PLC0415 - only in a training process
 
             injector(os.environ["PLUMBLINE_FAULT"])("")
 
