@@ -233,7 +233,7 @@ class Confirmation:
         if outcome.further and outcome.further not in way.kinds and len(way.kinds) < _MOST_KINDS:
             probe = self.reference.record.evidence.probe
             wider = forward_of(probe.taps if probe else (), one.at.step or 0, (*way.kinds, outcome.further))
-            wider = only_trained(wider, self._trained())
+            wider = only_trained(wider, self._trained(), self.reference)
             return replace(learned, ways=(wider, *self.ways[1:]), captured="")
         return replace(learned, ways=self.ways[1:], captured="")._settled()
 

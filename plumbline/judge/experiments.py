@@ -78,12 +78,15 @@ def put_backs(
     }
     chosen = last if one.rung == "evaluation" else steps
     ways = makers[one.rung](one, suspicion, reference, chosen)
-    return tuple(only_trained(way, trained) for way in ways)
+    return tuple(only_trained(way, trained, reference) for way in ways)
 
 
-def only_trained(way: PutBack, trained: frozenset[str]) -> PutBack:
-    """The same, with gradients imposed where there are any."""
+def only_trained(way: PutBack, trained: frozenset[str], reference: LoadedRecord) -> PutBack:
+    """The same, with gradients imposed where there are any: elsewhere the reference's update cannot come about."""
     names = tuple(sorted(trained))
+    taps = reference.record.evidence.probe.taps if reference.record.evidence.probe else ()
+    if way.kinds and {tap.name for tap in taps if tap.stage == "gradient"} - trained:
+        way = replace(way, rungs=way.rungs | {"optimizer"})
     replays = tuple(
         one.replace(fields=names) if one.rung in ("gradient", "clipped") and names else one for one in way.replays
     )

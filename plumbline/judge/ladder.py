@@ -69,7 +69,8 @@ def _independent(pair: Pair) -> Iterator[Break]:
     yield from found
     known = frozenset(name for one in found for name in one.suspicions[0].names)
     whole = {
-        "architecture": architecture(pair), "weights": weights(pair), "frozen": frozen(pair), "settings": settings(pair),
+        "architecture": architecture(pair), "weights": weights(pair), "frozen": frozen(pair),
+        "settings": settings(pair),
     }  # fmt: skip
     yield from (one for name, one in whole.items() if one is not None and name not in pair.put_back)
     per_step: dict[str, Callable[[int], Break | None]] = {

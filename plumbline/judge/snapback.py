@@ -66,7 +66,8 @@ def snapped_back(
     left = walk(_pair(reference, after, way.steps, rungs, exact=exact)).breaks
     fresh = tuple(other for other in left if other.suspicions[0].code not in known)
     if not fresh:
-        if not exact and not _came_closer(reference, before, after, way.steps):
+        # A break by bits alone may lie below every limit: there it has to come clearly closer.
+        if not exact and not one.independent and not _came_closer(reference, before, after, way.steps):
             return Outcome(snapped=False, words="the difference stays")
         return Outcome(snapped=True, words="everything below is the reference's again")
     first = fresh[0]

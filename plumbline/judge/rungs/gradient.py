@@ -12,7 +12,7 @@ from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs
 from plumbline.judge.tolerance import limit as limit_of
 from plumbline.judge.tolerance import relative
-from plumbline.schema.evidence import StepEvidence
+from plumbline.schema.evidence import StepEvidence, Tap
 from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["clipping", "frozen", "gradient", "gradient_numbers"]
@@ -107,14 +107,21 @@ def _without(missing: list[str], step: int, count: int) -> Break:
 
 
 def _missing(pair: Pair, step: int) -> list[str]:
-    """The parameters whose gradient the reference has, and the candidate lacks or holds at zero."""
+    """The parameters whose gradient the reference has, and the candidate lacks, or holds at zero beyond rounding."""
     if pair.probes is None:
         return []
     ours, theirs = (
-        {tap.name: tap.norm for tap in probe.taps if tap.step == step and tap.stage == "gradient"}
-        for probe in pair.probes
+        {tap.name for tap in probe.taps if tap.step == step and tap.stage == "gradient" and (tap.norm or side)}
+        for side, probe in enumerate(pair.probes)
     )
-    return [name for name, norm in ours.items() if norm and not theirs.get(name)]
+    vanished = {
+        error.reference.name for error in pair.errors(step, "gradient") if error.over and not error.candidate.norm
+    }
+    return [tap.name for tap in pair.probes[0].taps if tap.name in ours - theirs | vanished & ours and _at(tap, step)]
+
+
+def _at(tap: Tap, step: int) -> bool:
+    return tap.step == step and tap.stage == "gradient"
 
 
 def _scale(pair: Pair, over: list[TapError]) -> _Scale | None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from plumbline.train import batches
+from plumbline.train import batches, probe
 from tests.faults.injectors.patching import replace_everywhere, wrap_method
 
 
@@ -51,10 +51,11 @@ def two_threads() -> None:
 
 def sdpa() -> None:
     """The fused attention kernel."""
-    replace_everywhere(
-        "build_model", lambda build: lambda spec, *, attention, **rest: build(spec, attention="sdpa", **rest),
-        among=("probe", "envelope"),
-    )  # fmt: skip
+    wrap_method(
+        probe.ProbeRun,
+        "__init__",
+        lambda init: lambda self, context, spec, **rest: init(self, context, spec.replace(attention="sdpa"), **rest),
+    )
 
 
 def fused_optimizer() -> None:
