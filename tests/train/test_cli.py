@@ -47,15 +47,15 @@ def test_a_failure_is_told_in_both_languages(
 
 
 BLOCKED = """
-import sys
+import importlib.util, sys
+gone = {"datasets", "psutil", "pynvml", "boto3", "azure", "prefect", "accelerate", "pandas"}
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"datasets", "psutil", "pynvml", "boto3", "azure", "prefect", "accelerate", "pandas"}:
+        if name.split(".")[0] in gone:
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Blocker())
-import importlib.util
 found = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name == "datasets" else found(name, *more)
+importlib.util.find_spec = lambda name, *more: None if name.split(".")[0] in gone else found(name, *more)
 from plumbline.train.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
