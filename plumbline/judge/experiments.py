@@ -86,7 +86,7 @@ def only_trained(way: PutBack, trained: frozenset[str], reference: LoadedRecord)
     names = tuple(sorted(trained))
     taps = reference.record.evidence.probe.taps if reference.record.evidence.probe else ()
     if way.kinds and {tap.name for tap in taps if tap.stage == "gradient"} - trained:
-        way = replace(way, rungs=way.rungs | {"optimizer"})
+        way = replace(way, rungs=way.rungs | {"clipped", "optimizer"})
     replays = tuple(
         one.replace(fields=names) if one.rung in ("gradient", "clipped") and names else one for one in way.replays
     )

@@ -92,7 +92,9 @@ class Bench:
         label = f"{entry.name}-{entry.workload}-{seed}"
         data = clean.data
         if entry.alter:
-            data = self.world.altered(label, entry.workload, _function(entry.alter), reference.rows["row_id"].tolist(), seed)
+            data = self.world.altered(
+                label, entry.workload, _function(entry.alter), reference.rows["row_id"].tolist(), seed
+            )
         side = replace(clean, data=data, platform="right", inject=entry.inject, environment=entry.environment)
         with _setting(entry, trainer):
             candidate = trainer.train(side, f"candidate-{label}")
@@ -129,7 +131,8 @@ def _result(entry: Entry, seed: int, first: Judgement, final: Judgement) -> Resu
         sure=[cause.sure for cause in causes],
         likely=[cause.code for cause in first.causes],
         divergence=f"{place.stage}@{place.step} {place.at}" if place else "",
-        why="; ".join(cause.why for cause in causes) or "; ".join(f.detail for f in final.findings if f.outcome != "pass"),
+        why="; ".join(cause.why for cause in causes)
+        or "; ".join(f.detail for f in final.findings if f.outcome != "pass"),
         tried=[line for cause in causes for line in cause.tried],
     )
 

@@ -67,7 +67,11 @@ def fused_optimizer() -> None:
 
 def foreach_optimizer() -> None:
     """AdamW over lists of tensors."""
-    wrap_method(torch.optim, "AdamW", lambda adam: lambda *args, **kwargs: adam(*args, **{**kwargs, "foreach": True, "fused": None}))  # noqa: E501
+    wrap_method(
+        torch.optim,
+        "AdamW",
+        lambda adam: lambda *args, **kwargs: adam(*args, **{**kwargs, "foreach": True, "fused": None}),
+    )  # noqa: E501
 
 
 def without_mkldnn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.optim import adamw
 
-from plumbline.train import batches, engine, evaluation, optimizing, probe
+from plumbline.train import engine, optimizing, probe
 from tests.faults.injectors.patching import after_build, replace_everywhere, wrap_method
 
 # Loss.
@@ -297,52 +298,85 @@ def evaluated_in_training_mode() -> None:
     replace_everywhere("evaluate", wrap, among=("probe", "experiment"))
 
 
+def _loaded(change: Any) -> None:
+    """Change what the evaluation's loader gives."""
+    replace_everywhere(
+        "make_loader",
+        lambda make: lambda rows, size, device: change(make, rows, size, device),
+        among=("evaluation",),
+    )
+
+
 def wrong_split() -> None:
-    """The training split is evaluated."""
+    """The loader gives rows of the training split."""
 
-    def wrap(init: Any) -> Any:
-        return lambda self, spec, rows, *, start, count: init(self, spec, rows, start=int(rows.ids[0]), count=1)
+    def change(make: Any, rows: Any, size: int, device: Any) -> Any:
+        start, rows._start = rows._start, int(rows._rows.ids[0])
+        first = next(make(rows, size, device))
+        rows._start = start
+        return iter([{name: value[:1] for name, value in first.items()}])
 
-    wrap_method(batches.EvaluationRows, "__init__", wrap)
+    _loaded(change)
 
 
 def shifted_split() -> None:
-    """The evaluation starts a row late and takes the last one twice."""
+    """The loader starts a row late and gives one row fewer."""
 
-    def wrap(get: Any) -> Any:
-        def got(self: Any, positions: list[int]) -> Any:
-            return get(self, [min(place + 1, len(self) - 1) for place in positions])
+    def change(make: Any, rows: Any, size: int, device: Any) -> Any:
+        for batch in make(rows, size, device):
+            kept = batch["row_ids"] != rows._start
+            yield {name: value[kept] for name, value in batch.items()}
 
-        return got
+    _loaded(change)
 
-    wrap_method(batches.EvaluationRows, "__getitems__", wrap)
+
+def last_row_twice() -> None:
+    """A sampler for several processes fills up by repeating a row in place of another."""
+
+    def change(make: Any, rows: Any, size: int, device: Any) -> Any:
+        for batch in make(rows, size, device):
+            order = torch.arange(len(batch["labels"]))
+            order[-1] = order[0]
+            yield {name: value[order] for name, value in batch.items()}
+
+    _loaded(change)
 
 
 def last_batch_dropped() -> None:
     """The partial last batch is not evaluated."""
-    replace_everywhere(
-        "make_loader",
-        lambda make: (
-            lambda rows, size, device: iter(
-                [batch for batch in make(rows, size, device) if len(batch["labels"]) == size]
-            )
-        ),  # noqa: E501
-        among=("evaluation",),
+    _loaded(
+        lambda make, rows, size, device: (b for b in make(rows, size, device) if len(b["labels"]) == size),
     )
+
+
+def _evaluated(within: Any) -> None:
+    """Wrap the evaluation; `within` gives what it runs in."""
+
+    def wrap(evaluate: Any) -> Any:
+        def evaluated(model: Any, *args: Any, **kwargs: Any) -> Any:
+            with within(model):
+                return evaluate(model, *args, **kwargs)
+
+        return evaluated
+
+    replace_everywhere("evaluate", wrap, among=("probe", "experiment"))
 
 
 def evaluated_in_bf16() -> None:
     """The evaluation runs under autocast."""
-    replace_everywhere(
-        "autocast",
-        lambda _: lambda precision, device: torch.autocast("cpu", dtype=torch.bfloat16),
-        among=("evaluation",),
-    )
+    _evaluated(lambda _model: torch.autocast("cpu", dtype=torch.bfloat16))
 
 
 def evaluation_temperature() -> None:
-    """Logits are divided before they are looked at."""
-    wrap_method(evaluation, "host_array", lambda array: lambda tensor: array(tensor / 1.1))
+    """The classifier's output is divided while the model is evaluated."""
+
+    @contextlib.contextmanager
+    def divided(model: Any) -> Any:
+        handle = model.classifier.register_forward_hook(lambda _m, _i, output: output / 1.1)
+        yield
+        handle.remove()
+
+    _evaluated(divided)
 
 
 # What does not agree with itself.

@@ -87,7 +87,8 @@ class _Training:
             return
         self.taps.append({
             "step": step, "stage": stage, "name": name, "kind": kind, "dtype": self.plan.dtype,
-            "shape": array.shape, "norm": float(np.linalg.norm(array.astype(np.float64))), "sha256": digest_array(array),
+            "shape": array.shape, "norm": float(np.linalg.norm(array.astype(np.float64))),
+            "sha256": digest_array(array),
         })  # fmt: skip
         self.sketches.append(sketch(array))
         self.own.append(self.plan.own_error)
@@ -218,7 +219,8 @@ def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
     now = datetime(2026, 11, 1, tzinfo=UTC)
     content = {
         "record_id": "unit", "platform": "left", "spec_sha256": spec().digest, "spec": spec().to_json(),
-        "started_at": now, "finished_at": now, "fingerprint": fingerprint, "evidence": evidence, "exit": {"status": "completed"},
+        "started_at": now, "finished_at": now, "fingerprint": fingerprint, "evidence": evidence,
+        "exit": {"status": "completed"},
     } | plan.record  # fmt: skip
     arrays = {
         "batches": {name: np.stack(steps) for name, steps in training.batches.items()},

@@ -1,0 +1,162 @@
+"""Confirmation: what makes a cause sure, what refutes it, and what leaves it open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from plumbline.judge import compare
+from plumbline.judge.confirm import Confirmation, Request
+from plumbline.records import LoadedRecord
+
+from .conftest import Plan, make_record
+
+Laboratory = Callable[[Request], LoadedRecord | None]
+
+
+def experiment_record(plan: Plan, request: Request) -> LoadedRecord:
+    """What the trainer leaves for an experiment: the first steps, no envelope."""
+    whole = make_record(plan)
+    probe = whole.record.evidence.probe
+    assert probe is not None
+    steps = request.experiment.steps
+    kept = [place for place, tap in enumerate(probe.taps) if tap.step < steps]
+    short = probe.replace(
+        steps=[step.to_json() for step in probe.steps[:steps]],
+        taps=[probe.taps[place].to_json() for place in kept],
+        envelope=None,
+    )
+    record = whole.record.replace(
+        record_id=request.experiment.experiment_id,
+        experiment=request.experiment.to_json(),
+        evidence=whole.record.evidence.replace(probe=short.to_json()),
+    )
+    arrays = dict(whole.arrays)
+    arrays["sketches"] = {"sketch": whole.arrays["sketches"]["sketch"][kept]}
+    arrays["batches"] = {name: array[:steps] for name, array in whole.arrays["batches"].items()}
+    return LoadedRecord(record, whole.folder, arrays)
+
+
+def confirm(
+    reference: LoadedRecord, plan: Plan, laboratory: Laboratory, budget: int = 8
+) -> tuple[Confirmation, list[Request]]:
+    candidate = make_record(plan)
+    state = Confirmation.begin(reference, candidate, compare(reference, candidate), budget)
+    asked = []
+    while (request := state.next()) is not None:
+        asked.append(request)
+        state = state.absorb(request, laboratory(request))
+    return state, asked
+
+
+def snapping(plan: Plan, **healed: Any) -> Laboratory:
+    """Puts back whatever is asked for: the run is then as `healed` says."""
+
+    def run(request: Request) -> LoadedRecord:
+        faulty = request.runs_on == "candidate" and not request.experiment.replays
+        return experiment_record(plan if faulty else replace(plan, **healed), request)
+
+    return run
+
+
+def rigid(plan: Plan) -> Laboratory:
+    """Whatever is put back, the candidate stays as it is."""
+    return lambda request: experiment_record(plan if request.runs_on == "candidate" else Plan(), request)
+
+
+def test_a_cause_is_confirmed_when_the_evidence_snaps_back(reference: LoadedRecord) -> None:
+    plan = Plan(noise={"layer.norm": 1e-3})
+    state, asked = confirm(reference, plan, snapping(plan, noise={}))
+    cause = state.judgement.causes[0]
+    assert (cause.code, cause.sure) == ("operator", "confirmed")
+    assert cause.tried[0].startswith("an unchanged rerun")
+    assert not asked[0].experiment.replays
+    assert asked[1].runs_on == "reference"
+    assert asked[1].experiment.captures[0].names == ("layer.norm",)
+    sources = {replay.source for replay in asked[2].experiment.replays}
+    assert sources == {source.key for source in asked[2].sources}
+
+
+def test_nothing_that_snaps_back_is_unattributed_with_all_that_was_tried(reference: LoadedRecord) -> None:
+    plan = Plan(noise={"layer.norm": 1e-3})
+    state, asked = confirm(reference, plan, rigid(plan))
+    cause = state.judgement.causes[0]
+    assert (cause.code, cause.sure) == ("unattributed", "unattributed")
+    assert len(cause.tried) >= 3
+    assert len(asked) <= 8
+    assert state.judgement.verdict == "drift"
+
+
+def test_a_rerun_of_other_bits_is_nondeterminism_and_asks_no_more(reference: LoadedRecord) -> None:
+    plan = Plan(noise={"layer.norm": 1e-3})
+    state, asked = confirm(
+        reference, plan, lambda request: experiment_record(Plan(noise={"layer.norm": 2e-3}), request)
+    )
+    cause = state.judgement.causes[0]
+    assert (cause.code, cause.sure) == ("nondeterminism", "confirmed")
+    assert len(asked) == 1
+
+
+def test_a_drift_above_the_parting_keeps_its_own_cause(reference: LoadedRecord) -> None:
+    order = Plan().order[::-1]
+    plan = Plan(order=order, noise={"layer.norm@1": 1e-3})
+    other = replace(plan, noise={"layer.norm@1": 2e-3})
+    healed = Plan(noise={"layer.norm@1": 2e-3})
+
+    def run(request: Request) -> LoadedRecord:
+        return experiment_record(healed if request.experiment.replays else other, request)
+
+    state, _ = confirm(reference, plan, run)
+    assert {cause.code for cause in state.judgement.causes} >= {"nondeterminism", "data.order"}
+
+
+def test_an_experiment_that_cannot_be_run_refutes_nothing(reference: LoadedRecord) -> None:
+    plan = Plan(gradient_factor=1.5)
+    state, _ = confirm(reference, plan, lambda _: None)
+    cause = state.judgement.causes[0]
+    assert (cause.code, cause.sure) == ("gradient", "likely")
+    assert "could not be run" in cause.tried[0]
+
+
+def test_the_budget_is_kept(reference: LoadedRecord) -> None:
+    plan = Plan(noise={"layer.norm": 1e-3})
+    state, asked = confirm(reference, plan, snapping(plan, noise={}), budget=2)
+    assert len(asked) == 2
+    assert state.judgement.causes[0].sure == "likely"
+
+
+def test_two_causes_are_confirmed_one_after_the_other(reference: LoadedRecord) -> None:
+    rates = [rate * 2 for rate in Plan().rates]
+    plan = Plan(rates=rates)
+    plan.labels[3] = 1 - plan.labels[3]
+
+    def run(request: Request) -> LoadedRecord:
+        rungs = {replay.rung for replay in request.experiment.replays}
+        healed = replace(plan, labels=Plan().labels) if "batch" in rungs else plan
+        return experiment_record(replace(healed, rates=Plan().rates) if "schedule" in rungs else healed, request)
+
+    state, asked = confirm(reference, plan, run)
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [
+        ("data.labels", "confirmed"),
+        ("schedule", "confirmed"),
+    ]
+    assert {replay.rung for replay in asked[-1].experiment.replays} == {"batch", "schedule"}
+
+
+def test_precision_is_told_from_formula_by_fp64_on_both_sides(reference: LoadedRecord) -> None:
+    plan = Plan(noise={"layer.linear": 1e-3}, own_error=1e-3)
+
+    def run(request: Request) -> LoadedRecord:
+        exact = request.experiment.precision == "fp64"
+        return experiment_record(Plan() if exact or request.runs_on == "reference" else plan, request)
+
+    state, asked = confirm(reference, plan, run)
+    assert (state.judgement.causes[0].code, state.judgement.causes[0].sure) == ("precision", "confirmed")
+    assert [request.experiment.precision for request in asked[-2:]] == ["fp64", "fp64"]
+
+
+def test_a_pass_asks_for_nothing(reference: LoadedRecord) -> None:
+    state, asked = confirm(reference, Plan(), lambda _: None)
+    assert asked == []
+    assert state.judgement.verdict == "pass"
