@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plumbline.report.words import CAUSES, MENDS, clean, listed, number, place, top_cause
+from plumbline.report.words import CAUSES, MENDS, by_rounding, clean, listed, number, place, top_cause
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
 __all__ = ["Case", "Headline", "Measured", "case_of", "headline"]
@@ -135,7 +135,7 @@ def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: 
         for outcome, names in by_outcome.items()
         if names
     ]
-    rounding = [name for name, result in verdict.platforms.items() if "kernel" in result.notes]
+    rounding = [name for name, result in verdict.platforms.items() if by_rounding(result)]
     if verdict.verdict == "pass" and rounding:
         parts.append(
             f"{listed(sorted(clean(name, 63) for name in rounding))} by rounding alone apart from the reference"

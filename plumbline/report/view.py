@@ -38,7 +38,7 @@ class PlatformRow:
     cause: str
     sure: str
     machine: str
-    note: str
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +158,8 @@ def _row(
     name: str, index: int, result: PlatformResult, records: Sequence[LoadedRecord], before: Sequence[LoadedRecord]
 ) -> PlatformRow:  # fmt: skip
     cause = top_cause(result)
-    notes = ("differs by rounding alone (kernel)" if note == "kernel" else note for note in result.notes)
-    note = result.unavailable or "; ".join(notes)
+    notes = [result.unavailable] if result.unavailable else []
+    notes += ["differs by rounding alone (kernel)" if note == "kernel" else note for note in result.notes]
     return PlatformRow(
         name=name,
         index=index,
@@ -171,7 +171,7 @@ def _row(
         cause=cause.code if cause else NONE,
         sure=cause.sure if cause else "",
         machine=described(records[0].record.fingerprint) if records else "no record",
-        note=clean(note, 200),
+        notes=tuple(clean(note, 240) for note in notes),
     )
 
 

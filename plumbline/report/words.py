@@ -9,7 +9,7 @@ from typing import get_args
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Outcome, PlatformResult
 
 __all__ = [
-    "CAUSES", "MENDS", "NONE", "SYMBOLS", "WORDS", "cause_line", "clean", "listed", "number", "percent", "place",
+    "CAUSES", "MENDS", "NONE", "SYMBOLS", "WORDS", "by_rounding", "cause_line", "clean", "listed", "number", "percent", "place",
     "seconds", "size", "top_cause",
 ]  # fmt: skip
 
@@ -160,6 +160,11 @@ def top_cause(result: PlatformResult) -> Cause | None:
     return min(result.causes, key=lambda cause: _SURE_ORDER[cause.sure], default=None)
 
 
+def by_rounding(result: PlatformResult) -> bool:
+    """Whether the judge noted that the platform differs, and by rounding alone."""
+    return any(note.split(":")[0] == "kernel" for note in result.notes)
+
+
 def cause_line(result: PlatformResult) -> str:
     """Code and sureness of the top cause, or why there is none."""
     cause = top_cause(result)
@@ -168,4 +173,4 @@ def cause_line(result: PlatformResult) -> str:
         return f"{cause.code} ({cause.sure}){more}"
     if result.unavailable:
         return clean(result.unavailable, 120)
-    return "kernel: rounding only" if "kernel" in result.notes else NONE
+    return "kernel: rounding only" if by_rounding(result) else NONE

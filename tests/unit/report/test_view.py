@@ -8,7 +8,7 @@ import pytest
 
 from plumbline.report.history import HistoryPoint, changes_of, since
 from plumbline.report.view import build_view
-from plumbline.report.words import clean, number, seconds
+from plumbline.report.words import cause_line, clean, number, seconds
 from plumbline.schema.verdict import PlatformResult
 from tests.unit.report.samples import drifted, finding, nights, passing, record, verdict_of
 
@@ -71,9 +71,13 @@ def test_equal_runs_need_no_taps_chart_and_are_said_to_be_equal():
 
 def test_rounding_alone_passes_and_is_never_called_equal():
     records = {"aws": record("aws"), "azure": record("azure", wobble=1e-7)}
-    verdict = verdict_of("pass", {"aws": passing(), "azure": passing(notes=("kernel",))})
+    verdict = verdict_of(
+        "pass", {"aws": passing(), "azure": passing(notes=("kernel: at most 1.7 where 2.8 is rounding",))}
+    )
     view = build_view(verdict, records, reference="aws")
     assert "azure by rounding alone apart from the reference" in view.headline.support
+    assert view.rows[1].notes == ("kernel: at most 1.7 where 2.8 is rounding",)
+    assert cause_line(verdict.platforms["azure"]) == "kernel: rounding only"
     assert "equal to the last bit" not in view.headline.support
     assert "azure: 0 of 40 over the limit" in view.workloads[0].charts[0].note
     assert "not equal: losses" in view.workloads[0].words[0]
