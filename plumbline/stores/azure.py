@@ -138,17 +138,12 @@ class AzureStore:
             # The pipeline signs and sends; the public `download_blob` around it is what copies.
             answer = blob._pipeline.run(request, stream=True).http_response  # noqa: SLF001
         raw = answer.internal_response.raw
-        complete = False
-        try:
-            if answer.status_code not in (200, 206):
-                code = answer.headers.get("x-ms-error-code", "")
-                raise self._refused(answer.status_code, code, answer.headers, key)
-            reader = body_of(key, answer.status_code, _lower(answer.headers), raw, offset)
+        if answer.status_code not in (200, 206):
+            raw.close()
+            code = answer.headers.get("x-ms-error-code", "")
+            raise self._refused(answer.status_code, code, answer.headers, key)
+        with body_of(key, answer.status_code, _lower(answer.headers), raw, offset) as reader:
             yield reader
-            complete = reader.at_end
-        finally:
-            # Only a connection whose body was read to its end may serve again.
-            raw.release_conn() if complete else raw.close()
 
     def stat(self, key: str) -> ObjectInfo:
         """Size and etag."""

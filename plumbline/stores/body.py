@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPResponse
+from io import BufferedReader
+from typing import Any
+
+from urllib3.exceptions import HTTPError
 
 from plumbline.stores.base import ObjectInfo, StoreUnavailableError
 from plumbline.stores.keys import plain_etag
@@ -15,24 +20,19 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _LONGEST_WAIT_SECONDS = 3600.0
 
 
-class RawResponse(Protocol):
-    """The part of `urllib3.HTTPResponse` that is used here."""
-
-    def read1(self, amt: int | None = None, decode_content: bool | None = None) -> bytes:
-        """What one read of the socket gives, at most `amt` bytes."""
-
-
 class HttpBody:
     """An `ObjectReader` over the urllib3 response that both SDKs stand on.
 
-    `read1` returns what has arrived, so that a trickle comes back here in time to be measured.
+    It reads what has arrived, so that a trickle comes back here in time to be measured, and from the socket into the
+    caller's buffer, without the copies that urllib3's own `read` makes of every piece.
     """
 
-    def __init__(self, info: ObjectInfo, raw: RawResponse, *, remaining: int, skip: int = 0) -> None:
+    def __init__(self, info: ObjectInfo, raw: Any, *, remaining: int, skip: int = 0) -> None:
         self.info = info
         self._raw = raw
         self._remaining = remaining
         self._skip = skip
+        self._read = _reader_of(raw)
 
     @property
     def at_end(self) -> bool:
@@ -42,32 +42,54 @@ class HttpBody:
     def readinto(self, buffer: memoryview, /) -> int:
         """The next bytes, at most `len(buffer)`; 0 only at the object's end."""
         while self._skip:
-            self._skip -= len(self._next(min(self._skip, 1 << 20)))
+            self._skip -= self._next(buffer[: self._skip])
         if not self._remaining:
             return 0
-        chunk = self._next(min(len(buffer), self._remaining))
-        buffer[: len(chunk)] = chunk
-        self._remaining -= len(chunk)
+        size = self._next(buffer[: self._remaining])
+        self._remaining -= size
+        return size
+
+    def _next(self, view: memoryview) -> int:
+        try:
+            size = self._read(view)
+        except (HTTPError, OSError, ValueError) as error:
+            raise StoreUnavailableError(f"the transfer broke off: {type(error).__name__}") from error
+        if not size:
+            raise StoreUnavailableError(f"the body ended {self._remaining} bytes early")
+        return size
+
+
+def _reader_of(raw: Any) -> Callable[[memoryview], int]:
+    """Reads what has arrived of a body of known length into a buffer."""
+    inner = raw._fp  # noqa: SLF001 - urllib3 has no readinto that does not copy
+    if isinstance(inner, HTTPResponse) and not inner.chunked and isinstance(inner.fp, BufferedReader):
+        return inner.fp.readinto1
+
+    def copied(view: memoryview) -> int:
+        chunk = raw.read1(len(view), decode_content=False)
+        view[: len(chunk)] = chunk
         return len(chunk)
 
-    def _next(self, size: int) -> bytes:
-        chunk = _guarded_read(self._raw, size)
-        if not chunk:
-            raise StoreUnavailableError(f"the body ended {self._remaining} bytes early")
-        return chunk
+    return copied
 
 
-def _guarded_read(raw: RawResponse, size: int) -> bytes:
-    from urllib3.exceptions import HTTPError
-
-    try:
-        return raw.read1(size, decode_content=False)
-    except (HTTPError, OSError) as error:
-        raise StoreUnavailableError(f"the transfer broke off: {type(error).__name__}") from error
-
-
-def body_of(key: str, status: int, headers: Mapping[str, str], raw: Any, offset: int) -> HttpBody:
+@contextmanager
+def body_of(key: str, status: int, headers: Mapping[str, str], raw: Any, offset: int) -> Iterator[HttpBody]:
     """The body of a GET that asked for everything from `offset`, whatever the server made of the range."""
+    body = None
+    try:
+        body = _checked(key, status, headers, raw, offset)
+        yield body
+    finally:
+        if body is not None and body.at_end:
+            # This response is over; its connection stays open, and may serve again.
+            raw._fp.close()  # noqa: SLF001
+            raw.release_conn()
+        else:
+            raw.close()
+
+
+def _checked(key: str, status: int, headers: Mapping[str, str], raw: Any, offset: int) -> HttpBody:
     etag = plain_etag(headers.get("etag", ""))
     try:
         length = int(headers["content-length"])

@@ -128,14 +128,9 @@ class S3Store:
             arguments["IfMatch"] = quoted_etag(if_match)
         answer = self._call("get_object", checked_key(key, self.url), **arguments)
         meta, body = answer["ResponseMetadata"], answer["Body"]
-        complete = False
-        try:
-            reader = body_of(key, int(meta["HTTPStatusCode"]), meta["HTTPHeaders"], body._raw_stream, offset)  # noqa: SLF001 - StreamingBody offers no read1
+        raw = body._raw_stream  # noqa: SLF001 - StreamingBody offers no read of what has arrived
+        with body_of(key, int(meta["HTTPStatusCode"]), meta["HTTPHeaders"], raw, offset) as reader:
             yield reader
-            complete = reader.at_end
-        finally:
-            # Only a connection whose body was read to its end may serve again.
-            body._raw_stream.release_conn() if complete else body.close()  # noqa: SLF001
 
     def stat(self, key: str) -> ObjectInfo:
         """Size and etag."""

@@ -1,0 +1,72 @@
+"""How staging grows from 1 to 10,000 shards, cold and warm, and what memory it takes.
+
+`python bench/staging/growth.py --out bench/results/staging-growth.json`; needs nginx. Each case is a fresh process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from clients import ENVIRONMENT
+from server import NAME, serve
+
+from plumbline.staging import Cache, Stager
+from plumbline.stores import open_store
+
+SMALL, LARGE = 64 << 10, 32 << 20
+CASES = ((1, SMALL), (10, SMALL), (100, SMALL), (1000, SMALL), (10_000, SMALL), (4, LARGE), (64, LARGE))
+
+
+def child(folder: str, connections: int) -> None:
+    """Stage once; print seconds, bytes moved, and the growth of memory over what the imports took."""
+    store = open_store("s3://bucket")
+    store.stat(f"{NAME}/manifest.json")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin = time.perf_counter()
+    with Stager(store, NAME, Cache(Path(folder)), connections=connections) as stager:
+        stager.start(stager.manifest.train)
+        for file in stager.manifest.train:
+            stager.wait(file)
+        seconds = time.perf_counter() - begin
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        print(json.dumps({"seconds": seconds, "moved": stager.bytes_moved, "memory_grown_mib": grown}))
+
+
+def main() -> None:
+    """Measure, and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--connections", type=int, default=4)
+    parser.add_argument("--child")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    os.environ.update(ENVIRONMENT)
+    if arguments.child:
+        child(arguments.child, arguments.connections)
+        return
+    found: list[dict[str, Any]] = []
+    for shards, size in CASES:
+        with serve(shards, size) as (url, _, _), tempfile.TemporaryDirectory() as folder:
+            os.environ["AWS_ENDPOINT_URL"] = url
+            command = [sys.executable, __file__, "--child", folder, "--connections", str(arguments.connections)]
+            cold, warm = (
+                json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(2)
+            )
+            found.append({"shards": shards, "size": size, "cold": cold, "warm": warm})
+            print(json.dumps(found[-1]), flush=True)
+    if arguments.out:
+        arguments.out.write_text(json.dumps({"connections": arguments.connections, "cases": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""How fast each client moves a dataset, warm or cold: interleaved rounds, medians of paired ratios.
+
+`python bench/staging/rates.py --out bench/results/staging-warm.json`; needs nginx and `bench/requirements.txt` in
+`.plumbline/bench` (docs/STAGING.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PEERS = HERE.parents[1] / ".plumbline/bench/lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+sys.path[:0] = [str(HERE), str(PEERS)]
+
+from clients import ENVIRONMENT, Clients  # noqa: E402
+from server import serve  # noqa: E402
+
+from plumbline.schema.base import read_model  # noqa: E402
+from plumbline.schema.manifest import Manifest  # noqa: E402
+
+WARM = (
+    "plumbline-s3-1", "plumbline-s3-4", "obstore-s3-1", "obstore-s3-4",
+    "plumbline-az-1", "plumbline-az-4", "obstore-az-1", "obstore-az-4", "azuresdk-az-1",
+    "http-plain-1", "stager-s3-shm-4", "stager-az-shm-4", "boto3-shm-1", "s5cmd-shm-4", "copy-shm-1",
+)  # fmt: skip
+COLD = ("plumbline-s3-4", "obstore-s3-4", "obstore-s3-1", "plumbline-az-4", "obstore-az-4", "obstore-az-1")
+
+
+def once_cold(url: str, folder: Path, name: str, verify: bool) -> float:
+    """Seconds of one run in a fresh process, its imports and its client included."""
+    command = [sys.executable, __file__, "--child", name, "--url", url, "--folder", str(folder)]
+    answer = subprocess.run(
+        [*command, *([] if verify else ["--no-verify"])], check=True, capture_output=True, text=True
+    )
+    return float(answer.stdout)
+
+
+def child(arguments: argparse.Namespace) -> None:
+    """One run, timed from its first import."""
+    begin = time.perf_counter()
+    manifest = read_model(Manifest, arguments.folder / "manifest.json")
+    clients = Clients(arguments.url, manifest, arguments.folder)
+    moved = clients.make(arguments.child, verify=not arguments.no_verify)()
+    seconds = time.perf_counter() - begin
+    assert moved == clients.size, (arguments.child, moved)
+    print(seconds)
+
+
+def measure(arguments: argparse.Namespace, names: list[str]) -> dict[str, Any]:
+    """MiB/s of each contender in each round, the order turned by one each round."""
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    with serve(arguments.shards, arguments.size) as (url, manifest, folder):
+        clients = Clients(url, manifest, folder)
+        runs = {} if arguments.cold else {name: clients.make(name, verify=not arguments.no_verify) for name in names}
+        for run in runs.values():
+            run()
+        for number in range(arguments.rounds):
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                begin = time.perf_counter()
+                if arguments.cold:
+                    seconds = once_cold(url, folder, name, not arguments.no_verify)
+                else:
+                    moved = runs[name]()
+                    seconds = time.perf_counter() - begin
+                    assert moved == clients.size, (name, moved)
+                rates[name].append(clients.size / seconds / 2**20)
+            print(f"round {number}: load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+    return {"mib_per_second": rates, "median": {name: statistics.median(found) for name, found in rates.items()}}
+
+
+def ratio(rates: dict[str, list[float]], one: str, other: str) -> float | None:
+    """The median of the rounds' own ratios."""
+    if one not in rates or other not in rates:
+        return None
+    return statistics.median(a / b for a, b in zip(rates[one], rates[other], strict=True))
+
+
+def main() -> None:
+    """Measure, and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shards", type=int, default=16)
+    parser.add_argument("--size", type=int, default=64 << 20)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--no-verify", action="store_true")
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--child")
+    parser.add_argument("--url")
+    parser.add_argument("--folder", type=Path)
+    arguments = parser.parse_args()
+    os.environ.update(ENVIRONMENT)
+    if arguments.child:
+        child(arguments)
+        return
+    names = arguments.only or list(COLD if arguments.cold else WARM)
+    found = measure(arguments, names)
+    pairs = [
+        (one, other) for one in names if one.startswith(("plumbline", "stager")) for other in names if one != other
+    ]
+    found["paired_ratio"] = {f"{one} / {other}": ratio(found["mib_per_second"], one, other) for one, other in pairs}
+    found |= {key: getattr(arguments, key) for key in ("shards", "size", "rounds", "cold", "no_verify")}
+    text = json.dumps(found, indent=1)
+    if arguments.out:
+        arguments.out.write_text(text + "\n")
+    print(json.dumps({"median": found["median"], "paired_ratio": found["paired_ratio"]}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""The retry policy by its numbers, on a clock and with randomness of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from plumbline.errors import AccessError, ConfigurationError, UnavailableError
+from plumbline.stores import (
+    ObjectExistsError,
+    ObjectInfo,
+    ObjectMissingError,
+    PreconditionFailedError,
+    RetryingStore,
+    RetryPolicy,
+    StoreUnavailableError,
+    open_store,
+    read_bytes,
+)
+from plumbline.stores.memory import MemoryStore
+from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_azure
+from tests.faultserver import FaultServer
+
+
+@dataclass
+class World:
+    """Time that passes only by sleeping, or by being told to."""
+
+    now: float = 0.0
+    slept: list[float] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def policy(self, **changes: Any) -> RetryPolicy:
+        made = RetryPolicy(sleep=self.sleep, clock=lambda: self.now, random=lambda: 1.0)
+        return replace(made, **changes)
+
+
+class Flaky(MemoryStore):
+    """Fails as planned, before or after the work is done."""
+
+    def __init__(self, *failures: Exception, after: bool = False) -> None:
+        super().__init__()
+        self.failures = list(failures)
+        self.after = after
+        self.calls = 0
+
+    def _maybe(self, work: Callable[[], ObjectInfo]) -> ObjectInfo:
+        self.calls += 1
+        if self.failures and not self.after:
+            raise self.failures.pop(0)
+        done = work()
+        if self.failures:
+            raise self.failures.pop(0)
+        return done
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._maybe(lambda: MemoryStore.stat(self, key))
+
+    def create(self, key: str, data: Any) -> ObjectInfo:
+        return self._maybe(lambda: MemoryStore.create(self, key, data))
+
+    def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
+        return self._maybe(lambda: MemoryStore.swap(self, key, data, if_match=if_match))
+
+
+def passing(retry_after: float | None = None) -> StoreUnavailableError:
+    return StoreUnavailableError("HTTP 503", where="memory://test", retry_after_seconds=retry_after)
+
+
+def test_waits_double_up_to_the_longest_and_end() -> None:
+    world, store = World(), Flaky(*[passing() for _ in range(9)])
+    policy = world.policy(attempts=7, first_seconds=1.0, longest_seconds=5.0)
+    with pytest.raises(UnavailableError, match="HTTP 503; gave up after 7 attempts in 22 s"):
+        RetryingStore(store, policy).stat("key")
+    assert world.slept == [1.0, 2.0, 4.0, 5.0, 5.0, 5.0]
+    assert store.calls == 7
+
+
+def test_jitter_is_between_half_and_all_of_the_wait() -> None:
+    for drawn, wait in ((0.0, 4.0), (1.0, 8.0)):
+        policy = replace(World().policy(first_seconds=1.0), random=lambda drawn=drawn: drawn)
+        assert policy.delay(4, None) == wait
+
+
+def test_a_server_that_says_when_is_believed_within_the_deadline() -> None:
+    world, store = World(), Flaky(passing(retry_after=30.0))
+    MemoryStore.create(store, "key", b"x")
+    assert RetryingStore(store, world.policy()).stat("key").size == 1
+    assert world.slept == [30.0]
+    store.failures = [passing(retry_after=500.0)]
+    with pytest.raises(UnavailableError, match="gave up after 1 attempts"):
+        RetryingStore(store, world.policy()).stat("key")
+    assert world.slept == [30.0], "it slept although the deadline could not be met"
+
+
+@pytest.mark.parametrize("error", [AccessError("no"), ObjectMissingError("no"), ConfigurationError("no")])
+def test_what_will_not_pass_is_not_tried_again(error: Exception) -> None:
+    world, store = World(), Flaky(error)
+    with pytest.raises(type(error)):
+        RetryingStore(store, world.policy()).stat("key")
+    assert (store.calls, world.slept) == (1, [])
+
+
+def test_a_second_attempt_that_meets_its_own_write_has_succeeded() -> None:
+    world = World()
+    store = RetryingStore(Flaky(passing(), after=True), world.policy())
+    assert store.create("key", b"mine").size == 4
+    store = RetryingStore(Flaky(passing(), after=True), world.policy())
+    assert store.swap("key", b"mine", if_match=None).size == 4
+    assert read_bytes(store, "key") == b"mine"
+
+
+def test_a_second_attempt_that_meets_anothers_write_has_not() -> None:
+    world = World()
+    inner = Flaky(passing())
+    MemoryStore.create(inner, "key", b"theirs")
+    with pytest.raises(ObjectExistsError):
+        RetryingStore(inner, world.policy()).create("key", b"mine")
+    inner.failures = [passing()]
+    with pytest.raises(PreconditionFailedError):
+        RetryingStore(inner, world.policy()).swap("key", b"mine", if_match=None)
+    assert read_bytes(inner, "key") == b"theirs"
+
+
+class Trickling(MemoryStore):
+    """Each read gives ten bytes, and takes a second; a connection breaks after `breaks_after` reads."""
+
+    def __init__(self, world: World, breaks_after: int | None = None) -> None:
+        super().__init__()
+        self.world = world
+        self.breaks_after = breaks_after
+        self.offsets: list[int] = []
+
+    @contextmanager
+    def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> Iterator[Any]:
+        self.offsets.append(offset)
+        outer, reads = self, 0
+        with super().open(key, offset=offset, if_match=if_match) as reader:
+
+            class Slow:
+                info = reader.info
+
+                def readinto(self, buffer: memoryview, /) -> int:
+                    nonlocal reads
+                    reads += 1
+                    if outer.breaks_after is not None and reads > outer.breaks_after:
+                        raise passing()
+                    outer.world.now += 1.0
+                    return reader.readinto(buffer[:10])
+
+            yield Slow()
+
+
+def test_a_rate_below_the_lowest_is_given_up_in_time() -> None:
+    world = World()
+    inner = Trickling(world)
+    inner.create("key", bytes(10_000))
+    policy = world.policy(lowest_rate=11.0, rate_window_seconds=15.0, attempts=4, first_seconds=0.0)
+    with pytest.raises(UnavailableError, match=r"only 0\.0 KiB/s arrive; gave up after 4 attempts"):
+        read_bytes(RetryingStore(inner, policy), "key")
+    assert inner.offsets == [0, 150, 300, 450], "bytes that arrived were asked for again"
+    assert world.now == 60.0
+
+
+def test_a_rate_at_the_lowest_is_slow_but_good() -> None:
+    world = World()
+    inner = Trickling(world)
+    inner.create("key", bytes(range(250)) * 4)
+    store = RetryingStore(inner, world.policy(lowest_rate=10.0))
+    assert read_bytes(store, "key") == bytes(range(250)) * 4
+    assert inner.offsets == [0]
+
+
+def test_progress_forgets_failures_and_standing_still_does_not() -> None:
+    world = World()
+    inner = Trickling(world, breaks_after=10)
+    inner.create("key", bytes(2000))
+    fast = world.policy(lowest_rate=0.0, attempts=3, first_seconds=0.0)
+    assert len(read_bytes(RetryingStore(inner, replace(fast, progress_bytes=50)), "key")) == 2000
+    with pytest.raises(UnavailableError, match="gave up after 3 attempts"):
+        read_bytes(RetryingStore(inner, fast), "key")
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x/y", "nothing", "s3://", "az://account", "s3://key:secret@bucket/x", "gs://b?sig=1"]
+)
+def test_a_url_that_cannot_be_meant_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_store(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_no_credentials_at_all_is_an_error_that_says_so(clean_environment: pytest.MonkeyPatch) -> None:
+    clean_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(AccessError, match=r"NoCredentialsError.*look at the credentials"):
+        open_store("s3://bucket/x").stat("key")
+
+
+def test_a_connection_string_counts_for_its_own_account_only(
+    clean_environment: pytest.MonkeyPatch, fault_server: FaultServer
+) -> None:
+    fault_server.objects = {f"/{ACCOUNT}/box/key": b"by string", "/other/box/key": b"by variable"}
+    text = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};"
+    text += f"BlobEndpoint={fault_server.url}/{ACCOUNT};"
+    clean_environment.setenv("AZURE_STORAGE_CONNECTION_STRING", text)
+    assert read_bytes(open_store(f"az://{ACCOUNT}/box"), "key") == b"by string"
+    give_azure(clean_environment, fault_server.url + "/{account}")
+    assert read_bytes(open_store("az://other/box"), "key") == b"by variable"
