@@ -9,8 +9,8 @@ from typing import get_args
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Outcome, PlatformResult
 
 __all__ = [
-    "CAUSES", "MENDS", "NONE", "SYMBOLS", "WORDS", "by_rounding", "cause_line", "clean", "listed", "number", "percent", "place",
-    "seconds", "size", "top_cause",
+    "CAUSES", "MENDS", "NONE", "SYMBOLS", "WORDS", "by_rounding", "cause_line", "clean", "listed", "number",
+    "percent", "place", "seconds", "size", "top_cause",
 ]  # fmt: skip
 
 NONE = "—"
