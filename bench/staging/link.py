@@ -14,13 +14,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
 from clients import ENVIRONMENT
-from server import NAME
+from server import NAME, publish
 
 from plumbline.staging import Cache, Stager
 from plumbline.stores import open_store
+from tests.faultserver import FaultServer
 
 RATE = 8 << 20
 
