@@ -40,11 +40,11 @@ def _round(args: argparse.Namespace) -> int:
     from prefect import tags
 
     from flows.regression import regression
-    from tasks.deploying import apply, wait_for_api
+    from tasks.deploying import deploy_trainings, wait_for_api
     from tasks.taking_turns import round_tags
 
     wait_for_api(args.wait)
-    apply(suite, python=sys.executable if args.local else None)
+    deploy_trainings(suite, python=sys.executable if args.local else None)
     recipes = {name: spec.to_json() for name, spec in specs.items()} if specs else None
     with tags(*round_tags(suite.name)):
         state = regression(

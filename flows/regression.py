@@ -24,6 +24,7 @@ from tasks.opening import open_round
 from tasks.reporting import publish, report, show_in_ui
 from tasks.taking_turns import take_turn
 from tasks.telling import Phases
+from tasks.watching import mark_start
 
 __all__ = ["regression"]
 
@@ -46,6 +47,7 @@ def regression(
     this = open_round(suite, specs, round_id, suite_file)
     phase = Phases()
     with Heartbeat(get_run_logger()), work_folder(Path(state), this.id) as folder:
+        mark_start(this)
         take_turn(this)
         with phase("training"):
             results = dispatch(this, this.assignments(), Limits())

@@ -1,19 +1,24 @@
-"""Apply a suite to a Prefect server: its work pools and deployments, made or brought up to date."""
+"""Apply a suite to a Prefect server: what is missing is made, what differs is changed, nothing is deleted unasked."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
 
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectAlreadyExists
 
+from plumbline.deploying import Change, Item, compare_items, desired
 from plumbline.errors import UnavailableError
 from plumbline.schema.suite import Suite
+from tasks.automating import apply_automation
+from tasks.server import observed
 
-__all__ = ["apply", "wait_for_api"]
+__all__ = ["apply", "deploy_trainings", "plan", "prune", "wait_for_api"]
 
 _POLL_SECONDS = 0.2
 
@@ -29,41 +34,66 @@ def wait_for_api(seconds: float) -> None:
             time.sleep(_POLL_SECONDS)
 
 
-def apply(suite: Suite, *, python: str | None = None) -> None:
-    """Make the deployment of the worker's flow for every platform, and the pools that are not there yet.
-
-    With `python`, workers run flow runs with that interpreter, in this environment, with nothing to prepare.
-    """
+def deploy_trainings(suite: Suite, *, python: str | None) -> None:
+    """Bring up to date what a round by hand needs: the platforms' pools and the deployments of their trainings."""
+    wanted = desired(suite, "", controllers=next(iter(suite.platforms.values())).work_pool, python=python)
+    needed = [one for one in wanted if one.kind == "work-pool" or one.name.startswith("training/")]
     with get_client(sync_client=True) as client:
-        known = {pool.name for pool in client.read_work_pools(limit=200)}
-        flow_id = client.create_flow_from_name("training")
-        for name, platform in suite.platforms.items():
-            if platform.work_pool not in known:
-                _create_pool(client, platform.work_pool)
-                known.add(platform.work_pool)
-            client.create_deployment(
-                flow_id=flow_id,
-                name=f"{suite.name}-{name}",
-                entrypoint="flows.training.training",
-                work_pool_name=platform.work_pool,
-                job_variables={"command": f"{python} -m prefect.engine"} if python else {},
-                tags=["plumbline", f"suite:{suite.name}", f"platform:{name}"],
-                description=f"One training of the suite {suite.name} on {name}.",
-                parameter_openapi_schema=_SCHEMA,
-                enforce_parameter_schema=False,
-            )
+        apply(client, plan(client, suite.name, needed))
 
 
-_SCHEMA: dict[str, Any] = {
-    "title": "Parameters",
-    "type": "object",
-    "properties": {"order": {"title": "order", "type": "object", "position": 0}},
-    "required": ["order"],
-}
+def plan(client: SyncPrefectClient, suite: str, wanted: Sequence[Item]) -> tuple[Change, ...]:
+    """What there is to do."""
+    pools = [item.name for item in wanted if item.kind == "work-pool"]
+    return compare_items(wanted, observed(client, suite, pools))
 
 
-def _create_pool(client: SyncPrefectClient, name: str) -> None:
-    try:
-        client.create_work_pool(WorkPoolCreate(name=name, type="process", concurrency_limit=1))
-    except ObjectAlreadyExists:
+def apply(client: SyncPrefectClient, changes: Sequence[Change]) -> None:
+    """Do it. Doing it again does nothing."""
+    for change in changes:
+        if change.verb not in ("create", "change"):
+            continue
+        if change.item.kind == "work-pool":
+            _pool(client, change)
+        elif change.item.kind == "deployment":
+            _deployment(client, change.item)
+        else:
+            apply_automation(client, change)
+
+
+def prune(client: SyncPrefectClient, changes: Sequence[Change]) -> None:
+    """Delete the deployments and automations that carry the suite's mark and are no longer in it."""
+    for change in (one for one in changes if one.verb == "extra"):
+        if change.item.kind == "deployment":
+            client.delete_deployment(client.read_deployment_by_name(change.item.name).id)
+        elif change.item.kind == "automation":
+            for found in client.read_automations_by_name(change.item.name):
+                client.delete_automation(found.id)
+
+
+def _pool(client: SyncPrefectClient, change: Change) -> None:
+    limit = change.item.fields.get("concurrency_limit")
+    if change.verb == "change":
+        client.update_work_pool(change.item.name, WorkPoolUpdate(concurrency_limit=limit))
         return
+    # A pool of another type (kubernetes, ecs) is made by whoever knows its cluster, and kept as it is here.
+    with suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=change.item.name, type="process", concurrency_limit=limit))
+
+
+def _deployment(client: SyncPrefectClient, item: Item) -> None:
+    flow, _, name = item.name.partition("/")
+    cron = item.fields["cron"]
+    schedule = CronSchedule(cron=cron, timezone=item.fields["timezone"]) if cron else None
+    client.create_deployment(
+        flow_id=client.create_flow_from_name(flow),
+        name=name,
+        entrypoint=item.fields["entrypoint"],
+        work_pool_name=item.fields["work_pool"],
+        parameters=dict(item.fields["parameters"]),
+        job_variables=dict(item.fields["job_variables"]),
+        tags=list(item.fields["tags"]),
+        schedules=[DeploymentScheduleCreate(schedule=schedule, active=True)] if schedule else [],
+        parameter_openapi_schema={"title": "Parameters", "type": "object", "properties": {}},
+        enforce_parameter_schema=False,
+    )

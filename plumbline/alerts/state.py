@@ -49,6 +49,8 @@ class AlertState(Model):
     """Everything that is open, and everything that has not reached its receiver."""
 
     schema_version: int = 1
+    watching: AwareDatetime | None = None
+    """Since when it is watched whether rounds run at all."""
     open: dict[str, Open] = {}
     """By `platform/cause`."""
     pending: tuple[Outgoing, ...] = ()
@@ -83,7 +85,10 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
     for name in sorted(recovered):
         messages += _send(tell_recovered(verdict, name), alerts, now)
     return AlertState(
-        open=entries, pending=(*state.pending, *messages)[-_MOST_PENDING:], rounds=(*state.rounds, verdict.round)[-50:]
+        watching=state.watching,
+        open=entries,
+        pending=(*state.pending, *messages)[-_MOST_PENDING:],
+        rounds=(*state.rounds, verdict.round)[-50:],
     )
 
 

@@ -1,0 +1,62 @@
+"""`plumbline alert SUITE`: send a test through every block of the suite, or see whether the nightly round ran."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from plumbline.alerts import tell_test
+from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.schema.suite import Suite, read_suite
+
+__all__ = ["register", "run"]
+
+
+def register(subparsers: Any) -> None:
+    """Add `alert`."""
+    parser = subparsers.add_parser("alert", help="test the alerts; tell a round that did not run", description=__doc__)
+    parser.add_argument("suite", type=Path)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--test", action="store_true", help="send a test message through every block")
+    what.add_argument("--check", action="store_true", help="alert a missed round, and send what is pending")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send; exit code 3 where something could not be delivered."""
+    suite = read_suite(args.suite)
+    if not suite.alerts:
+        raise ConfigurationError("names nobody to tell", where=str(args.suite), key="alerts", mend="add [[alerts]]")
+    told, failed = _test(suite) if args.test else _check(suite)
+    if args.json:
+        print(json.dumps({"told": told, "failed": failed}))
+    else:
+        print("\n".join(told) or "nothing to tell")
+        for line in failed:
+            print(f"plumbline: {line}", file=sys.stderr)
+    return int(ExitCode.INCONCLUSIVE if failed else ExitCode.PASS)
+
+
+def _test(suite: Suite) -> tuple[list[str], list[str]]:
+    from tasks.alerting import send
+
+    message = tell_test(suite.name, datetime.now(UTC))
+    outcomes = {block: send(block, message.subject, message.body) for block in _blocks(suite)}
+    told = [f"{block}: delivered" for block, why in outcomes.items() if not why]
+    return told, [f"{block}: {why}" for block, why in outcomes.items() if why]
+
+
+def _blocks(suite: Suite) -> list[str]:
+    return list(dict.fromkeys(alert.block for alert in suite.alerts))
+
+
+def _check(suite: Suite) -> tuple[list[str], list[str]]:
+    from tasks.watching import check_missed
+
+    told, failed = check_missed.fn(suite)
+    return [told] if told else [], failed

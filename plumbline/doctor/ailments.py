@@ -1,0 +1,32 @@
+"""One thing that was looked at: well, or what is wrong with it and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from plumbline.errors import ExitCode, PlumblineError
+from plumbline.schema.base import Model
+
+__all__ = ["Ailment", "from_error", "worst_code"]
+
+
+class Ailment(Model):
+    """The outcome of one check."""
+
+    where: str
+    what: str
+    well: bool = False
+    mend: str = ""
+    code: int = int(ExitCode.PASS)
+
+
+def from_error(where: str, error: PlumblineError, mend: str = "") -> Ailment:
+    """What an error says, as a check's outcome."""
+    return Ailment(where=where, what=str(error), mend=mend or error.mend, code=int(error.exit_code))
+
+
+def worst_code(found: Iterable[Ailment]) -> int:
+    """The exit code: what a person has to mend counts before what does not answer."""
+    codes = [one.code for one in found if not one.well]
+    order = (int(ExitCode.USAGE), int(ExitCode.INVALID), int(ExitCode.INCONCLUSIVE))
+    return next((code for code in order if code in codes), int(ExitCode.PASS))

@@ -1,0 +1,113 @@
+"""The place where a platform trains: what a worker sees there, and what that says against what is expected."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pydantic import AwareDatetime
+
+from plumbline import __version__
+from plumbline.doctor.ailments import Ailment
+from plumbline.errors import ExitCode
+from plumbline.schema.base import Model
+
+__all__ = ["Expected", "Report", "examine_report", "look_here"]
+
+_SKEW_SECONDS = 30.0
+_LEAST_BYTES = 2 << 30
+_QUERY = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+
+
+class Report(Model):
+    """What a worker sees of its own place."""
+
+    plumbline: str
+    torch: str = ""
+    gpus: tuple[str, ...] = ()
+    free_bytes: int
+    now: AwareDatetime
+    stores: tuple[Ailment, ...] = ()
+
+
+class Expected(Model):
+    """What a place should be like; `torch` is the reference platform's."""
+
+    plumbline: str = __version__
+    torch: str = ""
+    accelerator: str = ""
+
+
+def look_here(folder: Path, now: datetime, stores: tuple[Ailment, ...] = ()) -> Report:
+    """Look around, without importing torch."""
+    there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    return Report(plumbline=__version__, torch=_torch(), gpus=_gpus(), free_bytes=free, now=now, stores=stores)
+
+
+def _torch() -> str:
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return ""
+
+
+def _gpus() -> tuple[str, ...]:
+    try:
+        asked = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    names = asked.stdout.splitlines() if asked.returncode == 0 else []
+    return tuple(line.strip() for line in names if line.strip())
+
+
+def examine_report(
+    platform: str, report: Report, expected: Expected, asked: datetime, answered: datetime
+) -> Iterator[Ailment]:
+    """What is wrong with a place. `asked` and `answered` are our own clock's, around the worker's. Pure."""
+    yield from (one.replace(where=f"{platform}'s worker, {one.where}") for one in report.stores)
+    yield _clock(platform, report, asked, answered)
+    yield _one(
+        f"{platform}'s disk",
+        report.free_bytes >= _LEAST_BYTES,
+        f"{report.free_bytes / 2**30:.1f} GiB free",
+        f"make room: {_LEAST_BYTES / 2**30:.0f} GiB at least",
+        ExitCode.INCONCLUSIVE,
+    )
+    yield _one(
+        f"{platform}'s plumbline",
+        report.plumbline == expected.plumbline,
+        f"version {report.plumbline}, here it is {expected.plumbline}",
+        "install the same version on every worker",
+    )
+    yield _one(
+        f"{platform}'s torch",
+        bool(report.torch) and report.torch.partition("+")[0] == (expected.torch or report.torch).partition("+")[0],
+        f"version {report.torch or '(none)'}, the reference platform has {expected.torch or '(none)'}",
+        "install from the same lock file on every worker",
+    )
+    yield _accelerator(platform, report, expected)
+
+
+def _accelerator(platform: str, report: Report, expected: Expected) -> Ailment:
+    wanted = expected.accelerator
+    found = ", ".join(report.gpus) or "no GPU"
+    right = wanted in ("", "cpu") or any(wanted.lower() in gpu.lower() for gpu in report.gpus)
+    mend = "is the driver loaded, and did the cloud give the machine that was asked for?"
+    return _one(f"{platform}'s accelerator", right, f"{found}; expected: {wanted or 'any'}", mend)
+
+
+def _clock(platform: str, report: Report, asked: datetime, answered: datetime) -> Ailment:
+    early = (asked - report.now).total_seconds()
+    late = (report.now - answered).total_seconds()
+    skew = max(early, late, 0.0)
+    what = f"{skew:.0f} s off at least" if skew > _SKEW_SECONDS else "agrees with ours"
+    return _one(f"{platform}'s clock", skew <= _SKEW_SECONDS, what, "start a time service (chrony, systemd-timesyncd)")
+
+
+def _one(where: str, well: bool, what: str, mend: str, code: ExitCode = ExitCode.USAGE) -> Ailment:
+    return Ailment(where=where, what=what, well=well, mend="" if well else mend, code=0 if well else int(code))

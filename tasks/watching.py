@@ -1,0 +1,56 @@
+"""Whether the nightly round ran at all: its schedule against the rounds in the central store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from prefect import task
+from prefect.server.schemas.schedules import CronSchedule
+from prefect.utilities.asyncutils import run_coro_as_sync
+
+from plumbline.alerts import AlertBook, missed
+from plumbline.alerts.due import last_due, ran_after, start_key, started_at
+from plumbline.central import CentralStore
+from plumbline.errors import ConfigurationError
+from plumbline.rounds import Round
+from plumbline.schema.suite import Schedule, Suite
+from plumbline.stores import open_store
+from tasks.alerting import deliver
+
+__all__ = ["check_missed", "due_times", "mark_start"]
+
+_BACK = timedelta(days=8)
+_MOST = 2000
+
+
+def due_times(schedule: Schedule, start: datetime, count: int) -> list[datetime]:
+    """The next times from `start` on, as Prefect's own scheduler computes them, daylight saving included."""
+    try:
+        cron = CronSchedule(cron=schedule.cron, timezone=schedule.timezone)
+    except ValueError as error:
+        raise ConfigurationError(f"{schedule.cron!r} is no schedule: {error}", key="schedule.cron") from error
+    return list(run_coro_as_sync(cron.get_dates(n=count, start=start)) or [])
+
+
+@task(name="mark start", persist_result=False, retries=2, retry_delay_seconds=5)
+def mark_start(this: Round) -> None:
+    """Leave the mark that this round has started."""
+    CentralStore(open_store(this.suite.store)).put_text(start_key(this.suite.name, this.id, datetime.now(UTC)), "")
+
+
+@task(name="check missed", persist_result=False)
+def check_missed(suite: Suite, now: datetime | None = None) -> tuple[str, list[str]]:
+    """Tell a missed round once; then send what is pending. What was found, and what could not be delivered."""
+    now = now or datetime.now(UTC)
+    central = CentralStore(open_store(suite.store))
+    book = AlertBook(central, suite.name)
+    state = book.change(lambda state: state if state.watching else state.replace(watching=now))
+    told = ""
+    if suite.schedule is not None and state.watching is not None:
+        times = due_times(suite.schedule, now - _BACK, _MOST)
+        due = last_due(times, now, suite.schedule.grace_seconds, state.watching)
+        starts = [started_at(info.key) for info in central.store.list(f"started/{suite.name}/")]
+        if due is not None and not ran_after([start for start in starts if start], due):
+            book.change(lambda state: missed(state, suite.name, due, suite.alerts, now))
+            told = f"the round that was due at {due.isoformat()} did not start"
+    return told, deliver(book)
