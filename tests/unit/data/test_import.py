@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -147,3 +148,29 @@ def test_a_hub_name_without_network_is_one_clear_line(tmp_path):
     assert "stanfordnlp/imdb" in lines[0]
     assert "export it to CSV, JSONL or Parquet" in lines[0]
     assert "Traceback" not in done.stderr
+
+
+HUB = """
+import json, sys
+from plumbline.data.hub import read_hub
+from plumbline.data.readers import Columns
+for name in sys.argv[1:]:
+    train, evaluation = read_hub(name, Columns("text", "label", labelled=True))
+    print(json.dumps([[*train], [*evaluation] if evaluation else None]))
+"""
+
+
+def test_splits_of_a_hub_dataset_are_kept_apart_and_hidden_labels_are_not_evaluated(tmp_path):
+    folders = {"whole": "c,1\nd,0\n", "hidden": "c,-1\nd,-1\n"}
+    for name, test in folders.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.csv").write_text("text,label\na,0\nb,1\n")
+        (tmp_path / name / "test.csv").write_text(f"text,label\n{test}")
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", HUB, *(str(tmp_path / name) for name in folders)],
+        env=environment, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    whole, hidden = map(json.loads, done.stdout.splitlines())
+    assert whole == [[["a", 0], ["b", 1]], [["c", 1], ["d", 0]]]
+    assert hidden == [[["a", 0], ["b", 1]], None]
