@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import configparser
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import tomllib
@@ -13,6 +15,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+
+from plumbline.cli import report
 
 ROOT = Path(__file__).resolve().parents[3]
 INFRA = ROOT / "infra"
@@ -216,3 +220,22 @@ def test_the_readmes_name_files_that_exist(path):
 
 def test_the_lock_script_is_shell_that_parses():
     assert subprocess.run(["bash", "-n", str(INFRA / "lock.sh")], timeout=20, check=False).returncode == 0
+
+
+def test_the_ci_example_calls_the_commands_as_they_are():
+    path = ROOT / "deployments" / "ci" / "github-actions.yml"
+    content = yaml.safe_load(path.read_text())
+    job = content["jobs"]["round"]
+    assert content["permissions"] == {"contents": "read", "id-token": "write"}
+    parser = argparse.ArgumentParser()
+    report.register(parser.add_subparsers())
+    shell = "\n".join(step["run"] for step in job["steps"] if "run" in step)
+    calls = re.findall(r"^plumbline (report .*?)(?: >> .*)?$", shell, re.MULTILINE)
+    assert len(calls) == 3
+    for call in calls:
+        parser.parse_args(shlex.split(call))
+    for step in job["steps"]:
+        if "run" in step:
+            assert subprocess.run(["sh", "-n"], input=step["run"], text=True, timeout=20, check=False).returncode == 0
+    always = [step for step in job["steps"] if step.get("if") == "always()"]
+    assert len(always) == 2
