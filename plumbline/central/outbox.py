@@ -96,13 +96,21 @@ def receive(store: Store, record: RunRecord, data: bytes, into: Path, key_of: Ca
             _download(store, key_of(part), part, temporary / part.key)
         with disk_errors(into):
             (temporary / RECORD_NAME).write_bytes(data)
-            if final.exists():
-                # A folder of that name which is not this record, whole: an earlier attempt's, or damaged.
-                shutil.rmtree(final)
-            temporary.rename(final)
+            _give_name(temporary, final, data)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return final
+
+
+def _give_name(temporary: Path, final: Path, data: bytes) -> None:
+    """Rename the folder; one of that name which is not this record, whole, is an earlier attempt's, or damaged."""
+    shutil.rmtree(final, ignore_errors=True)
+    try:
+        temporary.rename(final)
+    except OSError:
+        # Another was faster; that is as good, if it is the same.
+        if not _is_here(final, data):
+            raise
 
 
 def _is_here(folder: Path, data: bytes) -> bool:

@@ -140,7 +140,18 @@ class Cache:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = path.open("a")
         with file:
-            fcntl.flock(file, fcntl.LOCK_SH)
+            # Before or after an eviction, never during one: it would not see this lease.
+            with self._eviction(fcntl.LOCK_SH):
+                fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+
+    @contextmanager
+    def _eviction(self, lock: int) -> Iterator[None]:
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / "eviction.lock").open("a")
+        with file:
+            fcntl.flock(file, lock)
             yield
 
     def make_room(self, needed: int) -> None:
@@ -149,7 +160,8 @@ class Cache:
             if needed > self.max_bytes:
                 what = f"{needed} bytes are needed, more than the cache's limit of {self.max_bytes}"
                 raise ConfigurationError(what, where=str(self.folder), mend="raise the limit")
-            self._evict(self.max_bytes - needed)
+            with self._eviction(fcntl.LOCK_EX):
+                self._evict(self.max_bytes - needed)
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             free = self._free_bytes(self.folder)

@@ -115,7 +115,7 @@ class AzureStore:
             return AccessError(f"refused: HTTP {status} {code}", where=self.url, key=key, mend=_MEND)
         if status >= 500 or status in (0, 408, 409, 429):
             wait = retry_after(headers)
-            return StoreUnavailableError(f"{key}: HTTP {status} {code}", where=self.url, retry_after_seconds=wait)
+            return StoreUnavailableError(f"HTTP {status} {code}", where=self.url, retry_after_seconds=wait)
         mend = "look at the account's endpoint" if 300 <= status < 400 else ""
         return ConfigurationError(f"HTTP {status} {code}", where=self.url, key=key, mend=mend)
 

@@ -70,7 +70,7 @@ class FileStore:
             return AccessError(f"refused: {error.strerror}", where=self.url, key=key)
         if error.errno in _MISSING:
             return ObjectMissingError("no such object", where=self.url, key=key)
-        return StoreUnavailableError(f"{key}: {error.strerror}", where=self.url)
+        return StoreUnavailableError(str(error.strerror), where=self.url)
 
     @contextmanager
     def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> Iterator[_Reader]:

@@ -99,8 +99,8 @@ class S3Store:
             return AccessError(f"refused: HTTP {status} {code}", where=self.url, key=key, mend=_CREDENTIALS_MEND)
         if status >= 500 or status == 429 or code in _PASSING_CODES:
             headers = meta.get("HTTPHeaders", {})
-            what = f"{key or 'the bucket'}: HTTP {status} {code}"
-            return StoreUnavailableError(what, where=self.url, retry_after_seconds=retry_after(headers))
+            wait = retry_after(headers)
+            return StoreUnavailableError(f"HTTP {status} {code}", where=self.url, retry_after_seconds=wait)
         mend = "look at the bucket's region and the endpoint" if 300 <= status < 400 else ""
         return ConfigurationError(f"HTTP {status} {code}", where=self.url, key=key, mend=mend)
 
