@@ -92,4 +92,8 @@ def read_tokenizer(path: Path) -> tuple[bytes, int]:
         ) from error
     if not isinstance(content, dict) or not vocabulary:
         raise InvalidInputError("holds no vocabulary", where=str(file), key="tokenizer")
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if missing or vocabulary["[PAD]"] != 0:
+        what = f"lacks {missing[0]}" if missing else "numbers [PAD] otherwise than 0"
+        raise InvalidInputError(f"{what}: it is no BERT's", where=str(file), key="tokenizer")
     return data, max(vocabulary.values()) + 1

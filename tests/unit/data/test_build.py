@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from plumbline.data import build_dataset, read_manifest
-from plumbline.data.tokenizer import train_tokenizer
+from plumbline.data.tokenizer import read_tokenizer, train_tokenizer
 from plumbline.digest import digest_file
 from plumbline.errors import InvalidInputError
 from plumbline.schema.suite import DatasetSource
@@ -110,6 +110,16 @@ def test_a_tokenizer_of_ones_own_is_kept_byte_by_byte(built, tmp_path):
         InvalidInputError, match=r"tokenizer\.json: tokenizer: is no tokenizer of the tokenizers library"
     ):
         build_dataset(source.replace(tokenizer=str(broken)), "mine", "masked-lm", tmp_path)
+
+
+def test_a_tokenizer_that_is_no_bert_s_is_refused(built, tmp_path):
+    content = json.loads((built[0] / built[1].tokenizer.key).read_text())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[MASK]"]
+    del content["model"]["vocab"]["[MASK]"]
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InvalidInputError, match=r"tokenizer: lacks \[MASK\]: it is no BERT's"):
+        read_tokenizer(tmp_path)
 
 
 def test_best_accuracy_stands_only_where_it_is_known(built, tmp_path):
