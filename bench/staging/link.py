@@ -48,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shards", type=int, default=128)
     parser.add_argument("--size", type=int, default=4 << 20)
+    parser.add_argument("--cases", nargs="*", default=["4x4", "4x8", "8x8", "4x1"], help="CONNECTIONSxWINDOW")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     found: dict[str, Any] = {"shards": arguments.shards, "size": arguments.size, "rate": RATE, "cases": []}
@@ -60,7 +61,7 @@ def main() -> None:
         }
         os.environ.update(ENVIRONMENT | {"AWS_ENDPOINT_URL": server.url})
         one = arguments.size / RATE
-        for connections, window in ((4, 4), (4, 8), (8, 8), (4, 1)):
+        for connections, window in (map(int, case.split("x")) for case in arguments.cases):
             _, _, whole = stage(connections, arguments.shards, 0.0)
             # Training that is a quarter slower than the link: what it waits for is the stager's fault.
             first, waits, total = stage(connections, window, 1.25 * one / connections)

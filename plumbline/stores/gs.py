@@ -1,7 +1,8 @@
 """Google Cloud Storage through its XML endpoint, which speaks S3's protocol but has preconditions of its own.
 
-Credentials are HMAC keys: `GS_ACCESS_KEY_ID` and `GS_SECRET_ACCESS_KEY`, so that one process can hold Amazon's and
-Google's; without them boto3's own chain. `PLUMBLINE_GS_ENDPOINT` replaces the endpoint.
+Credentials are HMAC keys, `GS_ACCESS_KEY_ID` and `GS_SECRET_ACCESS_KEY`, or else the identity of the machine or pod.
+Never boto3's own chain: Amazon's credentials are none of Google's business. `PLUMBLINE_GS_ENDPOINT` replaces the
+endpoint.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.stores.base import ObjectExistsError, ObjectInfo, ObjectMissingError, PreconditionFailedError
+from plumbline.stores.google_identity import MachineToken
 from plumbline.stores.keys import checked_key, plain_etag
 from plumbline.stores.s3 import S3Store
 
@@ -27,9 +29,19 @@ class GoogleStore(S3Store):
     def _make_client(self, **overrides: Any) -> Any:
         endpoint = os.environ.get("PLUMBLINE_GS_ENDPOINT", "https://storage.googleapis.com")
         options: dict[str, Any] = {"endpoint_url": endpoint, "region_name": "auto", **overrides}
+        config: dict[str, Any] = {"s3": {"addressing_style": "path"}}
+        token = None
         if (key := os.environ.get("GS_ACCESS_KEY_ID")) and (secret := os.environ.get("GS_SECRET_ACCESS_KEY")):
             options |= {"aws_access_key_id": key, "aws_secret_access_key": secret}
-        client = super()._make_client(config={"s3": {"addressing_style": "path"}}, **options)
+        else:
+            from botocore import UNSIGNED
+
+            config["signature_version"] = UNSIGNED
+            token = MachineToken(self.url)
+            token.value()
+        client = super()._make_client(config=config, **options)
+        if token is not None:
+            client.meta.events.register("before-send.s3", token.give)
         client.meta.events.register("before-parameter-build.s3.PutObject", _take_condition)
         client.meta.events.register("before-call.s3.PutObject", _give_condition)
         return client

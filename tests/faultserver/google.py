@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
@@ -21,6 +22,7 @@ class GoogleServer:
         self.objects: dict[str, tuple[int, bytes]] = {}
         self.lock = threading.Lock()
         self.authorizations: list[str] = []
+        self.tokens_given = 0
         self._http = _Server(("127.0.0.1", 0), _Handler)
         self._http.owner = self
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
@@ -92,6 +94,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
+        if parts.path.startswith("/computeMetadata/"):
+            assert self.headers["Metadata-Flavor"] == "Google"
+            self.server.owner.tokens_given += 1
+            token = {"access_token": f"token-{self.server.owner.tokens_given}", "expires_in": 3600}
+            return self._reply(200, json.dumps(token).encode())
+        self.server.owner.authorizations.append(self.headers["Authorization"])
         if "list-type" in parts.query:
             return self._list(unquote(parts.path), parse_qs(parts.query))
         found = self.server.owner.objects.get(unquote(parts.path))

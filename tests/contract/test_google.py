@@ -1,0 +1,56 @@
+"""Google's credentials: keys of its own or the machine's identity, never Amazon's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from plumbline.errors import AccessError
+from plumbline.stores import open_store, read_bytes
+from plumbline.stores.google_identity import MachineToken
+from tests.contract.conftest import give_aws
+from tests.faultserver.google import GoogleServer
+
+
+@pytest.fixture
+def google(clean_environment: pytest.MonkeyPatch) -> Iterator[GoogleServer]:
+    with GoogleServer() as server:
+        give_aws(clean_environment, "http://127.0.0.1:9")
+        clean_environment.setenv("PLUMBLINE_GS_ENDPOINT", server.url)
+        clean_environment.setenv("GCE_METADATA_HOST", server.url.removeprefix("http://"))
+        yield server
+
+
+def test_the_machines_own_identity(google: GoogleServer) -> None:
+    store = open_store("gs://bucket/prefix")
+    etag = store.create("key", b"bytes").etag
+    store.swap("key", b"others", if_match=etag)
+    assert read_bytes(store, "key") == b"others"
+    assert set(google.authorizations) == {"Bearer token-1"}
+
+
+def test_hmac_keys_come_first(google: GoogleServer, clean_environment: pytest.MonkeyPatch) -> None:
+    clean_environment.setenv("GS_ACCESS_KEY_ID", "GOOGPLUMBLINE")
+    clean_environment.setenv("GS_SECRET_ACCESS_KEY", "secret-of-the-test")
+    open_store("gs://bucket/prefix").create("key", b"bytes")
+    assert all("GOOGPLUMBLINE" in header for header in google.authorizations)
+    assert google.tokens_given == 0
+
+
+def test_amazons_credentials_are_never_sent_to_google(
+    google: GoogleServer, clean_environment: pytest.MonkeyPatch
+) -> None:
+    clean_environment.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    with pytest.raises(AccessError, match="GS_ACCESS_KEY_ID"):
+        open_store("gs://bucket/prefix").stat("key")
+    assert google.authorizations == []
+
+
+def test_a_token_is_asked_for_again_before_it_ends(google: GoogleServer) -> None:
+    now = [0.0]
+    token = MachineToken("gs://bucket", lambda: now[0])
+    assert [token.value(), token.value()] == ["token-1", "token-1"]
+    now[0] = 3600.0 - 119.0
+    assert token.value() == "token-2"
+    assert google.tokens_given == 2
