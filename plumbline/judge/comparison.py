@@ -24,11 +24,16 @@ def compare(
     gates: Gates = Gates(),  # noqa: B008 - frozen
     *,
     against: str = "",
+    throughput: bool = True,
     confirms: SpeedEvidence | None = None,
 ) -> Judgement:
-    """The verdict on `candidate`, its first divergence and causes. Speed is judged within one platform only."""
+    """The verdict on `candidate`, its first divergence and causes.
+
+    Throughput is judged within one platform only, and where `throughput` asks for it: a record that is nobody's
+    baseline says nothing about how fast a platform should be. `confirms` is the rerun of a run that was too slow.
+    """
     try:
-        judgement = _compare(reference, candidate, gates, confirms)
+        judgement = _compare(reference, candidate, gates, confirms, throughput=throughput)
     except InvalidInputError as error:
         finding = Finding(check="record.parts", outcome="invalid", metric="record", detail=str(error))
         judgement = Judgement(verdict="invalid", findings=(finding,))
@@ -37,7 +42,7 @@ def compare(
 
 
 def _compare(
-    reference: LoadedRecord, candidate: LoadedRecord, gates: Gates, confirms: SpeedEvidence | None
+    reference: LoadedRecord, candidate: LoadedRecord, gates: Gates, confirms: SpeedEvidence | None, *, throughput: bool
 ) -> Judgement:
     suspects = differences(reference.record.fingerprint, candidate.record.fingerprint)
     problems = validity(reference, candidate)
@@ -55,7 +60,7 @@ def _compare(
         divergence = ladder.breaks[0].at if ladder.breaks else None
         notes += _notes(pair, ladder)
     findings += learn(pair, gates)
-    if reference.record.platform == candidate.record.platform:
+    if throughput and reference.record.platform == candidate.record.platform:
         slow, why = speed(pair, gates, confirms=confirms)
         findings, causes = findings + slow, causes + why
         divergence = divergence or (Divergence(stage="speed", at="throughput") if why else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from plumbline.judge.pair import Pair
-from plumbline.judge.speed_causes import speed_cause
+from plumbline.judge.speed_causes import foreign_load, speed_cause
 from plumbline.judge.suspects import differences, suspects_for
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
@@ -72,9 +72,14 @@ def _rerun(
         return [_finding(drop, gates, "inconclusive", "the rerun measured no throughput")], []
     if again <= gates.throughput_drop:
         return [_finding(again, gates, "pass", f"a first run lost {drop:.1%}; the rerun does not confirm it")], []
-    finding = _finding(min(drop, again), gates, "drift", f"lost {drop:.1%}, and {again:.1%} in an independent rerun")
     code, why, evidence = speed_cause(left, right)
     other, _, seconds = speed_cause(left, confirms)
+    numbers = f"lost {drop:.1%}, and {again:.1%} in an independent rerun"
+    others = (*foreign_load(left, right), *foreign_load(left, confirms))
+    if (code is None or other != code) and others:
+        detail = f"{numbers}; the machine was not quiet: {others[0]}"
+        return [_finding(min(drop, again), gates, "inconclusive", detail)], []
+    finding = _finding(min(drop, again), gates, "drift", numbers)
     if code is None or other != code:
         doubt = "two runs were slow, and their evidence names no one cause"
         return [finding], [Cause(code="unattributed", sure="unattributed", why=doubt, evidence=(*evidence, *seconds))]

@@ -105,9 +105,10 @@ class World:
         if path.is_file():
             return path
         manifest = self.manifests["plain" if workload == "mlm" else "labelled"]
+        wide = workload == "speed"
         model: dict[str, Any] = {
-            "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
-            "max_position_embeddings": 64, "vocab_size": self.vocab_size,
+            "hidden_size": 128 if wide else 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "intermediate_size": 512 if wide else 64, "max_position_embeddings": 64, "vocab_size": self.vocab_size,
             "num_labels": None if workload == "mlm" else 2,
         }  # fmt: skip
         draft = self.root / "weights.part"
@@ -123,9 +124,10 @@ class World:
             model=model | weights,
             data={"name": manifest.name, "manifest_sha256": manifest.digest, "sequence_length": LENGTH},
             seed=seed,
-            batch_size=BATCH,
-            optimizer={"max_grad_norm": 0.5, "accumulation_steps": 2, "weight_decay": 0.05},
-            probe={"steps": STEPS, "evaluation_rows": EVALUATION_ROWS},
+            batch_size=2 * BATCH if wide else BATCH,
+            optimizer={"max_grad_norm": 0.5, "accumulation_steps": 1 if wide else 2, "weight_decay": 0.05},
+            probe=None if wide else {"steps": STEPS, "evaluation_rows": EVALUATION_ROWS},
+            speed={"steps": 150, "precision": "fp32"} if wide else None,
         )
         write_spec(spec, path)
         return path

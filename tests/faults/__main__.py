@@ -1,0 +1,87 @@
+"""`python -m tests.faults [--family NAME ...] [--seeds 1,2,3]`: run the catalogue, and write its table.
+
+Results are kept in `bench/results/faults.json`, entry by entry, so that a run of some families renews theirs alone;
+`docs/FAULTS.md` is written from all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.faults.bench import Result, run_all
+from tests.faults.catalogue import CONTROLS, FAULTS
+from tests.faults.report import write_report
+from tests.faults.speed import SPEED, run_speed
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench" / "results" / "faults.json"
+TABLE = ROOT / "docs" / "FAULTS.md"
+
+
+def _machine() -> str:
+    import torch
+
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.machine(),
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    isa = torch.backends.cpu.get_cpu_capability()
+    return f"{os.cpu_count()} cores {model}, {isa}, {memory:.0f} GiB, Python {platform.python_version()}, torch {torch.__version__} CPU"  # noqa: E501
+
+
+def _merged(results: list[Result], seconds: float) -> dict[str, Any]:
+    known = json.loads(RESULTS.read_bytes()) if RESULTS.is_file() else {"results": [], "seconds": 0.0}
+    fresh = {(one.name, one.seed): asdict(one) for one in results}
+    names = {one.name for one in (*FAULTS, *CONTROLS, *SPEED)}
+    kept = [one for one in known["results"] if (one["name"], one["seed"]) not in fresh and one["name"] in names]
+    order = {one.name: place for place, one in enumerate((*FAULTS, *CONTROLS, *SPEED))}
+    return {
+        "command": "make faults",
+        "machine": _machine(),
+        "seconds": known["seconds"] * len(kept) / max(len(known["results"]), 1) + seconds,
+        "results": sorted([*kept, *fresh.values()], key=lambda one: (order[one["name"]], one["seed"])),
+    }
+
+
+def main() -> int:
+    """Run what was asked for; 0 if what must hold holds."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--family", action="append", default=[], help="only this one; may stand repeatedly")
+    parser.add_argument("--seeds", default="1,2,3,4,5")
+    parser.add_argument("--cores", default="0,1")
+    parser.add_argument("--report", action="store_true", help="only write the table anew")
+    args = parser.parse_args()
+    seeds, cores = ([int(one) for one in text.split(",")] for text in (args.seeds, args.cores))
+    started = time.perf_counter()
+    results: list[Result] = []
+    if not args.report:
+        chosen = [one for one in (*FAULTS, *CONTROLS) if not args.family or one.family in args.family]
+        with tempfile.TemporaryDirectory(prefix="plumbline-faults-") as folder:
+            if chosen:
+                results += run_all(Path(folder), [(one, seed) for seed in seeds for one in chosen], tuple(cores))
+            if not args.family or "speed" in args.family:
+                results += run_speed(Path(folder), seeds, cores[0])
+    document = _merged(results, time.perf_counter() - started)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    totals = write_report(document, TABLE)
+    sys.stdout.write("\n".join(totals.lines) + "\n")
+    return 0 if totals.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""From the benchmark's results to its table: totals, confusion, and each entry by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.faults.catalogue import CONTROLS, FAULTS
+from tests.faults.speed import SPEED
+
+__all__ = ["Totals", "totals_of", "write_report"]
+
+_SPEED = "speed"
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What must hold, and whether it does."""
+
+    lines: tuple[str, ...]
+    holds: bool
+
+
+def _named(one: dict[str, Any]) -> str:
+    if one["verdict"] == "pass":
+        return "(passed)"
+    if one["verdict"] != "drift":
+        return f"({one['verdict']})"
+    return " + ".join(one["named"]) or "(none)"
+
+
+def _right(one: dict[str, Any]) -> bool:
+    return bool(one["named"] == [one["expected"]] and one["verdict"] == "drift")
+
+
+def _wrong(one: dict[str, Any]) -> bool:
+    return bool(set(one["named"]) - {one["expected"], "unattributed"})
+
+
+def _confirmed(one: dict[str, Any]) -> bool:
+    return _right(one) and one["sure"] == ["confirmed"]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({part / whole:.1%})" if whole else "none"
+
+
+def totals_of(results: list[dict[str, Any]]) -> Totals:
+    """The totals, with what the project asks of them."""
+    faults = [one for one in results if one["expected"] and one["family"] != _SPEED]
+    controls = [one for one in results if not one["expected"]]
+    speed = [one for one in results if one["expected"] and one["family"] == _SPEED]
+    detected, right = sum(one["detected"] for one in faults), sum(map(_right, faults))
+    confirmed, wrong = sum(map(_confirmed, faults)), sum(map(_wrong, faults))
+    flagged = sum(one["verdict"] != "pass" for one in controls)
+    slow, named = sum(one["detected"] for one in speed), sum(map(_right, speed))
+    misnamed = sum(map(_wrong, speed))
+    count = len(faults)
+    rows = [
+        ("faults detected within the probe", _share(detected, count), "all", detected == count),
+        ("with exactly the right cause", _share(right, count), "≥ 95%", right >= 0.95 * count),
+        ("of these `confirmed` by experiment", _share(confirmed, count), "≥ 80%", confirmed >= 0.8 * count),
+        ("with a wrong cause among those named", _share(wrong, count), "≤ 2%", wrong <= 0.02 * count),
+        ("controls flagged", _share(flagged, len(controls)), "none", flagged == 0),
+    ]
+    if speed:
+        rows += [
+            ("speed faults detected", _share(slow, len(speed)), "all", slow == len(speed)),
+            ("with the right cause", _share(named, len(speed)), "≥ 90%", named >= 0.9 * len(speed)),
+            ("with a wrong cause", _share(misnamed, len(speed)), "none", misnamed == 0),
+        ]
+    lines = tuple(f"| {what} | {got} | {asked} | {'yes' if held else '**no**'} |" for what, got, asked, held in rows)
+    return Totals(lines, all(held for *_, held in rows))
+
+
+def _table(results: list[dict[str, Any]]) -> list[str]:
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for one in results:
+        by_name.setdefault(one["name"], []).append(one)
+    words = {one.name: one.words for one in (*FAULTS, *CONTROLS, *SPEED)}
+    lines = [
+        "| fault | what it does | expected | detected | first divergence | named | confirmed |",
+        "|---|---|---|---|---|---|---|",
+    ]  # noqa: E501
+    for name, runs in by_name.items():
+        if not runs[0]["expected"]:
+            continue
+        named = ", ".join(f"{code} ×{count}" for code, count in Counter(map(_named, runs)).items())
+        place = Counter(one["divergence"].split(" ")[0] for one in runs).most_common(1)[0][0]
+        detected, sure = sum(one["detected"] for one in runs), sum(map(_confirmed, runs))
+        expected = runs[0]["expected"]
+        lines.append(
+            f"| {name} | {words[name]} | {expected} | {detected}/{len(runs)} | {place} | {named} | {sure}/{len(runs)} |"
+        )
+    lines += ["", "## Controls", "", "| control | what it changes | flagged |", "|---|---|---|"]
+    for name, runs in by_name.items():
+        if runs[0]["expected"]:
+            continue
+        flagged = sum(one["verdict"] != "pass" for one in runs)
+        lines.append(f"| {name} | {words[name]} | {flagged}/{len(runs)} |")
+    return lines
+
+
+def _confusion(results: list[dict[str, Any]]) -> list[str]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for one in results:
+        counts[one["expected"] or "(control)", _named(one)] += 1
+    expected = list(dict.fromkeys(one["expected"] or "(control)" for one in results))
+    found = [code for code in expected if any((row, code) in counts for row in expected)]
+    found += sorted({named for _, named in counts} - set(found))
+    lines = ["| expected \\ named | " + " | ".join(found) + " |", "|---" * (len(found) + 1) + "|"]
+    for row in expected:
+        cells = " | ".join(str(counts[row, column]) if counts[row, column] else "" for column in found)
+        lines.append(f"| {row} | {cells} |")
+    return lines
+
+
+def write_report(document: dict[str, Any], path: Path) -> Totals:
+    """Write the table, and return the totals."""
+    results = document["results"]
+    totals = totals_of(results)
+    seeds = sorted({one["seed"] for one in results})
+    judge = max((one["judge_seconds"] for one in results), default=0.0)
+    experiments = sum(one["experiments"] for one in results)
+    lines = [
+        "# The fault benchmark",
+        "",
+        f"Written by `{document['command']}`; not by hand. Machine: {document['machine']}.",
+        f"{len({one['name'] for one in results})} entries of the catalogue, seeds {', '.join(map(str, seeds))}, "
+        f"{len(results)} judged trainings, {experiments} experiments, {document['seconds']:.0f} s. "
+        f"The slowest comparison of two records took {judge * 1e3:.0f} ms. Raw: `bench/results/faults.json`.",
+        "",
+        "Each fault is injected from outside into an unchanged trainer: a patched library, an altered copy of the data, an",
+        "environment variable, a limit on the process. The judge knows none of them. `right` means: exactly the expected",
+        "code, and no other. A seed changes order, initial weights and, for data, the edited row.",
+        "",
+        "| what | got | asked | holds |",
+        "|---|---|---|---|",
+        *totals.lines,
+        "",
+        "## Faults",
+        "",
+        *_table(results),
+        "",
+        "## Confusion",
+        "",
+        *_confusion(results),
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return totals

@@ -1,0 +1,95 @@
+"""Speed faults: a baseline, a slow run, its rerun, and the cause that their evidence names."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from plumbline.judge import compare, needs_rerun
+from plumbline.records import LoadedRecord
+from plumbline.schema.suite import Gates
+from tests.faults.bench import Bench, Result
+from tests.faults.catalogue import Entry
+from tests.faults.trainer import Side, Trainer
+
+__all__ = ["SPEED", "run_speed"]
+
+_GATES = Gates(throughput_drop=0.10)
+
+
+def _entries(expected: str, names: str) -> list[Entry]:
+    return [
+        Entry(name.replace("_", "-"), "speed", expected, inject=f"speed.{name}", workload="speed")
+        for name in names.split()
+    ]
+
+
+SPEED: tuple[Entry, ...] = (
+    *_entries("loader", "slow_storage slow_collate"),
+    *_entries("transfer", "slow_transfer"),
+    *_entries("software", "slower_kernel slower_optimizer"),
+    *_entries("contention", "cpu_hog cpu_quota"),
+    *_entries("slow-device", "slow_device"),
+    *_entries("throttling", "thermal_throttle"),
+    Entry("as-fast-as-before", "speed", "", workload="speed"),
+)
+
+
+def _judged(trainer: Trainer, side: Side, baseline: LoadedRecord, entry: Entry, seed: int) -> Result:
+    slow = Side(side.spec, side.data, "left", inject=entry.inject)
+    label = f"{entry.name}-{seed}"
+    started = time.perf_counter()
+    candidate = trainer.train(slow, label)
+    if candidate is None:
+        return Result(entry.name, entry.family, seed, entry.expected, "invalid", detected=False, why="no record")
+    before = time.perf_counter()
+    judgement = compare(baseline, candidate, _GATES)
+    judge_seconds, experiments = time.perf_counter() - before, 0
+    if needs_rerun(judgement):
+        rerun = trainer.train(slow, f"{label}-again")
+        experiments = 1
+        if rerun is not None:
+            judgement = compare(baseline, candidate, _GATES, confirms=rerun.record.evidence.speed)
+    causes = judgement.causes
+    return Result(
+        entry.name,
+        entry.family,
+        seed,
+        entry.expected,
+        judgement.verdict,
+        detected=judgement.verdict == "drift",
+        named=[cause.code for cause in causes],
+        sure=[cause.sure for cause in causes],
+        likely=[cause.code for cause in causes],
+        divergence="speed throughput" if causes else "",
+        experiments=experiments,
+        seconds=time.perf_counter() - started,
+        judge_seconds=judge_seconds,
+        why="; ".join(
+            [*(f.detail for f in judgement.findings), *(line for cause in causes for line in cause.evidence)]
+        ),
+    )
+
+
+def run_speed(root: Path, seeds: list[int], core: int) -> list[Result]:
+    """Every speed fault, one after the other on one core: nothing else of ours runs beside it."""
+    bench = Bench(root / "speed")
+    results = []
+    with Trainer(core, root / f"speed-{core}") as trainer:
+        for seed in seeds:
+            side = Side(bench.world.spec("speed", seed), bench.world.data, "left")
+            for place, entry in enumerate(SPEED):
+                # The machine's own pace changes over minutes: the baseline is taken anew now and then.
+                if place % 5 == 0:
+                    found = trainer.train(side, f"baseline-{seed}-{place}")
+                    if found is None:
+                        raise RuntimeError("the baseline failed")
+                    baseline = found
+                result = _judged(trainer, side, baseline, entry, seed)
+                results.append(result)
+                mark = "  " if result.right else "! "
+                sys.stderr.write(mark + json.dumps(asdict(result), ensure_ascii=False) + "\n")
+    return results
