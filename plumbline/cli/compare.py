@@ -23,6 +23,10 @@ def register(subparsers: Any) -> None:
     parser.add_argument("reference", type=Path, help="folder of the record that counts as right")
     parser.add_argument("candidate", type=Path, help="folder of the record to be judged")
     parser.add_argument("--suite", type=Path, help="a suite file whose [gates] are used")
+    parser.add_argument(
+        "--throughput", action="store_true", help="the reference is this platform's baseline: judge throughput too"
+    )
+    parser.add_argument("--rerun", type=Path, help="a second run of the candidate, which confirms a drop or does not")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -31,7 +35,11 @@ def run(args: argparse.Namespace) -> int:
     """Compare, print, and leave the verdict as exit code."""
     gates = read_suite(args.suite).gates if args.suite else Gates()
     reference, candidate = load_record(args.reference), load_record(args.candidate)
-    judgement = compare(reference, candidate, gates, against=f"record {reference.record.record_id}")
+    judgement = compare(
+        reference, candidate, gates, against=f"record {reference.record.record_id}",
+        throughput=args.throughput or args.rerun is not None,
+        confirms=load_record(args.rerun).record.evidence.speed if args.rerun else None,
+    )  # fmt: skip
     if args.json:
         print(json.dumps(judgement.to_json(), indent=2, ensure_ascii=False))
     else:
