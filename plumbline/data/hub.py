@@ -16,12 +16,13 @@ _EVALUATION_SPLITS = ("validation", "test")
 def read_hub(name: str, columns: Columns) -> tuple[Iterator[Row], Iterator[Row] | None]:
     """The rows of `train`, and of `validation` or else `test` if the dataset has either with labels."""
     import datasets
+    import datasets.exceptions
 
     repository, _, config = name.partition(":")
     datasets.disable_progress_bars()
     try:
         splits = datasets.load_dataset(repository, config or None)
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
         # Offline, unknown, gated and script-only datasets all end here; the first line says which.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UnavailableError(

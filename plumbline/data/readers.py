@@ -92,7 +92,8 @@ def _jsonl(source: Path, _columns: Columns) -> Iterator[tuple[str, Mapping[str, 
                 continue
             try:
                 values = json.loads(line)
-            except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
+                # Also what is JSON, and yet a number of more digits or a nest of more levels than Python reads.
                 raise InvalidInputError("not JSON", where=f"{source}, {place}") from error
             if not isinstance(values, dict):
                 raise InvalidInputError("is no JSON object", where=f"{source}, {place}")
@@ -111,5 +112,5 @@ def _parquet(source: Path, columns: Columns) -> Iterator[tuple[str, Mapping[str,
                 for values in batch.to_pylist():
                     number += 1
                     yield f"row {number}", values
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"not Parquet: {str(error)[:120]}", where=str(source)) from error

@@ -10,6 +10,8 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from plumbline.data import build_dataset
 from plumbline.data.readers import Columns, read_rows
@@ -77,6 +79,9 @@ BAD = [
     ("jsonl", '{"text": 3, "label": 0}\n', "line 1: text: the text is a int, not a string"),
     ("jsonl", '{"text": "\\ud800", "label": 0}\n', "line 1: text: the text is not valid Unicode"),
     ("jsonl", '{"text": "a", "label": 0}\n\nnope\n', "line 3: not JSON"),
+    ("jsonl", '{"text": "a", "label": ' + "9" * 5000 + "}", "line 1: not JSON"),
+    ("jsonl", "[" * 100_000, "line 1: not JSON"),
+    ("jsonl", '{"text": "a", "label": 1e999}', "line 1: label: the label 'inf' is no whole number"),
     ("jsonl", "[1, 2]\n", "line 1: is no JSON object"),
     ("jsonl", json.dumps({"text": "x" * 100_001, "label": 0}), "line 1: text: the text has 100,001 characters"),
     ("parquet", "these bytes are no Parquet", "not Parquet"),
@@ -92,6 +97,30 @@ def test_a_bad_row_is_named_by_file_row_and_column(tmp_path, kind, content, mess
     assert str(caught.value).startswith(str(path))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.binary(max_size=300) | st.text(alphabet='text,label\n\r"{}[]:0123\x00é', max_size=120).map(str.encode)
+)
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_whatever_the_bytes_the_answer_is_rows_or_one_line(tmp_path, kind, content):
+    path = tmp_path / f"rows.{kind}"
+    path.write_bytes(b"text,label\n" * (kind == "csv") + content)
+    found: list[object] = []
+    try:
+        found += read_rows(path, COLUMNS)
+    except InvalidInputError as error:
+        found.append(error)
+    assert all("\n" not in str(one) if isinstance(one, InvalidInputError) else one.text.strip() for one in found)
+
+
+def test_a_parquet_file_whose_text_is_no_utf8_is_refused(tmp_path):
+    text = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe"))
+    table = pa.table({"text": text, "label": [0]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(InvalidInputError, match="not Parquet"):
+        list(read_rows(tmp_path / "rows.parquet", COLUMNS))
 
 
 def test_nan_and_null_of_a_parquet_file_are_missing_labels_and_whole_floats_are_not(tmp_path):
