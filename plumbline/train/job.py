@@ -34,7 +34,7 @@ from plumbline.train.rows import Rows
 from plumbline.train.source import Source, open_source
 from plumbline.train.speed import SpeedRun
 
-__all__ = ["Job", "run_job"]
+__all__ = ["Job", "open_run", "run_job"]
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,14 @@ def _prepare(job: Job, ranks: Ranks, source: Source, stop: threading.Event) -> C
     path = source.fetch(job.spec.model.weights_key, job.spec.model.weights_sha256)
     weights = read_weights(path, job.spec.model.weights_key)
     return Context(job.spec, ranks, job.out, plan, rows, weights, stop)
+
+
+@contextlib.contextmanager
+def open_run(job: Job, stop: threading.Event) -> Iterator[Context]:
+    """All that a part needs, for one that is run by itself."""
+    job.out.mkdir(parents=True, exist_ok=True)
+    with join_ranks() as ranks, open_source(job.spec, job.data, job.cache) as source:
+        yield _prepare(job, ranks, source, stop)
 
 
 def _run_experiment(findings: _Findings, context: Context, bundle: Bundle) -> None:

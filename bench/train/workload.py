@@ -1,0 +1,84 @@
+"""What the benchmarks train on: a dataset of the seeded grammar, and a BERT of one of the known sizes."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from plumbline.data.build import build_dataset
+from plumbline.data.publish import publish, publish_weights, weights_key
+from plumbline.data.spec import SIZES
+from plumbline.schema.manifest import Manifest
+from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
+from plumbline.schema.suite import DatasetSource
+from plumbline.stores import open_store
+from plumbline.train.job import Job, open_run
+from plumbline.train.weights import make_weights
+
+__all__ = ["Workload", "machine"]
+
+
+def machine() -> dict[str, str]:
+    """What the numbers were measured on."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return {
+        "cpu": model,
+        "isa": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+@dataclass
+class Workload:
+    """A published dataset, weights, and specs over both."""
+
+    folder: Path
+    size: str
+    length: int
+
+    def __post_init__(self) -> None:
+        source = DatasetSource(grammar_seed=1, train_rows=2048, evaluation_rows=128, vocab_size=2048)
+        self.manifest: Manifest = build_dataset(source, "reviews", "sequence-classification", self.folder / "dataset")
+        self.url = f"file://{self.folder}/store"
+        publish(self.folder / "dataset", open_store(self.url))
+        layers, width = SIZES[self.size]
+        self.model: dict[str, Any] = {
+            "hidden_size": width,
+            "num_hidden_layers": layers,
+            "num_attention_heads": width // 64,
+            "intermediate_size": 4 * width,
+            "max_position_embeddings": 512,
+            "vocab_size": self.manifest.vocab_size,
+            "num_labels": 2,
+        }
+        weights = self.folder / "weights.safetensors"
+        self.sha256 = make_weights(self.model, 1, weights)
+        publish_weights(weights, open_store(self.url), self.sha256)
+
+    def spec(self, batch_size: int, **parts: Any) -> RunSpec:
+        """A spec with these parts."""
+        return RunSpec(
+            workload="bench",
+            task="sequence-classification",
+            model=ModelSpec(**self.model, weights_key=weights_key(self.sha256), weights_sha256=self.sha256),
+            data=DataSpec(name="reviews", manifest_sha256=self.manifest.digest, sequence_length=self.length),
+            seed=7,
+            batch_size=batch_size,
+            **parts,
+        )
+
+    def context(self, spec: RunSpec) -> Any:
+        """What the trainer's parts run in, within this process."""
+        job = Job(spec, self.folder / "out", self.url, self.folder / "cache", "bench", "bench")
+        return open_run(job, threading.Event())
