@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline.controlling import Display, Ended, follow, print_round
+from plumbline.controlling import Display, Ended, follow
 from plumbline.errors import (
     ConfigurationError,
     ExitCode,
@@ -24,6 +24,7 @@ from plumbline.errors import (
 from plumbline.localstack import Stack, is_local
 from plumbline.localstack.process import start, stop
 from plumbline.localstack.signals import terminations_interrupt, undisturbed
+from plumbline.report.terminal import verdict_table
 from plumbline.rounds import new_round_id
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict, exit_code
@@ -123,11 +124,11 @@ def _tell(args: argparse.Namespace, ended: Ended, log: Path, display: Display) -
     if ended.event.get("event") == "error":
         kind = _ERRORS.get(int(ended.event.get("exit_code", 3)), InconclusiveError)
         raise kind(str(ended.event.get("message", "")))
-    verdict = RoundVerdict.model_validate(ended.event["verdict"])
     display.phase("")
     display.stop()
+    verdict = RoundVerdict.model_validate(ended.event["verdict"]).replace(timings=display.spent())
     if args.json:
         print(verdict.model_dump_json(), flush=True)
     else:
-        print_round(verdict, display.timings)
+        print(verdict_table(verdict, colour=sys.stdout.isatty(), suite_file=str(args.suite)), flush=True)
     return int(exit_code(verdict.verdict))

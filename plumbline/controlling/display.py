@@ -17,6 +17,7 @@ from rich.text import Text
 
 __all__ = ["Display"]
 
+_WORTH_SECONDS = 0.05
 _WORDS = {
     "seeking": "looks for a worker",
     "waiting": "waits to start",
@@ -86,6 +87,11 @@ class Display:
         if name and name != self._phase:
             self.say(name)
         self._phase, self._since = name, now
+
+    def spent(self) -> dict[str, float]:
+        """The phases that took time, and `total`."""
+        known = {name: seconds for name, seconds in self.timings.items() if seconds >= _WORTH_SECONDS}
+        return {**known, "total": time.monotonic() - self._begun}
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Take one event of the controller."""

@@ -202,6 +202,7 @@ class Stack:
             **self.store_environment(platform),
             "OMP_NUM_THREADS": "1",
             "PLUMBLINE_CACHE": str(self.state / "cache" / name),
+            "PLUMBLINE_LOCK": str(_ROOT / "locks" / "all.txt"),
             **{key: value.replace("{root}", str(_ROOT)) for key, value in extra.items()},
             MARK: self.mark,
         }

@@ -1,0 +1,57 @@
+"""One real Prefect server for all tests of flows, on SQLite, with the settings of the local stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+from plumbline.localstack import Stack
+from plumbline.schema.suite import Suite
+from tests.flows.ground import small_suite
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    state = tmp_path_factory.mktemp("stack")
+    with Stack(small_suite(state, platforms=("onprem",)), state, say=lambda _: None) as running:
+        running.wait_for_api()
+        yield running
+
+
+@pytest.fixture(scope="session")
+def _settings(stack: Stack) -> Iterator[None]:
+    updates = {PREFECT_API_URL: stack.api_url, PREFECT_HOME: str(stack.state / "home")}
+    with temporary_settings(updates):
+        yield
+
+
+@pytest.fixture
+def client(_settings: None) -> Iterator[SyncPrefectClient]:
+    with get_client(sync_client=True) as one:
+        yield one
+
+
+@pytest.fixture
+def suite(tmp_path: Path, request: pytest.FixtureRequest) -> Suite:
+    """A suite of its own for each test, all its stores in files."""
+    name = request.node.name.lower().replace("_", "-").split("[")[0][:40].strip("-")
+    return file_suite(tmp_path, name)
+
+
+def file_suite(folder: Path, name: str) -> Suite:
+    platforms = {
+        key: {
+            "work_pool": f"{name}-{key}"[:60],
+            "data": f"file://{folder}/{key}/data",
+            "outbox": f"file://{folder}/{key}/outbox",
+            "start_seconds": 20,
+            "run_seconds": 60,
+        }
+        for key in ("aws", "azure")
+    }
+    small = small_suite(folder, name).model_dump(mode="json", exclude_none=True)
+    return Suite.model_validate({**small, "reference": "aws", "platforms": platforms})

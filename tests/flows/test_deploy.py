@@ -1,0 +1,95 @@
+"""`plumbline deploy`: the server becomes what the suite says, again and again, and nothing is deleted unasked."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+from prefect.events import emit_event
+
+from plumbline.cli.main import main
+from plumbline.deploying import UPGRADE_EVENT, desired
+from plumbline.schema.suite import Schedule, Suite
+from tasks import deploying
+from tasks.blocks import AppriseUrl
+from tests.flows.ground import to_toml
+
+
+def write(suite: Suite, folder: Path) -> Path:
+    path = folder / "suite.toml"
+    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    return path
+
+
+def verbs(out: str) -> list[str]:
+    return [change["verb"] for change in json.loads(out)["changes"]]
+
+
+def test_deploying_twice_changes_nothing_the_second_time(
+    client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    AppriseUrl(url="json://127.0.0.1:9/").save("deploy-test", overwrite=True)
+    suite = suite.replace(
+        schedule=Schedule(cron="0 2 * * *", timezone="Europe/Berlin"),
+        alerts=({"on": ("drift", "missed"), "block": "apprise-url/deploy-test"},),
+    )
+    path = str(write(suite, tmp_path))
+    assert main(["deploy", path, "--dry-run", "--json"]) == 0
+    assert set(verbs(capsys.readouterr().out)) == {"create"}
+    assert client.read_work_pools(limit=200) == [] or suite.platforms["aws"].work_pool not in {
+        pool.name for pool in client.read_work_pools(limit=200)
+    }
+    assert main(["deploy", path, "--json"]) == 0
+    first = verbs(capsys.readouterr().out)
+    assert main(["deploy", path, "--json"]) == 0
+    assert verbs(capsys.readouterr().out) == ["keep"] * len(first)
+    nightly = client.read_deployment_by_name(f"regression/{suite.name}")
+    assert [(one.schedule.cron, one.schedule.timezone) for one in nightly.schedules] == [("0 2 * * *", "Europe/Berlin")]
+
+
+def test_a_changed_suite_changes_what_it_says_and_keeps_what_it_no_longer_names(
+    client: SyncPrefectClient, suite: Suite
+) -> None:
+    deploying.apply(client, deploying.plan(client, suite.name, desired(suite, "s.toml", controllers="ctl")))
+    one = suite.replace(
+        platforms={"aws": suite.platforms["aws"].model_dump()},
+        schedule=Schedule(cron="5 3 * * *", timezone="UTC"),
+    )
+    changes = deploying.plan(client, suite.name, desired(one, "s.toml", controllers="ctl"))
+    told = {change.item.name: change for change in changes}
+    assert told[f"regression/{suite.name}"].fields["cron"] == (None, "5 3 * * *")
+    assert told[f"training/{suite.name}-azure"].verb == "extra"
+    deploying.apply(client, changes)
+    assert client.read_deployment_by_name(f"training/{suite.name}-azure").name
+    deploying.prune(client, changes)
+    left = deploying.plan(client, suite.name, desired(one, "s.toml", controllers="ctl"))
+    assert {change.verb for change in left} == {"keep"}
+
+
+def test_the_upgrade_event_starts_a_round(client: SyncPrefectClient, suite: Suite) -> None:
+    deploying.apply(client, deploying.plan(client, suite.name, desired(suite, "s.toml", controllers="ctl")))
+    deployment = client.read_deployment_by_name(f"regression/{suite.name}")
+    deadline = time.monotonic() + 30
+    runs = []
+    while not runs and time.monotonic() < deadline:
+        # Again: the triggers' service takes up a new automation in its own time.
+        emit_event(UPGRADE_EVENT, resource={"prefect.resource.id": "plumbline.lock.test"})
+        time.sleep(1)
+        runs = client.read_flow_runs(
+            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])), limit=5
+        )
+    assert runs, "no round was started by the event"
+    assert runs[0].parameters == {"suite_file": "s.toml"}
+
+
+@pytest.mark.usefixtures("client")
+def test_a_suite_that_names_no_block_of_the_server_is_told(
+    suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = suite.replace(alerts=({"on": ("missed",), "block": "apprise-url/nobody"},))
+    assert main(["deploy", str(write(suite, tmp_path))]) == 2
+    assert "names a block that is not on the server" in capsys.readouterr().err

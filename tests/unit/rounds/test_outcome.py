@@ -1,0 +1,104 @@
+"""The sum of a round: quorum, unavailable platforms, several workloads, and the one line that says it."""
+
+from __future__ import annotations
+
+import pytest
+
+from plumbline.dispatch.turn import Turn
+from plumbline.rounds import Absence, Round, absent_result, headline, join, sum_up
+from plumbline.rounds.plan import night_of
+from plumbline.rounds.tables import findings_table, verdict_table
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult
+
+PASS = PlatformResult(verdict="pass", findings=(Finding(check="probe.forward", outcome="pass"),), accuracy=0.9)
+DRIFT = PlatformResult(
+    verdict="drift",
+    findings=(
+        Finding(check="data.rows", outcome="drift", observed=0.01, limit=0.0, unit="share", detail="row 115 differs"),
+    ),
+    causes=(Cause(code="data.labels", sure="confirmed", why="the labels of 3 rows differ"),),
+)
+GONE = absent_result(Absence("no worker came online within 12 s"))
+BROKEN = absent_result(Absence("part x does not match", broken=True))
+
+
+def make_round(quorum: int = 2, names: tuple[str, ...] = ("aws", "azure", "gcp")) -> Round:
+    store = {"data": "file:///d", "outbox": "file:///o"}
+    suite = Suite.model_validate(
+        {
+            "name": "nightly",
+            "store": "file:///c",
+            "reference": names[0],
+            "workloads": {"w": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 8, "probe": {}}},
+            "platforms": {name: {"work_pool": f"{name}-gpu", **store} for name in names},
+            "dispatch": {"quorum": quorum},
+        }
+    )
+    return Round("20261120-020000-abc", suite, {})
+
+
+@pytest.mark.parametrize(
+    ("results", "quorum", "verdict"),
+    [
+        ((PASS, PASS, PASS), 2, "pass"),
+        ((PASS, PASS, GONE), 2, "pass"),
+        ((PASS, PASS, GONE), 3, "inconclusive"),
+        ((PASS, GONE, GONE), 2, "inconclusive"),
+        ((GONE, GONE, GONE), 1, "inconclusive"),
+        ((PASS, DRIFT, GONE), 2, "drift"),
+        ((PASS, DRIFT, BROKEN), 2, "invalid"),
+        ((PASS, BROKEN, GONE), 2, "invalid"),
+    ],
+)
+def test_the_verdict_of_a_round(results: tuple[PlatformResult, ...], quorum: int, verdict: Outcome) -> None:
+    this = make_round(quorum)
+    assert sum_up(this, dict(zip(this.suite.platforms, results, strict=True))).verdict == verdict
+
+
+def test_an_unavailable_platform_is_inconclusive_and_says_why() -> None:
+    assert (GONE.verdict, GONE.unavailable) == ("inconclusive", "no worker came online within 12 s")
+    assert (BROKEN.verdict, BROKEN.unavailable) == ("invalid", "")
+    this = make_round()
+    verdict = sum_up(this, {"aws": PASS, "azure": PASS, "gcp": GONE})
+    assert verdict.notes == ("gcp is unavailable: no worker came online within 12 s",)
+    assert headline(verdict) == "pass: aws, azure; gcp is unavailable: no worker came online within 12 s"
+
+
+def test_the_headline_names_platform_check_numbers_and_cause() -> None:
+    line = headline(sum_up(make_round(), {"aws": PASS, "azure": DRIFT, "gcp": PASS}))
+    assert line == (
+        "drift: azure: data.labels (confirmed), the labels of 3 rows differ; "
+        "data.rows 0.01 against a limit of 0.0 share, row 115 differs"
+    )
+
+
+def test_several_workloads_make_one_result_whose_checks_say_which() -> None:
+    joined = join({"bert": PASS, "mlm": DRIFT})
+    assert joined.verdict == "drift"
+    assert [one.check for one in joined.findings] == ["bert.probe.forward", "mlm.data.rows"]
+    assert joined.causes[0].why == "mlm: the labels of 3 rows differ"
+    assert join({"bert": PASS}) == PASS
+
+
+def test_tables_for_the_ui_keep_what_records_say_in_its_cell() -> None:
+    evil = Finding(check="a|b", outcome="drift", detail="<script>x</script>\n| y |")
+    verdict = sum_up(make_round(), {"aws": PASS, "azure": PlatformResult(verdict="drift", findings=(evil,))})
+    table = findings_table(verdict).splitlines()
+    assert table[2].startswith("| azure | a\\|b | drift |")
+    assert "<script>" not in "".join(table)
+    assert "| aws | pass | 0.9000 |" in verdict_table(verdict)
+
+
+def test_names_of_rounds_tell_the_night() -> None:
+    assert night_of("20261120-020000-abc") == "2026-11-20"
+    assert night_of("mine") == "mine"
+
+
+def test_a_round_waits_for_the_one_ahead_until_it_ends_or_falls_silent() -> None:
+    turn = Turn(lost_seconds=120).look({"first": "beat 1"}, 0)
+    assert turn.waits_for(100) == "first"
+    turn = turn.look({"first": "beat 2"}, 100)
+    assert turn.waits_for(219) == "first"
+    assert turn.look({"first": "beat 2"}, 219).waits_for(221) is None
+    assert turn.look({}, 110).waits_for(110) is None
