@@ -17,6 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tests.faults.bench import Result, run_all
 from tests.faults.catalogue import CONTROLS, FAULTS
 from tests.faults.report import write_report
@@ -28,8 +30,6 @@ TABLE = ROOT / "docs" / "FAULTS.md"
 
 
 def _machine() -> str:
-    import torch
-
     model = next(
         (
             line.split(":", 1)[1].strip()

@@ -176,7 +176,7 @@ def run_all(root: Path, work: Iterable[tuple[Entry, int]], cores: tuple[int, ...
                     except queue.Empty:
                         return
                     result = results[place] = bench.judged(trainer, entry, seed)
-                    line = {k: v for k, v in asdict(result).items() if k not in ("tried",)}
+                    line = {k: v for k, v in asdict(result).items() if k != "tried"}
                     sys.stderr.write(("  " if result.right else "! ") + json.dumps(line, ensure_ascii=False) + "\n")
         except BaseException as error:  # noqa: BLE001 - a thread's failure is the run's
             failures.append(error)

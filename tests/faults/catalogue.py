@@ -76,16 +76,16 @@ FAULTS: tuple[Entry, ...] = (
     *_files("data.order", "data", "shards_reordered rows_swapped"),
     *_inside(
         "data", "data.order", "data", "order_seed unshuffled dropped_row doubled_row reversed_batch last_batch_refilled"
-    ),  # noqa: E501
+    ),
     *_files(
         "tokenization",
         "tokenizer",
         "lower_case accents_stripped whitespace_kept no_special_tokens truncated_left padded_left unmerged_word",
-    ),  # noqa: E501
+    ),
     *_inside("tokenizer", "tokenization", "data", "encoder_bug mask_lost segments_wrong"),
     *_inside(
         "init", "weights.init", "model", "reseeded_weights other_isa_weights padding_row_drawn biases_kept_from_before"
-    ),  # noqa: E501
+    ),
     *_inside("init", "model.architecture", "model", "tied_layers missing_layer"),
     *_inside("init", "model.architecture", "model", "untied_decoder", "mlm"),
     *_inside("rng", "rng", "data", "other_seed python_unseeded dropout_on attention_dropout_on extra_draw"),
@@ -94,41 +94,47 @@ FAULTS: tuple[Entry, ...] = (
         "precision",
         "precision",
         "model",
-        "tf32 bf16_products bf16_autocast fp16_autocast fp64_left_on fp16_loss softmax_autocast layer_norm_bf16 fp16_gradients",
-    ),  # noqa: E501
+        "tf32 bf16_products bf16_autocast fp16_autocast fp64_left_on fp16_loss softmax_autocast "
+        "layer_norm_bf16 fp16_gradients",
+    ),
     *_inside(
         "operator",
         "operator",
         "model",
-        "tanh_gelu relu_for_gelu layer_norm_eps layer_norm_unbiased mask_ignored attention_scale position_offset positions_ignored pooler_activation pooler_token residual_missing wrong_head_split embedding_scaled",
-    ),  # noqa: E501
+        "tanh_gelu relu_for_gelu layer_norm_eps layer_norm_unbiased mask_ignored attention_scale "
+        "position_offset positions_ignored pooler_activation pooler_token residual_missing "
+        "wrong_head_split embedding_scaled",
+    ),
     *_inside("loss", "loss", "training", "loss_sum label_smoothing class_weights"),
     *_inside("loss", "loss", "training", "ignore_index_lost loss_over_all_positions", "mlm"),
     *_inside(
         "gradient",
         "gradient",
         "training",
-        "accumulation_sum gradient_halved clipping_off clipping_other_norm clipping_by_value frozen_layer detached_embeddings stale_gradients one_gradient_doubled",
-    ),  # noqa: E501
+        "accumulation_sum gradient_halved clipping_off clipping_other_norm clipping_by_value frozen_layer "
+        "detached_embeddings stale_gradients one_gradient_doubled",
+    ),
     *_inside("gradient", "gradient", "training", "mean_of_means", "mlm"),
     *_inside(
         "optimizer",
         "optimizer",
         "training",
-        "betas epsilon weight_decay_everywhere l2_in_place_of_decay amsgrad no_bias_correction stale_momentum skipped_update",
-    ),  # noqa: E501
+        "betas epsilon weight_decay_everywhere l2_in_place_of_decay amsgrad no_bias_correction "
+        "stale_momentum skipped_update",
+    ),
     *_inside(
         "schedule",
         "schedule",
         "training",
         "warmup_off_by_one schedule_before_optimizer decay_end constant_rate rate_dropped_late",
-    ),  # noqa: E501
+    ),
     *_inside(
         "evaluation",
         "evaluation",
         "training",
-        "evaluated_in_training_mode wrong_split shifted_split last_row_twice last_batch_dropped evaluated_in_bf16 evaluation_temperature",
-    ),  # noqa: E501
+        "evaluated_in_training_mode wrong_split shifted_split last_row_twice last_batch_dropped "
+        "evaluated_in_bf16 evaluation_temperature",
+    ),
     *_inside("nondeterminism", "nondeterminism", "training", "racing_reduction racing_gradients uninitialised_memory"),
     *_inside("nondeterminism", "nondeterminism", "data", "unseeded_order unseeded_augmentation"),
 )
@@ -138,8 +144,9 @@ CONTROLS: tuple[Entry, ...] = (
         "control",
         "",
         "controls",
-        "other_hostname clock_skew unrelated_package loader_workers two_threads sdpa fused_optimizer foreach_optimizer without_mkldnn other_gradient_layout",
-    ),  # noqa: E501
+        "other_hostname clock_skew unrelated_package loader_workers two_threads sdpa fused_optimizer "
+        "foreach_optimizer without_mkldnn other_gradient_layout",
+    ),
     Entry("environment-order", "control", "", environment={"A_FIRST_VARIABLE": "1"}),
     Entry("cache-folder", "control", "", setting="cache"),
     Entry("same-folder-again", "control", "", setting="repeat"),

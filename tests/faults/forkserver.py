@@ -6,6 +6,7 @@ without paying for the imports each time. Nothing of torch has computed before a
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
@@ -53,17 +54,26 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
 def serve(core: int) -> None:
     """Take jobs as JSON lines, one after the other, and answer each with its exit code."""
     os.sched_setaffinity(0, {core})
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     import plumbline.train.__main__
-    import plumbline.train.job
+    import plumbline.train.job  # noqa: F401
     import tests.faults.catalogue  # noqa: F401
+    from plumbline.train import fingerprint
 
-    print(json.dumps({"ready": True}), flush=True)
+    # The list of some hundred installed packages is read once, not once in each child.
+    fingerprint._packages = functools.cache(fingerprint._packages)
+    fingerprint._packages()
+    _say({"ready": True})
     for line in sys.stdin:
-        print(json.dumps(_run(json.loads(line))), flush=True)
+        _say(_run(json.loads(line)))
 
 
 if __name__ == "__main__":

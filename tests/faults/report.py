@@ -83,11 +83,11 @@ def _table(results: list[dict[str, Any]]) -> list[str]:
     lines = [
         "| fault | what it does | expected | detected | first divergence | named | confirmed |",
         "|---|---|---|---|---|---|---|",
-    ]  # noqa: E501
+    ]
     for name, runs in by_name.items():
         if not runs[0]["expected"]:
             continue
-        named = ", ".join(f"{code} ×{count}" for code, count in Counter(map(_named, runs)).items())
+        named = ", ".join(f"{code}: {count}" for code, count in Counter(map(_named, runs)).items())
         place = Counter(one["divergence"].split(" ")[0] for one in runs).most_common(1)[0][0]
         detected, sure = sum(one["detected"] for one in runs), sum(map(_confirmed, runs))
         expected = runs[0]["expected"]
@@ -128,13 +128,13 @@ def write_report(document: dict[str, Any], path: Path) -> Totals:
         "# The fault benchmark",
         "",
         f"Written by `{document['command']}`; not by hand. Machine: {document['machine']}.",
-        f"{len({one['name'] for one in results})} entries of the catalogue, seeds {', '.join(map(str, seeds))}, "
-        f"{len(results)} judged trainings, {experiments} experiments, {document['seconds']:.0f} s. "
-        f"The slowest comparison of two records took {judge * 1e3:.0f} ms. Raw: `bench/results/faults.json`.",
+        f"{len({one['name'] for one in results})} entries of the catalogue, seeds {', '.join(map(str, seeds))}:",
+        f"{len(results)} judged trainings, {experiments} experiments, {document['seconds']:.0f} s. The slowest",
+        f"comparison of two records took {judge * 1e3:.0f} ms. Raw: `bench/results/faults.json`.",
         "",
-        "Each fault is injected from outside into an unchanged trainer: a patched library, an altered copy of the data, an",
-        "environment variable, a limit on the process. The judge knows none of them. `right` means: exactly the expected",
-        "code, and no other. A seed changes order, initial weights and, for data, the edited row.",
+        "Each fault is injected from outside into an unchanged trainer: a patched library, altered data, an",
+        "environment variable, a limit on the process. The judge knows none of them. `right` means: exactly the",
+        "expected code, and no other. A seed changes order, initial weights and, for data, the edited row.",
         "",
         "| what | got | asked | holds |",
         "|---|---|---|---|",

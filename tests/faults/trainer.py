@@ -10,7 +10,7 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from plumbline.digest import canonical_json, digest_json
 from plumbline.errors import PlumblineError
@@ -74,7 +74,7 @@ class Trainer:
             side.platform,
             "--record-id",
             record_id,
-        ]  # noqa: E501
+        ]
         if experiment:
             arguments += ["--experiment", str(experiment)]
         job = {
@@ -94,7 +94,7 @@ class Trainer:
         self._process.stdin.close()
         self._process.wait(timeout=30)
 
-    def __enter__(self) -> Trainer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

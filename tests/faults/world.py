@@ -1,4 +1,4 @@
-"""The small world of the benchmark: a dataset with hard texts, specs of several seeds, and altered copies of the data."""
+"""The small world of the benchmark: a dataset of hard texts, specs of several seeds, altered copies of the data."""
 
 from __future__ import annotations
 

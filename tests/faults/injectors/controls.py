@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import socket
 import time
-from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
-from plumbline.train import batches, probe
+from plumbline.train import batches, fingerprint, probe
 from tests.faults.injectors.patching import replace_everywhere, wrap_method
 
 
@@ -29,19 +26,12 @@ def clock_skew() -> None:
 def unrelated_package() -> None:
     """A package that takes no part in training was upgraded."""
 
-    def wrap(read: Any) -> Any:
-        def version(self: Any) -> str:
-            return "99.0" if self.metadata["Name"] == "moto" else read.fget(self)
-
-        return property(version)
-
-    wrap_method(importlib.metadata.Distribution, "version", wrap)
+    wrap_method(fingerprint, "_packages", lambda read: lambda: read() | {"moto": "99.0"})
 
 
 def loader_workers() -> None:
     """Two more processes load."""
     wrap_method(batches, "DataLoader", lambda loader: lambda *args, **kwargs: loader(*args, num_workers=2, **kwargs))
-    _ = DataLoader
 
 
 def two_threads() -> None:
@@ -71,7 +61,7 @@ def foreach_optimizer() -> None:
         torch.optim,
         "AdamW",
         lambda adam: lambda *args, **kwargs: adam(*args, **{**kwargs, "foreach": True, "fused": None}),
-    )  # noqa: E501
+    )
 
 
 def without_mkldnn() -> None:

@@ -199,7 +199,7 @@ def extra_draw() -> None:
         torch.nn.utils,
         "clip_grad_norm_",
         lambda clip: lambda *args, **kwargs: (torch.rand(1), clip(*args, **kwargs))[1],
-    )  # noqa: E501
+    )
 
 
 # In the files.

@@ -215,7 +215,7 @@ def bf16_products() -> None:
 def _autocast(dtype: torch.dtype) -> None:
     replace_everywhere(
         "autocast", lambda _: lambda precision, device: torch.autocast("cpu", dtype=dtype), among=("engine",)
-    )  # noqa: E501
+    )
 
 
 def bf16_autocast() -> None:
