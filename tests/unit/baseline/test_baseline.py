@@ -1,0 +1,157 @@
+"""Baselines: accepted, rejected, bounded, and never lost to another writer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.baseline import BaselineBook
+from plumbline.baseline.schema import MAX_ACCEPTED
+from plumbline.central import CentralStore
+from plumbline.cli.main import main
+from plumbline.digest import canonical_json
+from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.schema.record import RECORD_NAME, RunRecord
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import open_store
+from tests.unit.judge.conftest import make_record
+
+BASE: RunRecord = make_record().record
+
+
+def record(number: int, **changes: Any) -> RunRecord:
+    return BASE.replace(record_id=f"r{number:03d}", **changes)
+
+
+@pytest.fixture
+def central(tmp_path: Path) -> CentralStore:
+    return CentralStore(open_store(f"file://{tmp_path / 'central'}"))
+
+
+def test_the_record_accepted_last_is_current_until_it_is_rejected(central: CentralStore) -> None:
+    book = BaselineBook(central)
+    assert book.read(BASE.spec_sha256, "left") is None
+    book.accept(record(1))
+    book.accept(record(2))
+    found = book.read(BASE.spec_sha256, "left")
+    assert found is not None
+    assert found.current == "r002"
+    assert book.reject(BASE.spec_sha256, "left").current == "r001"
+    book.reject(BASE.spec_sha256, "left", "r001")
+    assert book.read(BASE.spec_sha256, "left") is None
+    assert book.list() == ()
+
+
+def test_accepting_twice_counts_once_and_the_list_is_bounded(central: CentralStore) -> None:
+    book = BaselineBook(central)
+    for number in [*range(MAX_ACCEPTED + 5), 10]:
+        book.accept(record(number))
+    found = book.read(BASE.spec_sha256, "left")
+    assert found is not None
+    names = [one.record_id for one in found.records]
+    assert len(names) == len(set(names)) == MAX_ACCEPTED
+    assert found.current == "r010"
+
+
+def test_a_record_that_nothing_can_be_held_against_is_refused(central: CentralStore) -> None:
+    book = BaselineBook(central)
+    failed = record(1, exit={"status": "failed", "code": "non-finite", "message": "the loss is nan"})
+    with pytest.raises(InvalidInputError, match="the loss is nan"):
+        book.accept(failed)
+    with pytest.raises(InvalidInputError, match="no evidence of probe"):
+        book.accept(record(1, evidence=BASE.evidence.replace(probe=None).to_json()))
+    with pytest.raises(ConfigurationError):
+        book.reject(BASE.spec_sha256, "left")
+
+
+def test_writers_at_the_same_time_lose_nothing(central: CentralStore) -> None:
+    threads = [threading.Thread(target=BaselineBook(central).accept, args=(record(number),)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = BaselineBook(central).read(BASE.spec_sha256, "left")
+    assert found is not None
+    assert {one.record_id for one in found.records} == {f"r{number:03d}" for number in range(4)}
+
+
+def _suite(tmp_path: Path) -> Path:
+    path = tmp_path / "suite.toml"
+    path.write_text(
+        f"""
+name = "unit"
+store = "file://{tmp_path / "central"}"
+reference = "left"
+[workloads.unit]
+model = "tiny"
+data = "unit"
+seed = 1
+batch_size = 4
+[workloads.unit.probe]
+[platforms.left]
+work_pool = "left"
+data = "file://{tmp_path}/data"
+outbox = "file://{tmp_path}/outbox"
+"""
+    )
+    return path
+
+
+def _round(central: CentralStore, tmp_path: Path, number: int, verdict: str = "pass") -> None:
+    folder = tmp_path / f"record{number}"
+    folder.mkdir()
+    (folder / RECORD_NAME).write_bytes(canonical_json(record(number).to_json()))
+    central.put_record(folder)
+    platforms = {"left": {"verdict": verdict, "records": [f"r{number:03d}"], "samples_per_second": 100.0 + number}}
+    central.put_round(RoundVerdict(round=f"round-{number:03d}", suite="unit", verdict=verdict, platforms=platforms))  # type: ignore[arg-type]
+
+
+def test_the_last_round_is_accepted_shown_and_rejected_on_the_command_line(
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = str(_suite(tmp_path))
+    assert main(["baseline", "accept", suite]) == 2
+    assert "has no round yet" in capsys.readouterr().err
+    _round(central, tmp_path, 1)
+    _round(central, tmp_path, 2)
+    assert main(["baseline", "accept", suite, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["baselines"][0]["records"][0]["record_id"] == "r002"
+    assert main(["baseline", "accept", suite, "--round", "round-001"]) == 0
+    assert "r001  ← current" in capsys.readouterr().out
+    assert main(["baseline", "reject", suite, "--record", "r001"]) == 0
+    assert main(["baseline", "show", suite]) == 0
+    shown = capsys.readouterr().out
+    assert "r002" in shown
+    assert main(["baseline", "show", suite, "--platform", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_an_invalid_round_cannot_be_approved(
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _round(central, tmp_path, 1, "invalid")
+    assert main(["baseline", "accept", str(_suite(tmp_path))]) == 3
+    assert "cannot be approved" in capsys.readouterr().err
+
+
+def test_history_and_calibration_over_rounds(
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = str(_suite(tmp_path))
+    assert main(["history", suite]) == 0
+    assert "no round yet" in capsys.readouterr().out
+    assert main(["calibrate", suite]) == 2
+    for number in range(4):
+        _round(central, tmp_path, number)
+    capsys.readouterr()
+    assert main(["history", suite, "--json", "--last", "3"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["round"] for one in document["platforms"]["left"]["nights"]] == ["round-001", "round-002", "round-003"]
+    assert main(["calibrate", suite, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["platforms"]["left"]
+    assert found["noise"]["runs"] == 4
+    assert 0.01 < found["throughput_drop"] < 0.2

@@ -1,0 +1,82 @@
+"""Arrays of records come from workers: what is not well-formed is refused, with the file's name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from plumbline.errors import CorruptDataError
+from plumbline.records.tensors import read_tensors
+
+
+def _file(path: Path, header: object, body: bytes = b"") -> Path:
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+    return path
+
+
+def test_what_the_library_writes_is_read_back(tmp_path: Path) -> None:
+    tensors = {
+        "a/b": np.arange(6, dtype=np.float64).reshape(2, 3),
+        "c": np.array([], dtype=np.int32),
+        "d": np.array(3, dtype=np.uint8),
+        "e": np.array([True, False]),
+    }
+    save_file(tensors, tmp_path / "x.safetensors")
+    found = read_tensors(tmp_path / "x.safetensors")
+    assert found.keys() == tensors.keys()
+    for name, array in tensors.items():
+        assert found[name].dtype == array.dtype
+        assert np.array_equal(found[name], array)
+
+
+def test_bfloat16_is_widened_exactly(tmp_path: Path) -> None:
+    values = np.array([1.0, -2.5, 3.140625], dtype=np.float32)
+    body = (values.view(np.uint32) >> 16).astype("<u2").tobytes()
+    path = _file(tmp_path / "x", {"t": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 6]}}, body)
+    assert read_tensors(path)["t"].tolist() == values.tolist()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [4], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]},
+        {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]},
+        {"dtype": "PICKLE", "shape": [2], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 8]},
+        {"shape": [2]},
+        "nothing",
+    ],
+)
+def test_an_entry_that_does_not_fit_is_refused(tmp_path: Path, entry: object) -> None:
+    path = _file(tmp_path / "x", {"t": entry}, bytes(8))
+    with pytest.raises(CorruptDataError, match="x"):
+        read_tensors(path)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00" * 7, b"\xff" * 64, (10).to_bytes(8, "little") + b"{", b"\x02" + bytes(7) + b"[]"]
+)
+def test_a_file_that_is_none_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(CorruptDataError):
+        read_tensors(tmp_path / "x")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_no_bytes_do_anything_but_be_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz"
+    path.write_bytes(len(data).to_bytes(8, "little") + data)
+    with contextlib.suppress(CorruptDataError):
+        assert isinstance(read_tensors(path), dict)
