@@ -28,8 +28,8 @@ OPINIONS = (1, 3, 3, 5)
 """The number of opinions, each entry equally likely."""
 FLIP_RATES = {1: Fraction(1, 8), 3: Fraction(1, 32), 5: Fraction(1, 64)}
 """How often the label is turned over, by how far the score is from zero."""
-NEGATION = Fraction(1, 8)
-"""How often an opinion is put as `not` and its opposite."""
+NEGATION = Fraction(1, 32)
+"""How often an opinion is put as `not` and its opposite: rare, so that a small model learns within a hundred steps."""
 
 GOOD = (
     "great", "excellent", "solid", "reliable", "bright", "quiet", "sturdy", "smooth", "superb", "pleasant",
