@@ -1,0 +1,115 @@
+"""Throughput: a drop counts only twice, and its cause is named only where the signs agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plumbline.judge import compare, needs_rerun
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.suite import Gates
+
+from .conftest import make_record
+
+BREAKDOWN = {"data_wait": 0.001, "host_to_device": 0.001, "forward": 0.02, "backward": 0.04, "optimizer": 0.008}
+SAMPLES: dict[str, tuple[float | None, ...]] = {
+    "own_cpu": (1.0, 1.0, 1.0), "foreign_cpu": (0.1, 0.1, 0.1), "cpu_steal": (0.0, 0.0, 0.0), "load": (1.0, 1.0, 1.0),
+    "gpu_throttle_reasons": (0.0, 0.0, 0.0), "gpu_clock_mhz": (1500.0, 1500.0, 1500.0),
+}  # fmt: skip
+RATES = {"gemm_flops": 1e12, "gemm_flops_after": 1e12}
+
+
+def speed(slower: float = 0.0, **changes: Any) -> SpeedEvidence:
+    phases = BREAKDOWN | changes.get("breakdown", {})
+    seconds = sum(phases.values()) * (1 + slower)
+    return SpeedEvidence(
+        steps=100, warmup_steps=16, samples_per_second=32 / seconds, tokens_per_second=None, step_seconds=seconds,
+        step_seconds_quartiles=(seconds * 0.995, seconds * 1.005), breakdown=phases,
+        microbenchmarks=RATES | changes.get("rates", {}), samples=SAMPLES | changes.get("samples", {}),
+    )  # fmt: skip
+
+
+def record(evidence: SpeedEvidence, platform: str = "left") -> LoadedRecord:
+    made = make_record()
+    changed = made.record.replace(platform=platform, evidence=made.record.evidence.replace(speed=evidence.to_json()))
+    return LoadedRecord(changed, made.folder, made.arrays)
+
+
+def times(factor: float, *names: str) -> dict[str, float]:
+    return {name: BREAKDOWN[name] * factor for name in names}
+
+
+COMPUTE = ("forward", "backward", "optimizer")
+SLOW = {
+    "loader": {"breakdown": {"data_wait": 0.02}},
+    "transfer": {"breakdown": {"host_to_device": 0.02}},
+    "software": {"breakdown": times(1.4, "forward", "backward")},
+    "slow-device": {"breakdown": times(1.3, *COMPUTE), "rates": {"gemm_flops": 7e11, "gemm_flops_after": 7e11}},
+    "throttling": {
+        "breakdown": times(1.3, *COMPUTE),
+        "rates": {"gemm_flops_after": 7e11},
+        "samples": {"gpu_throttle_reasons": (0.0, 64.0, 64.0), "gpu_clock_mhz": (1500.0, 1000.0, 1000.0)},
+    },
+    "contention": {"breakdown": times(1.6, *COMPUTE), "samples": {"own_cpu": (0.6, 0.6, 0.6)}},
+}
+
+
+@pytest.mark.parametrize("code", SLOW)
+def test_a_drop_seen_twice_is_drift_and_its_cause_is_named(code: str) -> None:
+    slow = speed(**SLOW[code])
+    judgement = compare(record(speed()), record(slow), confirms=slow)
+    assert judgement.verdict == "drift"
+    assert [(cause.code, cause.sure) for cause in judgement.causes] == [(code, "confirmed")]
+    assert judgement.causes[0].evidence
+
+
+def test_a_drop_seen_once_waits_for_its_rerun() -> None:
+    judgement = compare(record(speed()), record(speed(**SLOW["loader"])))
+    assert judgement.verdict == "inconclusive"
+    assert needs_rerun(judgement)
+    assert judgement.causes == ()
+
+
+def test_a_rerun_that_is_fast_again_ends_the_alarm() -> None:
+    judgement = compare(record(speed()), record(speed(**SLOW["loader"])), confirms=speed())
+    assert judgement.verdict == "pass"
+    assert not needs_rerun(judgement)
+
+
+def test_a_loaded_machine_is_inconclusive_and_names_nothing() -> None:
+    loaded = speed(breakdown=times(1.5, *COMPUTE), samples={"foreign_cpu": (1.5, 1.6, 1.5)})
+    judgement = compare(record(speed()), record(loaded), confirms=loaded)
+    assert judgement.verdict == "inconclusive"
+    assert judgement.causes == ()
+    assert not needs_rerun(judgement)
+
+
+def test_two_slow_runs_with_other_signs_are_unattributed() -> None:
+    judgement = compare(record(speed()), record(speed(**SLOW["loader"])), confirms=speed(**SLOW["transfer"]))
+    assert judgement.verdict == "drift"
+    assert [cause.code for cause in judgement.causes] == ["unattributed"]
+
+
+@pytest.mark.parametrize("slower", [-0.3, 0.0, 0.04])
+def test_within_the_limit_or_faster_passes(slower: float) -> None:
+    assert compare(record(speed()), record(speed(slower))).verdict == "pass"
+
+
+def test_the_limit_is_the_suites() -> None:
+    judged = [compare(record(speed()), record(speed(0.1)), Gates(throughput_drop=drop)) for drop in (0.05, 0.2)]
+    assert [one.verdict for one in judged] == ["inconclusive", "pass"]
+
+
+def test_noise_of_the_steps_is_no_drop() -> None:
+    noisy = speed(0.1).replace(step_seconds_quartiles=(0.02, 0.3), steps=10)
+    judgement = compare(record(speed()), record(noisy))
+    assert judgement.verdict == "inconclusive"
+    assert not needs_rerun(judgement)
+
+
+def test_no_throughput_is_no_pass_and_platforms_are_not_raced() -> None:
+    broken = speed().replace(samples_per_second=None)
+    assert compare(record(speed()), record(broken)).verdict == "inconclusive"
+    assert compare(record(speed()), record(speed(0.5), platform="right")).verdict == "pass"
