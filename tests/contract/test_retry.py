@@ -213,3 +213,16 @@ def test_a_connection_string_counts_for_its_own_account_only(
     assert read_bytes(open_store(f"az://{ACCOUNT}/box"), "key") == b"by string"
     give_azure(clean_environment, fault_server.url + "/{account}")
     assert read_bytes(open_store("az://other/box"), "key") == b"by variable"
+
+
+def test_an_object_that_changes_while_it_is_read_is_not_read_on() -> None:
+    world = World()
+    inner = Trickling(world, breaks_after=3)
+    etag = inner.create("key", b"a" * 100).etag
+    buffer = memoryview(bytearray(10))
+    with RetryingStore(inner, world.policy(lowest_rate=0.0)).open("key") as reader:
+        for _ in range(3):
+            assert reader.readinto(buffer) == 10
+        inner.swap("key", b"b" * 100, if_match=etag)
+        with pytest.raises(PreconditionFailedError):
+            reader.readinto(buffer)
