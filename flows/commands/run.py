@@ -49,6 +49,7 @@ def register(subparsers: Any) -> None:
     where.add_argument("--api", action="store_true", help="on the Prefect API of this environment")
     parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder of all state (%(default)s)")
     parser.add_argument("--port", type=int, help="port of the local Prefect server (default: a free one)")
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite", help="default: %(default)s")
     parser.add_argument("--round", default="", help="continue this round")
     parser.add_argument("--keep", action="store_true", help="leave the local stack up until Ctrl-C")
     parser.add_argument("--prepare", action="store_true", help="with --api: publish data, weights and recipes first")
@@ -74,7 +75,7 @@ def _command(args: argparse.Namespace, round_id: str, *options: str) -> list[str
 
 def _on_local_stack(args: argparse.Namespace, suite: Suite, round_id: str, display: Display) -> int:
     display.phase("stack")
-    with Stack(suite, args.state, port=args.port, say=display.say) as stack:
+    with Stack(suite, args.state, port=args.port, database=args.database, say=display.say) as stack:
         stack.wait_for_stores()
         command = _command(args, round_id, "--prepare", "--local")
         # Its imports and the data go on while the server starts.

@@ -62,6 +62,7 @@ def start(
     folder: Path,
     core: int | None = None,
     controlled: bool = False,
+    user: str | None = None,
 ) -> Child:
     """Start `command` in a session of its own, so that the terminal's Ctrl-C reaches only us.
 
@@ -78,6 +79,7 @@ def start(
             env=dict(environment),
             cwd=folder,
             start_new_session=True,
+            user=user,
         )
     # Set at once, before the child has any thread: threads and children inherit it.
     if core is not None and hasattr(os, "sched_setaffinity"):

@@ -24,6 +24,7 @@ __all__ = [
     "create_bucket",
     "free_port",
     "inherited",
+    "listens",
     "moto_command",
     "prefect_environment",
     "prefect_server_command",
@@ -121,6 +122,15 @@ def answers(url: str) -> bool:
         return True
     except OSError:
         return False
+
+
+def listens(port: int) -> bool:
+    """Whether something accepts connections on this loopback port."""
+    try:
+        socket.create_connection((_HOST, port), timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 def create_bucket(url: str, s3: str, blob: str) -> None:

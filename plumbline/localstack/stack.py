@@ -11,18 +11,20 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Literal, Self
 from uuid import uuid4
 
 from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.localstack import services
+from plumbline.localstack import postgres, services
 from plumbline.localstack.guard import start_guard
 from plumbline.localstack.leftovers import end_leftovers, ensure_pool
 from plumbline.localstack.process import MARK, Child, adopt_orphans, end_marked, reap_orphans, start, stop
 from plumbline.localstack.signals import undisturbed
 from plumbline.schema.suite import Platform, Suite
 
-__all__ = ["Stack", "is_local"]
+__all__ = ["Database", "Stack", "is_local"]
+
+Database = Literal["sqlite", "postgresql"]
 
 _READY_SECONDS = 90.0
 _POLL_SECONDS = 0.1
@@ -39,7 +41,10 @@ def is_local(suite: Suite) -> bool:
 class Stack:
     """A Prefect server, the object stores and one pinned worker per platform, on free loopback ports."""
 
-    def __init__(self, suite: Suite, state: Path, *, port: int | None = None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, suite: Suite, state: Path, *, port: int | None = None, database: Database = "sqlite",
+        say: Callable[[str], None],
+    ) -> None:  # fmt: skip
         pools = [platform.work_pool for platform in suite.platforms.values()]
         if len(set(pools)) != len(pools):
             raise ConfigurationError("two platforms share a work pool", key="work_pool", mend="give each its own")
@@ -50,6 +55,7 @@ class Stack:
         self._port = services.free_port(port)
         self._s3 = f"http://127.0.0.1:{services.free_port()}"
         self._blob = f"http://127.0.0.1:{services.free_port()}"
+        self._postgres = services.free_port() if database == "postgresql" else None
         self._commands: dict[str, tuple[list[str], Mapping[str, str]]] = {}
         self._servers: dict[str, Child] = {}
         self._workers: dict[str, Child] = {}
@@ -174,6 +180,9 @@ class Stack:
             log.unlink()
         prefect = services.prefect_environment(self.api_url, self.state / "prefect")
         commands = self._commands
+        if self._postgres is not None:
+            self._start_postgres(base, self._postgres)
+            prefect["PREFECT_API_DATABASE_CONNECTION_URL"] = postgres.connection_url(self._postgres)
         commands["prefect"] = (services.prefect_server_command(self._port), {**base, **prefect})
         urls = [url for platform in self.suite.platforms.values() for url in (platform.data, platform.outbox)]
         schemes = {url.split(":")[0] for url in (*urls, self.suite.store)}
@@ -184,6 +193,17 @@ class Stack:
             commands["blob"] = (services.azurite_command(port), base)
         for name in commands:
             self._start_server(name)
+
+    def _start_postgres(self, base: Mapping[str, str], port: int) -> None:
+        folder = self.state / "postgres"
+        postgres.make_database(folder, base)
+        command, user = postgres.postgres_command(port, folder), postgres.postgres_user()
+        self._servers["postgres"] = start(
+            "postgres", command, log=self.log("postgres"), environment=base, folder=Path("/"), user=user
+        )
+        deadline = time.monotonic() + _READY_SECONDS
+        while not services.listens(port):
+            self._still_starting("postgres", deadline)
 
     def _start_server(self, name: str) -> None:
         command, environment = self._commands[name]
@@ -218,14 +238,18 @@ class Stack:
         )
 
     def _wait_for(self, name: str, url: str) -> None:
-        child = self._servers[name]
         deadline = time.monotonic() + _READY_SECONDS
         while not services.answers(url):
-            if not child.alive:
-                raise UnavailableError(f"{child.ending}: {child.last_line()}", where=name, mend=str(child.log))
-            if time.monotonic() > deadline:
-                raise UnavailableError(f"did not answer in {_READY_SECONDS:.0f} s", where=name, mend=str(child.log))
-            time.sleep(_POLL_SECONDS)
+            self._still_starting(name, deadline)
+
+    def _still_starting(self, name: str, deadline: float) -> None:
+        child = self._servers[name]
+        mend = f"its log is {child.log}"
+        if not child.alive:
+            raise UnavailableError(f"{child.ending}: {child.last_line()}", where=name, mend=mend)
+        if time.monotonic() > deadline:
+            raise UnavailableError(f"did not answer in {_READY_SECONDS:.0f} s", where=name, mend=mend)
+        time.sleep(_POLL_SECONDS)
 
     def _children(self) -> list[Child]:
         return [*self._controllers, *self._workers.values(), *self._servers.values()]

@@ -115,7 +115,9 @@ class S3Store:
         )  # fmt: skip
         if isinstance(error, credentials):
             return AccessError(f"no usable credentials: {name}", where=self.url, mend=_CREDENTIALS_MEND)
-        passing = (exceptions.HTTPClientError, exceptions.IncompleteReadError, ResponseParserError)
+        passing = (
+            exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError, ResponseParserError,
+        )  # fmt: skip
         if isinstance(error, passing):
             return StoreUnavailableError(f"no answer: {name}", where=self.url)
         return ConfigurationError(f"the S3 client refuses: {name}", where=self.url)

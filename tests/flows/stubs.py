@@ -1,0 +1,119 @@
+"""Stub workers: they take flow runs from a real server and deliver copies of one real record, without training."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType, FlowRunFilterTags
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Completed, Crashed, Failed, Pending, Running, State
+
+from plumbline.central import publish_record
+from plumbline.launch import run_training
+from plumbline.schema.record import RECORD_NAME
+from plumbline.schema.spec import RunSpec, write_spec
+from plumbline.schema.suite import Suite
+from plumbline.stores import open_store
+
+__all__ = ["StubWorkers", "model_record"]
+
+Behaviour = Callable[[str, int], str]
+"""From the platform and the attempt to `good`, `crash`, `crash with record`, `fail`, `invalid` or `ignore`."""
+
+
+def model_record(spec: RunSpec, data: str, folder: Path) -> Path:
+    """One real training, whose record the stubs copy."""
+    write_spec(spec, folder / "spec.json")
+    code = run_training(
+        folder / "spec.json",
+        folder / "record",
+        data=data,
+        cache=folder / "cache",
+        platform="model",
+        record_id="model",
+    )
+    if code:
+        raise AssertionError(f"the training ended with exit code {code}")
+    return folder / "record"
+
+
+class StubWorkers:
+    """One thread that plays the workers of all platforms."""
+
+    def __init__(
+        self, suite: Suite, api_url: str, record: Path, work: Path, behave: Behaviour = lambda *_: "good"
+    ) -> None:
+        self._suite = suite
+        self._api_url = api_url
+        self._record = record
+        self._work = work
+        self._behave = behave
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self.ran: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(20)
+
+    def _serve(self) -> None:
+        with temporary_settings({PREFECT_API_URL: self._api_url}), get_client(sync_client=True) as client:
+            turns = 0
+            while not self._stop.wait(0.2):
+                if turns % 50 == 0:
+                    self._beat(client)
+                turns += 1
+                for run in self._scheduled(client):
+                    self._run(client, run)
+
+    def _beat(self, client: SyncPrefectClient) -> None:
+        for platform in self._suite.platforms.values():
+            client.send_worker_heartbeat(platform.work_pool, "stub", heartbeat_interval_seconds=30)
+
+    def _scheduled(self, client: SyncPrefectClient) -> list[FlowRun]:
+        wanted = FlowRunFilter(
+            tags=FlowRunFilterTags(all_=[f"suite:{self._suite.name}"]),
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
+        )
+        found = client.read_flow_runs(flow_run_filter=wanted, limit=200)
+        return [run for run in found if "order" in run.parameters and str(run.id) not in self.ran]
+
+    def _run(self, client: SyncPrefectClient, run: FlowRun) -> None:
+        order = run.parameters["order"]
+        kind = self._behave(order["platform"], int(order["record_id"].rpartition("-")[2]))
+        if kind == "ignore":
+            return
+        self.ran.append(str(run.id))
+        for state in (Pending(), Running()):
+            client.set_flow_run_state(run.id, state)
+        if kind in ("good", "crash with record"):
+            self._deliver(order)
+        ends: dict[str, State[Any]] = {
+            "good": Completed(),
+            "fail": Failed(message="connection reset"),
+            "invalid": Failed(name="Invalid", message="labels out of range"),
+        }
+        client.set_flow_run_state(run.id, ends.get(kind, Crashed(message="SIGKILL")), force=True)
+
+    def _deliver(self, order: dict[str, Any]) -> None:
+        folder = self._work / order["record_id"]
+        shutil.copytree(self._record, folder)
+        content = json.loads((folder / RECORD_NAME).read_bytes())
+        content |= {name: order[name] for name in ("record_id", "platform", "round_id")}
+        (folder / RECORD_NAME).write_text(json.dumps(content), encoding="utf-8")
+        publish_record(open_store(order["outbox"]), folder)
+        shutil.rmtree(folder)

@@ -1,0 +1,120 @@
+"""Whole rounds on a real server: the verdict is right whatever happens to the workers, and no record counts twice."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import tags
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+from flows.regression import regression
+from plumbline.central import CentralStore
+from plumbline.localstack import Stack
+from plumbline.prepare import prepare
+from plumbline.schema.spec import RunSpec
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import open_store
+from tasks.deploying import deploy_trainings
+from tasks.taking_turns import round_tags
+from tests.flows.ground import small_suite
+from tests.flows.stubs import StubWorkers, model_record
+
+Material = tuple[RunSpec, Path]
+
+
+@pytest.fixture(scope="session")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+    """A recipe, and the record of one real training of it."""
+    folder = tmp_path_factory.mktemp("material")
+    suite = small_suite(folder, platforms=("onprem",))
+    spec = prepare(suite, folder / "build", lambda _: None)["tiny"]
+    return spec, model_record(spec, suite.platforms["onprem"].data, folder / "model")
+
+
+def suite_of(folder: Path, name: str, count: int, **more: Any) -> Suite:
+    base = small_suite(folder, name, ("onprem",)).model_dump(mode="json", exclude_none=True)
+    store = {"data": f"file://{folder}/data", "outbox": f"file://{folder}/outbox"}
+    limits = {"start_seconds": 30, "run_seconds": 30, **more}
+    platforms = {f"p{n:02}": {"work_pool": f"{name}-{n:02}", **store, **limits} for n in range(count)}
+    return Suite.model_validate({**base, "reference": "p00", "platforms": platforms})
+
+
+def play(
+    suite: Suite, stack: Stack, material: Material, folder: Path, kinds: dict[str, str]
+) -> tuple[RoundVerdict, str]:
+    """One round with stub workers; `kinds` says what becomes of a platform's first attempt, `always` of every one."""
+    spec, record = material
+
+    def behave(platform: str, attempt: int) -> str:
+        kind = kinds.get(platform, "good")
+        return kind.removeprefix("always ") if attempt == 0 or kind.startswith("always ") else "good"
+
+    deploy_trainings(suite, python=None)
+    name = f"20261120-020000-{suite.name}"
+    with StubWorkers(suite, stack.api_url, record, folder / "work", behave), tags(*round_tags(suite.name)):
+        state = regression(
+            suite=suite.model_dump(mode="json"), specs={"tiny": spec.to_json()}, round_id=name,
+            state=str(folder / "state"), return_state=True,
+        )  # fmt: skip
+    verdict = CentralStore(open_store(suite.store)).get_round(name)
+    return verdict, f"{state.type.value}: {state.message}"
+
+
+def test_equal_records_pass_and_the_ui_shows_it(
+    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
+) -> None:
+    suite = suite_of(tmp_path, "even", 2)
+    verdict, state = play(suite, stack, material, tmp_path, {})
+    assert (verdict.verdict, state) == ("pass", "COMPLETED: pass: p00, p01")
+    assert Path(verdict.report).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    shown = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(like_="even-%")), limit=10)
+    assert {one.key for one in shown} == {"even-verdict", "even-findings", "even-report"}
+    assert not (tmp_path / "state" / "work").is_dir() or not list((tmp_path / "state" / "work").iterdir())
+
+
+@pytest.mark.usefixtures("client")
+def test_failures_of_infrastructure_are_tried_again_and_never_drift(
+    stack: Stack, material: Material, tmp_path: Path
+) -> None:
+    suite = suite_of(tmp_path, "rough", 6, retries=1, start_seconds=6)
+    kinds = {
+        "p01": "crash", "p02": "crash with record", "p03": "fail", "p04": "always crash", "p05": "always ignore",
+    }  # fmt: skip
+    verdict, state = play(suite, stack, material, tmp_path, kinds)
+    results = verdict.platforms
+    assert (verdict.verdict, state.partition(":")[0]) == ("pass", "COMPLETED")
+    assert [name for name, one in results.items() if one.verdict == "pass"] == ["p00", "p01", "p02", "p03"]
+    assert results["p01"].records[0].endswith("-1")
+    assert any("the run's record is complete, though Prefect calls it crashed" in note for note in results["p02"].notes)
+    assert results["p02"].records[0].endswith("-0")
+    assert "crashed" in results["p04"].unavailable
+    assert "no worker started it within 6 s" in results["p05"].unavailable
+
+
+@pytest.mark.usefixtures("client")
+def test_a_training_that_would_fail_again_is_not_tried_again(stack: Stack, material: Material, tmp_path: Path) -> None:
+    suite = suite_of(tmp_path, "wrong", 2)
+    verdict, state = play(suite, stack, material, tmp_path, {"p01": "always invalid"})
+    assert verdict.verdict == "inconclusive"
+    assert "labels out of range" in verdict.platforms["p01"].unavailable
+    assert state.startswith("FAILED: inconclusive: p01: ")
+
+
+@pytest.mark.usefixtures("client")
+def test_twenty_platforms_five_of_them_failing(stack: Stack, material: Material, tmp_path: Path) -> None:
+    chance = random.Random(20)
+    suite = suite_of(tmp_path, "many", 20, start_seconds=15)
+    faults = ("crash", "crash with record", "fail", "always crash", "always invalid")
+    kinds = dict(zip(chance.sample(sorted(suite.platforms), 5), faults, strict=True))
+    verdict, _ = play(suite, stack, material, tmp_path, kinds)
+    gone = {name for name, kind in kinds.items() if kind.startswith("always")}
+    assert {name for name, one in verdict.platforms.items() if one.unavailable} == gone
+    assert {one.verdict for name, one in verdict.platforms.items() if name not in gone} == {"pass"}
+    assert verdict.verdict == "pass"
+    kept = CentralStore(open_store(suite.store)).list_records()
+    assert sorted(kept) == sorted(record for one in verdict.platforms.values() for record in one.records)

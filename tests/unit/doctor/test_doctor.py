@@ -1,0 +1,92 @@
+"""The doctor finds what would lose a night, and names the mend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from plumbline import __version__
+from plumbline.doctor import Ailment, Expected, Report, examine_report, look_here, worst_code
+from plumbline.doctor.stores import examine_disk, examine_store
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+GOOD = Report(plumbline=__version__, torch="2.13.0+cpu", gpus=("NVIDIA A10G",), free_bytes=1 << 40, now=NOON)
+EXPECTED = Expected(torch="2.13.0", accelerator="NVIDIA A10G")
+
+
+def sick(report: Report, expected: Expected = EXPECTED) -> list[Ailment]:
+    asked, answered = NOON - timedelta(seconds=2), NOON + timedelta(seconds=2)
+    return [one for one in examine_report("aws", report, expected, asked, answered) if not one.well]
+
+
+def test_a_healthy_place() -> None:
+    assert sick(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "mend"),
+    [
+        ({"plumbline": "0.0.1"}, "aws's plumbline", "same version"),
+        ({"torch": "2.12.0"}, "aws's torch", "lock file"),
+        ({"torch": ""}, "aws's torch", "lock file"),
+        ({"gpus": ()}, "aws's accelerator", "driver"),
+        ({"gpus": ("NVIDIA T4",)}, "aws's accelerator", "driver"),
+        ({"free_bytes": 1 << 20}, "aws's disk", "make room"),
+        ({"now": NOON + timedelta(hours=1)}, "aws's clock", "time service"),
+        ({"now": NOON - timedelta(hours=1)}, "aws's clock", "time service"),
+    ],
+)
+def test_each_ailment_is_found_alone_and_has_its_mend(change: Mapping[str, object], where: str, mend: str) -> None:
+    found = sick(GOOD.replace(**change))
+    assert [one.where for one in found] == [where]
+    assert mend in found[0].mend
+
+
+def test_a_round_trip_that_took_long_is_no_skewed_clock() -> None:
+    late = list(examine_report("aws", GOOD, EXPECTED, NOON - timedelta(minutes=5), NOON + timedelta(minutes=5)))
+    assert all(one.well for one in late)
+
+
+def test_a_cpu_platform_needs_no_gpu() -> None:
+    assert sick(GOOD.replace(gpus=()), Expected(torch="2.13.0", accelerator="cpu")) == []
+
+
+def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = examine_store("outbox", f"file://{tmp_path}", "", writes=True)
+    assert good.well
+    assert examine_store("outbox", f"file://{tmp_path}", "", writes=True).well
+    missing = examine_store("data", f"file://{tmp_path}", "reviews", writes=False)
+    assert not missing.well
+    assert "plumbline deploy SUITE --publish" in missing.mend
+    for name, value in (
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:9"),
+        ("AWS_ACCESS_KEY_ID", "x"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+        ("AWS_SECRET_ACCESS_KEY", "x"),
+    ):
+        monkeypatch.setenv(name, value)
+    away = examine_store("central store", "s3://bucket/prefix", "", writes=True)
+    assert (away.well, away.code) == (False, 3)
+    assert away.mend
+
+
+def test_a_full_disk_is_found(tmp_path: Path) -> None:
+    assert examine_disk("here", tmp_path / "not" / "made", least=1).well
+    full = examine_disk("here", tmp_path, least=1 << 60)
+    assert (full.well, full.code) == (False, 3)
+
+
+def test_what_a_person_has_to_mend_counts_first() -> None:
+    away, wrong = Ailment(where="a", what="", code=3), Ailment(where="b", what="", code=2)
+    assert worst_code([away, wrong]) == 2
+    assert worst_code([away]) == 3
+    assert worst_code([Ailment(where="a", what="", well=True)]) == 0
+
+
+def test_looking_here_imports_no_torch_and_names_its_version(tmp_path: Path) -> None:
+    report = look_here(tmp_path, NOON)
+    assert report.plumbline == __version__
+    assert report.free_bytes > 0
