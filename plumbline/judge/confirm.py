@@ -13,13 +13,13 @@ from typing import Literal
 
 from plumbline.judge.breaks import Break, Suspicion
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.experiments import CAPTURED, PutBack, Source, forward_of, only_trained, put_backs
+from plumbline.judge.experiments import Kept, PutBack, Source, forward_of, only_trained, put_backs
 from plumbline.judge.ladder import position, walk
 from plumbline.judge.pair import Pair
-from plumbline.judge.snapback import Outcome, agree_exactly, disagreement, snapped_back
+from plumbline.judge.snapback import Outcome, agree_exactly, disagreement, located, snapped_back
 from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
-from plumbline.schema.experiment import Experiment, Replay
+from plumbline.schema.experiment import Experiment
 from plumbline.schema.verdict import Cause, Judgement
 
 __all__ = ["Confirmation", "Request"]
@@ -35,14 +35,6 @@ class Request:
     runs_on: Literal["reference", "candidate"]
     experiment: Experiment
     sources: tuple[Source, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A suspect that stays put back while later ones are tested; its captures lie in this record."""
-
-    way: PutBack
-    captured: str
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ class Confirmation:
     rerun: LoadedRecord | None = None
     captured: str = ""
     exact: LoadedRecord | None = None
-    kept: tuple[_Kept, ...] = ()
+    kept: tuple[Kept, ...] = ()
     tried: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
     spent: int = 0
@@ -84,19 +76,20 @@ class Confirmation:
         if not self.ways:
             return None
         way = self.ways[0]
-        if way.method == "exact":
+        if way.method in ("exact", "locate"):
             side: Literal["reference", "candidate"] = "candidate" if self.exact else "reference"
-            return self._request(side, way.words, way.steps, precision="fp64")
+            precision = {"precision": "fp64"} if way.method == "exact" else {}
+            return self._request(side, way.words, way.steps, **precision)
         if way.captures and not self.captured:
             return self._request("reference", f"capture of {way.words}", way.steps, captures=way.captures)
-        kept = (*self.kept, _Kept(way, self.captured))
+        kept = (*self.kept, Kept(way, self.captured))
         steps = way.steps
         return self._request(
             "candidate",
             " and ".join(each.way.words for each in kept),
             steps,
-            replays=tuple(found for each in kept for found in _replays(each, steps)),
-            sources=tuple({found.key: found for each in kept for found in _sources(each)}.values()),
+            replays=tuple(found for each in kept for found in each.replays(steps)),
+            sources=tuple({found.key: found for each in kept for found in each.sources()}.values()),
         )
 
     def absorb(self, request: Request, record: LoadedRecord | None) -> Confirmation:
@@ -109,12 +102,11 @@ class Confirmation:
             return spent._reran(record)
         way = self.ways[0]
         if request.runs_on == "reference":
-            return (
-                replace(spent, exact=record)
-                if way.method == "exact"
-                else replace(spent, captured=record.record.record_id)
-            )
-        if way.method == "exact" and self.exact is not None:
+            both = way.method in ("exact", "locate")
+            return replace(spent, exact=record) if both else replace(spent, captured=record.record.record_id)
+        if self.exact is not None and way.method == "locate":
+            return spent._located(located(self.exact, record, way.steps))
+        if self.exact is not None:
             before, after = Pair(self.reference, self.candidate), Pair(self.exact, record)
             return spent._learn(agree_exactly(self.agenda[0], before, after))
         known = frozenset(code for other in self.agenda[1:] for code in (other.suspicions[0].code,))
@@ -237,12 +229,21 @@ class Confirmation:
             return replace(learned, ways=(wider, *self.ways[1:]), captured="")
         return replace(learned, ways=self.ways[1:], captured="")._settled()
 
+    def _located(self, found: Break | None) -> Confirmation:
+        """Go on with the module that was found to be off, or without one."""
+        if found is None:
+            return self._learn(Outcome(snapped=False, words="no module is off by more than rounding"))
+        tried = (*self.tried, f"both sides tapped at step {found.at.step}: the first module off is {found.at.at}")
+        steady = tuple(one for one in found.suspicions if one.code != "nondeterminism")
+        agenda = (replace(found, suspicions=steady), *self.agenda[1:])
+        return replace(self, agenda=agenda, tried=tried, exact=None)._opened()
+
     def _confirmed(self, way: PutBack, outcome: Outcome) -> Confirmation:
         one = self.agenda[0]
         cause = cause_of(one, self._suspects(), self.suspicions[0]).replace(sure="confirmed", tried=self.tried)
         known = {other.suspicions[0].code for other in self.agenda}
         hidden = tuple(other for other in outcome.left if other.suspicions[0].code not in known)
-        kept = (*self.kept, _Kept(way, self.captured)) if way.method == "replay" else self.kept
+        kept = (*self.kept, Kept(way, self.captured)) if way.method == "replay" else self.kept
         agenda = tuple(sorted((*self.agenda[1:], *hidden), key=position))
         learned = replace(
             self, causes=(*self.causes, cause), agenda=agenda, kept=kept, tried=(), ways=(), suspicions=()
@@ -279,21 +280,3 @@ class Confirmation:
 
 
 _SPEED = frozenset({"loader", "transfer", "throttling", "slow-device", "contention", "software"})
-
-
-def _captured_key(kept: _Kept) -> str:
-    return f"capture-{kept.captured}.safetensors"[:120]
-
-
-def _replays(kept: _Kept, steps: int) -> Iterator[Replay]:
-    """The replays of a suspect that stays put back, as far as its captures reach."""
-    for one in kept.way.replays:
-        if one.step is not None and one.step >= steps:
-            continue
-        yield one.replace(source=_captured_key(kept)) if one.source == CAPTURED else one
-
-
-def _sources(kept: _Kept) -> Iterator[Source]:
-    yield from kept.way.sources
-    if kept.captured:
-        yield Source(_captured_key(kept), kept.captured, CAPTURED)

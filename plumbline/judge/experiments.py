@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -11,9 +12,9 @@ from plumbline.schema.evidence import ProbeEvidence, Tap
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.experiment import Rung as ReplayRung
 
-__all__ = ["CAPTURED", "PutBack", "Source", "forward_of", "only_trained", "put_backs"]
+__all__ = ["CAPTURED", "Kept", "PutBack", "Source", "forward_of", "only_trained", "put_backs"]
 
-Method = Literal["replay", "exact", "observed"]
+Method = Literal["replay", "exact", "observed", "locate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,30 @@ class PutBack:
     """Imposed by its definition, not by the reference's bits: equal up to rounding only."""
     kinds: tuple[str, ...] = ()
     """Of the modules whose outputs are imposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A suspect that stays put back while later ones are tested; its captures lie in the record of this id."""
+
+    way: PutBack
+    captured: str
+
+    @property
+    def _key(self) -> str:
+        return f"capture-{self.captured}.safetensors"[:120]
+
+    def replays(self, steps: int) -> Iterator[Replay]:
+        """What it imposes within the first `steps`."""
+        for one in self.way.replays:
+            if one.step is None or one.step < steps:
+                yield one.replace(source=self._key) if one.source == CAPTURED else one
+
+    def sources(self) -> Iterator[Source]:
+        """The parts of records that its replays read."""
+        yield from self.way.sources
+        if self.captured:
+            yield Source(self._key, self.captured, CAPTURED)
 
 
 CAPTURED = "capture.safetensors"
@@ -150,7 +175,7 @@ def _forward(one: Break, _suspicion: Suspicion, reference: LoadedRecord, steps: 
     taps = probe.taps if probe else ()
     kind = next((tap.kind for tap in taps if tap.stage == "forward" and tap.name == one.at.at), "")
     if not kind:
-        return ()
+        return (PutBack(f"nothing: where is step {step} off, module by module?", step + 1, "locate"),)
     return (forward_of(taps, step, (kind,)),) if steps else ()
 
 

@@ -13,7 +13,7 @@ from plumbline.judge.tolerance import relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import TapStage
 
-__all__ = ["Outcome", "agree_exactly", "disagreement", "snapped_back"]
+__all__ = ["Outcome", "agree_exactly", "disagreement", "located", "snapped_back"]
 
 _VANISHED = 0.01
 """In fp64 a difference of rounding shrinks a million times; one of formula stays as it is."""
@@ -116,13 +116,25 @@ def agree_exactly(one: Break, before: Pair, after: Pair) -> Outcome:
     """Whether two runs in fp64 agree where the same runs in the spec's precision did not."""
     step = one.at.step or 0
     stage: TapStage = "gradient" if one.rung == "gradient" else "forward"
-    was = max((tap.error for tap in before.errors(step, stage)), default=math.inf)
-    errors = [tap.error for tap in after.errors(step, stage)]
-    now = max(errors, default=math.inf)
-    if not errors:
-        left, right = after.common[step] if step < len(after.common) else (None, None)
-        now = relative(left.loss_reference, right.loss_reference) if left and right else math.inf
-        was = 1.0
+    errors = [[tap.error for tap in pair.errors(step, stage)] for pair in (before, after)]
+    if all(errors):
+        was, now = (max(found) for found in errors)
+    else:
+        was, now = (_loss_gap(pair, step) for pair in (before, after))
     if now <= _VANISHED * min(was, 1.0):
         return Outcome(snapped=True, words=f"they agree to {now:.2g} where they differed by {was:.2g}")
     return Outcome(snapped=False, words=f"they differ by {now:.2g} all the same")
+
+
+def _loss_gap(pair: Pair, step: int) -> float:
+    """How far apart the losses by definition are: what the logits tell where no module was tapped."""
+    if step >= len(pair.common):
+        return math.inf
+    left, right = pair.common[step]
+    return relative(left.loss_reference, right.loss_reference)
+
+
+def located(reference: LoadedRecord, candidate: LoadedRecord, steps: int) -> Break | None:
+    """The first module that is off at the last step of two short runs, which were tapped there."""
+    breaks = walk(_pair(reference, candidate, steps, frozenset(), exact=True)).breaks
+    return next((one for one in breaks if one.rung == "forward" and one.at.at != "logits"), None)

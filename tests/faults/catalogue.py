@@ -103,7 +103,7 @@ FAULTS: tuple[Entry, ...] = (
         "model",
         "tanh_gelu relu_for_gelu layer_norm_eps layer_norm_unbiased mask_ignored attention_scale "
         "position_offset positions_ignored pooler_activation pooler_token residual_missing "
-        "wrong_head_split embedding_scaled",
+        "wrong_head_split embedding_scaled operator_from_step_four",
     ),
     *_inside("loss", "loss", "training", "loss_sum label_smoothing class_weights"),
     *_inside("loss", "loss", "training", "ignore_index_lost loss_over_all_positions", "mlm"),

@@ -110,14 +110,9 @@ def forward_numbers(pair: Pair, step: int) -> Break | None:
         limit=limit,
     )
     evidence = (f"the loss of its logits is off by {gap:.3g}, limit {limit:.3g}",)
-    names = (
-        tuple(sorted({tap.name for tap in (pair.probes or ((),))[0].taps if tap.stage == "forward"}))
-        if pair.probes
-        else ()
-    )
-    found = [Suspicion("operator", f"the model puts out something else at step {step}", evidence, names)]
+    found = [Suspicion("operator", f"the model puts out something else at step {step}", evidence)]
     if _draws(pair, step, ""):
-        found.insert(0, Suspicion("rng", f"the model draws random numbers at step {step}", _drawn(pair, step), names))
+        found.insert(0, Suspicion("rng", f"the model draws random numbers at step {step}", _drawn(pair, step)))
     return Break("forward", Divergence(stage="forward", step=step, at="logits"), (finding,), tuple(found))
 
 

@@ -301,4 +301,16 @@ def embedding_scaled() -> None:
     after_build(change)
 
 
-_ = engine
+def operator_from_step_four() -> None:
+    """A kernel is chosen anew after four steps, and computes GELU by tanh."""
+    gelu, passed = functional.gelu, [0]
+
+    def wrap(step: Any) -> Any:
+        def stepped(self: Any, number: int, batch: Any) -> Any:
+            passed[0] = number
+            return step(self, number, batch)
+
+        return stepped
+
+    wrap_method(engine.Engine, "step", wrap)
+    functional.gelu = lambda value, approximate="none": gelu(value, approximate="tanh" if passed[0] >= 4 else "none")
