@@ -47,8 +47,11 @@ def _can_be_nobody() -> bool:
     """Whether another user can run this Python at all."""
     if os.geteuid() != 0:
         return False
-    probe = subprocess.run([sys.executable, "-c", "import torch"], user=NOBODY, capture_output=True, check=False)
-    return probe.returncode == 0
+    try:
+        subprocess.run([sys.executable, "-c", "import torch"], user=NOBODY, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
 
 
 def repeats(workload: Workload, count: int) -> dict[str, Any]:

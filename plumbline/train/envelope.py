@@ -18,6 +18,8 @@ from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 
 __all__ = ["measure_envelope", "perturbed"]
 
+_EXACT_STEPS = 6
+
 
 def perturbed(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
     """Every weight moved to the next number above or below it, by the toss of an integer; zeros stay."""
@@ -111,7 +113,8 @@ def _worst(rows: list[list[float | None]]) -> tuple[float | None, ...]:
 def measure_envelope(context: Context, probe: ProbeSpec, book: TapBook, evidence: list[StepEvidence]) -> EnvelopeSample:
     """Perturb by one unit in the last place, several times over; then run the same steps in fp64.
 
-    Every seed repeats the steps up to the first that is tapped; the first seed, and the fp64 run, go on to the end.
+    Every seed repeats the steps up to the first that is tapped; the first seed goes on to the end, and the fp64 run,
+    the dearest of them, a few steps further: who is off shows where two runs part, and that is early or at once.
     """
     losses = [step.loss for step in evidence if step.loss is not None]
     tapped = sorted({tap.step for tap in book.taps})
@@ -124,7 +127,8 @@ def measure_envelope(context: Context, probe: ProbeSpec, book: TapBook, evidence
         )
         errors.append(_errors(book, other))
         loss_errors.append(_relative(losses, others))
-    exact, exact_losses = _rerun(context, probe, context.weights, precision="fp64", steps=len(evidence), taps=tapped)
+    steps = min(len(evidence), tapped[0] + _EXACT_STEPS)
+    exact, exact_losses = _rerun(context, probe, context.weights, precision="fp64", steps=steps, taps=tapped)
     longest = max(map(len, loss_errors))
     return EnvelopeSample(
         seeds=probe.envelope_seeds,

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 from numpy.typing import NDArray
 
 from plumbline.digest import digest_file
@@ -172,6 +173,8 @@ def _exit_of(error: PlumblineError, context: Context | None) -> Exit:
 def _unforeseen(error: Exception, context: Context | None) -> TrainingFailedError:
     """An error that no rule of ours has raised: torch's, a library's, or a bug of our own."""
     part, step = context.place if context else ("", None)
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return TrainingFailedError("out of memory", code="out-of-memory", part=part, step=step)
     lines = str(error).strip().splitlines() or [""]
     return TrainingFailedError(f"{type(error).__name__}: {lines[0][:500]}", code="error", part=part, step=step)
 
