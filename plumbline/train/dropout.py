@@ -53,6 +53,20 @@ def _fused() -> Callable[..., torch.Tensor]:
     return compiled
 
 
+def _fused_bits(places: torch.Tensor, first: torch.Tensor, second: torch.Tensor, limit: int) -> torch.Tensor:
+    """In one kernel if this machine can build it; the same bits in a dozen if it cannot."""
+    global _fusing  # noqa: PLW0603 - a machine that has no compiler is asked once
+    if _fusing:
+        try:
+            return _fused()(places, first, second, limit)
+        except (RuntimeError, OSError):
+            _fusing = False
+    return _bits(places, first, second, limit)
+
+
+_fusing = True
+
+
 @functools.cache
 def _can_fuse() -> bool:
     from torch.utils._triton import has_triton
@@ -78,9 +92,9 @@ def keep_mask(
     keys = torch.from_numpy(_row_keys(seed, step, layer, range(first_row, first_row + shape[0])).copy()).to(device)
     each = int(np.prod(shape[1:], dtype=np.int64))
     places = torch.arange(each, dtype=torch.int32, device=device)
-    bits = _fused() if device.type == "cuda" and _can_fuse() else _bits
-    limit = round(rate * (1 << 24))
-    return bits(places.unsqueeze(0), keys[:, 0:1], keys[:, 1:2], limit).reshape(shape)
+    hashed = (places.unsqueeze(0), keys[:, 0:1], keys[:, 1:2], round(rate * (1 << 24)))
+    bits = _fused_bits(*hashed) if device.type == "cuda" and _can_fuse() else _bits(*hashed)
+    return bits.reshape(shape)
 
 
 @dataclass

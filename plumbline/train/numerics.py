@@ -24,6 +24,8 @@ _REDUCTIONS = (
     "allow_fp16_accumulation",
 )
 _SDP = ("flash", "mem_efficient", "math", "cudnn")
+_REPEATABLE_SDP = ("flash", "math")
+"""What strict determinism lets run: the way back of the others is not repeatable, and torch refuses it."""
 
 
 def _backend(path: str) -> Any:
@@ -43,6 +45,7 @@ def _wanted(precision: Precision, *, strict: bool) -> dict[str, Scalar]:
     wanted: dict[str, Scalar] = {_leaf_key(path): "tf32" if tf32 else "ieee" for path in _LEAVES}
     wanted |= {f"cuda.matmul.{name}": False for name in _REDUCTIONS if hasattr(torch.backends.cuda.matmul, name)}
     wanted |= {
+        **{f"sdp.{name}": not strict or name in _REPEATABLE_SDP for name in _SDP},
         "deterministic_algorithms": strict,
         "deterministic_warn_only": False,
         "cudnn.deterministic": strict,
@@ -74,7 +77,7 @@ def _impose(precision: Precision, *, strict: bool) -> None:
     for device in ("cpu", "cuda"):
         torch.set_autocast_enabled(device, False)
     for name in _SDP:
-        getattr(torch.backends.cuda, f"enable_{name}_sdp")(True)
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(not strict or name in _REPEATABLE_SDP)
 
 
 def _denormals_are_flushed() -> bool:
