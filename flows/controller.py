@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from plumbline.central import CentralStore
-from plumbline.errors import ExitCode, PlumblineError
+from plumbline.errors import ExitCode, InconclusiveError, PlumblineError
 from plumbline.prepare import prepare
 from plumbline.schema.suite import read_suite
 from plumbline.stores import open_store
@@ -38,6 +38,7 @@ def _round(args: argparse.Namespace) -> int:
     tell("phase", name="deployments")
     # Prefect is imported only now: a suite or a store that is wrong is told before.
     from prefect import tags
+    from prefect.exceptions import FailedRun
 
     from flows.regression import regression
     from tasks.deploying import deploy_trainings, wait_for_api
@@ -57,6 +58,8 @@ def _round(args: argparse.Namespace) -> int:
     error = state.result(raise_on_failure=False)
     if isinstance(error, PlumblineError):
         raise error
+    if isinstance(error, Exception) and not isinstance(error, FailedRun):
+        raise InconclusiveError(f"the controller failed: {type(error).__name__}: {error}", mend="its log says where")
     verdict = CentralStore(open_store(suite.store)).get_round(args.round)
     tell("end", state=state.type.value, message=state.message or "", verdict=verdict.to_json())
     return 0

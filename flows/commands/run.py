@@ -22,7 +22,7 @@ from plumbline.errors import (
     UnavailableError,
 )
 from plumbline.localstack import Stack, is_local
-from plumbline.localstack.process import start, stop
+from plumbline.localstack.process import Child, start, stop
 from plumbline.localstack.signals import terminations_interrupt, undisturbed
 from plumbline.report.terminal import verdict_table
 from plumbline.rounds import new_round_id
@@ -86,11 +86,11 @@ def _on_local_stack(args: argparse.Namespace, suite: Suite, round_id: str, displ
         stack.start_workers()
         ended = follow(child, display.on_event, stack.check)
         for _ in range(_CONTROLLER_RESTARTS):
-            if ended.event is not None:
+            if not ended.killed:
                 break
             display.say(f"the controller was {ended.how}; starting it again: it finds its trainings and goes on")
             ended = follow(stack.start_controller(command), display.on_event, stack.check)
-        code = _tell(args, ended, child.log, display)
+        code = _tell(args, ended, child, display)
         if args.keep:
             display.say(f"the stack stays up until Ctrl-C: {stack.ui_url}")
             _wait_for_interrupt(stack)
@@ -108,7 +108,7 @@ def _on_api(args: argparse.Namespace, round_id: str, display: Display) -> int:
         # Interrupted, it cancels its trainings first.
         with undisturbed():
             stop([child], grace_seconds=_CANCEL_SECONDS)
-    return _tell(args, ended, log, display)
+    return _tell(args, ended, child, display)
 
 
 def _wait_for_interrupt(stack: Stack) -> None:
@@ -118,10 +118,11 @@ def _wait_for_interrupt(stack: Stack) -> None:
             time.sleep(1.0)
 
 
-def _tell(args: argparse.Namespace, ended: Ended, log: Path, display: Display) -> int:
+def _tell(args: argparse.Namespace, ended: Ended, child: Child, display: Display) -> int:
     """Print the controller's verdict, or raise its error as ours; the exit code."""
     if ended.event is None:
-        raise UnavailableError(f"the controller {ended.how}", where="round", mend=f"its log is {log}")
+        what = f"the controller {ended.how}: {child.last_line()}"
+        raise UnavailableError(what, where="round", mend=f"its log is {child.log}")
     if ended.event.get("event") == "error":
         kind = _ERRORS.get(int(ended.event.get("exit_code", 3)), InconclusiveError)
         raise kind(str(ended.event.get("message", "")))

@@ -23,6 +23,7 @@ class Ended:
 
     event: dict[str, Any] | None
     how: str
+    killed: bool
 
 
 def follow(child: Child, on_event: Callable[[dict[str, Any]], None], on_tick: Callable[[], None]) -> Ended:
@@ -49,7 +50,7 @@ def follow(child: Child, on_event: Callable[[dict[str, Any]], None], on_tick: Ca
                         on_event(event)
             on_tick()
     child.process.wait()
-    return Ended(last, child.ending)
+    return Ended(last, child.ending, killed=last is None and child.process.returncode < 0)
 
 
 def _parse(line: bytes) -> dict[str, Any]:

@@ -24,11 +24,11 @@ def end_leftovers(api_url: str) -> int:
     return ended
 
 
-def ensure_pool(api_url: str, name: str) -> None:
-    """A process work pool for one training at a time, before its worker asks for it."""
+def ensure_pool(api_url: str, name: str, limit: int | None = 1) -> None:
+    """A process work pool, for one training at a time, before its worker asks for it."""
     known = _post(f"{api_url}/work_pools/filter", {"work_pools": {"name": {"any_": [name]}}})
     if not known:
-        _post(f"{api_url}/work_pools/", {"name": name, "type": "process", "concurrency_limit": 1})
+        _post(f"{api_url}/work_pools/", {"name": name, "type": "process", "concurrency_limit": limit})
 
 
 def _post(url: str, content: dict[str, Any]) -> Any:

@@ -71,9 +71,9 @@ def azurite_command(port: int) -> list[str]:
     return [str(node), str(_AZURITE), *options, "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]
 
 
-def worker_command(pool: str, name: str) -> list[str]:
-    """A worker of one process work pool; one flow run at a time."""
-    options = ["--pool", pool, "--name", name, "--type", "process", "--limit", "1"]
+def worker_command(pool: str, name: str, limit: int = 1) -> list[str]:
+    """A worker of one process work pool; of trainings, one at a time."""
+    options = ["--pool", pool, "--name", name, "--type", "process", "--limit", str(limit)]
     return [sys.executable, "-m", "prefect", "worker", "start", *options]
 
 

@@ -123,6 +123,15 @@ class Stack:
         self._controllers.append(child)
         return child
 
+    def start_controller_worker(self, pool: str) -> Child:
+        """Start a worker that runs controllers: it holds the credentials of all platforms."""
+        ensure_pool(self.api_url, pool, limit=None)
+        name = f"worker-{pool}"
+        command = services.worker_command(pool, f"{pool}-{self.mark[:6]}", limit=4)
+        child = start(name, command, log=self.log(name), environment=self.environment(), folder=self.state / name)
+        self._controllers.append(child)
+        return child
+
     def environment(self) -> dict[str, str]:
         """The controller's: the stack's Prefect server, and the credentials of every store."""
         urls = [self.suite.store]

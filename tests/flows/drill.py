@@ -24,7 +24,9 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 
 from plumbline.central import CentralStore
-from plumbline.localstack.process import MARK, marked
+from plumbline.localstack.process import MARK, marked, stop
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tests.flows.ground import Ground, ground, small_suite, to_toml
 
@@ -226,6 +228,40 @@ def two_rounds(this: Ground) -> None:
     _passes(this, second.verdict())
 
 
+def schedule_fires(this: Ground) -> None:
+    """A schedule of one minute starts a round, through the deployments of `plumbline deploy`."""
+    suite = small_suite(this.stack.state, "drill-nightly").replace(schedule={"cron": "* * * * *"})
+    path = this.stack.state / "nightly.toml"
+    _deploy(this, suite, path, "--publish")
+    worker = this.stack.start_controller_worker("plumbline")
+    central, began = CentralStore(open_store(suite.store)), time.monotonic()
+    try:
+        while not (found := [one for one in _rounds(central) if one.suite == suite.name]):
+            _expect_soon(began, 200, "the schedule fires")
+    finally:
+        _deploy(this, suite.replace(schedule=None), path)
+        stop([worker], grace_seconds=30)
+    _expect(found[0].verdict == "pass", f"the scheduled round {found[0].round} passes: {found[0].notes}")
+    _say(f"{time.monotonic() - began:.0f} s from the deployment to the verdict")
+
+
+def _deploy(this: Ground, suite: Suite, path: Path, *options: str) -> None:
+    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    command = [sys.executable, "-m", "plumbline", "deploy", str(path), "--state", str(this.stack.state), *options]
+    done = subprocess.run(command, env=this.stack.environment(), capture_output=True, text=True, check=False)
+    _expect(done.returncode == 0, f"plumbline deploy {' '.join(options)}: {(done.stdout + done.stderr).strip()[-300:]}")
+
+
+def _rounds(central: CentralStore) -> list[RoundVerdict]:
+    return [central.get_round(name) for name in central.list_rounds()]
+
+
+def _expect_soon(began: float, seconds: float, what: str) -> None:
+    if time.monotonic() - began > seconds:
+        raise AssertionError(f"{what}: not within {seconds:g} s")
+    time.sleep(1)
+
+
 DRILLS: tuple[Drill, ...] = (
     worker_killed_before,
     worker_killed_during,
@@ -242,6 +278,7 @@ DRILLS: tuple[Drill, ...] = (
     training_hangs,
     cancelled_in_the_ui,
     two_rounds,
+    schedule_fires,
 )
 
 
