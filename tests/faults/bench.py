@@ -51,12 +51,16 @@ class Result:
     @property
     def right(self) -> bool:
         """A control passed, or a fault has exactly its own cause."""
-        return self.verdict == "pass" if not self.expected else self.named == [self.expected]
+        if not self.expected:
+            return self.verdict == "pass"
+        return self.verdict == "drift" and sorted(self.named) == sorted(self.expected.split(" + "))
 
     @property
     def wrong(self) -> bool:
         """A cause was named that is not the fault's."""
-        return bool(set(self.named) - {self.expected, "unattributed"}) if self.expected else self.verdict != "pass"
+        if not self.expected:
+            return self.verdict != "pass"
+        return bool(set(self.named) - {*self.expected.split(" + "), "unattributed"})
 
 
 class Bench:

@@ -21,7 +21,7 @@ class Entry:
     family: str
     expected: str
     inject: str = ""
-    """`module.function` of `tests.faults.injectors`, applied in the training process."""
+    """`module.function` of `tests.faults.injectors`, applied in the training process; several with commas."""
     alter: str = ""
     """The same, applied to a copy of the dataset."""
     workload: str = "cls"
@@ -30,10 +30,16 @@ class Entry:
     """For controls that need the runner's help: `cache`, `repeat`, `load`."""
 
     @property
+    def causes(self) -> frozenset[str]:
+        """The codes that have to be named: one, or several for several faults at once."""
+        return frozenset(filter(None, self.expected.split(" + ")))
+
+    @property
     def words(self) -> str:
-        """What it does, from its function's own description."""
-        name = self.inject or self.alter
-        return (inspect.getdoc(_function(name)) or "").split("\n")[0] if name else _WORDS[self.name]
+        """What it does, from its functions' own descriptions."""
+        names = [name for name in (self.alter, *self.inject.split(",")) if name]
+        found = [(inspect.getdoc(_function(name)) or "").split("\n")[0] for name in names]
+        return " ".join(found) or _WORDS[self.name]
 
 
 def _function(name: str) -> Callable[..., None]:
@@ -44,7 +50,12 @@ def _function(name: str) -> Callable[..., None]:
 
 def injector(name: str) -> Callable[[str], None]:
     """What applies a fault in the process that calls it."""
-    return lambda _record_id: _function(name)()
+
+    def inject(_record_id: str) -> None:
+        for one in name.split(","):
+            _function(one)()
+
+    return inject
 
 
 _WORDS = {
@@ -138,6 +149,19 @@ FAULTS: tuple[Entry, ...] = (
     *_inside("nondeterminism", "nondeterminism", "training", "racing_reduction racing_gradients uninitialised_memory"),
     *_inside("nondeterminism", "nondeterminism", "data", "unseeded_order unseeded_augmentation"),
 )
+
+_TWO = (
+    Entry("labels-and-warmup", "two", "data.labels + schedule", "training.warmup_off_by_one", "data.one_label"),
+    Entry("tokenizer-and-epsilon", "two", "tokenization + optimizer", "training.epsilon", "data.lower_case"),
+    Entry("order-and-smoothing", "two", "data.order + loss", "data.order_seed,training.label_smoothing"),
+    Entry("gelu-and-decay", "two", "operator + schedule", "model.tanh_gelu,training.decay_end"),
+    Entry("weights-and-clipping", "two", "weights.init + gradient", "model.other_isa_weights,training.clipping_off"),
+    Entry("labels-and-gelu", "two", "data.labels + operator", "model.tanh_gelu", "data.one_label"),
+    Entry("order-and-accumulation", "two", "data.order + gradient", "data.reversed_batch,training.gradient_halved"),
+)
+"""Two faults at once: the second may show only once the first is put back."""
+
+FAULTS = (*FAULTS, *_TWO)
 
 CONTROLS: tuple[Entry, ...] = (
     *_inside(

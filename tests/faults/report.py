@@ -28,19 +28,20 @@ def _named(one: dict[str, Any]) -> str:
         return "(passed)"
     if one["verdict"] != "drift":
         return f"({one['verdict']})"
-    return " + ".join(one["named"]) or "(none)"
+    wanted = one["expected"].split(" + ")
+    return " + ".join(sorted(one["named"], key=lambda code: wanted.index(code) if code in wanted else 9)) or "(none)"
 
 
 def _right(one: dict[str, Any]) -> bool:
-    return bool(one["named"] == [one["expected"]] and one["verdict"] == "drift")
+    return bool(sorted(one["named"]) == sorted(one["expected"].split(" + ")) and one["verdict"] == "drift")
 
 
 def _wrong(one: dict[str, Any]) -> bool:
-    return bool(set(one["named"]) - {one["expected"], "unattributed"})
+    return bool(set(one["named"]) - {*one["expected"].split(" + "), "unattributed"})
 
 
 def _confirmed(one: dict[str, Any]) -> bool:
-    return _right(one) and one["sure"] == ["confirmed"]
+    return _right(one) and set(one["sure"]) == {"confirmed"}
 
 
 def _share(part: int, whole: int) -> str:
