@@ -102,7 +102,7 @@ def _dependent(pair: Pair) -> Iterator[Break]:
         rungs = {
             "rng": rng(pair, step) if step else None,
             "forward": forward(pair, step) or forward_numbers(pair, step),
-            "gradient": (gradient(pair, step) if tapped else None) or gradient_numbers(pair, step),
+            "gradient": gradient(pair, step) if tapped else gradient_numbers(pair, step),
             "optimizer": update(pair, step),
         }
         yield from (one for name, one in rungs.items() if one is not None and name not in pair.put_back)

@@ -148,8 +148,14 @@ class Pair:
         return limit(min(curves, default=None), "loss", self.precision, step if not curves else 0)
 
     def norm_limit(self, step: int) -> float:
-        """The most that rounding moves a gradient's norm by at `step`."""
-        return max(limit(None, "norm", self.precision, step), self.loss_limit(step))
+        """The most that rounding moves a gradient's norm by at `step`.
+
+        A gradient that is small because the batch's terms cancel keeps the rounding of the terms, not of their sum.
+        """
+        norms = [left.gradient_norm for left, _ in self.common if left.gradient_norm]
+        here = self.common[step][0].gradient_norm
+        cancelled = max(norms, default=1.0) / here if here else 1.0
+        return max(limit(None, "norm", self.precision, step), self.loss_limit(step)) * max(cancelled, 1.0)
 
 
 def _at(probe: ProbeEvidence, name: str, index: int) -> float | None:
