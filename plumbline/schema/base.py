@@ -36,8 +36,12 @@ class Model(BaseModel):
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:
-    """The key and the reason of a validation error's first entry, in words a person can act on."""
-    entry = error.errors(include_url=False, include_context=False)[0]
+    """The key and the reason of a validation error, in words a person can act on.
+
+    An unknown key comes first: where a key is misspelt, the one that is missing is only its shadow.
+    """
+    entries = error.errors(include_url=False, include_context=False)
+    entry = next((entry for entry in entries if entry["type"] == "extra_forbidden"), entries[0])
     key = ".".join(str(part) for part in entry["loc"])
     reason = {"extra_forbidden": "unknown key", "missing": "missing"}.get(entry["type"], entry["msg"])
     return key, reason

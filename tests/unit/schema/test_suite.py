@@ -47,6 +47,7 @@ def test_the_short_suite_of_the_design_is_read(tmp_path):
     [
         ('name = "nightly"', 'name = "nightly"\ntypo = 1', "typo"),
         ('store = "file://central"\n', "", "store"),
+        ('store = "file', 'stoer = "file', "stoer"),
         ("throughput_drop = 0.05", "throughput_drop = -0.05", "gates.throughput_drop"),
         ("throughput_drop = 0.05", "throughput_drop = nan", "gates.throughput_drop"),
         ('data = "s3://data/plumbline"', 'data = "ftp://data"', "platforms.aws.data"),
