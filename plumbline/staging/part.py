@@ -15,7 +15,6 @@ from plumbline.errors import DiskFullError, UnavailableError
 
 __all__ = ["Part", "claim", "disk_errors"]
 
-_BUFFER_BYTES = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -57,13 +56,12 @@ class Part:
         """Remember which object these bytes are read from, for a resume."""
         self._etag.write_text(etag, encoding="utf-8")
 
-    def hashed(self) -> hashlib._Hash:
-        """SHA-256 over what is there; the file then stands at its end."""
+    def hashed(self, buffer: memoryview) -> hashlib._Hash:
+        """SHA-256 over what is there, read through `buffer`; the file then stands at its end."""
         hasher = hashlib.sha256()
         os.lseek(self._descriptor, 0, os.SEEK_SET)
-        buffer = bytearray(_BUFFER_BYTES)
         while size := os.readv(self._descriptor, [buffer]):
-            hasher.update(memoryview(buffer)[:size])
+            hasher.update(buffer[:size])
         return hasher
 
     def write(self, data: memoryview) -> None:

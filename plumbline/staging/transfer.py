@@ -83,7 +83,7 @@ class Transfer:
         if part.size > file.size:
             part.reset()
         have = part.size
-        hasher = part.hashed()
+        hasher = part.hashed(self._buffer)
         if have < file.size or not have:
             reader = ResumingReader(
                 self._store, key, self._policy, offset=have, if_match=part.etag if have else None,
