@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from plumbline.errors import ConfigurationError, ExitCode
@@ -77,3 +79,14 @@ def test_neither_a_missing_file_nor_broken_toml_is_a_traceback(tmp_path):
         read_suite(tmp_path / "none.toml")
     with pytest.raises(ConfigurationError, match="not TOML"):
         read_suite(write(tmp_path, "name = "))
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[3] / "deployments/suites").glob("*.toml")), ids=lambda path: path.stem
+)
+def test_the_suites_that_we_ship_are_read(path):
+    suite = read_suite(path)
+    assert {workload.data for workload in suite.workloads.values()} <= set(suite.datasets)
+    for platform in suite.local.values():
+        scripts = [part.format(python="", data="", root=path.parents[2]) for part in platform.prepare if ".py" in part]
+        assert all(Path(script).is_file() for script in scripts)
