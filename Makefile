@@ -13,7 +13,7 @@ run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
 
 test: lint $(AZURITE) browser
-	$(BIN)/python -m pytest -q --durations=15
+	PLUMBLINE_NO_BROWSER=1 $(BIN)/python -m pytest -q --durations=15
 
 check: lint
 	$(BIN)/python -m pytest -q tests/unit
