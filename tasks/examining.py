@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import WorkerStatus
-from prefect.exceptions import ObjectNotFound
 
 from plumbline.doctor import Ailment, Expected, Report, examine_report
 from plumbline.errors import ExitCode, InvalidInputError, UnavailableError
@@ -16,7 +14,7 @@ from plumbline.schema.base import read_model
 from plumbline.schema.suite import Suite
 from tasks.asking import ask_worker
 from tasks.deploying import wait_for_api
-from tasks.observing import PREFECT_ERRORS
+from tasks.observing import PREFECT_ERRORS, worker_states
 
 __all__ = ["examine_prefect", "examine_workers"]
 
@@ -37,12 +35,11 @@ def examine_prefect(suite: Suite) -> list[Ailment]:
 
 def _pool(client: SyncPrefectClient, platform: str, pool: str) -> Ailment:
     where = f"{platform}: worker"
-    try:
-        workers = client.read_workers_for_work_pool(pool)
-    except ObjectNotFound:
+    workers = worker_states(client, pool)
+    if workers is None:
         mend = "`plumbline deploy SUITE` makes it"
         return Ailment(where=where, what=f"there is no work pool {pool}", mend=mend, code=int(ExitCode.USAGE))
-    online = [one.name for one in workers if one.status is WorkerStatus.ONLINE]
+    online = [name for name, online in workers.items() if online]
     if online:
         return Ailment(where=where, what=f"{', '.join(online)} in {pool}", well=True)
     mend = f"start one there: `prefect worker start --pool {pool}`"

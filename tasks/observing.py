@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from http import HTTPStatus
 from uuid import UUID
 
 from httpx import HTTPError
@@ -15,12 +16,12 @@ from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterId,
 )
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
 from prefect.exceptions import PrefectHTTPStatusError
 
 from plumbline.dispatch import Child, ChildState
 
-__all__ = ["INVALID", "PREFECT_ERRORS", "Progress", "read_children", "read_progress"]
+__all__ = ["INVALID", "PREFECT_ERRORS", "Progress", "read_children", "read_progress", "worker_states"]
 
 # The server is away, restarts, or its database is locked: the next look will tell.
 PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, OSError)
@@ -47,6 +48,17 @@ class Progress:
     share: float = 0.0
     words: str = ""
     changed: str = ""
+
+
+def worker_states(client: SyncPrefectClient, pool: str) -> dict[str, bool] | None:
+    """Whether each worker of a pool is online; `None` where there is no such pool."""
+    try:
+        workers = client.read_workers_for_work_pool(pool)
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code == HTTPStatus.NOT_FOUND:
+            return None
+        raise
+    return {worker.name: worker.status is WorkerStatus.ONLINE for worker in workers}
 
 
 def read_progress(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, Progress]:

@@ -7,14 +7,14 @@ from contextlib import suppress
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import State, WorkerStatus
+from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling
 
 from plumbline.dispatch import Child, Job
 from plumbline.dispatch.loop import Run
 from plumbline.rounds import TrainingOrder
-from tasks.observing import PREFECT_ERRORS, Progress, read_children, read_progress
+from tasks.observing import PREFECT_ERRORS, Progress, read_children, read_progress, worker_states
 
 __all__ = ["PrefectPort"]
 
@@ -40,14 +40,10 @@ class PrefectPort:
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool] | None:  # noqa: D102 - the port's
         try:
-            return {platform: self._pool_online(self._pools[platform]) for platform in platforms}
+            states = {name: worker_states(self._client, self._pools[name]) or {} for name in platforms}
         except PREFECT_ERRORS:
             return None
-
-    def _pool_online(self, pool: str) -> bool:
-        with suppress(ObjectNotFound):
-            return any(one.status is WorkerStatus.ONLINE for one in self._client.read_workers_for_work_pool(pool))
-        return False
+        return {name: any(workers.values()) for name, workers in states.items()}
 
     def start(self, job: Job, attempt: int) -> bool:  # noqa: D102 - the port's
         try:

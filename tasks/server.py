@@ -62,7 +62,15 @@ def _automation(one: Automation, names: dict[str, str]) -> dict[str, Any]:
     if action.get("block_document_id"):
         # Which block it is, its description says; the server knows only the id.
         told["block"] = one.description
-    related = one.trigger.match_related
-    resource = str(related.get("prefect.resource.id", "")) if hasattr(related, "get") else ""
-    match = {"deployment": names.get(resource.removeprefix("prefect.deployment."), resource)} if resource else {}
+    resource = _related(one.trigger)
+    match = {"deployment": names.get(resource, resource)} if resource else {}
     return {"expect": sorted(one.trigger.expect), "match": match, "action": told}
+
+
+def _related(trigger: EventTrigger) -> str:
+    """The id of the deployment whose runs the trigger is about; the server gives one value as a list of one."""
+    related = trigger.match_related
+    for specification in related if isinstance(related, list) else [related]:
+        for value in specification.get("prefect.resource.id") or []:
+            return value.removeprefix("prefect.deployment.")
+    return ""
