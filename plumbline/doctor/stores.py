@@ -49,7 +49,8 @@ def examine_store(where: str, url: str, dataset: str, writes: bool) -> Ailment:
         return _write(where, store) if writes else _read(where, store, dataset)
     except ObjectMissingError as error:
         mend = f"make the bucket or container of {url}, or publish with `plumbline deploy SUITE --publish`"
-        return from_error(where, error, mend)
+        # A person has to make it: wrong configuration, whatever it would be in the middle of a round.
+        return from_error(where, error, mend).replace(code=int(ExitCode.USAGE))
     except AccessError as error:
         return from_error(where, error, error.mend or "look at the credentials and the permissions of this environment")
     except PlumblineError as error:

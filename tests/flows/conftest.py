@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from plumbline.localstack import Stack
+from plumbline.localstack.services import free_port
 from plumbline.schema.suite import Suite
 from tests.flows.ground import small_suite
+
+_PORT = free_port()
+# Before Prefect is imported: its background threads see the settings of the import alone, and without these they would
+# start a server of their own.
+os.environ |= {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_API_URL": f"http://127.0.0.1:{_PORT}/api",
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+}
+
+from prefect.client.orchestration import SyncPrefectClient, get_client  # noqa: E402 - see above
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings  # noqa: E402 - see above
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     state = tmp_path_factory.mktemp("stack")
-    with Stack(small_suite(state, platforms=("onprem",)), state, say=lambda _: None) as running:
+    with Stack(small_suite(state, platforms=("onprem",)), state, port=_PORT, say=lambda _: None) as running:
         running.wait_for_api()
         yield running
 

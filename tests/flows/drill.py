@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
@@ -228,6 +229,23 @@ def two_rounds(this: Ground) -> None:
     _passes(this, second.verdict())
 
 
+def clock_jumps(this: Ground) -> None:
+    """The controller's wall clock jumps an hour ahead, then two hours back: deadlines are not moved."""
+    library, jump = this.stack.state / "clock_jump.so", this.stack.state / "clock_jump"
+    source = Path(__file__).with_name("clock_jump.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    jump.write_bytes(struct.pack("d", 0.0))
+    one = this.start_round(prefix=("env", f"LD_PRELOAD={library}", f"CLOCK_JUMP={jump}"))
+    one.until("aws", "running")
+    for seconds in (3600.0, -3600.0):
+        # In place: the controller sees the file's page.
+        with jump.open("r+b") as file:
+            file.write(struct.pack("d", seconds))
+        _say(f"the controller's clock is {seconds:+.0f} s off")
+        time.sleep(3)
+    _passes(this, one.verdict())
+
+
 def schedule_fires(this: Ground) -> None:
     """A schedule of one minute starts a round, through the deployments of `plumbline deploy`."""
     suite = small_suite(this.stack.state, "drill-nightly").replace(schedule={"cron": "* * * * *"})
@@ -278,6 +296,7 @@ DRILLS: tuple[Drill, ...] = (
     training_hangs,
     cancelled_in_the_ui,
     two_rounds,
+    clock_jumps,
     schedule_fires,
 )
 

@@ -114,8 +114,8 @@ class Ground:
         self.suite = suite
         self._rounds = 0
 
-    def start_round(self, suite: Suite | None = None, round_id: str = "") -> Follower:
-        """Start a controller on the suite."""
+    def start_round(self, suite: Suite | None = None, round_id: str = "", prefix: tuple[str, ...] = ()) -> Follower:
+        """Start a controller on the suite; `prefix` stands before its command."""
         suite = suite or self.suite
         self._rounds += 1
         round_id = round_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{self._rounds}"
@@ -123,7 +123,7 @@ class Ground:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
         options = ["--suite", str(path), "--round", round_id, "--state", str(self.stack.state), "--prepare", "--local"]
-        command = [sys.executable, "-m", "flows.controller", *options]
+        command = [*prefix, sys.executable, "-m", "flows.controller", *options]
         child = self.stack.start_controller(command, log=f"controller-{round_id}-{self._rounds}")
         return Follower(child, self.stack.check)
 
