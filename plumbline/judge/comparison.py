@@ -5,7 +5,7 @@ from __future__ import annotations
 from plumbline.errors import InvalidInputError
 from plumbline.judge.breaks import Break, Suspicion
 from plumbline.judge.ladder import Ladder, walk
-from plumbline.judge.learn import learn
+from plumbline.judge.learn import learn, parting
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.speed import speed
 from plumbline.judge.suspects import differences, suspects_for
@@ -138,7 +138,11 @@ def _notes(pair: Pair, ladder: Ladder) -> list[str]:
     if left and right and left.manifest_sha256 != right.manifest_sha256:
         notes.append("data: the manifests differ, every row of theirs is the same")
     if ladder.equal:
-        return [*notes, "every bit of the probe is the same"]
+        step = parting(pair)
+        apart = (
+            [] if step is None else [f"learn: the curves part at step {step}, after a probe that is equal to the bit"]
+        )
+        return [*notes, "every bit of the probe is the same", *apart]
     reasons = "; ".join(ladder.rounding[:3]) + ("; …" if len(ladder.rounding) > 3 else "")
     closest = _closest(pair)
     size = f", at most {closest.error:.2g} where {closest.limit:.2g} is rounding" if closest else ""

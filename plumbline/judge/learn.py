@@ -9,7 +9,7 @@ from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Finding, Outcome
 
-__all__ = ["accuracy_error", "learn"]
+__all__ = ["accuracy_error", "learn", "parting"]
 
 _ONE_IN_HUNDRED = 2.326
 """One-sided normal quantile: a gap that the sampling of rows alone exceeds once in a hundred."""
@@ -28,6 +28,15 @@ def learn(pair: Pair, gates: Gates) -> list[Finding]:
     gap = theirs.accuracy - ours.accuracy
     detail = f"{theirs.accuracy:.4f} where the reference reached {ours.accuracy:.4f} on {theirs.num_rows} rows"
     return [_finding(_outcome(abs(gap), accuracy_error(ours, theirs), gates), gap, gates, detail)]
+
+
+def parting(pair: Pair) -> int | None:
+    """The first step at which the learning curves differ; `None` if they never do, or one is missing."""
+    left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
+    if left is None or right is None:
+        return None
+    pairs = zip(left.losses, right.losses, strict=False)
+    return next((step for step, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
 
 
 def accuracy_error(left: EvaluationEvidence, right: EvaluationEvidence) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ class World:
         folder = self.root / "altered" / label
         shutil.rmtree(folder, ignore_errors=True)
         self._publish(content, folder, "plain" if workload == "mlm" else "labelled")
-        (folder / "weights").symlink_to(self.root / "data" / "weights")
+        shutil.copytree(self.root / "data" / "weights", folder / "weights", copy_function=os.link)
         return f"file://{folder}"
 
     def spec(self, workload: str, seed: int) -> Path:

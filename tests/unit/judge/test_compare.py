@@ -212,3 +212,31 @@ def test_part_of_another_shape_is_invalid(reference: LoadedRecord) -> None:
     candidate.arrays["sketches"]["sketch"] = candidate.arrays["sketches"]["sketch"][:-1]
     judgement = compare(reference, candidate)
     assert judgement.verdict == "invalid"
+
+
+def _learned(accuracy: float, losses: tuple[float, ...], weights: str, rows: int = 1024) -> LoadedRecord:
+    made = make_record()
+    evaluation = made.record.evidence.probe.evaluation.replace(accuracy=accuracy, num_rows=rows)  # type: ignore[union-attr]
+    learn = {"steps": 2, "losses": losses, "evaluations": [evaluation.to_json()], "weights_sha256": weights * 64}
+    evidence = made.record.evidence.replace(learn=learn)
+    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "verdict"), [(0.85, "pass"), (0.84, "pass"), (0.82, "inconclusive"), (0.7, "drift")]
+)
+def test_accuracy_against_the_margin_and_the_chance_of_its_rows(accuracy: float, verdict: str) -> None:
+    reference, candidate = _learned(0.85, (0.7, 0.5), "a"), _learned(accuracy, (0.7, 0.6), "b")
+    judgement = compare(reference, candidate)
+    assert judgement.verdict == verdict
+    assert any("curves part at step 1" in note for note in judgement.notes)
+    assert codes(judgement) == (["unattributed"] if verdict == "drift" else [])
+
+
+def test_no_accuracy_is_no_pass_and_equal_curves_are() -> None:
+    reference = _learned(0.85, (0.7, 0.5), "a")
+    assert compare(reference, reference).verdict == "pass"
+    empty = reference.record.evidence.learn.replace(evaluations=(), weights_sha256="c" * 64)  # type: ignore[union-attr]
+    evidence = reference.record.evidence.replace(learn=empty.to_json())
+    bare = LoadedRecord(reference.record.replace(evidence=evidence.to_json()), reference.folder, reference.arrays)
+    assert compare(reference, bare).verdict == "inconclusive"
