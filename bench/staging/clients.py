@@ -18,7 +18,7 @@ from server import ACCOUNT, NAME
 
 from plumbline.schema.manifest import Manifest
 from plumbline.staging import Cache, Stager
-from plumbline.stores import open_store
+from plumbline.stores import Store, open_store
 
 __all__ = ["ENVIRONMENT", "KEY", "Clients"]
 
@@ -40,6 +40,7 @@ class Clients:
         self.manifest = manifest
         self.folder = folder
         self.keys = [f"{NAME}/{shard.key}" for shard in manifest.train]
+        self._stores: dict[str, Store] = {}
         self.size = sum(shard.size for shard in manifest.train)
 
     def make(self, name: str, *, verify: bool = True) -> Run:
@@ -63,13 +64,19 @@ class Clients:
         return self._whole
 
     def _plumbline(self, what: str, verify: bool) -> Callable[[str], int]:
-        store = open_store({"s3": "s3://bucket", "az": f"az://{ACCOUNT}/bucket"}[what])
+        store = self._store(what)
 
         def one(key: str) -> int:
             with store.open(key) as reader:
                 return drain(reader.readinto, verify)
 
         return one
+
+    def _store(self, scheme: str) -> Store:
+        if scheme not in self._stores:
+            url = {"s3": "s3://bucket", "az": f"az://{ACCOUNT}/bucket"}[scheme]
+            self._stores[scheme] = open_store(url)
+        return self._stores[scheme]
 
     def _obstore(self, what: str, verify: bool) -> Callable[[str], int]:
         import obstore
@@ -160,10 +167,9 @@ class Clients:
 
     def _run_stager(self, what: str, connections: int, _verify: bool) -> int:
         scheme, _, where = what.partition("-")
-        url = {"s3": "s3://bucket", "az": f"az://{ACCOUNT}/bucket"}[scheme]
         with (
             tempfile.TemporaryDirectory(dir=target(where)) as folder,
-            Stager(open_store(url), NAME, Cache(Path(folder)), connections=connections, window=8) as stager,
+            Stager(self._store(scheme), NAME, Cache(Path(folder)), connections=connections, window=8) as stager,
         ):
             stager.start(stager.manifest.train)
             for file in stager.manifest.train:

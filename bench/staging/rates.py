@@ -57,6 +57,7 @@ def child(arguments: argparse.Namespace) -> None:
 def measure(arguments: argparse.Namespace, names: list[str]) -> dict[str, Any]:
     """MiB/s of each contender in each round, the order turned by one each round."""
     rates: dict[str, list[float]] = {name: [] for name in names}
+    load: list[float] = []
     with serve(arguments.shards, arguments.size) as (url, manifest, folder):
         clients = Clients(url, manifest, folder)
         runs = {} if arguments.cold else {name: clients.make(name, verify=not arguments.no_verify) for name in names}
@@ -73,8 +74,13 @@ def measure(arguments: argparse.Namespace, names: list[str]) -> dict[str, Any]:
                     seconds = time.perf_counter() - begin
                     assert moved == clients.size, (name, moved)
                 rates[name].append(clients.size / seconds / 2**20)
-            print(f"round {number}: load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
-    return {"mib_per_second": rates, "median": {name: statistics.median(found) for name, found in rates.items()}}
+            load.append(os.getloadavg()[0])
+            print(f"round {number}: load {load[-1]:.1f}", file=sys.stderr, flush=True)
+    return {
+        "load_average": load,
+        "mib_per_second": rates,
+        "median": {name: statistics.median(found) for name, found in rates.items()},
+    }
 
 
 def ratio(rates: dict[str, list[float]], one: str, other: str) -> float | None:
