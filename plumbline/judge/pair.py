@@ -29,6 +29,8 @@ class TapError:
     limit: float
     own: tuple[float | None, float | None]
     """Each run's error against its own fp64 run: reference's, candidate's."""
+    places: tuple[int, int] = (0, 0)
+    """Where the tap stands among the taps of both."""
 
     @property
     def over(self) -> bool:
@@ -104,18 +106,13 @@ class Pair:
             error=error,
             limit=self._limit(left, right),
             own=(_at(self.probes[0], "fp64_errors", left), _at(self.probes[1], "fp64_errors", right)),
+            places=(left, right),
         )
 
     def sketch(self, side: int, index: int) -> NDArray[np.float64] | None:
         """The sketch of one tap of the reference (0) or the candidate (1)."""
         arrays = (self.reference, self.candidate)[side].sketches
         return arrays["sketch"][index] if "sketch" in arrays else None
-
-    def tap_index(self, tap: TapError) -> tuple[int, int]:
-        """Where a tap stands in both records."""
-        assert self.probes is not None  # noqa: S101 - a TapError exists only with both
-        key = (tap.reference.step, tap.reference.stage, tap.reference.name)
-        return self.probes[0].taps.index(tap.reference), self._places[key]
 
     def _distance(self, left: int, right: int) -> float:
         assert self.probes is not None  # noqa: S101 - only reached with both

@@ -130,7 +130,7 @@ def _scale(pair: Pair, over: list[TapError]) -> _Scale | None:
     """The one factor between both sets of gradients, from their sketches: a sketch is linear."""
     ours, theirs = [], []
     for error in over:
-        left, right = pair.tap_index(error)
+        left, right = error.places
         one, other = pair.sketch(0, left), pair.sketch(1, right)
         if one is None or other is None:
             return None
