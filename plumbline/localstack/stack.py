@@ -272,6 +272,10 @@ class Stack:
         with undisturbed():
             stop([*self._controllers, *self._workers.values()], grace_seconds=_GRACE_SECONDS)
             left = end_marked(self.mark, grace_seconds=_GRACE_SECONDS, reap=self._reap)
+            for child in self._children():
+                # A process loses its environment a moment before it can be collected.
+                with suppress(subprocess.TimeoutExpired):
+                    child.process.wait(_GRACE_SECONDS)
             self._reap()
             if self._guard is not None and self._guard.stdin is not None:
                 with suppress(OSError):
