@@ -18,7 +18,7 @@ from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.dropout import DropoutClock, use_portable_dropout
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.evaluation import evaluate
-from plumbline.train.model import build_model, load_weights
+from plumbline.train.model import attention_of, build_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
 
 __all__ = ["LearnRun"]
@@ -57,13 +57,13 @@ class LearnRun:
     def _engine(self) -> Engine:
         context, learn = self.context, self.learn
         settings = apply_settings(learn.precision, strict=True, part="learn")
-        context.note("learn", settings | {"precision": learn.precision, "attention": learn.attention})
         device = context.ranks.device
         model = build_model(context.spec, attention=learn.attention, dropout=learn.dropout, device=device)
         load_weights(model, context.weights)
         clock = DropoutClock(context.spec.seed)
         if learn.dropout:
             use_portable_dropout(model, clock)
+        context.note("learn", settings | {"precision": learn.precision, "attention": attention_of(model)})
         model.train()
         return Engine(
             context.spec, model, context.ranks, steps=learn.steps, precision=learn.precision, part="learn",

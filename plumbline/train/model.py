@@ -17,7 +17,7 @@ from plumbline.schema.spec import ModelSpec, RunSpec
 from plumbline.train.digests import host_array
 from plumbline.train.failure import TrainingFailedError
 
-__all__ = ["build_model", "build_on_meta", "describe_model", "load_weights", "read_weights"]
+__all__ = ["attention_of", "build_model", "build_on_meta", "describe_model", "load_weights", "read_weights"]
 
 
 def _config(spec: ModelSpec, attention: str, dropout: float) -> BertConfig:
@@ -64,6 +64,11 @@ def build_model(spec: RunSpec, *, attention: str, dropout: float, device: torch.
     """The model of `spec` with values that nobody chose yet; `load_weights` gives it its own."""
     model = _architecture(spec.task)(_config(spec.model, attention, dropout))
     return model.to(device)
+
+
+def attention_of(model: nn.Module) -> str:
+    """The attention kernel that the built model will ask for."""
+    return str(model.config._attn_implementation)  # type: ignore[union-attr]  # noqa: SLF001 - it has no other name
 
 
 def read_weights(path: Path, where: str) -> dict[str, torch.Tensor]:

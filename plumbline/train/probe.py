@@ -20,7 +20,7 @@ from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.envelope import measure_envelope
 from plumbline.train.evaluation import evaluate
 from plumbline.train.generators import digest_states, pack_states, read_states
-from plumbline.train.model import build_model, describe_model, load_weights
+from plumbline.train.model import attention_of, build_model, describe_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.optimizing import describe_optimizer
 from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
@@ -144,9 +144,9 @@ class ProbeRun:
     def _engine(self) -> Engine:
         context, probe = self.context, self.probe
         settings = apply_settings(probe.precision, strict=True, part="probe")
-        context.note("probe", settings | {"precision": probe.precision, "attention": probe.attention})
         model = build_model(context.spec, attention=probe.attention, dropout=0.0, device=context.ranks.device)
         load_weights(model, context.weights)
+        context.note("probe", settings | {"precision": probe.precision, "attention": attention_of(model)})
         model.train()
         return Engine(context.spec, model, context.ranks, steps=probe.steps, precision=probe.precision, part="probe")
 

@@ -15,7 +15,7 @@ from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.flops import step_flops
 from plumbline.train.microbench import microbenchmarks
-from plumbline.train.model import build_model, load_weights
+from plumbline.train.model import attention_of, build_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.sampler import Sampler
 
@@ -53,10 +53,10 @@ class SpeedRun:
     def _engine(self) -> Engine:
         context, speed = self.context, self.speed
         settings = apply_settings(speed.precision, strict=False, part="speed")
-        context.note("speed", settings | speed.to_json())
         device = context.ranks.device
         model = build_model(context.spec, attention=speed.attention, dropout=speed.dropout, device=device)
         load_weights(model, context.weights)
+        context.note("speed", settings | speed.to_json() | {"attention": attention_of(model)})
         model.train()
         engine = Engine(
             context.spec, model, context.ranks, steps=speed.steps + _LONGEST_WARMUP, precision=speed.precision,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plumbline.digest import digest_bytes
-from plumbline.train.dropout import DropoutClock, PortableDropout, keep_mask
+from plumbline.train.dropout import DropoutClock, PortableDropout, _bits, _fused, _row_keys, keep_mask
 
 CPU = torch.device("cpu")
 
@@ -73,6 +73,15 @@ def test_it_draws_nothing_from_torchs_generator() -> None:
     before = torch.get_rng_state()
     PortableDropout(0.5, DropoutClock(seed=3))(torch.ones(4, 4))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler meets torch's own
+def test_one_kernel_or_a_dozen_the_bits_are_the_same() -> None:
+    """What is compiled on a GPU, compiled here."""
+    places = torch.arange(5000, dtype=torch.int32).unsqueeze(0)
+    keys = torch.from_numpy(_row_keys(7, 3, 2, range(40, 48)).copy())
+    given = (places, keys[:, 0:1], keys[:, 1:2], 1 << 22)
+    assert torch.equal(_fused()(*given), _bits(*given))
 
 
 @pytest.mark.gpu

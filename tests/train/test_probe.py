@@ -8,8 +8,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from transformers.models.bert import modeling_bert
 
 from plumbline.digest import digest_array
+from plumbline.judge import compare
 from plumbline.launch import run_training
 from plumbline.records import load_record
 from plumbline.schema.record import read_record
@@ -21,6 +23,13 @@ def digests(trained: Trained) -> dict[str, object]:
     evidence = trained.record.evidence.to_json()
     evidence.pop("speed")
     return {**evidence, "parts": [part.sha256 for part in trained.record.parts]}
+
+
+def is_kernel(one: Trained, other: Trained) -> bool:
+    """Whether the judge lets it pass, and calls it rounding unless not even that differs."""
+    judgement = compare(load_record(one.folder), load_record(other.folder))
+    equal = digests(one) == digests(other)
+    return judgement.verdict == "pass" and (equal or any(note.startswith("kernel") for note in judgement.notes))
 
 
 def test_every_rung_of_the_ladder_is_there(baseline: Trained, workshop: Workshop) -> None:
@@ -105,15 +114,25 @@ def test_rounding_alone_stays_inside_the_envelope(workshop: Workshop, baseline: 
         assert not differing_steps(baseline, other, field)
     assert other.record.evidence.model.weights_sha256 == baseline.record.evidence.model.weights_sha256
     assert within_envelope(baseline, other)
+    assert is_kernel(baseline, other)
 
 
-def test_attention_kernels_stay_inside_the_envelope(workshop: Workshop, baseline: Trained) -> None:
-    sdpa = workshop.train(
-        workshop.spec(probe={"steps": 6, "evaluation_rows": 24, "envelope_seeds": 0, "attention": "sdpa"})
-    )
-    assert sdpa.record.evidence.model.architecture_sha256 == baseline.record.evidence.model.architecture_sha256
+def test_attention_kernels_stay_inside_the_envelope(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = modeling_bert.BertForSequenceClassification.__init__
+
+    def build(self, config):
+        config._attn_implementation = "sdpa"
+        plain(self, config)
+
+    monkeypatch.setattr(modeling_bert.BertForSequenceClassification, "__init__", build)
+    sdpa = workshop.train(workshop.spec())
+    assert sdpa.record.fingerprint.numerics["probe.attention"] == "sdpa"
+    assert differing_steps(baseline, sdpa, "logits_sha256")
     assert not differing_steps(baseline, sdpa, "batch")
     assert within_envelope(baseline, sdpa)
+    assert is_kernel(baseline, sdpa)
 
 
 def test_a_fused_optimizer_stays_inside_the_envelope(
@@ -125,6 +144,7 @@ def test_a_fused_optimizer_stays_inside_the_envelope(
     assert fused.probe.optimizer[0].settings["fused"] is True
     assert differing_steps(baseline, fused, "weights_sha256")
     assert within_envelope(baseline, fused)
+    assert is_kernel(baseline, fused)
 
 
 def test_micro_batches_stay_inside_the_envelope(workshop: Workshop, baseline: Trained) -> None:
@@ -145,6 +165,7 @@ def test_a_wrong_operator_leaves_the_envelope_at_its_module(
     monkeypatch.setattr(torch.nn.functional, "layer_norm", other)
     faulty = workshop.train(workshop.spec())
     assert not within_envelope(baseline, faulty)
+    assert not is_kernel(baseline, faulty)
     errors = tap_errors(baseline, faulty)
     beyond = [key for key, error in errors.items() if key[0] == 0 and key[1] == "forward" and error > 1e-5]
     assert beyond[0][2] == "bert.embeddings.LayerNorm"
