@@ -129,11 +129,14 @@ class Pair:
     def _limit(self, left: int, right: int) -> float:
         assert self.probes is not None  # noqa: S101 - only reached with both
         tap = self.probes[0].taps[left]
-        measured = [_at(self.probes[0], "errors", left), _at(self.probes[1], "errors", right)]
-        known = [value for value in measured if value is not None]
-        grown = tap.step if not known else 0
-        # The smaller of both: a run that is broken must not vouch for itself.
-        return limit(min(known, default=None), tap.stage, self.precision, grown)
+        places = list(zip(self.probes, (left, right), strict=True))
+        known = [value for probe, at in places if (value := _at(probe, "errors", at)) is not None]
+        exact = [value for probe, at in places if (value := _at(probe, "fp64_errors", at)) is not None]
+        # The smaller of both: a run that is broken must not vouch for itself. A tensor that is far from fp64 in both
+        # runs, such as a gradient that is zero but for rounding, says nothing.
+        rounding = [min(known)] if known else []
+        rounding += [min(exact)] if len(exact) == len(places) else []
+        return limit(max(rounding, default=None), tap.stage, self.precision, 0 if rounding else tap.step)
 
     def loss_limit(self, step: int) -> float:
         """The most that rounding moves the loss by at `step`."""
