@@ -240,3 +240,20 @@ def test_no_accuracy_is_no_pass_and_equal_curves_are() -> None:
     evidence = reference.record.evidence.replace(learn=empty.to_json())
     bare = LoadedRecord(reference.record.replace(evidence=evidence.to_json()), reference.folder, reference.arrays)
     assert compare(reference, bare).verdict == "inconclusive"
+
+
+def test_a_tensor_that_is_only_rounding_on_both_sides_says_nothing() -> None:
+    reference = make_record(own_error=1e-3)
+    noisy = make_record(own_error=1e-3, noise={"layer.norm": 1e-3}, fingerprint=other_kernel())
+    assert compare(reference, noisy).verdict == "pass"
+
+
+def test_a_run_whose_own_envelope_is_wide_does_not_vouch_for_itself(reference: LoadedRecord) -> None:
+    made = make_record(noise={"layer.norm": 1e-3}, fingerprint=other_kernel())
+    probe = made.record.evidence.probe
+    assert probe is not None
+    assert probe.envelope is not None
+    wide = probe.envelope.replace(errors=[1.0] * len(probe.taps))
+    evidence = made.record.evidence.replace(probe=probe.replace(envelope=wide.to_json()).to_json())
+    record = made.record.replace(evidence=evidence.to_json())
+    assert compare(reference, LoadedRecord(record, made.folder, made.arrays)).verdict == "drift"
