@@ -131,6 +131,19 @@ def controller_killed(this: Ground) -> None:
     _expect(len(ran) == 1, f"the first attempt's record counts: {ran} ({len(before)} trainings were under way)")
 
 
+def controller_ended(this: Ground) -> None:
+    """The controller is told to end: it cancels its children first."""
+    one = this.start_round()
+    this.until_running(_TRAINER, "--platform aws")
+    one.child.process.terminate()
+    ended = one.end()
+    _expect(ended.event is not None and ended.event.get("message") == "interrupted", "it says that it was interrupted")
+    deadline = time.monotonic() + 40
+    while this.processes(_TRAINER) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    _expect(not this.processes(_TRAINER), "no training runs on")
+
+
 def server_stopped(this: Ground) -> None:
     """The server does not answer for 20 s."""
     one = this.start_round()
@@ -288,6 +301,7 @@ DRILLS: tuple[Drill, ...] = (
     worker_and_child_killed,
     trainer_killed,
     controller_killed,
+    controller_ended,
     server_stopped,
     server_killed,
     database_locked,
