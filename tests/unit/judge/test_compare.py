@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
+from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Judgement
 
@@ -245,7 +246,12 @@ def test_no_accuracy_is_no_pass_and_equal_curves_are() -> None:
 def test_a_tensor_that_is_only_rounding_on_both_sides_says_nothing() -> None:
     reference = make_record(own_error=1e-3)
     noisy = make_record(own_error=1e-3, noise={"layer.norm": 1e-3}, fingerprint=other_kernel())
-    assert compare(reference, noisy).verdict == "pass"
+    off = [error.reference.name for error in Pair(reference, noisy).errors(0, "forward") if error.over]
+    assert off == []
+    sound = make_record()
+    assert [error.reference.name for error in Pair(sound, noisy).errors(0, "forward") if error.over] == [
+        "layer.norm", "head",
+    ]  # fmt: skip
 
 
 def test_a_run_whose_own_envelope_is_wide_does_not_vouch_for_itself(reference: LoadedRecord) -> None:
