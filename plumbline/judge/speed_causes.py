@@ -22,6 +22,9 @@ _SHARE = 0.6
 _SLOWER = 0.05
 """A microbenchmark or a clock is lower when it lost this much, and at least half of what the run lost."""
 
+_MORE = 1.2
+"""A step has more to do when it takes this much more processor time; sharing caches alone costs less."""
+
 _THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 """NVML's throttle reasons: power cap, hardware slowdown, software thermal, hardware thermal, power brake."""
 
@@ -61,6 +64,8 @@ def _computing(left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tu
     device, others = _device(left, right, lost), foreign_load(left, right)
     if throttled:
         return "throttling", "the device lowered its clock", throttled
+    if less and _more_work(left, right):
+        return None, "the training got less of the machine, and has more to do as well", (*less, *others)
     if less:
         return "contention", "the training got less of the machine", (*less, *others)
     if _stalled(left, right):
@@ -108,6 +113,14 @@ def _less_of_the_machine(left: SpeedEvidence, right: SpeedEvidence, lost: float)
     if was and now and now < was * (1 - max(2 * _SLOWER, lost / 2)):
         return (f"cores in use by the training: {now:.3g} where they were {was:.3g}",)
     return ()
+
+
+def _more_work(left: SpeedEvidence, right: SpeedEvidence) -> bool:
+    """Whether a step takes more processor time than before: less of the machine does not explain that."""
+    was, now = _mean(left, "own_cpu"), _mean(right, "own_cpu")
+    if not was or not now or not left.step_seconds or not right.step_seconds:
+        return False
+    return now * right.step_seconds > _MORE * was * left.step_seconds
 
 
 def _stalled(left: SpeedEvidence, right: SpeedEvidence) -> bool:

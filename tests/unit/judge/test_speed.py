@@ -86,6 +86,12 @@ def test_a_loaded_machine_is_inconclusive_and_names_nothing() -> None:
     assert not needs_rerun(judgement)
 
 
+def test_less_of_the_machine_is_not_blamed_for_more_work() -> None:
+    both = speed(breakdown=times(3.0, *COMPUTE), samples={"own_cpu": (0.6, 0.6, 0.6), "foreign_cpu": (1.0, 1.0, 1.0)})
+    judgement = compare(record(speed()), record(both), confirms=both)
+    assert judgement.verdict == "inconclusive"
+
+
 def test_two_slow_runs_with_other_signs_are_unattributed() -> None:
     judgement = compare(record(speed()), record(speed(**SLOW["loader"])), confirms=speed(**SLOW["transfer"]))
     assert judgement.verdict == "drift"
