@@ -64,17 +64,13 @@ def _computing(left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tu
     device, others = _device(left, right, lost), foreign_load(left, right)
     if throttled:
         return "throttling", "the device lowered its clock", throttled
-    if less and _more_work(left, right):
-        return None, "the training got less of the machine, and has more to do as well", (*less, *others)
-    if less:
+    if (less or _stalled(left, right)) and not _more_work(left, right):
         return "contention", "the training got less of the machine", (*less, *others)
-    if _stalled(left, right):
-        return "contention", "something else took a share of the machine", others
-    if device and not others:
+    if device and not others and not less:
         return "slow-device", "the device is slow outside of training as well", device
-    if not device and not others:
+    if not device and not others and not less:
         return "software", "the same device computes the same step more slowly", lines
-    return None, "the signs contradict each other: the machine was not quiet", (*device, *others)
+    return None, "the signs contradict each other: the machine was not quiet", (*device, *less, *others)
 
 
 def foreign_load(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
