@@ -42,8 +42,34 @@ def trainer_environment(extra: Mapping[str, str] | None = None) -> dict[str, str
     return {**os.environ, **DETERMINISM, **(extra or {})}
 
 
+def _processes() -> dict[int, tuple[int, str]]:
+    """Parent and start time of every process; none where the system does not tell."""
+    found: dict[int, tuple[int, str]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended since it was listed
+        found[int(path.parent.name)] = (int(words[1]), words[19])
+    return found
+
+
+def _descendants(pid: int) -> dict[int, str]:
+    """Everything that `pid` started, and what that started, with their start times."""
+    processes = _processes()
+    family, found = {pid}, {}
+    while new := {child for child, (parent, _) in processes.items() if parent in family and child not in family}:
+        family |= new
+        found |= {child: processes[child][1] for child in new}
+    return found
+
+
 def _stop(child: subprocess.Popen[str]) -> None:
-    """End the child and all that it started: politely, then not. The session outlives its leader, so it is asked."""
+    """End the child and all that it started: politely, then not.
+
+    The session outlives its leader, so it is asked all the same; and torchrun gives each worker a session of its own.
+    """
+    family = _descendants(child.pid)
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, number)
@@ -51,6 +77,11 @@ def _stop(child: subprocess.Popen[str]) -> None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(_GRACE_SECONDS)
     child.wait()
+    left = _processes() if family else {}
+    for pid, started in family.items():
+        if pid in left and left[pid][1] == started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
