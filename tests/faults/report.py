@@ -89,7 +89,7 @@ def _table(results: list[dict[str, Any]]) -> list[str]:
         if not runs[0]["expected"]:
             continue
         named = ", ".join(f"{code}: {count}" for code, count in Counter(map(_named, runs)).items())
-        place = Counter(one["divergence"].split(" ")[0] for one in runs).most_common(1)[0][0]
+        place = Counter(one["divergence"].split(" ")[0].replace("@None", "") for one in runs).most_common(1)[0][0]
         detected, sure = sum(one["detected"] for one in runs), sum(map(_confirmed, runs))
         expected = runs[0]["expected"]
         lines.append(
