@@ -19,6 +19,7 @@ _PORT = free_port()
 os.environ |= {
     "DO_NOT_TRACK": "1",
     "PREFECT_API_URL": f"http://127.0.0.1:{_PORT}/api",
+    "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
 }
 
