@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate, WorkPoolUpdate
-from prefect.client.schemas.schedules import CronSchedule
-from prefect.exceptions import ObjectAlreadyExists
 
 from plumbline.deploying import Change, Item, compare_items, desired
 from plumbline.errors import UnavailableError
 from plumbline.schema.suite import Suite
 from tasks.automating import apply_automation
+from tasks.making import make_deployment, make_pool
 from tasks.server import observed
 
 __all__ = ["apply", "deploy_trainings", "plan", "prune", "wait_for_api"]
@@ -54,9 +51,9 @@ def apply(client: SyncPrefectClient, changes: Sequence[Change]) -> None:
         if change.verb not in ("create", "change"):
             continue
         if change.item.kind == "work-pool":
-            _pool(client, change)
+            make_pool(client, change)
         elif change.item.kind == "deployment":
-            _deployment(client, change.item)
+            make_deployment(client, change.item)
         else:
             apply_automation(client, change)
 
@@ -69,31 +66,3 @@ def prune(client: SyncPrefectClient, changes: Sequence[Change]) -> None:
         elif change.item.kind == "automation":
             for found in client.read_automations_by_name(change.item.name):
                 client.delete_automation(found.id)
-
-
-def _pool(client: SyncPrefectClient, change: Change) -> None:
-    limit = change.item.fields.get("concurrency_limit")
-    if change.verb == "change":
-        client.update_work_pool(change.item.name, WorkPoolUpdate(concurrency_limit=limit))
-        return
-    # A pool of another type (kubernetes, ecs) is made by whoever knows its cluster, and kept as it is here.
-    with suppress(ObjectAlreadyExists):
-        client.create_work_pool(WorkPoolCreate(name=change.item.name, type="process", concurrency_limit=limit))
-
-
-def _deployment(client: SyncPrefectClient, item: Item) -> None:
-    flow, _, name = item.name.partition("/")
-    cron = item.fields["cron"]
-    schedule = CronSchedule(cron=cron, timezone=item.fields["timezone"]) if cron else None
-    client.create_deployment(
-        flow_id=client.create_flow_from_name(flow),
-        name=name,
-        entrypoint=item.fields["entrypoint"],
-        work_pool_name=item.fields["work_pool"],
-        parameters=dict(item.fields["parameters"]),
-        job_variables=dict(item.fields["job_variables"]),
-        tags=list(item.fields["tags"]),
-        schedules=[DeploymentScheduleCreate(schedule=schedule, active=True)] if schedule else [],
-        parameter_openapi_schema={"title": "Parameters", "type": "object", "properties": {}},
-        enforce_parameter_schema=False,
-    )
