@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tests.faults.bench import Result, run_all
+from tests.faults.bench import Result, run_all, two_cores
 from tests.faults.catalogue import CONTROLS, FAULTS
 from tests.faults.report import write_report
 from tests.faults.speed import SPEED, run_speed
@@ -62,7 +62,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--family", action="append", default=[], help="only this one; may stand repeatedly")
     parser.add_argument("--seeds", default="1,2,3,4,5")
-    parser.add_argument("--cores", default="0,1")
+    parser.add_argument("--cores", default=",".join(map(str, two_cores())))
     parser.add_argument("--report", action="store_true", help="only write the table anew")
     args = parser.parse_args()
     seeds, cores = ([int(one) for one in text.split(",")] for text in (args.seeds, args.cores))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ from tests.faults.catalogue import Entry, _function
 from tests.faults.trainer import Laboratory, Side, Trainer
 from tests.faults.world import World
 
-__all__ = ["Result", "run_all"]
+__all__ = ["Result", "run_all", "two_cores"]
 
 _BUDGET = 8
 
@@ -161,8 +162,14 @@ def _setting(entry: Entry, trainer: Trainer) -> Iterator[None]:
         yield
 
 
-def run_all(root: Path, work: Iterable[tuple[Entry, int]], cores: tuple[int, ...] = (0, 1)) -> list[Result]:
+def two_cores() -> tuple[int, ...]:
+    """The first two cores that this process may use, or the only one."""
+    return tuple(sorted(os.sched_getaffinity(0)))[:2]
+
+
+def run_all(root: Path, work: Iterable[tuple[Entry, int]], cores: tuple[int, ...] = ()) -> list[Result]:
     """Every (entry, seed) over one worker per core, in the order given."""
+    cores = cores or two_cores()
     bench = Bench(root)
     todo: queue.SimpleQueue[tuple[int, Entry, int]] = queue.SimpleQueue()
     jobs = list(work)
