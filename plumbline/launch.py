@@ -57,7 +57,8 @@ def _processes() -> dict[int, tuple[int, str]]:
 def _descendants(pid: int) -> dict[int, str]:
     """Everything that `pid` started, and what that started, with their start times."""
     processes = _processes()
-    family, found = {pid}, {}
+    family: set[int] = {pid}
+    found: dict[int, str] = {}
     while new := {child for child, (parent, _) in processes.items() if parent in family and child not in family}:
         family |= new
         found |= {child: processes[child][1] for child in new}

@@ -1,0 +1,45 @@
+"""The launcher ends what it started, also what has left its session and does not listen."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from plumbline.launch import _started, make_weights
+
+STUBBORN = """
+import subprocess, sys, time
+deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('here', flush=True); time.sleep(600)"
+worker = subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True, stdout=subprocess.PIPE, text=True)
+worker.stdout.readline()
+print(worker.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_worker_in_a_session_of_its_own_that_ignores_the_request_is_ended() -> None:
+    with _started([sys.executable, "-c", STUBBORN], {}) as child:
+        worker = int(child.stdout.readline())
+        assert is_running(worker)
+    deadline = time.monotonic() + 10
+    while is_running(worker) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_running(worker)
+    assert child.returncode is not None
+
+
+def test_making_weights_leaves_no_file_behind(tmp_path: Path) -> None:
+    model = {
+        "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8,
+        "max_position_embeddings": 8, "vocab_size": 16, "num_labels": 2,
+    }  # fmt: skip
+    make_weights(model, 1, tmp_path / "w.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
