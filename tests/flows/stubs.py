@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +14,7 @@ from typing import Any, Self
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Crashed, Failed, Pending, Running, State
 
@@ -74,7 +76,7 @@ class StubWorkers:
         with temporary_settings({PREFECT_API_URL: self._api_url}), get_client(sync_client=True) as client:
             turns = 0
             while not self._stop.wait(0.2):
-                if turns % 50 == 0:
+                if turns % 10 == 0:
                     self._beat(client)
                 turns += 1
                 for run in self._scheduled(client):
@@ -82,7 +84,9 @@ class StubWorkers:
 
     def _beat(self, client: SyncPrefectClient) -> None:
         for platform in self._suite.platforms.values():
-            client.send_worker_heartbeat(platform.work_pool, "stub", heartbeat_interval_seconds=30)
+            # The controller makes the pools; before that there is nothing to serve.
+            with suppress(PrefectHTTPStatusError):
+                client.send_worker_heartbeat(platform.work_pool, "stub", heartbeat_interval_seconds=30)
 
     def _scheduled(self, client: SyncPrefectClient) -> list[FlowRun]:
         wanted = FlowRunFilter(
