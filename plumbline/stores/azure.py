@@ -184,6 +184,8 @@ class AzureStore:
         try:
             return self._upload(key, bytes(data), len(data), **options)
         except (ObjectExistsError, ObjectMissingError) as error:
+            if if_match is None and isinstance(error, ObjectMissingError):
+                raise ObjectMissingError("no such container", where=self.url, mend="make it first") from error
             raise PreconditionFailedError("the object has changed", where=self.url, key=key) from error
 
 

@@ -201,4 +201,6 @@ class S3Store:
         try:
             return self._put(key, bytes(data), **condition)
         except ObjectMissingError as error:
+            if if_match is None:
+                raise ObjectMissingError("no such bucket", where=self.url, mend="make it first") from error
             raise PreconditionFailedError("the object is gone", where=self.url, key=key) from error
