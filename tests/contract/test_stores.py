@@ -189,3 +189,14 @@ def test_keys_that_leave_the_store_are_refused(store: Store, key: str) -> None:
     for use in (store.stat, lambda key: store.create(key, b""), lambda key: read_from(store, key)):
         with pytest.raises(InvalidInputError):
             use(key)
+
+
+@pytest.mark.parametrize("kind", ["s3", "az"])
+def test_a_first_write_where_there_is_no_bucket_says_so(
+    kind: str, servers: Servers, clean_environment: pytest.MonkeyPatch
+) -> None:
+    give_aws(clean_environment, servers.s3)
+    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    url = {"s3": "s3://never-made/prefix", "az": f"az://{ACCOUNT}/never-made/prefix"}[kind]
+    with pytest.raises(ObjectMissingError, match="no such (bucket|container)"):
+        open_store(url).swap("key", b"data", if_match=None)
