@@ -198,5 +198,5 @@ def test_a_first_write_where_there_is_no_bucket_says_so(
     give_aws(clean_environment, servers.s3)
     give_azure(clean_environment, f"{servers.blob}/{{account}}")
     url = {"s3": "s3://never-made/prefix", "az": f"az://{ACCOUNT}/never-made/prefix"}[kind]
-    with pytest.raises(ObjectMissingError, match="no such (bucket|container)"):
+    with pytest.raises(ObjectMissingError, match=r"no such (bucket|container)"):
         open_store(url).swap("key", b"data", if_match=None)
