@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tests.faults.bench import Result, run_all, two_cores
-from tests.faults.catalogue import CONTROLS, FAULTS
+from tests.faults.catalogue import CONTROLS, FAULTS, Entry
 from tests.faults.report import write_report
 from tests.faults.speed import SPEED, run_speed
 
@@ -57,10 +57,16 @@ def _merged(results: list[Result], seconds: float) -> dict[str, Any]:
     }
 
 
+def _asked(one: Entry, args: argparse.Namespace) -> bool:
+    everything = not args.family and not args.name
+    return everything or one.family in args.family or one.name in args.name
+
+
 def main() -> int:
     """Run what was asked for; 0 if what must hold holds."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--family", action="append", default=[], help="only this one; may stand repeatedly")
+    parser.add_argument("--name", action="append", default=[], help="only this entry; may stand repeatedly")
     parser.add_argument("--seeds", default="1,2,3,4,5")
     parser.add_argument("--cores", default=",".join(map(str, two_cores())))
     parser.add_argument("--report", action="store_true", help="only write the table anew")
@@ -69,11 +75,11 @@ def main() -> int:
     started = time.perf_counter()
     results: list[Result] = []
     if not args.report:
-        chosen = [one for one in (*FAULTS, *CONTROLS) if not args.family or one.family in args.family]
+        chosen = [one for one in (*FAULTS, *CONTROLS) if _asked(one, args)]
         with tempfile.TemporaryDirectory(prefix="plumbline-faults-") as folder:
             if chosen:
                 results += run_all(Path(folder), [(one, seed) for seed in seeds for one in chosen], tuple(cores))
-            if not args.family or "speed" in args.family:
+            if any(_asked(one, args) for one in SPEED):
                 results += run_speed(Path(folder), seeds, cores[0])
     document = _merged(results, time.perf_counter() - started)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)

@@ -123,9 +123,9 @@ FAULTS: tuple[Entry, ...] = (
         "gradient",
         "gradient",
         "training",
-        "accumulation_sum gradient_halved clipping_off clipping_other_norm clipping_by_value frozen_layer "
-        "detached_embeddings stale_gradients one_gradient_doubled",
+        "accumulation_sum gradient_halved frozen_layer detached_embeddings stale_gradients one_gradient_doubled",
     ),
+    *_inside("gradient", "gradient", "training", "clipping_off clipping_other_norm clipping_by_value", "clip"),
     *_inside("gradient", "gradient", "training", "mean_of_means", "mlm"),
     *_inside(
         "optimizer",
@@ -156,7 +156,13 @@ _TWO = (
     Entry("tokenizer-and-epsilon", "two", "tokenization + optimizer", "training.epsilon", "data.lower_case"),
     Entry("order-and-smoothing", "two", "data.order + loss", "data.order_seed,training.label_smoothing"),
     Entry("gelu-and-decay", "two", "operator + schedule", "model.tanh_gelu,training.decay_end"),
-    Entry("weights-and-clipping", "two", "weights.init + gradient", "model.other_isa_weights,training.clipping_off"),
+    Entry(
+        "weights-and-clipping",
+        "two",
+        "weights.init + gradient",
+        "model.other_isa_weights,training.clipping_off",
+        workload="clip",
+    ),
     Entry("labels-and-gelu", "two", "data.labels + operator", "model.tanh_gelu", "data.one_label"),
     Entry("order-and-accumulation", "two", "data.order + gradient", "data.reversed_batch,training.gradient_halved"),
 )

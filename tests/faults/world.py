@@ -101,7 +101,7 @@ class World:
         return f"file://{folder}"
 
     def spec(self, workload: str, seed: int) -> Path:
-        """The RunSpec of a workload: `cls` (classification), `mlm` (masked language modelling) or `speed`."""
+        """The RunSpec of a workload: `cls` (classification), `clip` (the same, nearly always clipped), `mlm`, `speed`."""
         path = self.root / "specs" / f"{workload}-{seed}.json"
         if path.is_file():
             return path
@@ -126,7 +126,11 @@ class World:
             data={"name": manifest.name, "manifest_sha256": manifest.digest, "sequence_length": LENGTH},
             seed=seed,
             batch_size=2 * BATCH if wide else BATCH,
-            optimizer={"max_grad_norm": 0.5, "accumulation_steps": 1 if wide else 2, "weight_decay": 0.05},
+            optimizer={
+                "max_grad_norm": 0.1 if workload == "clip" else 0.5,
+                "accumulation_steps": 1 if wide else 2,
+                "weight_decay": 0.05,
+            },
             probe=None if wide else {"steps": STEPS, "evaluation_rows": EVALUATION_ROWS},
             speed={"steps": 150, "precision": "fp32"} if wide else None,
         )
