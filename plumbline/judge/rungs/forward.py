@@ -80,7 +80,7 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
     )
     found = [operator]
     signs = precision_signs(pair)
-    if owes_to_rounding(first) or (signs and not module and None in first.own):
+    if owes_to_rounding(first) or _product_lost_bits(pair, kind) or (signs and not module and None in first.own):
         why = f"{kind} {name} computes with fewer bits"
         found.insert(0, Suspicion("precision", why, (error, *signs, *_own(first)), (name,)))
     else:
@@ -133,6 +133,15 @@ def precision_signs(pair: Pair) -> tuple[str, ...]:
 
 
 _PRECISION_WORDS = ("precision", "tf32", "reduced", "autocast", "default_dtype", "matmul")
+
+
+def _product_lost_bits(pair: Pair, kind: str) -> bool:
+    """Whether matrix products were measured to keep fewer bits, and this module is one.
+
+    That holds also where a run agrees with its own fp64 run: what rounds every product rounds fp64's too.
+    """
+    left, right = (one.record.fingerprint.mantissa_bits.get("linear") for one in (pair.reference, pair.candidate))
+    return kind.startswith("Linear") and left is not None and right is not None and abs(left - right) >= _FEWER_BITS
 
 
 def owes_to_rounding(tap: TapError) -> bool:
