@@ -101,7 +101,7 @@ class World:
         return f"file://{folder}"
 
     def spec(self, workload: str, seed: int) -> Path:
-        """The RunSpec of a workload: `cls` (classification), `clip` (the same, nearly always clipped), `mlm`, `speed`."""
+        """The RunSpec of a workload: `cls` (classification), `clip` (the same, clipped more), `mlm` or `speed`."""
         path = self.root / "specs" / f"{workload}-{seed}.json"
         if path.is_file():
             return path
