@@ -91,8 +91,10 @@ class Trainer:
     def close(self) -> None:
         """End the server."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(timeout=30)
+        self._process.stdout.close()
 
     def __enter__(self) -> Self:
         return self
