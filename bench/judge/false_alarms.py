@@ -1,4 +1,4 @@
-"""Simulated false alarms of the throughput gate, of CUSUM and of change points: `python bench/judge/false_alarms.py`."""
+"""Simulated false alarms of the throughput gate, CUSUM and change points: `python bench/judge/false_alarms.py`."""
 
 from __future__ import annotations
 
