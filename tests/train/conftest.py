@@ -176,12 +176,9 @@ def baseline(workshop: Workshop) -> Trained:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Two threads on a busy machine wait for one another longer than they compute."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _default_determinism() -> Iterator[None]:
+    """A training in this process leaves strict determinism on; the next test starts without."""
     yield
-    torch.set_num_threads(before)
     torch.use_deterministic_algorithms(False)
 
 
