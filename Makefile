@@ -35,6 +35,7 @@ drill: $(INSTALLED) $(AZURITE)
 	$(BIN)/python -m tests.flows.drill
 
 lock: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2
 	bash infra/lock.sh
 
 # The lock file decides what is installed; the package itself is linked, so that edits take effect at once.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plumbline.errors import InvalidInputError, PlumblineError
+from plumbline.errors import InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import Manifest
 from plumbline.staging.stager import MANIFEST_NAME
@@ -25,7 +25,10 @@ class Verified:
 
 
 def verify_dataset(store: Store, name: str) -> Verified:
-    """Read every object of the dataset once and hold it against the manifest."""
+    """Read every object of the dataset once and hold it against the manifest.
+
+    A store that cannot be read now is raised as itself: nothing is known of the dataset then.
+    """
     key = f"{name}/{MANIFEST_NAME}"
     manifest = read_model(Manifest, read_bytes(store, key), where=f"{store.url}/{key}")
     if manifest.name != name:
@@ -35,7 +38,7 @@ def verify_dataset(store: Store, name: str) -> Verified:
     for file in manifest.files:
         try:
             size, sha256 = digest_object(store, f"{name}/{file.key}")
-        except PlumblineError as error:
+        except InvalidInputError as error:
             problems[file.key] = error.what
             continue
         total += size

@@ -1,0 +1,44 @@
+"""`data verify` tells a dataset that is wrong from a store that is away."""
+
+from __future__ import annotations
+
+import pytest
+
+from plumbline.data import build_dataset, publish
+from plumbline.errors import ExitCode
+from plumbline.schema.suite import DatasetSource
+from plumbline.staging import verify_dataset
+from plumbline.stores.base import StoreUnavailableError
+from plumbline.stores.memory import MemoryStore
+
+
+class Away(MemoryStore):
+    """A store that loses its connection once the manifest is read."""
+
+    def open(self, key, *, offset=0, if_match=None):
+        if key.endswith(".parquet"):
+            raise StoreUnavailableError("connection reset", where=self.url)
+        return super().open(key, offset=offset, if_match=if_match)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dataset")
+    source = DatasetSource(grammar_seed=1, train_rows=32, evaluation_rows=16, rows_per_shard=16, vocab_size=128)
+    build_dataset(source, "reviews", "sequence-classification", folder)
+    return folder
+
+
+def test_a_store_that_goes_away_is_no_fault_of_the_dataset(folder):
+    whole = MemoryStore()
+    publish(folder, whole)
+    assert verify_dataset(whole, "reviews").problems == {}
+    away = Away()
+    for found in list(whole.list()):
+        with whole.open(found.key) as reader:
+            data = bytearray(found.size)
+            reader.readinto(memoryview(data))
+        away.create(found.key, bytes(data))
+    with pytest.raises(StoreUnavailableError) as raised:
+        verify_dataset(away, "reviews")
+    assert raised.value.exit_code == ExitCode.INCONCLUSIVE
