@@ -29,7 +29,6 @@ def test_faults_of_every_family_are_named_and_controls_pass(tmp_path: Path) -> N
     missed = [one for one in results if not one.right]
     assert not missed
     faults = [one for one in results if one.expected]
-    assert all(one.judge_seconds < 1 for one in results)
     assert sum(set(one.sure) == {"confirmed"} for one in faults) >= 0.8 * len(faults)
 
 
