@@ -12,7 +12,7 @@ __all__ = ["work_folder"]
 
 @contextmanager
 def work_folder(state: Path, name: str) -> Iterator[Path]:
-    """`state/work/NAME`, empty at first, and gone in the end."""
+    """A folder of this name below the state folder, empty at first, and gone in the end."""
     folder = (state / "work" / name).resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
