@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal, Self
@@ -51,6 +52,7 @@ class Stack:
         self.suite = suite
         self.state = state.resolve()
         self.mark = uuid4().hex
+        self._began = datetime.now(UTC)
         self._say = say
         self._port = services.free_port(port)
         self._s3 = f"http://127.0.0.1:{services.free_port()}"
@@ -106,7 +108,7 @@ class Stack:
 
     def prepare_pools(self) -> None:
         """End what an earlier stack left unfinished in the database, and make the work pools."""
-        end_leftovers(self.api_url)
+        end_leftovers(self.api_url, self._began)
         for platform in self.suite.platforms.values():
             ensure_pool(self.api_url, platform.work_pool)
 
