@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from plumbline.doctor import look_here
-from plumbline.doctor.stores import examine_store
+from plumbline.doctor.stores import Visit, examine_store
 
 __all__ = ["examine"]
 
@@ -20,6 +20,6 @@ __all__ = ["examine"]
 def examine(data: str, outbox: str, datasets: list[str]) -> State[None]:
     """Look around with this worker's own credentials; the report is the state's message."""
     cache = Path(os.environ.get("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser()
-    stores = [examine_store("data", data, dataset, writes=False) for dataset in datasets]
-    stores.append(examine_store("outbox", outbox, "", writes=True))
+    visits = [Visit("data", data, "read", dataset) for dataset in datasets]
+    stores = [examine_store(visit) for visit in (*visits, Visit("outbox", outbox, "write and read"))]
     return Completed(message=look_here(cache, datetime.now(UTC), tuple(stores)).model_dump_json())

@@ -1,50 +1,93 @@
-"""Ask the worker of a platform to look around where it runs."""
+"""Ask the workers of the platforms to look around where they run: one flow run in each pool, all at once."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import cast
+from uuid import UUID
 
 from prefect import get_client
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled
 
-from plumbline.errors import UnavailableError
 from plumbline.schema.suite import Suite
 
-__all__ = ["ask_worker"]
+__all__ = ["Answer", "ask_workers"]
 
-_ANSWER_SECONDS = 120.0
+_POLL_SECONDS = 0.5
+_LOOK_SECONDS = 120.0
 
 
-def ask_worker(suite: Suite, name: str) -> str:
-    """The report of a platform's worker: one run of the doctor's flow, started by whoever takes it."""
-    platform = suite.platforms[name]
-    datasets = sorted({workload.data for workload in suite.workloads.values()})
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a worker said, or why it did not; `asked` and `answered` are our clock's, close around its words."""
+
+    words: str
+    why: str
+    mend: str
+    asked: datetime
+    answered: datetime
+
+
+def ask_workers(suite: Suite, names: Iterable[str]) -> dict[str, Answer]:
+    """The report of each platform's worker, by whoever takes the run; a run that nobody takes in time is cancelled."""
+    answers: dict[str, Answer] = {}
+    runs: dict[str, UUID] = {}
     with get_client(sync_client=True) as client:
-        try:
-            training = client.read_deployment_by_name(f"training/{suite.name}-{name}")
-        except ObjectNotFound as error:
-            mend = "`plumbline deploy SUITE` makes it"
-            raise UnavailableError("is not deployed", where=f"training/{suite.name}-{name}", mend=mend) from error
-        client.create_deployment(
-            flow_id=client.create_flow_from_name("examine"),
-            name=f"{suite.name}-{name}",
-            entrypoint="flows.examine.examine",
-            work_pool_name=platform.work_pool,
-            job_variables=training.job_variables or {},
-            tags=["plumbline-doctor"],
-            enforce_parameter_schema=False,
-        )
-        parameters = {"data": platform.data, "outbox": platform.outbox, "datasets": datasets}
-        run = cast("FlowRun", run_deployment(f"examine/{suite.name}-{name}", parameters=parameters, timeout=0))
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while not (run.state and run.state.is_final()):
-            if time.monotonic() > deadline:
-                raise UnavailableError(f"did not answer in {_ANSWER_SECONDS:g} s", where=platform.work_pool)
-            time.sleep(0.5)
-            run = client.read_flow_run(run.id)
-        if not run.state.is_completed():
-            raise UnavailableError(f"{run.state.name}: {run.state.message}", where=run.name)
-        return run.state.message or ""
+        for name in names:
+            try:
+                runs[name] = _ask(client, suite, name)
+            except ObjectNotFound:
+                answers[name] = _silent(f"training/{suite.name}-{name} is not deployed", "`plumbline deploy SUITE`")
+        began, asked = time.monotonic(), dict.fromkeys(runs, datetime.now(UTC))
+        while left := runs.keys() - answers.keys():
+            for name in left:
+                run = client.read_flow_run(runs[name])
+                seconds = suite.platforms[name].start_seconds + _LOOK_SECONDS
+                if run.state and run.state.is_final():
+                    answers[name] = _answer(run.state, asked[name])
+                elif time.monotonic() - began > seconds:
+                    client.set_flow_run_state(run.id, Cancelled(), force=True)
+                    mend = f"does another run hold {suite.platforms[name].work_pool}? its worker's log tells"
+                    answers[name] = _silent(f"did not answer in {seconds:g} s", mend)
+                elif not (run.state and run.state.is_running()):
+                    asked[name] = datetime.now(UTC)
+            time.sleep(_POLL_SECONDS)
+    return answers
+
+
+def _ask(client: SyncPrefectClient, suite: Suite, name: str) -> UUID:
+    platform = suite.platforms[name]
+    training = client.read_deployment_by_name(f"training/{suite.name}-{name}")
+    client.create_deployment(
+        flow_id=client.create_flow_from_name("examine"),
+        name=f"{suite.name}-{name}",
+        entrypoint="flows.examine.examine",
+        work_pool_name=platform.work_pool,
+        job_variables=training.job_variables or {},
+        tags=["plumbline-doctor"],
+        enforce_parameter_schema=False,
+    )
+    datasets = sorted({workload.data for workload in suite.workloads.values()})
+    parameters = {"data": platform.data, "outbox": platform.outbox, "datasets": datasets}
+    run = run_deployment(
+        f"examine/{suite.name}-{name}", parameters=parameters, timeout=0, flow_run_name=f"{name} doctor"
+    )
+    return cast("FlowRun", run).id
+
+
+def _answer(state: State, asked: datetime) -> Answer:
+    if state.is_completed() and state.message:
+        return Answer(state.message, "", "", asked, datetime.now(UTC))
+    return _silent(f"{state.name}: {state.message}", "its worker's log tells")
+
+
+def _silent(why: str, mend: str) -> Answer:
+    now = datetime.now(UTC)
+    return Answer("", why, mend, now, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,12 @@ def run(args: argparse.Namespace) -> int:
     found = list(examine_stores(suite, args.state))
     from tasks.examining import examine_prefect, examine_workers
 
-    found += examine_prefect(suite)
-    if args.workers and not any(one.where == "Prefect API" and not one.well for one in found):
-        found += examine_workers(suite)
+    of_prefect, online = examine_prefect(suite)
+    found += of_prefect
+    if args.workers and online:
+        longest = max(suite.platforms[name].start_seconds for name in online)
+        print(f"asking the workers of {', '.join(online)}, for up to {longest:g} s ...", file=sys.stderr)
+        found += examine_workers(suite, online)
     if args.json:
         print(json.dumps({"checks": [one.to_json() for one in found]}))
     else:
@@ -44,5 +48,7 @@ def run(args: argparse.Namespace) -> int:
 def _print(found: list[Ailment]) -> None:
     for one in found:
         sign = "ok  " if one.well else "FAIL"
-        mend = f"\n       mend: {one.mend}" if one.mend and not one.well else ""
+        mend = f"\n     mend: {one.mend}" if one.mend and not one.well else ""
         print(f"{sign} {one.where}: {one.what}{mend}")
+    ill = sum(not one.well for one in found)
+    print(f"{ill} of {len(found)} checks found something" if ill else f"all {len(found)} checks are well")

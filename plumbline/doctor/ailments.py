@@ -18,11 +18,14 @@ class Ailment(Model):
     well: bool = False
     mend: str = ""
     code: int = int(ExitCode.PASS)
+    size: int = 0
+    """Bytes that a round has to stage from here."""
 
 
 def from_error(where: str, error: PlumblineError, mend: str = "") -> Ailment:
     """What an error says, as a check's outcome."""
-    return Ailment(where=where, what=str(error), mend=mend or error.mend, code=int(error.exit_code))
+    what = ": ".join(part for part in (error.where, error.key, error.what) if part)
+    return Ailment(where=where, what=what, mend=mend or error.mend, code=int(error.exit_code))
 
 
 def worst_code(found: Iterable[Ailment]) -> int:

@@ -13,13 +13,13 @@ from pydantic import AwareDatetime
 
 from plumbline import __version__
 from plumbline.doctor.ailments import Ailment
+from plumbline.doctor.stores import LEAST_BYTES, room
 from plumbline.errors import ExitCode
 from plumbline.schema.base import Model
 
-__all__ = ["Expected", "Report", "examine_report", "look_here"]
+__all__ = ["Expected", "Report", "examine_clock", "examine_report", "look_here"]
 
 _SKEW_SECONDS = 30.0
-_LEAST_BYTES = 2 << 30
 _QUERY = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
 
 
@@ -70,14 +70,10 @@ def examine_report(
 ) -> Iterator[Ailment]:
     """What is wrong with a place. `asked` and `answered` are our own clock's, around the worker's. Pure."""
     yield from (one.replace(where=f"{platform}'s worker, {one.where}") for one in report.stores)
-    yield _clock(platform, report, asked, answered)
-    yield _one(
-        f"{platform}'s disk",
-        report.free_bytes >= _LEAST_BYTES,
-        f"{report.free_bytes / 2**30:.1f} GiB free",
-        f"make room: {_LEAST_BYTES / 2**30:.0f} GiB at least",
-        ExitCode.INCONCLUSIVE,
-    )
+    mend = "start a time service there (chrony, systemd-timesyncd)"
+    yield examine_clock(f"{platform}'s clock", report.now, asked, answered, mend)
+    # Room for what is staged, and as much again as records and checkpoints ever took.
+    yield room(f"{platform}'s disk", report.free_bytes, LEAST_BYTES + sum(one.size for one in report.stores))
     yield _one(
         f"{platform}'s plumbline",
         report.plumbline == expected.plumbline,
@@ -101,13 +97,17 @@ def _accelerator(platform: str, report: Report, expected: Expected) -> Ailment:
     return _one(f"{platform}'s accelerator", right, f"{found}; expected: {wanted or 'any'}", mend)
 
 
-def _clock(platform: str, report: Report, asked: datetime, answered: datetime) -> Ailment:
-    early = (asked - report.now).total_seconds()
-    late = (report.now - answered).total_seconds()
+def examine_clock(where: str, told: datetime, asked: datetime, answered: datetime, mend: str) -> Ailment:
+    """Whether a clock that was asked for its time agrees with ours, read before and after. Pure."""
+    early = (asked - told).total_seconds()
+    late = (told - answered).total_seconds()
     skew = max(early, late, 0.0)
-    what = f"{skew:.0f} s off at least" if skew > _SKEW_SECONDS else "agrees with ours"
-    return _one(f"{platform}'s clock", skew <= _SKEW_SECONDS, what, "start a time service (chrony, systemd-timesyncd)")
+    way = "behind" if early > late else "ahead of"
+    what = f"{skew:.0f} s {way} this machine's" if skew > _SKEW_SECONDS else "agrees with this machine's"
+    return _one(where, skew <= _SKEW_SECONDS, what, mend)
 
 
-def _one(where: str, well: bool, what: str, mend: str, code: ExitCode = ExitCode.USAGE) -> Ailment:
-    return Ailment(where=where, what=what, well=well, mend="" if well else mend, code=0 if well else int(code))
+def _one(where: str, well: bool, what: str, mend: str) -> Ailment:
+    return Ailment(
+        where=where, what=what, well=well, mend="" if well else mend, code=0 if well else int(ExitCode.USAGE)
+    )

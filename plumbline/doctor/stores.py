@@ -1,4 +1,4 @@
-"""Every store of a suite: does it answer, do the credentials open it, may we read and write, and is its clock ours."""
+"""Every store of a suite: does it answer, do the credentials open it, and do they allow what a round does there."""
 
 from __future__ import annotations
 
@@ -7,70 +7,94 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from plumbline.doctor.ailments import Ailment, from_error
+from plumbline.doctor.refusals import tell_refusal
 from plumbline.errors import AccessError, ExitCode, PlumblineError
+from plumbline.schema.base import read_model
+from plumbline.schema.manifest import Manifest
 from plumbline.schema.suite import Suite
 from plumbline.stores import ObjectMissingError, RetryPolicy, Store, open_store, read_bytes
 
-__all__ = ["LEAST_BYTES", "examine_disk", "examine_store", "examine_stores"]
+__all__ = ["LEAST_BYTES", "Visit", "examine_disk", "examine_store", "examine_stores", "room"]
 
 LEAST_BYTES = 2 << 30
 _QUICK = RetryPolicy(attempts=2)
 
 
+class Visit(NamedTuple):
+    """A store, and what a round has to be allowed there."""
+
+    where: str
+    url: str
+    needs: Literal["read", "write and read", "write, replace and read"]
+    dataset: str = ""
+
+
 def examine_stores(suite: Suite, state: Path) -> Iterator[Ailment]:
     """The disk here, the central store, and each platform's stores, all at once."""
-    yield examine_disk("this machine", state)
-    asked = [("central store", suite.store, "", True)]
+    yield examine_disk("this machine's disk", state)
+    visits = [Visit("central store", suite.store, "write, replace and read")]
     for name, platform in suite.platforms.items():
         datasets = sorted({workload.data for workload in suite.workloads.values()})
-        asked += [(f"{name}: data", platform.data, dataset, False) for dataset in datasets]
-        asked.append((f"{name}: outbox", platform.outbox, "", True))
-    with ThreadPoolExecutor(min(16, len(asked)), thread_name_prefix="doctor") as pool:
-        yield from pool.map(lambda one: examine_store(*one), asked)
+        visits += [Visit(f"{name}: data", platform.data, "read", dataset) for dataset in datasets]
+        visits.append(Visit(f"{name}: outbox", platform.outbox, "write and read"))
+    with ThreadPoolExecutor(min(16, len(visits)), thread_name_prefix="doctor") as pool:
+        yield from pool.map(examine_store, visits)
 
 
 def examine_disk(where: str, folder: Path, least: int = LEAST_BYTES) -> Ailment:
     """Whether there is room."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    what = f"{free / 2**30:.1f} GiB free at {there}"
+    return room(where, shutil.disk_usage(there).free, least, f" at {there}")
+
+
+def room(where: str, free: int, least: int, at: str = "") -> Ailment:
+    """Whether what is free is enough. Pure."""
+    what = f"{free / 2**30:.1f} GiB free{at}"
     if free >= least:
         return Ailment(where=where, what=what, well=True)
     mend = f"make room: {least / 2**30:.0f} GiB at least"
     return Ailment(where=where, what=f"disk is full: {what}", mend=mend, code=int(ExitCode.INCONCLUSIVE))
 
 
-def examine_store(where: str, url: str, dataset: str, writes: bool) -> Ailment:
-    """One store: read the dataset's manifest, or write an object and read it back."""
+def examine_store(visit: Visit) -> Ailment:
+    """One store: do there what a round does."""
+    where, url, needs, dataset = visit
     try:
         store = open_store(url, policy=_QUICK)
-        return _write(where, store) if writes else _read(where, store, dataset)
+        return _read(where, store, dataset) if needs == "read" else _write(where, store, replace="replace" in needs)
     except ObjectMissingError as error:
-        mend = f"make the bucket or container of {url}, or publish with `plumbline deploy SUITE --publish`"
-        # A person has to make it: wrong configuration, whatever it would be in the middle of a round.
-        return from_error(where, error, mend).replace(code=int(ExitCode.USAGE))
+        if error.what == "no such object":
+            return _wrong(where, url, f"holds no dataset {dataset}", "publish it: `plumbline deploy SUITE --publish`")
+        return _wrong(where, url, error.what, f"make it, or correct the suite: {url}")
     except AccessError as error:
-        return from_error(where, error, error.mend or "look at the credentials and the permissions of this environment")
+        return _wrong(where, url, *tell_refusal(error, url, needs))
     except PlumblineError as error:
         return from_error(where, error, error.mend or f"is {url} right, and reachable from here?")
 
 
+def _wrong(where: str, url: str, what: str, mend: str) -> Ailment:
+    # A person has to mend it: wrong configuration, whatever it would be in the middle of a round.
+    return Ailment(where=where, what=f"{url}: {what}", mend=mend, code=int(ExitCode.USAGE))
+
+
 def _read(where: str, store: Store, dataset: str) -> Ailment:
-    size = len(read_bytes(store, f"{dataset}/manifest.json"))
-    return Ailment(where=where, what=f"{store.url} holds {dataset}, manifest of {size} bytes", well=True)
+    key = f"{dataset}/manifest.json"
+    manifest = read_model(Manifest, read_bytes(store, key), where=f"{store.url}/{key}")
+    size = sum(file.size for file in manifest.files)
+    what = f"{store.url} holds {dataset}, {len(manifest.files)} files, {size / 2**20:.1f} MiB"
+    return Ailment(where=where, what=what, well=True, size=size)
 
 
-def _write(where: str, store: Store) -> Ailment:
-    content = secrets.token_bytes(16)
-    # One key that is replaced: the doctor leaves one small object, not one for each visit.
-    key = "doctor/visit"
-    try:
-        etag: str | None = store.stat(key).etag
-    except ObjectMissingError:
-        etag = None
-    store.swap(key, content, if_match=etag)
+def _write(where: str, store: Store, *, replace: bool) -> Ailment:
+    # A key of its own for each visit: an identity that may write an outbox need not be allowed to replace.
+    key, content = f"doctor/{secrets.token_hex(8)}", secrets.token_bytes(16)
+    info = store.create(key, content)
+    if replace:
+        content = secrets.token_bytes(16)
+        store.swap(key, content, if_match=info.etag)
     if read_bytes(store, key) != content:
         return Ailment(where=where, what=f"{store.url} gives back other bytes", code=int(ExitCode.INVALID))
     return Ailment(where=where, what=f"{store.url} can be written and read", well=True)

@@ -110,7 +110,8 @@ class AzureStore:
         if status == 409 and code in ("BlobAlreadyExists", "UnauthorizedBlobOverwrite", "409"):
             return ObjectExistsError("exists already", where=self.url, key=key)
         if status == 404:
-            return ObjectMissingError("no such object", where=self.url, key=key)
+            what = "no such container" if code == "ContainerNotFound" else "no such object"
+            return ObjectMissingError(what, where=self.url, key=key)
         if status in (401, 403):
             return AccessError(f"refused: HTTP {status} {code}", where=self.url, key=key, mend=_MEND)
         if status >= 500 or status in (0, 408, 409, 429):
@@ -203,7 +204,8 @@ def _credential(account: str) -> Any:
 
 def _code(error: Any) -> str:
     """The service's own word for it: its message may carry the request, and with it a signature."""
-    return str(getattr(error, "error_code", None) or getattr(error, "status_code", None) or type(error).__name__)
+    code = getattr(error, "error_code", None) or getattr(error, "status_code", None) or type(error).__name__
+    return str(getattr(code, "value", code))
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:

@@ -94,7 +94,8 @@ class S3Store:
         if status == 412 or code == "PreconditionFailed":
             return PreconditionFailedError("the object has changed", where=self.url, key=key)
         if code in _MISSING_CODES or status == 404:
-            return ObjectMissingError("no such object" if key else "no such bucket", where=self.url, key=key)
+            bucket = not key or code == "NoSuchBucket"
+            return ObjectMissingError("no such bucket" if bucket else "no such object", where=self.url, key=key)
         if code in _ACCESS_CODES or status in (401, 403):
             return AccessError(f"refused: HTTP {status} {code}", where=self.url, key=key, mend=_CREDENTIALS_MEND)
         if status >= 500 or status == 429 or code in _PASSING_CODES:

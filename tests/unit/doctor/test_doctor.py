@@ -10,10 +10,11 @@ import pytest
 
 from plumbline import __version__
 from plumbline.doctor import Ailment, Expected, Report, examine_report, look_here, worst_code
-from plumbline.doctor.stores import examine_disk, examine_store
+from plumbline.doctor.stores import Visit, examine_disk, examine_store
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 GOOD = Report(plumbline=__version__, torch="2.13.0+cpu", gpus=("NVIDIA A10G",), free_bytes=1 << 40, now=NOON)
+LARGE = Ailment(where="data", what="", well=True, size=8 << 30)
 EXPECTED = Expected(torch="2.13.0", accelerator="NVIDIA A10G")
 
 
@@ -34,7 +35,8 @@ def test_a_healthy_place() -> None:
         ({"torch": ""}, "aws's torch", "lock file"),
         ({"gpus": ()}, "aws's accelerator", "driver"),
         ({"gpus": ("NVIDIA T4",)}, "aws's accelerator", "driver"),
-        ({"free_bytes": 1 << 20}, "aws's disk", "make room"),
+        ({"free_bytes": 1 << 20}, "aws's disk", "make room: 2 GiB"),
+        ({"free_bytes": 9 << 30, "stores": (LARGE,)}, "aws's disk", "make room: 10 GiB"),
         ({"now": NOON + timedelta(hours=1)}, "aws's clock", "time service"),
         ({"now": NOON - timedelta(hours=1)}, "aws's clock", "time service"),
     ],
@@ -55,10 +57,10 @@ def test_a_cpu_platform_needs_no_gpu() -> None:
 
 
 def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good = examine_store("outbox", f"file://{tmp_path}", "", writes=True)
+    good = examine_store(Visit("outbox", f"file://{tmp_path}", "write and read"))
     assert good.well
-    assert examine_store("outbox", f"file://{tmp_path}", "", writes=True).well
-    missing = examine_store("data", f"file://{tmp_path}", "reviews", writes=False)
+    assert examine_store(Visit("outbox", f"file://{tmp_path}", "write and read")).well
+    missing = examine_store(Visit("data", f"file://{tmp_path}", "read", "reviews"))
     assert not missing.well
     assert "plumbline deploy SUITE --publish" in missing.mend
     for name, value in (
@@ -68,7 +70,7 @@ def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("AWS_SECRET_ACCESS_KEY", "x"),
     ):
         monkeypatch.setenv(name, value)
-    away = examine_store("central store", "s3://bucket/prefix", "", writes=True)
+    away = examine_store(Visit("central store", "s3://bucket/prefix", "write, replace and read"))
     assert (away.well, away.code) == (False, 3)
     assert away.mend
 

@@ -1,0 +1,203 @@
+"""The doctor at real stores: wrong credentials, wrong permissions and a missing bucket each have a name and a mend."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from azure.storage.blob import AccountSasPermissions, BlobServiceClient, ResourceTypes, generate_account_sas
+
+from plumbline.doctor.ailments import Ailment
+from plumbline.doctor.stores import Visit, examine_store
+from plumbline.localstack.services import answers, free_port, moto_command
+from plumbline.schema.manifest import DataFile, Manifest, Shard
+from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, Servers
+
+POLICY = Path(__file__).parents[2] / "infra/aws/worker-policy.json"
+REGION = "us-east-1"
+Keys = tuple[str, str]
+
+
+def manifest() -> bytes:
+    shard = Shard(key="train-0.parquet", size=1 << 20, sha256="0" * 64, num_rows=8)
+    evaluation = shard.replace(key="evaluation-0.parquet")
+    tokenizer = DataFile(key="tokenizer.json", size=10, sha256="0" * 64)
+    shape = {"tokenizer": tokenizer, "train": (shard,), "evaluation": (evaluation,), "vocab_size": 64, "num_labels": 2}
+    return Manifest(name="reviews", task="sequence-classification", **shape).model_dump_json().encode()
+
+
+@dataclass
+class Aws:
+    """An S3 endpoint that checks signatures and policies, with a worker's identity and others that may less."""
+
+    url: str
+    worker: Keys
+    reader: Keys
+    writer: Keys
+
+
+def user(iam: Any, name: str, policy: object) -> Keys:
+    iam.create_user(UserName=name)
+    iam.put_user_policy(UserName=name, PolicyName=name, PolicyDocument=json.dumps(policy))
+    key = iam.create_access_key(UserName=name)["AccessKey"]
+    return key["AccessKeyId"], key["SecretAccessKey"]
+
+
+def allow(*actions: str) -> object:
+    return {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": list(actions), "Resource": "*"}]}
+
+
+@pytest.fixture(scope="module")
+def strict_aws() -> Iterator[Aws]:
+    """moto in a process of its own: that it enforces IAM is a setting of the whole process."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    process = subprocess.Popen(moto_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not answers(url):
+            assert process.poll() is None
+        access = {
+            "endpoint_url": url, "region_name": REGION, "aws_access_key_id": "any", "aws_secret_access_key": "any",
+        }  # fmt: skip
+        s3, iam = boto3.client("s3", **access), boto3.client("iam", **access)
+        for bucket in ("data", "outbox"):
+            s3.create_bucket(Bucket=bucket)
+        s3.put_object(Bucket="data", Key="team/reviews/manifest.json", Body=manifest())
+        text = POLICY.read_text(encoding="utf-8")
+        for name, value in (("DATA-BUCKET", "data"), ("OUTBOX-BUCKET", "outbox"), ("PREFIX", "team")):
+            text = text.replace(name, value)
+        worker = user(iam, "worker", json.loads(text))
+        reader = user(iam, "reader", allow("s3:GetObject", "s3:ListBucket"))
+        writer = user(iam, "writer", allow("s3:PutObject"))
+        request = urllib.request.Request(f"{url}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"})  # noqa: S310 - our own server
+        urllib.request.urlopen(request).close()  # noqa: S310 - our own server
+        yield Aws(url, worker, reader, writer)
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def visit_aws(environment: pytest.MonkeyPatch, aws: Aws, keys: Keys, bucket: str, prefix: str = "team") -> Ailment:
+    environment.setenv("AWS_ENDPOINT_URL", aws.url)
+    environment.setenv("AWS_ACCESS_KEY_ID", keys[0])
+    environment.setenv("AWS_SECRET_ACCESS_KEY", keys[1])
+    if bucket == "data":
+        return examine_store(Visit("data", f"s3://data/{prefix}", "read", "reviews"))
+    return examine_store(Visit("outbox", f"s3://{bucket}/{prefix}", "write and read"))
+
+
+def test_the_policy_of_a_worker_is_enough_for_every_visit(
+    clean_environment: pytest.MonkeyPatch, strict_aws: Aws
+) -> None:
+    data = visit_aws(clean_environment, strict_aws, strict_aws.worker, "data")
+    assert (data.well, data.size) == (True, 2 * (1 << 20) + 10)
+    # Twice: what the first visit left must not need the right to replace it.
+    for _ in range(2):
+        assert visit_aws(clean_environment, strict_aws, strict_aws.worker, "outbox").well
+
+
+@pytest.mark.parametrize("bucket", ["data", "outbox"])
+@pytest.mark.parametrize("secret_alone", [True, False], ids=["secret", "key"])
+def test_s3_wrong_credentials(
+    clean_environment: pytest.MonkeyPatch, strict_aws: Aws, bucket: str, *, secret_alone: bool
+) -> None:
+    keys = (strict_aws.worker[0] if secret_alone else "AKIAIOSFODNN7EXAMPLE", "wrong")
+    found = visit_aws(clean_environment, strict_aws, keys, bucket)
+    assert (found.well, found.code) == (False, 2)
+    assert f"s3://{bucket}/team: wrong credentials: refused: HTTP 403" in found.what
+    assert ("SignatureDoesNotMatch" if secret_alone else "InvalidAccessKeyId") in found.what
+    assert "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role" in found.mend
+
+
+def test_s3_wrong_permissions(clean_environment: pytest.MonkeyPatch, strict_aws: Aws) -> None:
+    for keys, bucket, needs in (
+        (strict_aws.reader, "outbox", "write and read"),
+        (strict_aws.writer, "outbox", "write and read"),
+        (strict_aws.writer, "data", "read"),
+    ):
+        found = visit_aws(clean_environment, strict_aws, keys, bucket)
+        assert (found.well, found.code) == (False, 2)
+        assert found.what == f"s3://{bucket}/team: wrong permissions: refused: HTTP 403 AccessDenied"
+        assert found.mend.startswith(f"allow this environment's identity to {needs} s3://{bucket}/team (infra/aws")
+    # Another's prefix in the right bucket.
+    assert "wrong permissions" in visit_aws(clean_environment, strict_aws, strict_aws.worker, "outbox", "others").what
+
+
+def test_s3_missing_bucket_and_missing_dataset(clean_environment: pytest.MonkeyPatch, strict_aws: Aws) -> None:
+    everything = strict_aws.writer
+    missing = visit_aws(clean_environment, strict_aws, everything, "nowhere")
+    assert (missing.what, missing.code) == ("s3://nowhere/team: no such bucket", 2)
+    assert missing.mend == "make it, or correct the suite: s3://nowhere/team"
+    unpublished = visit_aws(clean_environment, strict_aws, strict_aws.reader, "data", "empty")
+    assert unpublished.what == "s3://data/empty: holds no dataset reviews"
+    assert "plumbline deploy SUITE --publish" in unpublished.mend
+
+
+@pytest.fixture
+def blob(clean_environment: pytest.MonkeyPatch, servers: Servers) -> pytest.MonkeyPatch:
+    """A container with a dataset in Azurite, which checks keys and signatures."""
+    clean_environment.setenv("PLUMBLINE_AZURE_ENDPOINT", f"{servers.blob}/{{account}}")
+    with BlobServiceClient(f"{servers.blob}/{ACCOUNT}", {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}) as all_:
+        container = all_.get_container_client("doctor")
+        if not container.exists():
+            container.create_container()
+        container.upload_blob("team/reviews/manifest.json", manifest(), overwrite=True)
+    return clean_environment
+
+
+def visit_azure(container: str = "doctor", needs: Any = "write and read", dataset: str = "") -> Ailment:
+    return examine_store(Visit("outbox", f"az://{ACCOUNT}/{container}/team", needs, dataset))
+
+
+def token(*, expired: bool = False, **allowed: bool) -> str:
+    now = datetime.now(UTC)
+    expiry = now + timedelta(hours=-1 if expired else 1)
+    kinds, rights = ResourceTypes(object=True, container=True), AccountSasPermissions(**allowed)
+    start = now - timedelta(hours=2)
+    return generate_account_sas(ACCOUNT, ACCOUNT_KEY, kinds, rights, expiry, start=start, protocol="https,http")
+
+
+def test_azure_wrong_credentials(blob: pytest.MonkeyPatch) -> None:
+    blob.setenv("AZURE_STORAGE_KEY", ACCOUNT_KEY)
+    assert visit_azure().well
+    assert visit_azure(needs="read", dataset="reviews").well
+    blob.setenv("AZURE_STORAGE_KEY", "d3Jvbmc=")
+    for found in (visit_azure(), visit_azure(needs="read", dataset="reviews")):
+        assert (found.well, found.code) == (False, 2)
+        assert "wrong credentials: refused: " in found.what
+        # Azure itself says AuthenticationFailed.
+        assert re.search("AuthorizationFailure|AuthenticationFailed", found.what)
+        assert "AZURE_STORAGE_KEY" in found.mend
+    blob.delenv("AZURE_STORAGE_KEY")
+    blob.setenv("AZURE_STORAGE_SAS_TOKEN", token(expired=True, read=True, write=True, create=True))
+    assert "wrong credentials" in visit_azure().what
+
+
+def test_azure_wrong_permissions(blob: pytest.MonkeyPatch) -> None:
+    blob.setenv("AZURE_STORAGE_SAS_TOKEN", token(read=True, list=True))
+    assert visit_azure(needs="read", dataset="reviews").well
+    found = visit_azure()
+    assert (found.well, found.code) == (False, 2)
+    assert "wrong permissions: refused: " in found.what
+    assert "AuthorizationPermissionMismatch" in found.what
+    assert "write and read az://" in found.mend
+    assert "infra/azure" in found.mend
+    assert "sig=" not in found.what + found.mend
+    blob.setenv("AZURE_STORAGE_SAS_TOKEN", token(write=True, create=True))
+    assert "wrong permissions" in visit_azure().what
+
+
+def test_azure_missing_container(blob: pytest.MonkeyPatch) -> None:
+    blob.setenv("AZURE_STORAGE_KEY", ACCOUNT_KEY)
+    for needs, dataset in (("write and read", ""), ("read", "reviews")):
+        assert visit_azure("nowhere", needs, dataset).what == f"az://{ACCOUNT}/nowhere/team: no such container"
+    assert "holds no dataset other" in visit_azure(needs="read", dataset="other").what
