@@ -66,10 +66,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _alone(suite: Suite, name: str, work: Path) -> Suite:
-    """The suite with one workload, its probe alone, on this machine."""
+    """The suite with one workload on this machine: its probe, and its speed where the suite measures that."""
     store = f"file://{(work / 'data').resolve()}"
     here = {"work_pool": "upgrade", "data": store, "outbox": store}
-    workload = suite.workloads[name].replace(speed=None, learn=None)
+    workload = suite.workloads[name].replace(learn=None)
     return suite.replace(workloads={name: workload}, platforms={"upgrade": here}, reference="upgrade", local={})
 
 
@@ -79,6 +79,9 @@ def _say(line: str) -> None:
 
 def _print(answer: Any) -> None:
     print(answer["verdict"])
+    for finding in answer["findings"]:
+        if finding["check"] == "speed.throughput" or finding["outcome"] != "pass":
+            print(f"  {finding['check']}: {finding['outcome']}: {finding['detail']}")
     for cause in answer["causes"]:
         print(f"  cause: {cause['code']} ({cause['sure']}): {cause['why']}")
     if answer["bisection"]:
