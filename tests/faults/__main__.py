@@ -1,7 +1,7 @@
 """`python -m tests.faults [--family NAME ...] [--seeds 1,2,3]`: run the catalogue, and write its table.
 
 Results are kept in `bench/results/faults.json`, entry by entry, so that a run of some families renews theirs alone;
-`docs/FAULTS.md` is written from all of them.
+those of the held-out set (`--held-out`) in `bench/results/faults-held-out.json`. `docs/FAULTS.md` is written from both.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ import torch
 
 from tests.faults.bench import Result, run_all, two_cores
 from tests.faults.catalogue import CONTROLS, FAULTS, Entry
+from tests.faults.held_out import HELD_OUT, HELD_OUT_CONTROLS
 from tests.faults.report import write_report
 from tests.faults.speed import SPEED, run_speed
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results" / "faults.json"
+HELD_OUT_RESULTS = RESULTS.with_name("faults-held-out.json")
 TABLE = ROOT / "docs" / "FAULTS.md"
 
 
@@ -43,15 +45,20 @@ def _machine() -> str:
     return f"{os.cpu_count()} cores {model}, {isa}, {memory:.0f} GiB, Python {platform.python_version()}, torch {torch.__version__} CPU"  # noqa: E501
 
 
-def _merged(results: list[Result], seconds: float) -> dict[str, Any]:
-    known = json.loads(RESULTS.read_bytes()) if RESULTS.is_file() else {"results": [], "seconds": 0.0}
+def _known(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"results": [], "seconds": 0.0}
+    return found
+
+
+def _merged(results: list[Result], seconds: float, *, held_out: bool) -> dict[str, Any]:
+    entries = (*HELD_OUT, *HELD_OUT_CONTROLS) if held_out else (*FAULTS, *CONTROLS, *SPEED)
+    known = _known(HELD_OUT_RESULTS if held_out else RESULTS)
     fresh = {(one.name, one.seed): asdict(one) for one in results}
-    names = {one.name for one in (*FAULTS, *CONTROLS, *SPEED)}
-    kept = [one for one in known["results"] if (one["name"], one["seed"]) not in fresh and one["name"] in names]
-    order = {one.name: place for place, one in enumerate((*FAULTS, *CONTROLS, *SPEED))}
+    order = {one.name: place for place, one in enumerate(entries)}
+    kept = [one for one in known["results"] if (one["name"], one["seed"]) not in fresh and one["name"] in order]
     return {
-        "command": "make faults",
-        "machine": _machine(),
+        "command": "python -m tests.faults --held-out" if held_out else "make faults",
+        "machine": _machine() if results else known["machine"],
         "seconds": known["seconds"] * len(kept) / max(len(known["results"]), 1) + seconds,
         "results": sorted([*kept, *fresh.values()], key=lambda one: (order[one["name"]], one["seed"])),
     }
@@ -69,22 +76,25 @@ def main() -> int:
     parser.add_argument("--name", action="append", default=[], help="only this entry; may stand repeatedly")
     parser.add_argument("--seeds", default="1,2,3,4,5")
     parser.add_argument("--cores", default=",".join(map(str, two_cores())))
+    parser.add_argument("--held-out", action="store_true", help="the held-out set, not the catalogue")
     parser.add_argument("--report", action="store_true", help="only write the table anew")
     args = parser.parse_args()
     seeds, cores = ([int(one) for one in text.split(",")] for text in (args.seeds, args.cores))
     started = time.perf_counter()
     results: list[Result] = []
     if not args.report:
-        chosen = [one for one in (*FAULTS, *CONTROLS) if _asked(one, args)]
+        entries = (*HELD_OUT, *HELD_OUT_CONTROLS) if args.held_out else (*FAULTS, *CONTROLS)
+        chosen = [one for one in entries if _asked(one, args)]
         with tempfile.TemporaryDirectory(prefix="plumbline-faults-") as folder:
             if chosen:
                 results += run_all(Path(folder), [(one, seed) for seed in seeds for one in chosen], tuple(cores))
-            if any(_asked(one, args) for one in SPEED):
+            if not args.held_out and any(_asked(one, args) for one in SPEED):
                 results += run_speed(Path(folder), seeds, cores[0])
-    document = _merged(results, time.perf_counter() - started)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    totals = write_report(document, TABLE)
+    path = HELD_OUT_RESULTS if args.held_out else RESULTS
+    document = _merged(results, time.perf_counter() - started, held_out=args.held_out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    totals = write_report(_known(RESULTS), _known(HELD_OUT_RESULTS), TABLE)
     sys.stdout.write("\n".join(totals.lines) + "\n")
     return 0 if totals.holds else 1
 

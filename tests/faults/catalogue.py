@@ -67,6 +67,7 @@ _WORDS = {
     "no-vector-isa": "Kernels without vector instructions.",
     "time-zone": "Another time zone and locale.",
     "as-fast-as-before": "Nothing; the machine alone varies.",
+    "tokenizers-serial": "The tokenizer works with one thread.",
 }
 
 

@@ -134,7 +134,7 @@ def _confusion(results: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def write_report(document: dict[str, Any], path: Path) -> Totals:
+def write_report(document: dict[str, Any], held_out: dict[str, Any], path: Path) -> Totals:  # noqa: ARG001
     """Write the table, and return the totals."""
     results = document["results"]
     totals = totals_of(results)
