@@ -27,7 +27,7 @@ _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 def examine_prefect(suite: Suite) -> tuple[list[Ailment], list[str]]:
     """Does the API answer, is its clock ours, and has every platform a worker online? Also, which platforms have."""
     with get_client(sync_client=True) as client:
-        url = str(client.api_url)
+        url = str(client.api_url).rstrip("/")
         try:
             asked = datetime.now(UTC)
             told = parsedate_to_datetime(client.hello().headers["date"])

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from plumbline.cli.main import main
+from plumbline.localstack import Stack, services
+from plumbline.localstack.process import start, stop
 from plumbline.schema.suite import Suite
 from tasks.deploying import deploy_trainings
+from tests.flows.clocks import jumped_clock
 from tests.flows.ground import to_toml
 
 
@@ -19,11 +26,16 @@ def checks(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
     return {one["where"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
 
 
+def write(suite: Suite, folder: Path) -> Path:
+    path = folder / "suite.toml"
+    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    return path
+
+
 def test_the_doctor_on_a_server(
     client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "suite.toml"
-    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    path = write(suite, tmp_path)
     command = ["doctor", str(path), "--state", str(tmp_path), "--json"]
     assert main(command) == 2
     found = checks(capsys)
@@ -41,3 +53,39 @@ def test_the_doctor_on_a_server(
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         main(command)
     assert "PREFECT_API_URL" in str(checks(capsys)["Prefect API"]["mend"])
+
+
+def test_a_clock_that_is_off_here_is_told_of_this_machine_not_of_every_worker(
+    stack: Stack, suite: Suite, tmp_path: Path
+) -> None:
+    path = write(suite, tmp_path)
+    command = [sys.executable, "-m", "plumbline", "doctor", str(path), "--state", str(tmp_path), "--json"]
+    prefect = services.prefect_environment(stack.api_url, tmp_path / "home")
+    environment = {**services.inherited(), **prefect, **jumped_clock(tmp_path, -7200.0)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    found = {one["where"]: one for one in json.loads(done.stdout)["checks"]}["Prefect API's clock"]
+    assert re.fullmatch(r"(7199|7200) s ahead of this machine.s", found["what"])
+    assert "time service here, or on the server" in found["mend"]
+
+
+def test_a_server_that_wants_a_password(suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port, home = services.free_port(), tmp_path / "locked"
+    url = f"http://127.0.0.1:{port}/api"
+    environment = {**services.inherited(), **services.prefect_environment(url, home)}
+    environment["PREFECT_SERVER_API_AUTH_STRING"] = "admin:secret"
+    command = services.prefect_server_command(port)
+    server = start("locked", command, log=tmp_path / "locked.log", environment=environment, folder=home)
+    try:
+        while not services.answers(f"{url}/health"):
+            assert server.alive, server.last_line()
+            time.sleep(0.1)
+        with temporary_settings({PREFECT_API_URL: url}):
+            assert main(["doctor", str(write(suite, tmp_path)), "--state", str(tmp_path), "--json"]) == 2
+        found = checks(capsys)["Prefect API"]
+        assert found["what"] == f"{url}: wrong credentials: HTTP 401"
+        assert "PREFECT_API_KEY, or PREFECT_API_AUTH_STRING" in str(found["mend"])
+        with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: "admin:secret"}):
+            main(["doctor", str(write(suite, tmp_path)), "--state", str(tmp_path), "--json"])
+        assert checks(capsys)["Prefect API"]["well"]
+    finally:
+        stop([server], grace_seconds=10)

@@ -1,0 +1,101 @@
+"""`plumbline doctor --workers`: real worker processes look around, a healthy one and one with everything wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient
+
+import plumbline
+from plumbline.cli.main import main
+from plumbline.localstack import Stack, services
+from plumbline.localstack.process import Child, start, stop
+from plumbline.schema.manifest import DataFile, Manifest, Shard
+from plumbline.schema.suite import Suite
+from tasks.deploying import deploy_trainings
+from tests.flows.clocks import jumped_clock
+from tests.flows.ground import to_toml
+
+StartWorker = Callable[[str, dict[str, str]], None]
+
+
+@pytest.fixture
+def start_worker(stack: Stack, suite: Suite, tmp_path: Path, client: SyncPrefectClient) -> Iterator[StartWorker]:
+    """Starts a platform's worker with variables of its own, and returns once the server holds it for online."""
+    workers: list[Child] = []
+
+    def begin(platform: str, environment: dict[str, str]) -> None:
+        pool, home = suite.platforms[platform].work_pool, tmp_path / "home" / platform
+        prefect = services.prefect_environment(stack.api_url, home)
+        every = {**services.inherited(), **prefect, "PLUMBLINE_CACHE": str(tmp_path / "cache"), **environment}
+        command = services.worker_command(pool, f"{platform}-doctor")
+        workers.append(start(pool, command, log=tmp_path / f"{platform}.log", environment=every, folder=home))
+        deadline = time.monotonic() + 40
+        while not client.read_workers_for_work_pool(pool):
+            assert time.monotonic() < deadline, workers[-1].last_line()
+            time.sleep(0.1)
+
+    yield begin
+    stop(workers, grace_seconds=10)
+
+
+def publish_manifest(data: str, shards: int, size: int) -> None:
+    train = [Shard(key=f"train-{index}.parquet", size=size, sha256="0" * 64, num_rows=8) for index in range(shards)]
+    tokenizer = DataFile(key="tokenizer.json", size=10, sha256="0" * 64)
+    shape = {
+        "train": train,
+        "evaluation": (train[0].replace(key="evaluation.parquet", size=0),),
+        "tokenizer": tokenizer,
+    }
+    manifest = Manifest(name="reviews", task="sequence-classification", vocab_size=64, num_labels=2, **shape)
+    folder = Path(data.removeprefix("file://")) / "reviews"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(manifest.model_dump_json(), encoding="utf-8")
+
+
+def sick_place(folder: Path) -> dict[str, str]:
+    """Another plumbline, another torch, and a clock that is an hour ahead."""
+    site = folder / "site"
+    source = Path(plumbline.__file__).parent
+    shutil.copytree(source, site / "plumbline", ignore=shutil.ignore_patterns("__pycache__"))
+    text = (source / "__init__.py").read_text(encoding="utf-8").replace(plumbline.__version__, "0.0.9")
+    (site / "plumbline" / "__init__.py").write_text(text, encoding="utf-8")
+    (site / "torch-2.12.1.dist-info").mkdir()
+    (site / "torch-2.12.1.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.12.1\n", encoding="utf-8")
+    return {"PYTHONPATH": str(site), **jumped_clock(folder, 3600.0)}
+
+
+def test_what_the_workers_see(
+    start_worker: StartWorker, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws, azure = (suite.platforms[name].model_dump(exclude_none=True) for name in ("aws", "azure"))
+    suite = suite.replace(platforms={"aws": aws, "azure": {**azure, "accelerator": "NVIDIA A10G"}})
+    publish_manifest(suite.platforms["aws"].data, 1, 1 << 20)
+    publish_manifest(suite.platforms["azure"].data, 64, 1 << 40)
+    path = tmp_path / "suite.toml"
+    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    deploy_trainings(suite, python=sys.executable)
+    start_worker("aws", {})
+    start_worker("azure", sick_place(tmp_path))
+    assert main(["doctor", str(path), "--state", str(tmp_path), "--workers", "--json"]) == 2
+    found = {one["where"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
+    ill = {where: (one["what"], one["mend"]) for where, one in found.items() if not one["well"]}
+    assert ill.keys() == {f"azure's {what}" for what in ("clock", "disk", "plumbline", "torch", "accelerator")}
+    assert ill["azure's clock"][0].endswith("s ahead of this machine's")
+    assert 3500 < float(ill["azure's clock"][0].split()[0]) <= 3600
+    assert "time service" in ill["azure's clock"][1]
+    assert "make room: 65538 GiB at least" in ill["azure's disk"][1]
+    assert ill["azure's plumbline"][0] == f"version 0.0.9, here it is {plumbline.__version__}"
+    assert ill["azure's torch"][0].startswith("version 2.12.1, the reference platform has 2.")
+    assert "lock file" in ill["azure's torch"][1]
+    assert ill["azure's accelerator"][0].endswith("expected: NVIDIA A10G")
+    for name in ("aws", "azure"):
+        assert found[f"{name}'s worker, outbox"]["well"]
+        assert found[f"{name}'s worker, data"]["well"]
+    assert found["aws's torch"]["well"]
