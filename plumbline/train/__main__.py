@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from plumbline.errors import ExitCode, PlumblineError
+from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
 from plumbline.leash import follow_leash
 from plumbline.schema.spec import read_spec
 
@@ -29,6 +29,24 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def _unloadable(error: Exception) -> ConfigurationError:
+    """A library that is missing, broken or of another version, in one line: which one, and what it says of itself."""
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    found, trace = missing, error.__traceback__
+    while trace is not None and not missing:
+        folders = Path(trace.tb_frame.f_code.co_filename).parts
+        if "site-packages" in folders:
+            found = folders[folders.index("site-packages") + 1]
+        trace = trace.tb_next
+    return ConfigurationError(
+        "is not installed" if missing else f"cannot be loaded: {said}",
+        where=sys.prefix,
+        key=found or "a library",
+        mend="install what the trainer's lock names: pip install -r locks/trainer.txt",
+    )
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one training; the exit code as DESIGN.md binds it."""
     arguments = _arguments(argv)
@@ -39,7 +57,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         spec = read_spec(arguments.spec)
         began = time.perf_counter()
-        from plumbline.train.job import Job, run_job
+        try:
+            from plumbline.train.job import Job, run_job
+        except (ImportError, OSError, RuntimeError, AttributeError) as error:
+            raise _unloadable(error) from error
 
         job = Job(
             spec=spec, out=arguments.out, data=arguments.data, cache=arguments.cache, platform=arguments.platform,

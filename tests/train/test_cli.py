@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -74,3 +75,29 @@ def test_it_runs_on_few_dependencies(workshop: Workshop, baseline: Trained, tmp_
 def test_the_launcher_needs_no_torch() -> None:
     code = "import sys; import plumbline.launch, plumbline.cli.train; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+HUB = "Metadata-Version: 2.1\nName: huggingface-hub\nVersion: 0.1\n"
+BROKEN = {
+    "another version": ({"huggingface_hub-0.1.dist-info/METADATA": HUB}, "transformers", "found huggingface-hub==0.1"),
+    "a broken library": ({"torch/__init__.py": "raise OSError('libcudart.so.13: cannot open')"}, "torch", "libcudart"),
+    "a missing one": ({"safetensors/__init__.py": "import nowhere_at_all"}, "nowhere_at_all", "is not installed"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_library_that_does_not_load_is_one_line(workshop: Workshop, tmp_path: Path, what: str) -> None:
+    files, package, words = BROKEN[what]
+    for name, content in files.items():
+        path = tmp_path / "libraries" / "site-packages" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "libraries" / "site-packages")}
+    command = workshop.command(workshop.spec(), tmp_path / "out")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 2, done.stderr
+    assert len(lines) == 1
+    assert f"{package}: " in lines[0]
+    assert words in lines[0]
+    assert "locks/trainer.txt" in lines[0]
