@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["canonical_json", "digest_array", "digest_bytes", "digest_file", "digest_json"]
 
@@ -45,6 +45,8 @@ def digest_file(path: Path) -> str:
 
 def digest_array(array: NDArray[Any]) -> str:
     """SHA-256 of an array's dtype, shape and values (little-endian, C order)."""
+    import numpy as np
+
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     header = f"{array.dtype.name}|{','.join(map(str, array.shape))}|".encode()
     hasher = hashlib.sha256(header)

@@ -17,8 +17,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from clients import ENVIRONMENT
-from server import NAME, serve
+from clients import ENVIRONMENT, NAME
+from server import serve
 
 from plumbline.staging import Cache, Stager
 from plumbline.stores import open_store
@@ -62,7 +62,7 @@ def main() -> None:
         return
     found: list[dict[str, Any]] = []
     for shards, size in (CASES[number] for number in arguments.cases):
-        with serve(shards, size) as (url, _, _), tempfile.TemporaryDirectory() as folder:
+        with serve(shards, size) as (url, _), tempfile.TemporaryDirectory() as folder:
             os.environ["AWS_ENDPOINT_URL"] = url
             command = [sys.executable, __file__, "--child", folder, "--connections", str(arguments.connections)]
             cold, warm = (

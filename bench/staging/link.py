@@ -17,8 +17,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from clients import ENVIRONMENT
-from server import NAME, publish
+from clients import ENVIRONMENT, NAME
+from server import publish
 
 from plumbline.staging import Cache, Stager
 from plumbline.stores import open_store

@@ -21,10 +21,6 @@ PEERS = HERE.parents[1] / ".plumbline/bench/lib" / f"python3.{sys.version_info.m
 sys.path[:0] = [str(HERE), str(PEERS)]
 
 from clients import ENVIRONMENT, Clients  # noqa: E402
-from server import serve  # noqa: E402
-
-from plumbline.schema.base import read_model  # noqa: E402
-from plumbline.schema.manifest import Manifest  # noqa: E402
 
 WARM = (
     "plumbline-s3-1", "plumbline-s3-4", "obstore-s3-1", "obstore-s3-4",
@@ -35,7 +31,7 @@ COLD = ("plumbline-s3-4", "obstore-s3-4", "obstore-s3-1", "plumbline-az-4", "obs
 
 
 def once_cold(url: str, folder: Path, name: str, verify: bool) -> float:
-    """Seconds of one run in a fresh process, its imports and its client included."""
+    """Seconds of one run in a fresh process: its own imports, its client and its first connections included."""
     command = [sys.executable, __file__, "--child", name, "--url", url, "--folder", str(folder)]
     answer = subprocess.run(
         [*command, *([] if verify else ["--no-verify"])], check=True, capture_output=True, text=True
@@ -44,10 +40,9 @@ def once_cold(url: str, folder: Path, name: str, verify: bool) -> float:
 
 
 def child(arguments: argparse.Namespace) -> None:
-    """One run, timed from its first import."""
+    """One run, timed from before its first import: nothing of a contender is loaded by then."""
+    clients = Clients(arguments.url, arguments.folder)
     begin = time.perf_counter()
-    manifest = read_model(Manifest, arguments.folder / "manifest.json")
-    clients = Clients(arguments.url, manifest, arguments.folder)
     moved = clients.make(arguments.child, verify=not arguments.no_verify)()
     seconds = time.perf_counter() - begin
     assert moved == clients.size, (arguments.child, moved)
@@ -56,10 +51,12 @@ def child(arguments: argparse.Namespace) -> None:
 
 def measure(arguments: argparse.Namespace, names: list[str]) -> dict[str, Any]:
     """MiB/s of each contender in each round, the order turned by one each round."""
+    from server import serve
+
     rates: dict[str, list[float]] = {name: [] for name in names}
     load: list[float] = []
-    with serve(arguments.shards, arguments.size) as (url, manifest, folder):
-        clients = Clients(url, manifest, folder)
+    with serve(arguments.shards, arguments.size) as (url, folder):
+        clients = Clients(url, folder)
         runs = {} if arguments.cold else {name: clients.make(name, verify=not arguments.no_verify) for name in names}
         for run in runs.values():
             run()

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clients import ACCOUNT, NAME
+
 from plumbline.digest import canonical_json
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 
-__all__ = ["ACCOUNT", "NAME", "publish", "serve"]
+__all__ = ["publish", "serve"]
 
-ACCOUNT = "devstoreaccount1"
-NAME = "bench"
 _CONFIG = """
 daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/error.log;
 events {{ worker_connections 512; }}
@@ -64,12 +64,12 @@ def publish(folder: Path, shards: int, size: int) -> Manifest:
 
 
 @contextmanager
-def serve(shards: int, size: int) -> Iterator[tuple[str, Manifest, Path]]:
-    """Nginx with such a dataset: its address, the manifest, and the folder of the files."""
+def serve(shards: int, size: int) -> Iterator[tuple[str, Path]]:
+    """Nginx with such a dataset: its address, and the folder of its files."""
     folder = Path(tempfile.mkdtemp(prefix="plumbline-bench-", dir="/dev/shm"))
     folder.chmod(0o755)
     try:
-        manifest = publish(folder, shards, size)
+        publish(folder, shards, size)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -78,7 +78,7 @@ def serve(shards: int, size: int) -> Iterator[tuple[str, Manifest, Path]]:
         server = subprocess.Popen(["nginx", "-c", str(config)], start_new_session=True)
         try:
             _await(port)
-            yield f"http://127.0.0.1:{port}", manifest, folder / "www/bucket" / NAME
+            yield f"http://127.0.0.1:{port}", folder / "www/bucket" / NAME
         finally:
             server.terminate()
             server.wait(10)
