@@ -22,6 +22,12 @@ _SHARE = 0.6
 _SLOWER = 0.05
 """A microbenchmark or a clock is lower when it lost this much, and at least half of what the run lost."""
 
+_BUSIER = 0.2
+"""A disk says something about a wait when it is busy for this much more of the time."""
+
+_SLOWER_DISK = 0.3
+"""So does reading a file back, when it lost this share both times; less is what disks vary by."""
+
 _MORE = 1.2
 """A step has more to do when it takes this much more processor time; sharing caches alone costs less."""
 
@@ -51,7 +57,7 @@ def speed_cause(left: SpeedEvidence, right: SpeedEvidence) -> _Named:
     lost = _lost(left, right)
     phase, lines = _phase(left, right)
     if phase == "loader":
-        return "loader", "each step waits longer for its data", lines
+        return "loader", "each step waits longer for its data", (*lines, *_disk(left, right))
     if phase == "transfer":
         return "transfer", "each step waits longer for the copy to the device", lines
     if phase == "compute":
@@ -155,6 +161,27 @@ def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str
         if known and min(known) > max(_SLOWER, lost / 2):
             return (f"{name} lost {' and '.join(f'{drop:.1%}' for drop in known)} before and after the part",)
     return ()
+
+
+def _disk(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
+    """What the disks say of a wait for data: busy where they were not, slower to read from, or waited for."""
+    lines = []
+    for name, words in (
+        ("disk_busy", "the busiest disk at work"),
+        ("io_pressure", "time in which a task waited for it"),
+    ):
+        before, after = _mean(left, name), _mean(right, name)
+        if before is not None and after is not None and after - before > _BUSIER:
+            lines.append(f"{words}: {after:.0%} where it was {before:.0%}")
+            rates = [_mean(side, "disk_read_bytes_per_second") for side in (left, right)]
+            if name == "disk_busy" and None not in rates:
+                was, now = (f"{(rate or 0.0) / 1e6:.3g}" for rate in rates)
+                lines.append(f"read from disks: {now} MB/s where it was {was}")
+    drops = [_drop(left, right, f"disk_read_bytes_per_second{suffix}") for suffix in ("", "_after")]
+    if None not in drops and min(drop for drop in drops if drop is not None) > _SLOWER_DISK:
+        shares = " and ".join(f"{drop:.0%}" for drop in drops)
+        lines.append(f"reading a fresh file from the disk lost {shares} before and after the part")
+    return tuple(lines)
 
 
 def _drop(left: SpeedEvidence, right: SpeedEvidence, name: str) -> float | None:

@@ -5,126 +5,18 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-import time
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
+from plumbline.train.host import Host, Reading
+
 __all__ = ["Sampler"]
 
 _INTERVAL = 1.0
 _MOST = 3600
-Reading = dict[str, float | None]
-
-
-def _number(path: Path, key: str | None = None) -> float | None:
-    """A number in a kernel's file; the one after `key` where the file has several."""
-    try:
-        text = path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError):
-        return None
-    words = (
-        text.split()
-        if key is None
-        else next((line.split()[1:] for line in text.splitlines() if line.startswith(f"{key} ")), [])
-    )
-    try:
-        return float(words[0])
-    except (IndexError, ValueError):
-        return None
-
-
-def _own_jiffies() -> float:
-    """CPU time of this training: of this process, or of all in its session where `torchrun` started several."""
-    folders = Path("/proc").glob("[0-9]*") if int(os.environ.get("WORLD_SIZE", "1")) > 1 else [Path("/proc/self")]
-    session, total = str(os.getsid(0)), 0.0
-    for folder in folders:
-        try:
-            words = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended since it was listed
-        if words[3] == session:
-            total += float(words[11]) + float(words[12])
-    return total
-
-
-def _machine_jiffies() -> list[float]:
-    """CPU time of the whole machine, by kind."""
-    try:
-        line = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0]
-    except OSError:
-        return []
-    return [float(word) for word in line.split()[1:9]]
-
-
-class _Host:
-    """CPU steal, what other processes take, load, the CPU quota, pressure and page faults; shares are of one second."""
-
-    def __init__(self) -> None:
-        self._machine, self._own = _machine_jiffies(), _own_jiffies()
-        self._throttled, self._faults = self._throttled_seconds(), self._major_faults()
-        self._at = time.monotonic()
-
-    @staticmethod
-    def _throttled_seconds() -> float | None:
-        microseconds = _number(Path("/sys/fs/cgroup/cpu.stat"), "throttled_usec")
-        if microseconds is not None:
-            return microseconds / 1e6
-        nanoseconds = _number(Path("/sys/fs/cgroup/cpu/cpu.stat"), "throttled_time")
-        return None if nanoseconds is None else nanoseconds / 1e9
-
-    @staticmethod
-    def _major_faults() -> float:
-        import resource
-
-        return float(resource.getrusage(resource.RUSAGE_SELF).ru_majflt)
-
-    def _cpu(self) -> Reading:
-        """Cores' worth of time that was stolen, that others took and that the training took."""
-        machine, own, before = _machine_jiffies(), _own_jiffies(), self._machine
-        reading: Reading = {"cpu_steal": None, "foreign_cpu": None, "own_cpu": None}
-        total = sum(machine) - sum(before)
-        if machine and before and total > 0:
-            cores = (os.cpu_count() or 1) / total
-            idle = machine[3] + machine[4] - before[3] - before[4]
-            steal, mine = machine[7] - before[7], own - self._own
-            others = max(0.0, total - idle - steal - mine)
-            reading = {"cpu_steal": cores * steal, "foreign_cpu": cores * others, "own_cpu": cores * mine}
-        self._machine, self._own = machine, own
-        return reading
-
-    def read(self) -> Reading:
-        """What happened since the last reading."""
-        now = time.monotonic()
-        elapsed, self._at = max(now - self._at, 1e-3), now
-        throttled, faults = self._throttled_seconds(), self._major_faults()
-        share = None
-        if throttled is not None and self._throttled is not None:
-            share = (throttled - self._throttled) / elapsed
-        new_faults = (faults - self._faults) / elapsed
-        self._throttled, self._faults = throttled, faults
-        kilohertz = _number(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"))
-        return {
-            "load": os.getloadavg()[0],
-            **self._cpu(),
-            "cgroup_throttled": share,
-            "major_faults": new_faults,
-            "memory_pressure": _pressure("memory"),
-            "io_pressure": _pressure("io"),
-            "cpu_clock_mhz": None if kilohertz is None else kilohertz / 1000,
-        }
-
-
-def _pressure(what: str) -> float | None:
-    """The share of the last ten seconds in which something waited."""
-    try:
-        line = Path(f"/proc/pressure/{what}").read_text(encoding="ascii").splitlines()[0]
-        return float(line.split("avg10=")[1].split()[0]) / 100
-    except (OSError, IndexError, ValueError):
-        return None
 
 
 class _Gpu:
@@ -167,7 +59,7 @@ class _Gpu:
 
 
 def _readers(device: torch.device) -> list[Any]:
-    readers: list[Any] = [_Host()]
+    readers: list[Any] = [Host()]
     if device.type == "cuda":
         try:
             readers.append(_Gpu(device.index or 0))

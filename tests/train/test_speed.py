@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
-from plumbline.train import batches
+from plumbline.train import batches, host
 from plumbline.train.clock import StepClock
 from plumbline.train.flops import step_flops
 from plumbline.train.sampler import Sampler
@@ -50,7 +51,7 @@ def test_the_machine_is_measured_before_and_after(measured: Trained) -> None:
 
 def test_the_sampler_reads_what_the_judge_asks_for(measured: Trained) -> None:
     samples = measured.record.evidence.speed.samples
-    assert {"load", "cpu_steal", "foreign_cpu", "cgroup_throttled", "memory_pressure"} <= set(samples)
+    assert {"load", "cpu_steal", "foreign_cpu", "cgroup_throttled", "memory_pressure", "disk_busy"} <= set(samples)
     assert len({len(values) for values in samples.values()}) == 1
     assert len(samples["load"]) >= 1
 
@@ -135,6 +136,36 @@ def test_the_sampler_ends_its_thread() -> None:
         assert any(thread.name == "plumbline-sampler" for thread in threading.enumerate())
     assert not any(thread.name == "plumbline-sampler" for thread in threading.enumerate())
     assert len(sampler.samples()["load"]) == 1
+
+
+DISKS = """\
+   7       0 loop0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
+ 254       0 vda 10 0 {read} 5 4 0 {written} 6 0 {busy} 9 0 0 0 0 0 0
+ 254       1 vda1 10 0 {read} 5 4 0 {written} 6 0 {busy} 9 0 0 0 0 0 0
+ 253       0 dm-0 10 0 {read} 5 4 0 {written} 6 0 {busy} 9 0 0 0 0 0 0
+"""
+
+
+def test_the_disks_rates_count_each_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("loop0", "vda", "dm-0"):
+        (tmp_path / "block" / name).mkdir(parents=True)
+    table = tmp_path / "diskstats"
+    table.write_text(DISKS.format(read=100, written=10, busy=0))
+    monkeypatch.setattr(host, "_BLOCK_DEVICES", tmp_path / "block")
+    monkeypatch.setattr(host, "_DISK_TABLE", table)
+    clock = iter([100.0, 102.0])
+    monkeypatch.setattr(host.time, "monotonic", lambda: next(clock))
+    sampled = host.Host()
+    table.write_text(DISKS.format(read=100 + 4000, written=10 + 400, busy=500))
+    found = sampled.read()
+    assert found["disk_read_bytes_per_second"] == pytest.approx(4000 * 512 / 2)
+    assert found["disk_written_bytes_per_second"] == pytest.approx(400 * 512 / 2)
+    assert found["disk_busy"] == pytest.approx(0.25)
+
+
+def test_a_machine_without_disk_counters_says_nothing_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_DISK_TABLE", tmp_path / "none")
+    assert host.Host().read()["disk_busy"] is None
 
 
 @pytest.mark.gpu

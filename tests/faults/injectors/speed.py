@@ -11,7 +11,7 @@ from typing import Any
 from torch.nn import functional
 from torch.optim import adamw
 
-from plumbline.train import batches, engine, sampler, speed
+from plumbline.train import batches, engine, host, speed
 from tests.faults.injectors.patching import wrap_method
 
 
@@ -118,7 +118,7 @@ def thermal_throttle() -> None:
 
     wrap_method(speed.SpeedRun, "_steps", wrap)
     wrap_method(
-        sampler._Host,
+        host.Host,
         "read",
         lambda read: lambda self: read(self) | {"gpu_throttle_reasons": 64.0, "gpu_clock_mhz": 900.0},
     )

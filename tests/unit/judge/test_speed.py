@@ -65,6 +65,31 @@ def test_a_drop_seen_twice_is_drift_and_its_cause_is_named(code: str) -> None:
     assert judgement.causes[0].evidence
 
 
+def test_a_wait_for_data_tells_what_the_disk_did() -> None:
+    quiet = {"disk_busy": (0.02, 0.02), "io_pressure": (0.0, 0.0), "disk_read_bytes_per_second": (1e6, 1e6)}
+    before = speed(samples=quiet, rates={"disk_read_bytes_per_second": 1e9, "disk_read_bytes_per_second_after": 1e9})
+    busy = {"disk_busy": (0.9, 0.94), "io_pressure": (0.5, 0.5), "disk_read_bytes_per_second": (8e7, 8e7)}
+    rates = {"disk_read_bytes_per_second": 1e8, "disk_read_bytes_per_second_after": 2e8}
+    slow = speed(breakdown={"data_wait": 0.02}, samples=busy, rates=rates)
+    (cause,) = compare(record(before), record(slow), confirms=slow).causes
+    assert cause.code == "loader"
+    assert any("disk at work: 92% where it was 2%" in line for line in cause.evidence)
+    assert any("80 MB/s where it was 1" in line for line in cause.evidence)
+    assert any("lost 90% and 80%" in line for line in cause.evidence)
+    idle = speed(breakdown={"data_wait": 0.02}, samples=quiet)
+    (cause,) = compare(record(before), record(idle), confirms=idle).causes
+    assert not any("disk" in line for line in cause.evidence)
+
+
+def test_time_stalled_on_memory_is_contention() -> None:
+    quiet = speed(samples={"memory_pressure": (0.0, 0.0, 0.0)})
+    stalled = {"memory_pressure": (0.2, 0.3, 0.3), "own_cpu": (0.9, 0.9, 0.9)}
+    slow = speed(breakdown=times(1.3, *COMPUTE), samples=stalled)
+    (cause,) = compare(record(quiet), record(slow), confirms=slow).causes
+    assert (cause.code, cause.sure) == ("contention", "confirmed")
+    assert any("stalled on memory" in line for line in cause.evidence)
+
+
 def test_a_drop_seen_once_waits_for_its_rerun() -> None:
     judgement = compare(record(speed()), record(speed(**SLOW["loader"])))
     assert judgement.verdict == "inconclusive"
