@@ -56,17 +56,21 @@ def take_turn(this: Round) -> None:
 
 
 def _ahead(client: SyncPrefectClient, this: Round) -> dict[str, str]:
+    """The rounds that began before ours, each with its last sign of life; a round may have had several controllers."""
     own = client.read_flow_run(flow_run.id)
     wanted = FlowRunFilter(
         tags=FlowRunFilterTags(all_=round_tags(this.suite.name)),
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_LIVE)),
     )
-    others = [one for one in client.read_flow_runs(flow_run_filter=wanted, limit=200) if _before(one, own, this)]
-    alive = read_progress(client, [one.id for one in others]) if others else {}
-    return {one.name: alive.get(one.id, Progress()).changed for one in others}
+    rounds: dict[str, list[FlowRun]] = {this.id: [own]}
+    for one in client.read_flow_runs(flow_run_filter=wanted, limit=200):
+        rounds.setdefault(_round_of(one, this, own), []).append(one)
+    began = {name: min((str(one.created), str(one.id)) for one in runs) for name, runs in rounds.items()}
+    before = {name: runs for name, runs in rounds.items() if began[name] < began[this.id]}
+    alive = read_progress(client, [one.id for runs in before.values() for one in runs]) if before else {}
+    return {runs[0].name: max(alive.get(one.id, Progress()).changed for one in runs) for runs in before.values()}
 
 
-def _before(other: FlowRun, own: FlowRun, this: Round) -> bool:
-    """An earlier controller of this very round was killed: it is no other round."""
-    same = (other.parameters or {}).get("round_id") == this.id
-    return not same and (str(other.created), str(other.id)) < (str(own.created), str(own.id))
+def _round_of(run: FlowRun, this: Round, own: FlowRun) -> str:
+    """A round started by hand is named by it; any other has one controller, and Prefect starts that one again."""
+    return this.id if run.id == own.id else (run.parameters or {}).get("round_id") or str(run.id)

@@ -68,6 +68,10 @@ class Limits:
     """How long a cancelled child may take to end."""
     settle_seconds: float = 60.0
     """How long an unreachable outbox is asked whether the record is there."""
+    gap_seconds: float = 10.0
+    """The most that the time between two answers of the server counts as waiting for a worker: it may have hung."""
+    away_seconds: float = 120.0
+    """How long past the start deadline a server that does not answer is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,9 @@ class Lane:
     since: float
     phase: Phase = Phase.SEEKING
     attempt: int = 0
+    waited: float = 0.0
+    """How long the server has been seen to have it waiting for a worker."""
+    seen_at: float = 0.0
     running_since: float | None = None
     alive: str = ""
     alive_at: float = 0.0
@@ -154,14 +161,15 @@ def advance(lane: Lane, view: View, now: float, limits: Limits) -> tuple[Lane, A
 
 def _seek(lane: Lane, view: View, now: float, _: Limits) -> tuple[Lane, Action]:
     if view.online:
-        return replace(lane, phase=Phase.WAITING, phase_since=now), Action.START
+        lane = replace(lane, phase=Phase.WAITING, phase_since=now, waited=now - lane.since, seen_at=now)
+        return lane, Action.START
     if now - lane.since <= lane.job.start_seconds:
         return lane, Action.NONE
     who = "the Prefect API did not answer" if view.online is None else "no worker came online"
     return _done(lane, None, f"{who} within {lane.job.start_seconds:g} s", now), Action.NONE
 
 
-def _wait(lane: Lane, view: View, now: float, _: Limits) -> tuple[Lane, Action]:
+def _wait(lane: Lane, view: View, now: float, limits: Limits) -> tuple[Lane, Action]:
     if view.child is not None and view.child.state is ChildState.RUNNING:
         lane = replace(
             lane, phase=Phase.RUNNING, running_since=now, alive=view.child.alive, alive_at=now, looked_at=now
@@ -169,8 +177,14 @@ def _wait(lane: Lane, view: View, now: float, _: Limits) -> tuple[Lane, Action]:
         return lane, Action.NONE
     if view.child is not None and view.child.state.final:
         return _ended(lane, view.child, now)
-    if now - lane.since > lane.job.start_seconds:
-        return _give_up(lane, f"no worker started it within {lane.job.start_seconds:g} s", now)
+    within = f"within {lane.job.start_seconds:g} s"
+    if view.child is not None:
+        # A server that hung for a while could give it to no worker in that time.
+        lane = replace(lane, waited=lane.waited + min(now - lane.seen_at, limits.gap_seconds), seen_at=now)
+        if lane.waited > lane.job.start_seconds:
+            return _give_up(lane, f"no worker started it {within}", now)
+    elif now - lane.since > lane.job.start_seconds + limits.away_seconds:
+        return _give_up(lane, f"the Prefect API did not answer {within}, nor {limits.away_seconds:g} s later", now)
     return lane, Action.NONE
 
 
@@ -187,9 +201,9 @@ def _run(lane: Lane, view: View, now: float, limits: Limits) -> tuple[Lane, Acti
         lane = replace(lane, phase=Phase.CANCELLING, phase_since=now, why="Prefect has not seen its end")
         return lane, Action.NONE
     if lane.running_since is not None and now - lane.running_since > lane.job.run_seconds:
-        return _give_up(lane, f"ran longer than {lane.job.run_seconds:g} s", now)
+        return _give_up(lane, f"it ran longer than {lane.job.run_seconds:g} s", now)
     if now - lane.alive_at > limits.lost_seconds:
-        why = f"showed no sign of life for {limits.lost_seconds:g} s"
+        why = f"it showed no sign of life for {limits.lost_seconds:g} s"
         return _give_up(lane, why, now, retryable=True)
     if now - lane.looked_at >= limits.look_seconds:
         return replace(lane, looked_at=now), Action.LOOK
@@ -233,7 +247,7 @@ def _ended(lane: Lane, child: Child, now: float) -> tuple[Lane, Action]:
 
 
 def _give_up(lane: Lane, why: str, now: float, *, retryable: bool = False) -> tuple[Lane, Action]:
-    lane = replace(lane, phase=Phase.CANCELLING, phase_since=now, why=f"it {why}", retryable=retryable)
+    lane = replace(lane, phase=Phase.CANCELLING, phase_since=now, why=why, retryable=retryable)
     return lane, Action.CANCEL
 
 

@@ -52,11 +52,25 @@ def test_no_worker_is_unavailable_at_the_start_deadline_and_is_not_tried_again(o
 
 
 def test_a_run_that_nobody_starts_is_cancelled_before_it_is_given_up() -> None:
-    scheduled = child(ChildState.SCHEDULED)
-    lane, actions = play((1, ONLINE), (101, scheduled), (102, child(ChildState.CANCELLED)), (102, recorded(False)))
-    assert actions == [Action.START, Action.CANCEL, Action.LOOK, Action.NONE]
+    looks = [(float(now), child(ChildState.SCHEDULED)) for now in range(5, 102, 3)]
+    lane, actions = play((1, ONLINE), *looks, (102, child(ChildState.CANCELLED)), (102, recorded(False)))
+    assert [one for one in actions if one is not Action.NONE] == [Action.START, Action.CANCEL, Action.LOOK]
     assert lane.result is not None
-    assert lane.result.why == "it no worker started it within 100 s"
+    assert lane.result.why == "no worker started it within 100 s"
+
+
+def test_a_server_that_hung_gave_the_run_to_no_worker_and_that_time_does_not_count() -> None:
+    scheduled = child(ChildState.SCHEDULED)
+    lane, actions = play((1, ONLINE), (50, View()), (101, View()), (140, scheduled), (143, RUNNING))
+    assert lane.phase is Phase.RUNNING
+    assert Action.CANCEL not in actions
+
+
+def test_a_server_that_never_answers_again_is_not_waited_for_for_ever() -> None:
+    lane, actions = play((1, ONLINE), (220, View()), (220.1, View()), (251, View()), (251, recorded(False)))
+    assert actions == [Action.START, Action.NONE, Action.CANCEL, Action.FORCE, Action.NONE]
+    assert lane.result is not None
+    assert lane.result.why.startswith("the Prefect API did not answer within 100 s")
 
 
 def test_a_crash_is_tried_again_and_its_record_has_another_name() -> None:
