@@ -7,22 +7,35 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from typing import Literal
 
 from prefect import get_run_logger, task
 from prefect.blocks.abstract import NotificationBlock, NotificationError
 from prefect.blocks.core import Block
+from prefect.blocks.notifications import AbstractAppriseNotificationBlock, PagerDutyWebHook
 
 from plumbline.alerts import AlertBook, Outgoing, after_failure, after_success, update
 from plumbline.central import CentralStore
 from plumbline.errors import PlumblineError
 from plumbline.rounds import Round
+from plumbline.schema.suite import AlertEvent
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
-from tasks import blocks as _blocks  # noqa: F401 - registers our block type
+from tasks.blocks import quiet_apprise
 from tasks.observing import PREFECT_ERRORS
+from tasks.paging import page
 
 __all__ = ["alert", "deliver", "send"]
 
+Colour = Literal["info", "success", "warning", "failure"]
+
+_COLOURS: dict[AlertEvent | None, Colour] = {
+    "drift": "failure",
+    "invalid": "failure",
+    "missed": "warning",
+    "recovered": "success",
+    None: "info",
+}
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
 
 
@@ -58,19 +71,25 @@ def deliver(book: AlertBook, sleep: Callable[[float], None] = time.sleep) -> lis
 def _attempts(one: Outgoing, sleep: Callable[[float], None]) -> str:
     why = ""
     for pause in (*_PAUSES, 0.0):
-        why = send(one.block, one.subject, f"{one.body}\n\nalert {one.id}")
+        why = send(one.block, one.subject, f"{one.body}\n\nalert {one.id}", event=one.event, about=one.about)
         if not why:
             return ""
         sleep(pause)
     return why
 
 
-def send(block: str, subject: str, body: str) -> str:
-    """Send one message through a Prefect block; why it failed, or nothing."""
+def send(block: str, subject: str, body: str, *, event: AlertEvent | None = None, about: str = "") -> str:
+    """Send one message through a Prefect block, as a test where there is no event; why it failed, or nothing."""
     try:
-        loaded = Block.load(block)
+        with quiet_apprise():
+            loaded = Block.load(block)
         if not isinstance(loaded, NotificationBlock):
             return f"{block} sends no notifications"
+        if isinstance(loaded, PagerDutyWebHook):
+            page(loaded, subject, body, event=event, about=about or "test")
+            return ""
+        if isinstance(loaded, AbstractAppriseNotificationBlock):
+            loaded.notify_type = _COLOURS[event]
         with loaded.raise_on_failure():
             _ = loaded.notify(body, subject)
     except (NotificationError, ValueError, *PREFECT_ERRORS) as error:

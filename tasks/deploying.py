@@ -11,6 +11,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from plumbline.deploying import Change, Item, compare_items, desired
 from plumbline.errors import UnavailableError
 from plumbline.schema.suite import Suite
+from tasks.addresses import Blocks
 from tasks.automating import apply_automation
 from tasks.making import make_deployment, make_pool
 from tasks.server import observed
@@ -41,17 +42,20 @@ def deploy_trainings(suite: Suite, *, python: str | None) -> None:
 
 def plan(client: SyncPrefectClient, suite: str, wanted: Sequence[Item]) -> tuple[Change, ...]:
     """What there is to do."""
-    pools = [item.name for item in wanted if item.kind == "work-pool"]
-    return compare_items(wanted, observed(client, suite, pools))
+    pools, blocks = ([item.name for item in wanted if item.kind == kind] for kind in ("work-pool", "block"))
+    return compare_items(wanted, observed(client, suite, pools, blocks))
 
 
-def apply(client: SyncPrefectClient, changes: Sequence[Change]) -> None:
+def apply(client: SyncPrefectClient, changes: Sequence[Change], blocks: Blocks | None = None) -> None:
     """Do it. Doing it again does nothing."""
     for change in changes:
         if change.verb not in ("create", "change"):
             continue
         if change.item.kind == "work-pool":
             make_pool(client, change)
+        elif change.item.kind == "block":
+            if blocks is not None:
+                blocks.make(change.item.name)
         elif change.item.kind == "deployment":
             make_deployment(client, change.item)
         else:

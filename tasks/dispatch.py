@@ -12,10 +12,10 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 
 from plumbline.bundles import has_record
-from plumbline.dispatch import Lane, Limits, Result, run_jobs
+from plumbline.dispatch import Lane, Limits, Result, TrainingOrder, run_jobs
 from plumbline.dispatch.loop import Run
 from plumbline.errors import PlumblineError
-from plumbline.rounds import Assignment, Round, TrainingOrder
+from plumbline.rounds import Assignment, Round
 from plumbline.stores import Store, open_store
 from tasks.observing import Progress
 from tasks.port import PrefectPort

@@ -11,9 +11,8 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling
 
-from plumbline.dispatch import Child, Job
+from plumbline.dispatch import Child, Job, TrainingOrder
 from plumbline.dispatch.loop import Run
-from plumbline.rounds import TrainingOrder
 from tasks.observing import PREFECT_ERRORS, Progress, read_children, read_progress, worker_states
 
 __all__ = ["PrefectPort"]

@@ -11,14 +11,15 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.events.schemas.automations import Automation, EventTrigger
 
 from plumbline.deploying import Item
+from tasks.addresses import kept_fingerprint
 
 __all__ = ["observed"]
 
 _PAGE = 200
 
 
-def observed(client: SyncPrefectClient, suite: str, pools: list[str]) -> tuple[Item, ...]:
-    """The pools of these names, and everything that carries the suite's mark."""
+def observed(client: SyncPrefectClient, suite: str, pools: list[str], blocks: list[str]) -> tuple[Item, ...]:
+    """The pools and blocks of these names, and everything that carries the suite's mark."""
     wanted = WorkPoolFilter(name=WorkPoolFilterName(any_=pools))
     found = client.read_work_pools(limit=_PAGE, work_pool_filter=wanted)
     marked = DeploymentFilter(tags=DeploymentFilterTags(all_=["plumbline", f"suite:{suite}"]))
@@ -26,6 +27,7 @@ def observed(client: SyncPrefectClient, suite: str, pools: list[str]) -> tuple[I
     names = {str(one.id): f"{_flow(client, one)}/{one.name}" for one in deployments}
     return (
         *(Item("work-pool", one.name, {"concurrency_limit": one.concurrency_limit}) for one in found),
+        *(Item("block", name, {"address": kept}) for name in blocks if (kept := kept_fingerprint(client, name))),
         *(Item("deployment", names[str(one.id)], _fields(one)) for one in deployments),
         *(
             Item("automation", one.name, _automation(one, names))

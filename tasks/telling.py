@@ -9,10 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["EVENTS", "Phases", "tell"]
+__all__ = ["EVENTS", "Phases", "events_only", "tell"]
 
 EVENTS = "PLUMBLINE_EVENTS"
 """The file descriptor to write events to; without it, nobody listens."""
+
+
+def events_only() -> None:
+    """Keep stdout for events; whatever else is printed goes to stderr, the log."""
+    os.environ[EVENTS] = str(os.dup(1))
+    os.dup2(2, 1)
 
 
 def tell(event: str, **fields: Any) -> None:

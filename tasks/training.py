@@ -10,8 +10,8 @@ from prefect import get_run_logger, task
 
 from plumbline.bundles import fetch_bundle
 from plumbline.central import publish_record
+from plumbline.dispatch import TrainingOrder
 from plumbline.launch import run_training
-from plumbline.rounds import TrainingOrder
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import write_spec
 from plumbline.stores import open_store

@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
 def _test(suite: Suite) -> tuple[list[str], list[str]]:
     from tasks.alerting import send
 
-    message = tell_test(suite.name, datetime.now(UTC))
-    outcomes = {block: send(block, message.subject, message.body) for block in _blocks(suite)}
+    subject, body = tell_test(suite.name, datetime.now(UTC))
+    outcomes = {block: send(block, subject, body) for block in _blocks(suite)}
     told = [f"{block}: delivered" for block, why in outcomes.items() if not why]
     return told, [f"{block}: {why}" for block, why in outcomes.items() if why]
 

@@ -6,13 +6,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from plumbline.deploying import Change, desired, lines
 from plumbline.errors import ConfigurationError, ExitCode
-from plumbline.schema.suite import read_suite
+from plumbline.schema.suite import Suite, read_suite
 
 __all__ = ["register", "run"]
 
@@ -35,30 +35,39 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan, and unless it is a dry run, apply."""
     suite = read_suite(args.suite)
-    # A worker opens the suite by this name, from the folder of the checkout that it runs in.
-    wanted = desired(suite, os.path.relpath(args.suite), controllers=args.controllers)
     from prefect import get_client
-    from prefect.exceptions import ObjectNotFound
 
     from tasks import deploying
+    from tasks.addresses import Blocks
 
+    blocks = Blocks(suite, os.environ)
+    # A worker opens the suite by this name, from the folder of the checkout that it runs in.
+    name = os.path.relpath(args.suite)
+    wanted = desired(suite, name, controllers=args.controllers, addresses=blocks.fingerprints)
     deploying.wait_for_api(_API_SECONDS)
     with get_client(sync_client=True) as client:
         changes = deploying.plan(client, suite.name, wanted)
+        _check_blocks(args.suite, suite, changes, blocks.fingerprints)
         if not args.dry_run:
-            try:
-                deploying.apply(client, changes)
-            except ObjectNotFound as error:
-                mend = "make the alerts' blocks first: docs/OPERATIONS.md"
-                raise ConfigurationError(
-                    "names a block that is not on the server", where=str(args.suite), key="alerts", mend=mend
-                ) from error
+            deploying.apply(client, changes, blocks)
             if args.prune:
                 deploying.prune(client, changes)
     if args.publish and not args.dry_run:
         _publish(args)
     _print(args, changes)
     return int(ExitCode.PASS)
+
+
+def _check_blocks(path: Path, suite: Suite, changes: Sequence[Change], known: Collection[str]) -> None:
+    """Every block of the alerts is there, or can be made."""
+    for change in changes:
+        if change.item.kind == "block" and change.verb == "create" and change.item.name not in known:
+            variables = [one.address_from for one in suite.alerts if one.block == change.item.name and one.address_from]
+            mend = f"set {variables[0]} to its address" if variables else "make it in Prefect, or add address_from"
+            raise ConfigurationError(
+                f"names the block {change.item.name}, which is not on the server",
+                where=str(path), key="alerts", mend=f"{mend}: docs/OPERATIONS.md",
+            )  # fmt: skip
 
 
 def _publish(args: argparse.Namespace) -> None:

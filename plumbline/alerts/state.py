@@ -38,6 +38,8 @@ class Outgoing(Model):
     id: str
     block: str
     event: AlertEvent
+    about: str = ""
+    """What opens and what recovers: the same for a trouble and for its end."""
     subject: str
     body: str
     created: AwareDatetime
@@ -70,7 +72,8 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
         entry = known if known is not None and known.event == event else Open(
             event=event, since_round=verdict.round, since=now
         )  # fmt: skip
-        entries[key], sent = _remind(entry, tell_open(verdict, name, key, event, entry.since_round), alerts, now)
+        told = tell_open(verdict, name, key, event, since_round=entry.since_round, since=entry.since)
+        entries[key], sent = _remind(entry, told, alerts, now)
         messages += sent
     recovered: set[str] = set()
     for key, known in state.open.items():
@@ -150,6 +153,7 @@ def _send(told: Told, alerts: Sequence[Alert], now: datetime) -> list[Outgoing]:
             id=digest_json([told.id, block])[:16],
             block=block,
             event=told.event,
+            about=told.about,
             subject=told.subject,
             body=told.body,
             created=now,

@@ -19,26 +19,33 @@ class Told:
 
     id: str
     event: AlertEvent
+    about: str
+    """The suite and the platform, or what else it is about: what is opened and what recovers."""
     subject: str
     body: str
 
 
-def tell_open(verdict: RoundVerdict, platform: str, key: str, event: AlertEvent, since_round: str) -> Told:
+def tell_open(
+    verdict: RoundVerdict, platform: str, key: str, event: AlertEvent, *, since_round: str, since: datetime
+) -> Told:
     """A trouble on a platform."""
     result = verdict.platforms[platform]
     cause = next((one for one in result.causes if f"{platform}/{one.code}" == key), None)
     what = f"{cause.code} ({cause.sure})" if cause else key.partition("/")[2]
-    since = "new in this round" if since_round == verdict.round else f"since round {since_round}"
-    lines = [*_cause_lines(cause), *(_number(one) for one in _worst(result)), f"{since}", *_links(verdict)]
+    new = since_round == verdict.round
+    told = "new in this round" if new else f"since {since:%Y-%m-%d %H:%M %Z}, round {since_round}"
+    lines = [*_cause_lines(cause), *(_number(one) for one in _worst(result)), told, *_links(verdict)]
     subject = f"[plumbline] {verdict.suite}: {event} on {platform}: {what}"
-    return Told(f"{verdict.round}/{key}/{event}", event, subject, "\n".join(lines))
+    about = f"{verdict.suite}/{platform}"
+    return Told(f"{verdict.round}/{key}/{event}", event, about, subject, "\n".join(lines))
 
 
 def tell_recovered(verdict: RoundVerdict, platform: str) -> Told:
     """A platform passes again."""
     subject = f"[plumbline] {verdict.suite}: {platform} has recovered"
     body = "\n".join([f"{platform} passes in round {verdict.round}", *_links(verdict)])
-    return Told(f"{verdict.round}/{platform}/recovered", "recovered", subject, body)
+    about = f"{verdict.suite}/{platform}"
+    return Told(f"{verdict.round}/{platform}/recovered", "recovered", about, subject, body)
 
 
 def tell_missed(suite: str, due: datetime) -> Told:
@@ -46,13 +53,14 @@ def tell_missed(suite: str, due: datetime) -> Told:
     body = (
         f"The round of {suite} that was due at {due:%Y-%m-%d %H:%M %Z} did not start. Nothing was checked that night."
     )
-    return Told(f"missed/{due.isoformat()}", "missed", f"[plumbline] {suite}: the nightly round did not run", body)
+    subject = f"[plumbline] {suite}: the nightly round did not run"
+    return Told(f"missed/{due.isoformat()}", "missed", f"{suite}/missed", subject, body)
 
 
-def tell_test(suite: str, now: datetime) -> Told:
-    """A message that only proves that messages arrive."""
+def tell_test(suite: str, now: datetime) -> tuple[str, str]:
+    """Subject and body of a message that only proves that messages arrive."""
     body = f"This is a test of {suite}'s alerts, sent at {now:%Y-%m-%d %H:%M:%S %Z}. Nothing is wrong."
-    return Told(f"test/{now.isoformat()}", "drift", f"[plumbline] {suite}: test of the alerts", body)
+    return f"[plumbline] {suite}: test of the alerts", body
 
 
 def _cause_lines(cause: Cause | None) -> list[str]:

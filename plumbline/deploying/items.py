@@ -10,7 +10,7 @@ from plumbline.schema.suite import Suite
 
 __all__ = ["UPGRADE_EVENT", "Item", "Kind", "desired"]
 
-Kind = Literal["work-pool", "deployment", "automation"]
+Kind = Literal["work-pool", "block", "deployment", "automation"]
 
 UPGRADE_EVENT = "plumbline.dependency.upgraded"
 _WATCH_CRON = "*/10 * * * *"
@@ -25,10 +25,31 @@ class Item:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-def desired(suite: Suite, suite_file: str, *, controllers: str, python: str | None = None) -> tuple[Item, ...]:
-    """Everything, pools first. With `python`, workers run flow runs with that interpreter, in this environment."""
+def desired(
+    suite: Suite,
+    suite_file: str,
+    *,
+    controllers: str,
+    python: str | None = None,
+    addresses: Mapping[str, str] | None = None,
+) -> tuple[Item, ...]:
+    """Everything, in the order in which it has to be made.
+
+    With `python`, workers run flow runs with that interpreter, in this environment. `addresses` are fingerprints of the
+    addresses of those blocks that we make.
+    """
     variables = {"command": f"{python} -m prefect.engine"} if python else {}
-    return (*_pools(suite, controllers), *_deployments(suite, suite_file, controllers, variables), *_automations(suite))
+    return (
+        *_pools(suite, controllers),
+        *_blocks(suite, addresses or {}),
+        *_deployments(suite, suite_file, controllers, variables),
+        *_automations(suite),
+    )
+
+
+def _blocks(suite: Suite, addresses: Mapping[str, str]) -> Iterator[Item]:
+    for block in dict.fromkeys(alert.block for alert in suite.alerts):
+        yield Item("block", block, {"address": addresses[block]} if block in addresses else {})
 
 
 def _pools(suite: Suite, controllers: str) -> Iterator[Item]:

@@ -119,6 +119,8 @@ class Alert(Model):
     on: tuple[AlertEvent, ...] = Field(min_length=1)
     block: str = Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+$")
     """`BLOCK-TYPE/NAME`, as Prefect writes it."""
+    address_from: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")
+    """The environment variable from which `plumbline deploy` takes the address for the block, to make it."""
     reminder_hours: float = Field(default=24 * 7, gt=0)
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiosmtpd.controller import Controller
+from prefect.blocks.notifications import PagerDutyWebHook
 
 from plumbline.alerts import AlertBook, update
 from plumbline.central import CentralStore
@@ -21,46 +20,18 @@ from plumbline.localstack.services import free_port
 from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult, RoundVerdict
 from plumbline.stores import open_store
-from tasks.alerting import deliver
+from tasks.alerting import deliver, send
 from tasks.blocks import AppriseUrl
 from tasks.watching import check_missed
 from tests.flows.ground import to_toml
-
-
-class Receiver:
-    """A webhook that keeps what it gets, and answers as it was told."""
-
-    def __init__(self) -> None:
-        self.got: list[dict[str, Any]] = []
-        self.answers: list[int] = []
-        self.asked = 0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.asked += 1
-                status = outer.answers.pop(0) if outer.answers else 200
-                if status == 200:
-                    outer.got.append(json.loads(body))
-                self.send_response(status)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                return
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"json://127.0.0.1:{self.server.server_address[1]}/"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+from tests.flows.receivers import Internet, Receiver, internet, receiver
 
 
 @pytest.fixture
 def webhook(_settings: None) -> Iterator[Receiver]:
-    receiver = Receiver()
-    AppriseUrl(url=receiver.url).save("hook", overwrite=True)
-    yield receiver
-    receiver.server.shutdown()
-    receiver.server.server_close()
+    with receiver() as one:
+        AppriseUrl(url=one.url).save("hook", overwrite=True)
+        yield one
 
 
 class Mailbox:
@@ -107,9 +78,11 @@ def book_of(tmp_path: Path) -> AlertBook:
     return AlertBook(CentralStore(open_store(f"file://{tmp_path}/central")), "s")
 
 
-def night(book: AlertBook, number: int, outcome: Outcome, code: str = "precision") -> list[str]:
+def night(
+    book: AlertBook, number: int, outcome: Outcome, code: str = "precision", alerts: Sequence[Alert] = ALERTS
+) -> list[str]:
     now = NIGHT + timedelta(days=number)
-    book.change(lambda state: update(state, verdict(number, outcome, code), ALERTS, now))
+    book.change(lambda state: update(state, verdict(number, outcome, code), alerts, now))
     return deliver(book, sleep=lambda _: None)
 
 
@@ -137,7 +110,7 @@ def test_another_cause_is_told_and_a_lasting_one_is_reminded_of(webhook: Receive
     assert [got["title"].rpartition(": ")[2] for got in webhook.got] == [
         "precision (confirmed)", "tokenization (confirmed)", "tokenization (confirmed)",
     ]  # fmt: skip
-    assert "since round night-1" in webhook.got[2]["message"]
+    assert "since 2026-11-21 02:00 UTC, round night-1" in webhook.got[2]["message"]
 
 
 @pytest.mark.usefixtures("mailbox")
@@ -190,3 +163,72 @@ def test_the_command_proves_that_messages_arrive(
     webhook.answers = [500]
     assert main(["alert", str(path), "--test", "--json"]) == 3
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["failed"]
+
+
+HOSTS = ("hooks.slack.com", "prod-7.westeurope.logic.azure.com", "events.pagerduty.com", "events.eu.pagerduty.com")
+ADDRESSES = {
+    "slack-webhook/team": "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ",
+    "ms-teams-webhook/team": "https://prod-7.westeurope.logic.azure.com:443/workflows/643e69f83c8944/triggers/manual"
+    "/paths/invoke?api-version=2016-06-01&sp=%2Ftriggers%2Fmanual%2Frun&sv=1.0&sig=KODuebWbDGYFr0z0eu",
+    "pager-duty-webhook/team": "pagerduty://R0123456789ABCDEF@apiKEY/?region=eu",
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Internet]:
+    with internet(tmp_path, HOSTS) as one:
+        for name, value in one.variables.items():
+            monkeypatch.setenv(name, value)
+        yield one
+
+
+@pytest.mark.usefixtures("_settings")
+def test_slack_teams_and_pagerduty_get_what_the_suite_made_blocks_of(
+    world: Internet,
+    suite: Suite,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    alerts = []
+    for number, (block, address) in enumerate(ADDRESSES.items()):
+        monkeypatch.setenv(f"ADDRESS_{number}", address)
+        alerts.append(Alert(on=("drift", "recovered"), block=block, address_from=f"ADDRESS_{number}"))
+    path = tmp_path / "suite.toml"
+    path.write_text(to_toml(suite.replace(alerts=alerts).model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    assert main(["deploy", str(path), "--dry-run"]) == 0
+    assert "+ block pager-duty-webhook/team" in capsys.readouterr().out
+    assert main(["deploy", str(path)]) == 0
+    monkeypatch.setenv("ADDRESS_0", ADDRESSES["slack-webhook/team"] + "x")
+    assert main(["deploy", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "~ block slack-webhook/team" in out
+    assert "1 done" in out
+    assert not any(part in out for part in ("T1JJ3T3L2", "KODuebWb", "R0123456789ABCDEF"))
+    book = book_of(tmp_path)
+    for number, outcome in enumerate(("drift", "drift", "pass")):
+        assert night(book, number, outcome, alerts=alerts) == []
+    by_host: dict[str, list[dict[str, Any]]] = {}
+    for host, _, content in world.got:
+        by_host.setdefault(host, []).append(content)
+    slack, teams, pager = (by_host[host] for host in (HOSTS[0], HOSTS[1], HOSTS[3]))
+    assert [len(lot) for lot in (slack, teams, pager)] == [2, 2, 2]
+    for content in (slack[0], teams[0], pager[0]):
+        text = json.dumps(content)
+        for part in ("drift on azure: precision (confirmed)", "TF32 was on", "0.0003 relative", "2e-06", "new in this",
+                     "/r/report.html", "night-0"):  # fmt: skip
+            assert part in text
+    assert all("azure has recovered" in json.dumps(content) for content in (slack[1], teams[1]))
+    assert world.got[0][1].endswith("FQx")
+    assert [one["event_action"] for one in pager] == ["trigger", "resolve"]
+    assert pager[0]["dedup_key"] == pager[1]["dedup_key"] == "s/azure"
+    assert (pager[0]["payload"]["severity"], pager[0]["routing_key"]) == ("error", "R0123456789ABCDEF")
+
+
+@pytest.mark.usefixtures("_settings")
+def test_a_pager_that_refuses_is_said_without_its_key(world: Internet) -> None:
+    PagerDutyWebHook(integration_key="R0123456789ABCDEF", api_key="apiKEY").save("refused", overwrite=True)
+    world.answers = [429]
+    why = send("pager-duty-webhook/refused", "subject", "body")
+    assert "429" in why
+    assert "R0123" not in why

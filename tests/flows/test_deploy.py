@@ -39,7 +39,8 @@ def test_deploying_twice_changes_nothing_the_second_time(
     )
     path = str(write(suite, tmp_path))
     assert main(["deploy", path, "--dry-run", "--json"]) == 0
-    assert set(verbs(capsys.readouterr().out)) == {"create"}
+    found = json.loads(capsys.readouterr().out)["changes"]
+    assert {one["verb"] for one in found if one["kind"] != "block"} == {"create"}
     assert client.read_work_pools(limit=200) == [] or suite.platforms["aws"].work_pool not in {
         pool.name for pool in client.read_work_pools(limit=200)
     }
@@ -92,4 +93,33 @@ def test_a_suite_that_names_no_block_of_the_server_is_told(
 ) -> None:
     suite = suite.replace(alerts=({"on": ("missed",), "block": "apprise-url/nobody"},))
     assert main(["deploy", str(write(suite, tmp_path))]) == 2
-    assert "names a block that is not on the server" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "alerts: names the block apprise-url/nobody, which is not on the server (make it in Prefect" in told
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("apprise-url/bad", "no address at all", "is none of apprise-url's"),
+        ("ms-teams-webhook/bad", "https://example.com/secret", "is none of ms-teams-webhook's"),
+        ("pager-duty-webhook/bad", "https://secret", "is no address of PagerDuty (pagerduty://INTEGRATION-KEY@API-KEY"),
+        ("discord-webhook/bad", "https://secret", "cannot become a block of the type discord-webhook"),
+        ("apprise-url/nobody", "", "not on the server (set WHERE to its address"),
+    ],
+)
+def test_an_address_that_makes_no_block_is_told_and_not_shown(
+    suite: Suite,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    case: tuple[str, str, str],
+) -> None:
+    block, address, told = case
+    monkeypatch.setenv("WHERE", address)
+    suite = suite.replace(alerts=({"on": ("drift",), "block": block, "address_from": "WHERE"},))
+    assert main(["deploy", str(write(suite, tmp_path))]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert block in error
+    assert not address or address not in error
