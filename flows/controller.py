@@ -6,7 +6,6 @@ Killed and started again with the same `--round`, it finds its children and fini
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from pathlib import Path
@@ -16,19 +15,9 @@ from plumbline.errors import ExitCode, InconclusiveError, PlumblineError
 from plumbline.prepare import prepare
 from plumbline.schema.suite import read_suite
 from plumbline.stores import open_store
-from tasks.telling import EVENTS, tell
+from tasks.telling import events_only, tell
 
 __all__ = ["main"]
-
-
-def _events_only() -> None:
-    """Keep stdout for events; whatever else is printed goes to stderr, the log."""
-    os.environ[EVENTS] = str(os.dup(1))
-    os.dup2(2, 1)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _round(args: argparse.Namespace) -> int:
@@ -44,7 +33,7 @@ def _round(args: argparse.Namespace) -> int:
     from tasks.deploying import deploy_trainings, wait_for_api
     from tasks.taking_turns import round_tags
 
-    wait_for_api(args.wait)
+    wait_for_api(seconds=60.0)
     deploy_trainings(suite, python=sys.executable if args.local else None)
     recipes = {name: spec.to_json() for name, spec in specs.items()} if specs else None
     with tags(*round_tags(suite.name)):
@@ -73,10 +62,9 @@ def main() -> int:
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--prepare", action="store_true", help="build and publish data and weights first")
     parser.add_argument("--local", action="store_true", help="workers run in this very environment")
-    parser.add_argument("--wait", type=float, default=60.0, help="seconds until the API must answer")
     args = parser.parse_args()
-    _events_only()
-    signal.signal(signal.SIGTERM, _interrupt)
+    events_only()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return _round(args)
     except PlumblineError as error:

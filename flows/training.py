@@ -8,8 +8,8 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
+from plumbline.dispatch import read_order
 from plumbline.errors import ExitCode
-from plumbline.rounds import read_order
 from tasks.observing import INVALID
 from tasks.training import train
 

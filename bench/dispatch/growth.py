@@ -57,7 +57,7 @@ def one_round(stack: Stack, suite: Suite, record: Path, state: Path) -> dict[str
             lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
             peak.extend(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
-        verdict = Follower(child, tick).verdict(300)
+        verdict = Follower(child, tick, suite).verdict(300)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     if verdict["verdict"] != "pass":

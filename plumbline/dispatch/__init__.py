@@ -6,6 +6,7 @@ The lane decides and is pure; the loop drives lanes over a port; `tasks/` gives 
 from plumbline.dispatch.lane import Action, Child, ChildState, Job, Lane, Limits, Result, View, advance, begin
 from plumbline.dispatch.loop import Port, run_jobs
 from plumbline.dispatch.names import job_key, record_id
+from plumbline.dispatch.order import TrainingOrder, read_order
 
 __all__ = [
     "Action",
@@ -16,10 +17,12 @@ __all__ = [
     "Limits",
     "Port",
     "Result",
+    "TrainingOrder",
     "View",
     "advance",
     "begin",
     "job_key",
+    "read_order",
     "record_id",
     "run_jobs",
 ]

@@ -3,7 +3,6 @@
 from plumbline.rounds.baselines import read_baselines
 from plumbline.rounds.harvest import Absence, Harvest, harvest
 from plumbline.rounds.judging import Baselines, judge_harvest, reruns_needed
-from plumbline.rounds.order import TrainingOrder, read_order
 from plumbline.rounds.outcome import absent_result, headline, join, sum_up
 from plumbline.rounds.plan import Assignment, Round, new_round_id
 from plumbline.rounds.reporting import write_report
@@ -14,7 +13,6 @@ __all__ = [
     "Baselines",
     "Harvest",
     "Round",
-    "TrainingOrder",
     "absent_result",
     "harvest",
     "headline",
@@ -22,7 +20,6 @@ __all__ = [
     "judge_harvest",
     "new_round_id",
     "read_baselines",
-    "read_order",
     "reruns_needed",
     "sum_up",
     "write_report",

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from plumbline.dispatch import Job, job_key, record_id
-from plumbline.rounds.order import TrainingOrder
+from plumbline.dispatch import Job, TrainingOrder, job_key, record_id
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -57,10 +58,14 @@ def main(argv: list[str] | None = None) -> int:
     try:
         spec = read_spec(arguments.spec)
         began = time.perf_counter()
+        # Looking for garbage, again and again, among what torch and transformers bring is a sixth of their import.
+        gc.disable()
         try:
             from plumbline.train.job import Job, run_job
         except (ImportError, OSError, RuntimeError, AttributeError) as error:
             raise _unloadable(error) from error
+        gc.freeze()
+        gc.enable()
 
         job = Job(
             spec=spec, out=arguments.out, data=arguments.data, cache=arguments.cache, platform=arguments.platform,

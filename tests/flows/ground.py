@@ -19,7 +19,7 @@ from plumbline.localstack import Stack
 from plumbline.localstack.process import Child, marked
 from plumbline.schema.suite import Suite
 
-__all__ = ["Follower", "Ground", "ground", "small_suite"]
+__all__ = ["Follower", "Ground", "ground", "small_suite", "to_toml"]
 
 _PLATFORMS = {
     "aws": {"data": "s3://plumbline-data/drill", "outbox": "s3://plumbline-outbox/drill"},
@@ -28,7 +28,9 @@ _PLATFORMS = {
 }
 
 
-def small_suite(state: Path, name: str = "drill", platforms: tuple[str, ...] = ("aws", "azure"), **more: Any) -> Suite:
+def small_suite(
+    state: Path, name: str = "drill", platforms: tuple[str, ...] = ("aws", "azure"), *, steps: int = 6, **more: Any
+) -> Suite:
     """A suite whose trainings take a few seconds; `more` changes every platform."""
     limits = {"start_seconds": 40, "run_seconds": 90, **more}
     chosen = {
@@ -39,7 +41,7 @@ def small_suite(state: Path, name: str = "drill", platforms: tuple[str, ...] = (
         }
         for key in platforms
     }
-    probe = {"steps": 6, "evaluation_rows": 16, "envelope_seeds": 1}
+    probe = {"steps": steps, "evaluation_rows": 16, "envelope_seeds": 1}
     return Suite.model_validate(
         {
             "name": name,
@@ -60,19 +62,42 @@ def small_suite(state: Path, name: str = "drill", platforms: tuple[str, ...] = (
 class Follower:
     """One controller, followed in a thread: what it told, and how it ended."""
 
-    def __init__(self, child: Child, tick: Callable[[], None]) -> None:
+    def __init__(self, child: Child, tick: Callable[[], None], suite: Suite, round_id: str = "") -> None:
         self.child = child
+        self.suite = suite
+        self.round_id = round_id
         self.lanes: dict[str, list[dict[str, Any]]] = {}
         self.said: list[str] = []
+        self.phases: list[str] = []
+        self.took = 0.0
+        self.waited_seconds = 0.0
+        """What it waited for another round to end, which is no deadline of its own."""
+        self._began = time.monotonic()
         self._ended: list[Ended] = []
-        self._thread = threading.Thread(target=lambda: self._ended.append(follow(child, self._on_event, tick)))
+        self._thread = threading.Thread(target=self._follow, args=(tick,))
         self._thread.start()
+
+    def _follow(self, tick: Callable[[], None]) -> None:
+        ended = follow(self.child, self._on_event, tick)
+        self.took = time.monotonic() - self._began
+        self._ended.append(ended)
+
+    @property
+    def over(self) -> bool:
+        """Whether the controller has ended."""
+        return bool(self._ended)
 
     def _on_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "lane":
             self.lanes.setdefault(event["platform"], []).append(event)
         elif event["event"] == "say":
             self.said.append(event["message"])
+        elif event["event"] == "phase":
+            self.phases.append(event["name"])
+
+    def lane(self, platform: str) -> dict[str, Any]:
+        """What the controller said last of a platform; nothing, before it said anything."""
+        return self.lanes.get(platform, [{"phase": "", "words": "", "attempt": 0}])[-1]
 
     def until(self, platform: str, phase: str, *, words: str = "", seconds: float = 60.0) -> None:
         """Return once the platform has reached the phase, and its progress the words."""
@@ -89,6 +114,14 @@ class Follower:
             if time.monotonic() > deadline:
                 raise AssertionError(f"it never said {words!r}: {self.said}")
             time.sleep(0.05)
+
+    def until_phase(self, name: str, seconds: float = 90.0) -> None:
+        """Return once the round is at this phase."""
+        deadline = time.monotonic() + seconds
+        while name not in self.phases:
+            if time.monotonic() > deadline or self._ended:
+                raise AssertionError(f"the round never came to {name}: {self.phases}")
+            time.sleep(0.02)
 
     def end(self, seconds: float = 240.0) -> Ended:
         """Wait for the controller's end."""
@@ -113,6 +146,37 @@ class Ground:
         self.stack = stack
         self.suite = suite
         self._rounds = 0
+        self._checking = threading.RLock()
+
+    def _check(self) -> None:
+        """Replace what died; two rounds may look at once, and while somebody holds it, nobody does."""
+        if self._checking.acquire(blocking=False):
+            try:
+                self.stack.check()
+            finally:
+                self._checking.release()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What dies meanwhile stays dead."""
+        with self._checking:
+            yield
+
+    def stop_worker(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """End a platform's worker; nobody starts it again."""
+        with self._checking:
+            worker = self.stack._workers.pop(name)
+        worker.process.send_signal(number)
+        worker.process.wait(30)
+
+    def start_worker(self, name: str) -> None:
+        """Start a platform's worker."""
+        with self._checking:
+            self.stack.start_workers([name])
+
+    def forgive(self) -> None:
+        """Forget how often each was started again: a night's count, and another night begins."""
+        self.stack._restarts.clear()
 
     def start_round(self, suite: Suite | None = None, round_id: str = "", prefix: tuple[str, ...] = ()) -> Follower:
         """Start a controller on the suite; `prefix` stands before its command."""
@@ -125,7 +189,7 @@ class Ground:
         options = ["--suite", str(path), "--round", round_id, "--state", str(self.stack.state), "--prepare", "--local"]
         command = [*prefix, sys.executable, "-m", "flows.controller", *options]
         child = self.stack.start_controller(command, log=f"controller-{round_id}-{self._rounds}")
-        return Follower(child, self.stack.check)
+        return Follower(child, self._check, suite, round_id)
 
     def until_online(self, *platforms: str, seconds: float = 40.0) -> None:
         """Return once the server holds the platforms' workers for online."""
@@ -199,10 +263,14 @@ def to_toml(content: dict[str, Any]) -> str:
 
 @contextmanager
 def ground(
-    state: Path, platforms: tuple[str, ...] = ("aws", "azure"), without: tuple[str, ...] = ()
+    state: Path,
+    platforms: tuple[str, ...] = ("aws", "azure"),
+    without: tuple[str, ...] = (),
+    suite: Suite | None = None,
 ) -> Iterator[Ground]:
-    """A stack for the small suite; the platforms in `without` get no worker."""
-    suite = small_suite(state, platforms=platforms)
+    """A stack for the small suite, or the one given; the platforms in `without` get no worker."""
+    suite = suite or small_suite(state, platforms=platforms)
+    platforms = tuple(suite.platforms)
     with Stack(suite, state, say=lambda line: print(f"    stack: {line}", flush=True)) as stack:
         stack.wait_for_stores()
         stack.wait_for_api()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -31,8 +31,9 @@ Behaviour = Callable[[str, int], str]
 """From the platform and the attempt to `good`, `crash`, `crash with record`, `fail`, `invalid` or `ignore`."""
 
 
-def model_record(spec: RunSpec, data: str, folder: Path) -> Path:
+def model_record(spec: RunSpec, data: str, folder: Path, environment: Mapping[str, str] | None = None) -> Path:
     """One real training, whose record the stubs copy."""
+    folder.mkdir(parents=True, exist_ok=True)
     write_spec(spec, folder / "spec.json")
     code = run_training(
         folder / "spec.json",
@@ -41,6 +42,7 @@ def model_record(spec: RunSpec, data: str, folder: Path) -> Path:
         cache=folder / "cache",
         platform="model",
         record_id="model",
+        environment=environment,
     )
     if code:
         raise AssertionError(f"the training ended with exit code {code}")

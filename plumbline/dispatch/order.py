@@ -1,4 +1,7 @@
-"""What a worker is told: small, plain JSON, and everything that a training needs but its bytes."""
+"""What a worker is told: small, plain JSON, and everything that a training needs but its bytes.
+
+Here, beside dispatch, and not among the rounds: a worker that reads its order loads no judge and no report.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,114 @@
+"""A platform that becomes slow: measured once more before it is called drift, and named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from plumbline.schema.suite import Suite
+from tests.flows.drill.checks import settled
+from tests.flows.drill.telling import expect, say
+from tests.flows.ground import Follower, Ground, small_suite, to_toml
+
+__all__ = ["DRILLS"]
+
+_HOGS = 3
+
+
+def _suite(this: Ground, name: str) -> Suite:
+    """The small suite with a speed part; three hogs leave a quarter of a core, the neighbours take less than half."""
+    suite = small_suite(this.stack.state, name, start_seconds=60)
+    workload = next(iter(suite.workloads.values())).model_dump(mode="json", exclude_none=True)
+    speed = {"steps": 120, "precision": "fp32"}
+    content = suite.model_dump(mode="json", exclude_none=True)
+    return Suite.model_validate(
+        {**content, "workloads": {"tiny": {**workload, "speed": speed}}, "gates": {"throughput_drop": 0.5}}
+    )
+
+
+def _accepted_night(this: Ground, suite: Suite) -> None:
+    """One night that passes, and becomes the baseline."""
+    one = this.start_round(suite)
+    verdict = one.verdict()
+    expect(verdict["verdict"] == "pass", f"the night before passes (it is {verdict['verdict']}: {verdict['notes']})")
+    path = this.stack.state / f"{suite.name}.toml"
+    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    command = [sys.executable, "-m", "plumbline", "baseline", "accept", str(path)]
+    done = subprocess.run(command, env=this.stack.environment(), capture_output=True, text=True, check=False)
+    expect(done.returncode == 0, f"its records are accepted as the baseline {done.stderr.strip()[-200:]}")
+
+
+def _core_of(this: Ground, platform: str) -> int:
+    (pid, *_) = this.processes("worker start", f"--pool {platform}-local")
+    return min(os.sched_getaffinity(pid))
+
+
+@contextmanager
+def _hogged(core: int) -> Iterator[None]:
+    """Somebody else computes on the platform's core."""
+    hogs = [
+        subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", "while True: pass"]) for _ in range(_HOGS)
+    ]
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+
+def _speed_findings(verdict: dict[str, Any], platform: str) -> list[dict[str, Any]]:
+    return [one for one in verdict["platforms"][platform]["findings"] if one["check"].startswith("speed.")]
+
+
+def _reruns(verdict: dict[str, Any], platform: str) -> list[str]:
+    return [name for name in verdict["platforms"][platform]["records"] if "rerun" in name]
+
+
+def platform_slow(this: Ground) -> None:
+    """A platform has become slow and stays so: one independent rerun confirms it, and it is drift of speed alone."""
+    suite = _suite(this, "drill-slow")
+    _accepted_night(this, suite)
+    core = _core_of(this, "azure")
+    with _hogged(core):
+        say(f"{_HOGS} busy loops on the core of azure")
+        one = this.start_round(suite)
+        verdict = one.verdict()
+    _told(one, verdict, "azure")
+    expect(verdict["verdict"] == "drift", f"drift (it is {verdict['verdict']})")
+    result = verdict["platforms"]["azure"]
+    bad = {finding["check"] for finding in result["findings"] if finding["outcome"] == "drift"}
+    expect(bool(bad) and all(check.startswith("speed.") for check in bad), f"only its speed drifts: {sorted(bad)}")
+    causes = [(cause["code"], cause["sure"]) for cause in result["causes"]]
+    expect(causes[0][0] == "contention", f"the cause is named: {causes}")
+    settled(this, one, verdict, reruns=1)
+
+
+def platform_slow_for_a_moment(this: Ground) -> None:
+    """A platform was slow for a moment: the rerun does not confirm it, and nobody is woken."""
+    suite = _suite(this, "drill-slow-once")
+    _accepted_night(this, suite)
+    with _hogged(_core_of(this, "azure")):
+        say(f"{_HOGS} busy loops on the core of azure, until the rerun")
+        one = this.start_round(suite)
+        one.until_phase("confirming", seconds=180)
+    verdict = one.verdict()
+    _told(one, verdict, "azure")
+    expect(verdict["verdict"] == "pass", f"pass (it is {verdict['verdict']}: {verdict['notes']})")
+    settled(this, one, verdict, reruns=1)
+
+
+def _told(one: Follower, verdict: dict[str, Any], platform: str) -> None:
+    for finding in _speed_findings(verdict, platform):
+        say(f"{finding['check']}: {finding['outcome']}, {finding['observed']} against {finding['limit']}")
+    reruns = _reruns(verdict, platform)
+    expect(len(reruns) == 1, f"one rerun was dispatched: {reruns}")
+    others = [name for name in one.suite.platforms if name != platform and _reruns(verdict, name)]
+    expect(not others, "and none elsewhere")
+
+
+DRILLS = (platform_slow, platform_slow_for_a_moment)
