@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.settings import PREFECT_API_URL
 
 from plumbline.deploying import Change, Item, compare_items, desired
-from plumbline.errors import UnavailableError
+from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.schema.suite import Suite
 from tasks.addresses import Blocks
 from tasks.automating import apply_automation
@@ -23,6 +24,11 @@ _POLL_SECONDS = 0.2
 
 def wait_for_api(seconds: float) -> None:
     """Return when the Prefect API answers; `UnavailableError` if it does not in time."""
+    if not PREFECT_API_URL.value():
+        # Prefect would start a server of its own for this process alone, that no worker knows.
+        raise ConfigurationError(
+            "is not set", key="PREFECT_API_URL", mend="name the Prefect server's API, or use --local"
+        )
     deadline = time.monotonic() + seconds
     with get_client(sync_client=True) as client:
         while (error := client.api_healthcheck()) is not None:
