@@ -1,7 +1,8 @@
 """`python -m tests.faults [--family NAME ...] [--seeds 1,2,3]`: run the catalogue, and write its table.
 
 Results are kept in `bench/results/faults.json`, entry by entry, so that a run of some families renews theirs alone;
-those of the held-out set (`--held-out`) in `bench/results/faults-held-out.json`. `docs/FAULTS.md` is written from both.
+those of the held-out set (`--held-out`) in `bench/results/faults-held-out.json`, where what first came out is never
+replaced. `docs/FAULTS.md` is written from both.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def _merged(results: list[Result], seconds: float, *, held_out: bool) -> dict[st
     entries = (*HELD_OUT, *HELD_OUT_CONTROLS) if held_out else (*FAULTS, *CONTROLS, *SPEED)
     known = _known(HELD_OUT_RESULTS if held_out else RESULTS)
     fresh = {(one.name, one.seed): asdict(one) for one in results}
+    if held_out:
+        fresh |= {(one["name"], one["seed"]): one for one in known["results"]}
     order = {one.name: place for place, one in enumerate(entries)}
     kept = [one for one in known["results"] if (one["name"], one["seed"]) not in fresh and one["name"] in order]
     return {
