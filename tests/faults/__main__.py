@@ -56,7 +56,7 @@ def _merged(results: list[Result], seconds: float, *, held_out: bool) -> dict[st
     known = _known(HELD_OUT_RESULTS if held_out else RESULTS)
     fresh = {(one.name, one.seed): asdict(one) for one in results}
     if held_out:
-        fresh |= {(one["name"], one["seed"]): one for one in known["results"]}
+        fresh = {key: fresh[key] for key in fresh.keys() - {(one["name"], one["seed"]) for one in known["results"]}}
     order = {one.name: place for place, one in enumerate(entries)}
     kept = [one for one in known["results"] if (one["name"], one["seed"]) not in fresh and one["name"] in order]
     return {

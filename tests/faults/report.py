@@ -145,9 +145,9 @@ def _held_out(document: dict[str, Any]) -> list[str]:
     return [
         "## Held out",
         "",
-        f"{fault_count} faults and {count - fault_count} controls that nobody had tuned to, after what public trackers tell.",
-        f"The causes expected of them were committed (`{WRITTEN_IN}`) before the judge saw any. Until then they had only",
-        "been trained with, to see that they change a recorded digest; their writer had read parts of the judge before.",
+        f"{fault_count} faults and {count - fault_count} controls that nobody had tuned to, after public trackers.",
+        f"Their expected causes were committed (`{WRITTEN_IN}`) before the judge saw any; until then they had only been",
+        "trained with, to see that they change a recorded digest. Their writer had read parts of the judge before.",
         f"Run once, seeds {seeds}, with the judge as it stood in that commit; unchanged since",
         f"(`{document['command']}`, {document['seconds']:.0f} s, raw:",
         "`bench/results/faults-held-out.json`):",
