@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from plumbline.data.hub import read_hub
 from plumbline.data.readers import Columns, read_rows
 from plumbline.data.rows import Row
 from plumbline.data.shards import store_bytes, write_shards
+from plumbline.data.spool import Spool, SpooledRows
 from plumbline.data.tokenizer import read_tokenizer, train_tokenizer
 from plumbline.digest import canonical_json
 from plumbline.errors import ConfigurationError, InvalidInputError
@@ -31,8 +31,8 @@ _SPLIT_SEED = 0x53504C49
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    train: list[Row]
-    evaluation: list[Row]
+    train: SpooledRows
+    evaluation: SpooledRows
     source: str
     best_accuracy: float | None = None
 
@@ -44,20 +44,30 @@ def build_dataset(source: DatasetSource, name: str, task: Task, out: Path) -> Ma
     except ValidationError as error:
         mend = "lower-case letters, digits, dots, dashes and underscores, 63 at most"
         raise ConfigurationError(f"{name[:80]!r} cannot name a dataset", where=str(out), mend=mend) from error
-    content = _generated(source, task) if source.grammar_seed is not None else _imported(source, task)
-    labels = {row.label for row in (*content.train, *content.evaluation) if row.label is not None}
+    with Spool(out) as spool:
+        content = _generated(source, task, spool) if source.grammar_seed is not None else _imported(source, task, spool)
+        manifest = _write(content, source, name, task, out)
+    part = out / f"{MANIFEST_NAME}.part"
+    part.write_bytes(canonical_json(manifest.to_json()))
+    part.replace(out / MANIFEST_NAME)
+    return manifest
+
+
+def _write(content: _Content, source: DatasetSource, name: str, task: Task, out: Path) -> Manifest:
+    """Tokenizer and shards, and the manifest that describes them."""
+    labels = {row.label for row in chain(content.train, content.evaluation) if row.label is not None}
     if task == "sequence-classification" and len(labels) < 2:
         mend = "classification needs two classes at least"
         raise InvalidInputError("all rows carry the same label", where=content.source, mend=mend)
     data, vocab_size = (
         read_tokenizer(Path(source.tokenizer))
         if source.tokenizer
-        else train_tokenizer([row.text for row in content.train], source.vocab_size, lowercase=source.lowercase)
+        else train_tokenizer(content.train.texts, source.vocab_size, lowercase=source.lowercase)
     )
     tokenizer = store_bytes(out, "tokenizer", ".json", data)
     train = write_shards(out, "train", content.train, 0, source.rows_per_shard)
     evaluation = write_shards(out, "evaluation", content.evaluation, len(content.train), source.rows_per_shard)
-    manifest = Manifest(
+    return Manifest(
         name=name,
         task=task,
         num_labels=max(labels) + 1 if labels else None,
@@ -68,10 +78,6 @@ def build_dataset(source: DatasetSource, name: str, task: Task, out: Path) -> Ma
         train=tuple(train),
         evaluation=tuple(evaluation),
     )
-    part = out / f"{MANIFEST_NAME}.part"
-    part.write_bytes(canonical_json(manifest.to_json()))
-    part.replace(out / MANIFEST_NAME)
-    return manifest
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -83,12 +89,11 @@ def read_manifest(folder: Path) -> Manifest:
     return read_model(Manifest, path)
 
 
-def _generated(source: DatasetSource, task: Task) -> _Content:
+def _generated(source: DatasetSource, task: Task, spool: Spool) -> _Content:
     seed = source.grammar_seed or 0
-    rows = [*grammar.reviews(seed, 0, source.train_rows + source.evaluation_rows)]
     labelled = task == "sequence-classification"
-    if not labelled:
-        rows = [Row(row.text, None) for row in rows]
+    reviews = grammar.reviews(seed, 0, source.train_rows + source.evaluation_rows)
+    rows = spool.add(reviews if labelled else (Row(row.text, None) for row in reviews))
     return _Content(
         train=rows[: source.train_rows],
         evaluation=rows[source.train_rows :],
@@ -97,27 +102,26 @@ def _generated(source: DatasetSource, task: Task) -> _Content:
     )
 
 
-def _imported(source: DatasetSource, task: Task) -> _Content:
+def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
     name = source.path or ""
     columns = Columns(source.text_column, source.label_column, labelled=task == "sequence-classification")
     path = Path(name)
     if path.exists() or path.suffix:
-        everything = list(read_rows(path, columns))
-        train, evaluation = _split(everything, name, source.evaluation_rows)
+        train, evaluation = _split(spool.add(read_rows(path, columns)), name, source.evaluation_rows)
         label = path.name
     else:
         first, second = read_hub(name, columns)
-        rows = list(first)
+        rows = spool.add(first)
         train, evaluation = (
-            (_shuffled(rows), _shuffled(list(second))) if second else _split(rows, name, source.evaluation_rows)
+            (_shuffled(rows), _shuffled(spool.add(second))) if second else _split(rows, name, source.evaluation_rows)
         )
         label = f"huggingface.co/datasets/{name}"
-    if len(train) + len(evaluation) < _LEAST_ROWS or not evaluation:
+    if len(train) + len(evaluation) < _LEAST_ROWS or not len(evaluation):
         raise InvalidInputError(f"has fewer than {_LEAST_ROWS} rows", where=name)
-    return _Content(_first(train, source.train_rows), _first(evaluation, source.evaluation_rows), label)
+    return _Content(train[: source.train_rows], evaluation[: source.evaluation_rows], label)
 
 
-def _split(rows: list[Row], name: str, evaluation_rows: int) -> tuple[list[Row], list[Row]]:
+def _split(rows: SpooledRows, name: str, evaluation_rows: int) -> tuple[SpooledRows, SpooledRows]:
     """A fixed shuffle, for files are often sorted by label; at most a fifth of the rows evaluates."""
     if len(rows) < _LEAST_ROWS:
         raise InvalidInputError(f"has {len(rows)} rows, fewer than {_LEAST_ROWS}", where=name)
@@ -126,10 +130,6 @@ def _split(rows: list[Row], name: str, evaluation_rows: int) -> tuple[list[Row],
     return shuffled[count:], shuffled[:count]
 
 
-def _shuffled(rows: list[Row]) -> list[Row]:
+def _shuffled(rows: SpooledRows) -> SpooledRows:
     keys = np.random.Philox(key=_SPLIT_SEED).random_raw(len(rows))
-    return [rows[index] for index in np.argsort(keys, kind="stable")]
-
-
-def _first(rows: Iterable[Row], count: int) -> list[Row]:
-    return list(islice(rows, count))
+    return rows.ordered(np.argsort(keys, kind="stable"))

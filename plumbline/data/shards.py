@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,12 +35,14 @@ def store_bytes(folder: Path, stem: str, suffix: str, data: bytes) -> DataFile:
     return DataFile(key=key, size=len(data), sha256=sha256)
 
 
-def write_shards(folder: Path, split: str, rows: Sequence[Row], first_id: int, rows_per_shard: int) -> list[Shard]:
+def write_shards(folder: Path, split: str, rows: Iterable[Row], first_id: int, rows_per_shard: int) -> list[Shard]:
     """Write `rows` as the shards of `split`; ids count on from `first_id`."""
-    shards = []
-    for number, start in enumerate(range(0, len(rows), rows_per_shard)):
-        piece = rows[start : start + rows_per_shard]
-        file = store_bytes(folder, f"{split}/{number:05d}", ".parquet", _parquet(piece, first_id + start))
+    shards: list[Shard] = []
+    rest = iter(rows)
+    while piece := list(islice(rest, rows_per_shard)):
+        number = len(shards)
+        data = _parquet(piece, first_id + number * rows_per_shard)
+        file = store_bytes(folder, f"{split}/{number:05d}", ".parquet", data)
         shards.append(Shard(**file.model_dump(), num_rows=len(piece)))
     return shards
 

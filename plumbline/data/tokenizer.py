@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,14 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _MAX_CHARACTERS = 1000
 _MAX_BYTES = 64 << 20
 _PREFIX = "##"
+_MOST_WORDS = 50_000
 
 
-def train_tokenizer(texts: Sequence[str], vocab_size: int, *, lowercase: bool) -> tuple[bytes, int]:
-    """The tokenizer trained on `texts`, as the bytes of its file, and the size of its vocabulary."""
+def train_tokenizer(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -> tuple[bytes, int]:
+    """The tokenizer trained on `texts`, as the bytes of its file, and the size of its vocabulary.
+
+    The texts are read twice, and never held together; what is held is each word that occurs in them once.
+    """
     from tokenizers import trainers
 
     draft = _bert_tokenizer({}, lowercase=lowercase)
@@ -59,18 +63,29 @@ def _bert_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Any:
     return tokenizer
 
 
-def _alphabet(tokenizer: Any, texts: Sequence[str]) -> tuple[list[str], list[str]]:
+def _alphabet(tokenizer: Any, texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """The most frequent characters, and the pieces that stand for them inside a word, both in order."""
-    split: Callable[[str], list[tuple[str, Any]]] = tokenizer.pre_tokenizer.pre_tokenize_str
-    words = Counter(word for text in texts for word, _ in split(tokenizer.normalizer.normalize_str(text)))
     counts: Counter[str] = Counter()
     inner: set[str] = set()
-    for word, count in words.items():
-        for character in word:
-            counts[character] += count
-        inner.update(word[1:])
+    for words in _words(tokenizer, texts):
+        for word, count in words.items():
+            for character in word:
+                counts[character] += count
+            inner.update(word[1:])
     kept = sorted(counts, key=lambda character: (-counts[character], character))[:_MAX_CHARACTERS]
     return sorted(kept), [_PREFIX + character for character in sorted(inner.intersection(kept))]
+
+
+def _words(tokenizer: Any, texts: Iterable[str]) -> Iterator[Counter[str]]:
+    """All words, counted; never many of them at a time."""
+    split: Callable[[str], list[tuple[str, Any]]] = tokenizer.pre_tokenizer.pre_tokenize_str
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(word for word, _ in split(tokenizer.normalizer.normalize_str(text)))
+        if len(words) >= _MOST_WORDS:
+            yield words
+            words = Counter()
+    yield words
 
 
 def read_tokenizer(path: Path) -> tuple[bytes, int]:

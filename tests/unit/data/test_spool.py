@@ -1,0 +1,44 @@
+"""Rows that are larger than what is held of them in memory."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import numpy as np
+
+from plumbline.data import build_dataset
+from plumbline.data.rows import Row
+from plumbline.data.spool import Spool
+from plumbline.schema.suite import DatasetSource
+
+ROWS = [Row("plain", 0), Row("é“”\U0001f600\nnext line", 9_999), Row(" ", None), Row("x" * 100_000, 3)]
+
+
+def test_rows_come_back_as_they_were_in_any_order_and_more_than_once(tmp_path):
+    with Spool(tmp_path) as spool:
+        first, second = spool.add(ROWS), spool.add(reversed(ROWS))
+        assert list(first) == list(first) == ROWS
+        assert list(second) == ROWS[::-1]
+        assert list(first.ordered(np.array([2, 0, 3, 1]))[1:3]) == [ROWS[0], ROWS[3]]
+        assert list(second.texts) == list(second.texts) == [row.text for row in ROWS[::-1]]
+        assert len(spool.add([])) == 0
+        # Without a name: nothing is left of it if the process is killed.
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_an_import_holds_a_few_rows_and_not_the_file(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    with path.open("w") as file:
+        for number in range(2000):
+            file.write(json.dumps({"text": f"row {number} " + ("word" * 25 + " ") * 40, "label": number % 2}) + "\n")
+    source = DatasetSource(path=str(path), train_rows=1 << 40, rows_per_shard=50, vocab_size=100)
+    build_dataset(source.replace(train_rows=8), "mine", "sequence-classification", tmp_path / "before")
+    tracemalloc.start()
+    try:
+        manifest = build_dataset(source, "mine", "sequence-classification", tmp_path / "out")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sum(shard.num_rows for shard in (*manifest.train, *manifest.evaluation)) == 2000
+    assert peak < path.stat().st_size / 3
