@@ -38,9 +38,11 @@ def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> dict[str,
         datasets[built] = manifest
         weights[file] = sha256
         specs[name] = make_spec(suite, name, manifest, sha256)
-    with ThreadPoolExecutor(len(suite.platforms), thread_name_prefix="publish") as pool:
+    # One of those that share a store publishes for all of them: two at once would get in each other's way.
+    first = {platform.data: name for name, platform in reversed(suite.platforms.items())}
+    with ThreadPoolExecutor(len(first), thread_name_prefix="publish") as pool:
         # Consumed, so that the first failure is raised here.
-        for line in pool.map(lambda name: _publish(suite, name, datasets, weights), suite.platforms):
+        for line in pool.map(lambda name: _publish(suite, name, datasets, weights), sorted(first.values())):
             say(line)
     for name in suite.local:
         _run_command(suite, name)

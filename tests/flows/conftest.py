@@ -10,8 +10,10 @@ import pytest
 
 from plumbline.localstack import Stack
 from plumbline.localstack.services import free_port
+from plumbline.prepare import prepare
 from plumbline.schema.suite import Suite
 from tests.flows.ground import small_suite
+from tests.flows.stubs import Material, model_record
 
 _PORT = free_port()
 # Before Prefect is imported: its background threads see the settings of the import alone, and without these they would
@@ -46,6 +48,15 @@ def _settings(stack: Stack) -> Iterator[None]:
 def client(_settings: None) -> Iterator[SyncPrefectClient]:
     with get_client(sync_client=True) as one:
         yield one
+
+
+@pytest.fixture(scope="session")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+    """A recipe, and the record of one real training of it."""
+    folder = tmp_path_factory.mktemp("material")
+    suite = small_suite(folder, platforms=("onprem",))
+    spec = prepare(suite, folder / "build", lambda _: None)["tiny"]
+    return spec, model_record(spec, suite.platforms["onprem"].data, folder / "model")
 
 
 @pytest.fixture

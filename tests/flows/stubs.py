@@ -24,8 +24,12 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
+from tests.flows.ground import small_suite
 
-__all__ = ["StubWorkers", "model_record"]
+__all__ = ["Material", "StubWorkers", "model_record", "suite_of"]
+
+Material = tuple[RunSpec, Path]
+"""A recipe, and the record of one real training of it."""
 
 Behaviour = Callable[[str, int], str]
 """From the platform and the attempt to `good`, `crash`, `crash with record`, `fail`, `invalid` or `ignore`."""
@@ -47,6 +51,15 @@ def model_record(spec: RunSpec, data: str, folder: Path, environment: Mapping[st
     if code:
         raise AssertionError(f"the training ended with exit code {code}")
     return folder / "record"
+
+
+def suite_of(folder: Path, name: str, count: int, **more: Any) -> Suite:
+    """A suite of so many platforms on the same stores; `more` changes every one of them."""
+    base = small_suite(folder, name, ("onprem",)).model_dump(mode="json", exclude_none=True)
+    store = {"data": f"file://{folder}/data", "outbox": f"file://{folder}/outbox"}
+    limits = {"start_seconds": 30, "run_seconds": 30, **more}
+    platforms = {f"p{n:02}": {"work_pool": f"{name}-{n:02}", **store, **limits} for n in range(count)}
+    return Suite.model_validate({**base, "reference": "p00", "platforms": platforms})
 
 
 class StubWorkers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prefect import tags
@@ -14,34 +13,12 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from flows.regression import regression
 from plumbline.central import CentralStore
 from plumbline.localstack import Stack
-from plumbline.prepare import prepare
-from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tasks.deploying import deploy_trainings
 from tasks.taking_turns import round_tags
-from tests.flows.ground import small_suite
-from tests.flows.stubs import StubWorkers, model_record
-
-Material = tuple[RunSpec, Path]
-
-
-@pytest.fixture(scope="session")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
-    """A recipe, and the record of one real training of it."""
-    folder = tmp_path_factory.mktemp("material")
-    suite = small_suite(folder, platforms=("onprem",))
-    spec = prepare(suite, folder / "build", lambda _: None)["tiny"]
-    return spec, model_record(spec, suite.platforms["onprem"].data, folder / "model")
-
-
-def suite_of(folder: Path, name: str, count: int, **more: Any) -> Suite:
-    base = small_suite(folder, name, ("onprem",)).model_dump(mode="json", exclude_none=True)
-    store = {"data": f"file://{folder}/data", "outbox": f"file://{folder}/outbox"}
-    limits = {"start_seconds": 30, "run_seconds": 30, **more}
-    platforms = {f"p{n:02}": {"work_pool": f"{name}-{n:02}", **store, **limits} for n in range(count)}
-    return Suite.model_validate({**base, "reference": "p00", "platforms": platforms})
+from tests.flows.stubs import Material, StubWorkers, suite_of
 
 
 def play(
