@@ -68,7 +68,7 @@ def write(path: Path, size: int) -> int:
 def main() -> None:
     """Measure, and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", nargs="*", type=int, default=[16, 256])
+    parser.add_argument("--mib", nargs="*", type=int, default=[16, 64, 192])
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     found: list[dict[str, Any]] = []

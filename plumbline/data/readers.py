@@ -15,6 +15,8 @@ from plumbline.errors import ConfigurationError, InvalidInputError
 __all__ = ["Columns", "read_rows"]
 
 _MAX_LINE_BYTES = 8 * MAX_TEXT_CHARS
+_BUFFER_BYTES = 1 << 20
+_BATCH_ROWS = 512
 _SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
@@ -105,10 +107,11 @@ def _parquet(source: Path, columns: Columns) -> Iterator[tuple[str, Mapping[str,
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(source) as file:
+        # A buffer, or else whole columns of a row group are read at once, and one group may be the whole file.
+        with pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
             _check_columns(source, list(file.schema_arrow.names), columns)
             number = 0
-            for batch in file.iter_batches(columns=list(columns.names), batch_size=4096):
+            for batch in file.iter_batches(columns=list(columns.names), batch_size=_BATCH_ROWS):
                 for values in batch.to_pylist():
                     number += 1
                     yield f"row {number}", values
