@@ -7,7 +7,7 @@ from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed
 from prefect.utilities.urls import url_for
 
@@ -31,8 +31,8 @@ __all__ = ["regression"]
 
 def _name() -> str:
     given = flow_run.parameters or {}
-    suite = given.get("suite") or {}
-    return f"{suite.get('name') or Path(given.get('suite_file') or 'suite').stem} {given.get('round_id') or 'nightly'}"
+    suite = (given.get("suite") or {}).get("name") or deployment.name or Path(given.get("suite_file") or "suite").stem
+    return f"{suite} {given.get('round_id') or format(flow_run.scheduled_start_time, '%Y-%m-%d %H:%M')}"
 
 
 @flow(name="regression", flow_run_name=_name, persist_result=False, validate_parameters=False)

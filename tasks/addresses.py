@@ -42,6 +42,10 @@ class Blocks:
         """By block: what its address can be told from another by."""
         return {name: _fingerprint(_address(block.model_dump())) for name, block in self._blocks.items()}
 
+    def get(self, block: str) -> NotificationBlock | None:
+        """The block itself, as long as the server that keeps it is away; `None` where the environment has none."""
+        return self._blocks.get(block)
+
     def make(self, block: str) -> None:
         """Create `TYPE/NAME`, or give it the address from the environment."""
         _ = self._blocks[block].save(block.partition("/")[2], overwrite=True)

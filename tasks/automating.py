@@ -14,9 +14,6 @@ from plumbline.deploying import Change
 
 __all__ = ["apply_automation", "block_id"]
 
-_SUBJECT = "[plumbline] the controller of a round crashed"
-_BODY = "{{ flow_run.name }}: {{ flow_run.state.message }}. There is no verdict. {{ flow_run|ui_url }}"
-
 
 def apply_automation(client: SyncPrefectClient, change: Change) -> None:
     """Create or replace the automation."""
@@ -29,11 +26,12 @@ def _automation(client: SyncPrefectClient, name: str, fields: dict[str, Any]) ->
     deployment = fields["match"].get("deployment")
     related = {"prefect.resource.id": f"prefect.deployment.{_deployment(client, deployment)}"} if deployment else {}
     action: ActionTypes
-    if fields["action"]["type"] == "run-deployment":
-        action = RunDeployment(deployment_id=_deployment(client, fields["action"]["deployment"]))
+    told = fields["action"]
+    if told["type"] == "run-deployment":
+        action = RunDeployment(deployment_id=_deployment(client, told["deployment"]))
     else:
-        block = block_id(client, fields["action"]["block"])
-        action = SendNotification(block_document_id=block, subject=_SUBJECT, body=_BODY)
+        block = block_id(client, told["block"])
+        action = SendNotification(block_document_id=block, subject=told["subject"], body=told["body"])
     return AutomationCore(
         name=name,
         description=fields["action"].get("block", ""),

@@ -63,7 +63,7 @@ def _automation(one: Automation, names: dict[str, str]) -> dict[str, Any]:
         told["deployment"] = names.get(action["deployment_id"], action["deployment_id"])
     if action.get("block_document_id"):
         # Which block it is, its description says; the server knows only the id.
-        told["block"] = one.description
+        told |= {"block": one.description, "subject": action.get("subject"), "body": action.get("body")}
     resource = _related(one.trigger)
     match = {"deployment": names.get(resource, resource)} if resource else {}
     return {"expect": sorted(one.trigger.expect), "match": match, "action": told}

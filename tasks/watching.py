@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 
 from prefect import task
@@ -15,6 +16,7 @@ from plumbline.errors import ConfigurationError
 from plumbline.rounds import Round
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.stores import open_store
+from tasks.addresses import Blocks
 from tasks.alerting import deliver
 
 __all__ = ["check_missed", "due_times", "mark_start"]
@@ -52,5 +54,5 @@ def check_missed(suite: Suite, now: datetime | None = None) -> tuple[str, list[s
         starts = [started_at(info.key) for info in central.store.list(f"started/{suite.name}/")]
         if due is not None and not ran_after([start for start in starts if start], due):
             book.change(lambda state: missed(state, suite.name, due, suite.alerts, now))
-            told = f"the round that was due at {due.isoformat()} did not start"
-    return told, deliver(book)
+            told = f"the round that was due at {due:%Y-%m-%d %H:%M %Z} did not start"
+    return told, deliver(book, Blocks(suite, os.environ))

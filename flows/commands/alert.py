@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,10 +44,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _test(suite: Suite) -> tuple[list[str], list[str]]:
-    from tasks.alerting import send
+    from tasks.addresses import Blocks
+    from tasks.sending import send
 
     subject, body = tell_test(suite.name, datetime.now(UTC))
-    outcomes = {block: send(block, subject, body) for block in _blocks(suite)}
+    known = Blocks(suite, os.environ)
+    outcomes = {block: send(block, subject, body, known) for block in _blocks(suite)}
     told = [f"{block}: delivered" for block, why in outcomes.items() if not why]
     return told, [f"{block}: {why}" for block, why in outcomes.items() if why]
 

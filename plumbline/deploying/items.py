@@ -13,6 +13,11 @@ __all__ = ["UPGRADE_EVENT", "Item", "Kind", "desired"]
 Kind = Literal["work-pool", "block", "deployment", "automation"]
 
 UPGRADE_EVENT = "plumbline.dependency.upgraded"
+# Prefect fills these in when it happens.
+_CRASHED = "[plumbline] {{ deployment.name }}: the controller of a round crashed"
+_CRASHED_BODY = """{{ flow_run.name }} has no verdict: its process ended before its end.
+{{ flow_run.state.message }}
+run: {{ flow_run|ui_url }}"""
 _WATCH_CRON = "*/10 * * * *"
 
 
@@ -113,6 +118,6 @@ def _automations(suite: Suite) -> Iterator[Item]:
             {
                 "expect": ["prefect.flow-run.Crashed"],
                 "match": {"deployment": f"regression/{suite.name}"},
-                "action": {"type": "send-notification", "block": block},
+                "action": {"type": "send-notification", "block": block, "subject": _CRASHED, "body": _CRASHED_BODY},
             },
         )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiosmtpd.controller import Controller
 from prefect.blocks.notifications import PagerDutyWebHook
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from plumbline.alerts import AlertBook, update
 from plumbline.central import CentralStore
@@ -20,10 +21,12 @@ from plumbline.localstack.services import free_port
 from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult, RoundVerdict
 from plumbline.stores import open_store
-from tasks.alerting import deliver, send
+from tasks.addresses import Blocks
+from tasks.alerting import deliver
 from tasks.blocks import AppriseUrl
+from tasks.sending import send
 from tasks.watching import check_missed
-from tests.flows.ground import to_toml
+from tests.flows.ground import small_suite, to_toml
 from tests.flows.receivers import Internet, Receiver, internet, receiver
 
 
@@ -62,6 +65,7 @@ ALERTS = (
     Alert(on=("drift", "invalid", "recovered", "missed"), block="apprise-url/hook"),
     Alert(on=("drift",), block="apprise-url/mail"),
 )
+NOBODY = Blocks(small_suite(Path("/nowhere")), {})
 NIGHT = datetime(2026, 11, 20, 2, tzinfo=UTC)
 
 
@@ -83,7 +87,7 @@ def night(
 ) -> list[str]:
     now = NIGHT + timedelta(days=number)
     book.change(lambda state: update(state, verdict(number, outcome, code), alerts, now))
-    return deliver(book, sleep=lambda _: None)
+    return deliver(book, NOBODY, sleep=lambda _: None)
 
 
 def test_once_per_new_drift_none_on_the_same_night_again_once_per_recovery(
@@ -146,10 +150,21 @@ def test_a_round_that_did_not_run_is_told_once(webhook: Receiver, suite: Suite) 
     late = datetime(2026, 10, 26, 1, 11, tzinfo=UTC)
     assert "2026-10-26" in check_missed.fn(suite, late)[0]
     check_missed.fn(suite, late + timedelta(minutes=10))
-    assert [got["title"] for got in webhook.got] == [f"[plumbline] {suite.name}: the nightly round did not run"] * len(
-        {got["message"] for got in webhook.got}
-    )
-    assert len(webhook.got) >= 1
+    assert [got["title"] for got in webhook.got] == [f"[plumbline] {suite.name}: the nightly round did not run"]
+    assert "2026-10-26 02:00 CET" in webhook.got[0]["message"]
+
+
+def test_a_missed_round_is_told_while_the_server_is_away(
+    webhook: Receiver, suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alerts = [Alert(on=("missed",), block="apprise-url/hook", address_from="HOOK")]
+    suite = suite.replace(schedule=Schedule(cron="0 2 * * *"), alerts=alerts)
+    monkeypatch.setenv("HOOK", webhook.url)
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        assert check_missed.fn(suite, NIGHT) == ("", [])
+        told, failed = check_missed.fn(suite, NIGHT + timedelta(hours=26))
+    assert (told, failed) == ("the round that was due at 2026-11-21 02:00 UTC did not start", [])
+    assert len(webhook.got) == 1
 
 
 def test_the_command_proves_that_messages_arrive(
@@ -229,6 +244,6 @@ def test_slack_teams_and_pagerduty_get_what_the_suite_made_blocks_of(
 def test_a_pager_that_refuses_is_said_without_its_key(world: Internet) -> None:
     PagerDutyWebHook(integration_key="R0123456789ABCDEF", api_key="apiKEY").save("refused", overwrite=True)
     world.answers = [429]
-    why = send("pager-duty-webhook/refused", "subject", "body")
+    why = send("pager-duty-webhook/refused", "subject", "body", NOBODY)
     assert "429" in why
     assert "R0123" not in why

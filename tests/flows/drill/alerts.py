@@ -1,0 +1,119 @@
+"""`python -m tests.flows.drill.alerts`: what no round can tell of itself, on a real server, worker and receiver.
+
+A controller's process is killed: the server tells it, once. The server is away over the minute of a round: a check from
+outside Prefect tells it, once, and the watch that comes back with the server adds nothing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.deployments import run_deployment
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from plumbline.schema.suite import Alert, Schedule
+from tests.flows.drill.telling import expect, say
+from tests.flows.ground import Ground, ground, small_suite, to_toml
+from tests.flows.receivers import Receiver, receiver
+
+__all__ = ["main"]
+
+NAME = "drill-alerts"
+_ENGINE = "prefect.engine"
+_GRACE_SECONDS = 5
+
+
+def _until(found: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not found():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {seconds:g} s")
+        time.sleep(0.2)
+    say(f"ok: {what}")
+
+
+def _titles(hook: Receiver, words: str) -> list[str]:
+    return [one["title"] for one in hook.got if words in one["title"]]
+
+
+def _command(this: Ground, hook: Receiver, *arguments: str) -> str:
+    """Run `plumbline` on the suite as a person would; its output."""
+    path = this.stack.state / "suite.toml"
+    path.write_text(to_toml(this.suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    command = [sys.executable, "-m", "plumbline", arguments[0], str(path), *arguments[1:]]
+    environment = {**this.stack.environment(), "HOOK": hook.url}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    expect(done.returncode == 0, f"plumbline {' '.join(arguments[:2])}: {done.stdout.strip().splitlines()[-1]}")
+    return done.stdout
+
+
+def controller_crashes(this: Ground, hook: Receiver, client: SyncPrefectClient) -> None:
+    """A controller's process is killed while it waits for its workers."""
+    run = run_deployment(f"regression/{NAME}", timeout=0)
+
+    def runs() -> bool:
+        state = client.read_flow_run(run.id).state
+        return bool(state and state.is_running() and this.processes(_ENGINE))
+
+    _until(runs, "the controller runs")
+    this.kill(_ENGINE)
+    say("the controller's process is killed with -9")
+    _until(lambda: bool(_titles(hook, "crashed")), "an alert has arrived")
+    told = next(one for one in hook.got if "crashed" in one["title"])
+    say(f"it says: {told['title']}: {told['message']}")
+    time.sleep(15)
+    expect(len(_titles(hook, "crashed")) == 1, "15 s later it has arrived once")
+
+
+def server_away_over_the_hour(this: Ground, hook: Receiver) -> None:
+    """The server is killed before the minute of the round, and comes back after its grace."""
+    due = (datetime.now(UTC) + timedelta(seconds=75)).replace(second=0, microsecond=0)
+    this.suite = this.suite.replace(
+        schedule=Schedule(cron=f"{due.minute} {due.hour} * * *", grace_seconds=_GRACE_SECONDS)
+    )
+    _command(this, hook, "deploy")
+    _command(this, hook, "alert", "--check")
+    this.kill("prefect server start")
+    say(f"the server is killed; a round is due at {due:%H:%M} UTC")
+    over = due + timedelta(seconds=_GRACE_SECONDS + 1)
+    _until(lambda: datetime.now(UTC) > over, "the minute and its grace are over", 90)
+    expect("did not start" in _command(this, hook, "alert", "--check"), "the check finds it, with the server away")
+    _command(this, hook, "alert", "--check")
+    expect(len(_titles(hook, "did not run")) == 1, f"after two checks one alert has arrived: {hook.got[-1]}")
+    this.stack.check()
+    this.stack.wait_for_api()
+    say("the server is back")
+    watch = run_deployment(f"watch/{NAME}", timeout=60)
+    expect(bool(watch.state and watch.state.is_completed()), f"the watch has run: {watch.state.message}")
+    expect(len(_titles(hook, "did not run")) == 1, "and nothing is told twice")
+
+
+def main() -> None:
+    """Both, one after the other."""
+    with tempfile.TemporaryDirectory(prefix="plumbline-drill-") as folder, receiver() as hook:
+        state = Path(folder)
+        suite = small_suite(state, NAME, ("onprem",), start_seconds=20).replace(
+            dispatch={"quorum": 1}, schedule=Schedule(cron="0 0 1 1 *"),
+            alerts=[Alert(on=("missed",), block="apprise-url/drill", address_from="HOOK")],
+        )  # fmt: skip
+        with ground(state, suite=suite, without=("onprem",)) as this, temporary_settings(
+            {PREFECT_API_URL: this.stack.api_url}
+        ):  # fmt: skip
+            this.stack.start_controller_worker("plumbline")
+            _command(this, hook, "deploy", "--publish", "--state", str(state))
+            _command(this, hook, "alert", "--test")
+            with get_client(sync_client=True) as client:
+                controller_crashes(this, hook, client)
+            server_away_over_the_hour(this, hook)
+    say("every drill went as it should")
+
+
+if __name__ == "__main__":
+    main()
