@@ -33,3 +33,5 @@ class Break:
     """Most likely first; never empty."""
     independent: bool = field(default=False)
     """No other rung's difference can have brought this one about: it is a cause of its own."""
+    since: int | None = None
+    """The step from which it must have been there, where it shows by more than rounding only later."""

@@ -25,7 +25,6 @@ from plumbline.schema.verdict import Cause, Judgement
 __all__ = ["Confirmation", "Request"]
 
 _MOST_KINDS = 3
-_AFTER = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,14 @@ class Request:
     runs_on: Literal["reference", "candidate"]
     experiment: Experiment
     sources: tuple[Source, ...] = ()
+
+
+def _imposed(kept: tuple[Kept, ...], steps: int) -> dict[str, object]:
+    """What an experiment of so many steps needs to impose everything that is put back."""
+    return {
+        "replays": tuple(found for each in kept for found in each.replays(steps)),
+        "sources": tuple({found.key: found for each in kept for found in each.sources()}.values()),
+    }
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,8 @@ class Confirmation:
     kept: tuple[Kept, ...] = ()
     tried: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
+    places: tuple[tuple[str, ...], ...] = ()
+    """The modules or parameters of each of these causes."""
     spent: int = 0
 
     @classmethod
@@ -69,28 +78,21 @@ class Confirmation:
 
     def next(self) -> Request | None:
         """The experiment to run now; `None` once all is said, or the budget is spent."""
-        if not self.agenda or self.spent >= self.budget:
+        if not self.agenda or self.spent >= self.budget or (self.rerun is not None and not self.ways):
             return None
         if self.rerun is None:
             return self._request("candidate", "nothing: does it agree with itself?", self._self_steps())
-        if not self.ways:
-            return None
         way = self.ways[0]
         if way.method in ("exact", "locate"):
             side: Literal["reference", "candidate"] = "candidate" if self.exact else "reference"
-            precision = {"precision": "fp64"} if way.method == "exact" else {}
-            return self._request(side, way.words, way.steps, **precision)
+            if way.method == "exact":
+                return self._request(side, way.words, way.steps, precision="fp64")
+            return self._request(side, way.words, way.steps, **(_imposed(self.kept, way.steps) if self.exact else {}))
         if way.captures and not self.captured:
             return self._request("reference", f"capture of {way.words}", way.steps, captures=way.captures)
         kept = (*self.kept, Kept(way, self.captured))
-        steps = way.steps
-        return self._request(
-            "candidate",
-            " and ".join(each.way.words for each in kept),
-            steps,
-            replays=tuple(found for each in kept for found in each.replays(steps)),
-            sources=tuple({found.key: found for each in kept for found in each.sources()}.values()),
-        )
+        words = " and ".join(each.way.words for each in kept)
+        return self._request("candidate", words, way.steps, **_imposed(kept, way.steps))
 
     def absorb(self, request: Request, record: LoadedRecord | None) -> Confirmation:
         """Learn from an experiment's record; `None` if it could not be run."""
@@ -105,11 +107,11 @@ class Confirmation:
             both = way.method in ("exact", "locate")
             return replace(spent, exact=record) if both else replace(spent, captured=record.record.record_id)
         if self.exact is not None and way.method == "locate":
-            return spent._located(located(self.exact, record, way.steps))
+            return spent._located(located(self.exact, record, way.steps, tuple(each.way for each in self.kept)))
+        known = frozenset(other.suspicions[0].code for other in self.agenda[1:])
         if self.exact is not None:
-            before, after = Pair(self.reference, self.candidate), Pair(self.exact, record)
-            return spent._learn(agree_exactly(self.agenda[0], before, after))
-        known = frozenset(code for other in self.agenda[1:] for code in (other.suspicions[0].code,))
+            before, after = Pair(self.reference, self.candidate), Pair(self.exact, record, rounding=("fp64",))
+            return spent._learn(agree_exactly(self.agenda[0], before, after, known))
         ways = (*(each.way for each in self.kept), way)
         one = self.agenda[0]
         return spent._learn(snapped_back(self.reference, self.rerun, record, one=one, ways=ways, known=known))
@@ -133,11 +135,8 @@ class Confirmation:
             yield cause.replace(tried=self.tried) if place == 0 and self.tried else cause
 
     def _self_steps(self) -> int:
-        total = len(self.reference.record.evidence.probe.steps) if self.reference.record.evidence.probe else 1
-        if any(one.rung == "evaluation" for one in self.agenda):
-            return total
-        last = max((one.at.step or 0) for one in self.agenda)
-        return min(last + 1 + _AFTER, total)
+        """The whole probe: what is decided by chance at each step agrees with itself over a few of them."""
+        return len(self.reference.record.evidence.probe.steps) if self.reference.record.evidence.probe else 1
 
     def _request(self, side: Literal["reference", "candidate"], words: str, steps: int, **parts: object) -> Request:
         sources = parts.pop("sources", ())
@@ -174,8 +173,9 @@ class Confirmation:
             evidence=tuple(finding.metric for finding in parting.findings),
             tried=("an unchanged rerun: other bits",),
         )
-        rest = tuple(one for one in self.agenda if position(one) < position(parting))
-        return replace(self, rerun=record, causes=(cause,), agenda=rest)._opened()
+        # What varies at a rung may agree at some steps by chance: no break of that rung is a cause of its own.
+        rest = tuple(one for one in self.agenda if position(one) < position(parting) and one.rung != parting.rung)
+        return replace(self, rerun=record, causes=(cause,), places=((),), agenda=rest)._opened()
 
     def _opened(self) -> Confirmation:
         """Turn to the first break of the agenda."""
@@ -245,11 +245,27 @@ class Confirmation:
         hidden = tuple(other for other in outcome.left if other.suspicions[0].code not in known)
         kept = (*self.kept, Kept(way, self.captured)) if way.method == "replay" else self.kept
         agenda = tuple(sorted((*self.agenda[1:], *hidden), key=position))
+        causes, places = self._without_consequences(cause.code, self.suspicions[0].names)
         learned = replace(
-            self, causes=(*self.causes, cause), agenda=agenda, kept=kept, tried=(), ways=(), suspicions=()
-        )
+            self, causes=(*causes, cause), places=(*places, self.suspicions[0].names), agenda=agenda, kept=kept,
+            tried=(), ways=(), suspicions=(),
+        )  # fmt: skip
         # What cannot stay put back hides what lies below it: later causes stay as likely as they are.
         return learned._opened() if way.method == "replay" else replace(learned, budget=self.spent)
+
+    def _without_consequences(
+        self, code: str, names: tuple[str, ...]
+    ) -> tuple[tuple[Cause, ...], tuple[tuple[str, ...], ...]]:
+        """The causes so far, less gradients of that very module: one that computes something else has others."""
+        if code != "operator" or not names:
+            return self.causes, self.places
+        prefixes = tuple(f"{name}." for name in names)
+        left = [
+            (cause, place)
+            for cause, place in zip(self.causes, self.places, strict=True)
+            if cause.code != "gradient" or not place or not all(name.startswith(prefixes) for name in place)
+        ]
+        return tuple(cause for cause, _ in left), tuple(place for _, place in left)
 
     def _unattributed(self) -> Confirmation:
         one = self.agenda[0]
@@ -262,6 +278,7 @@ class Confirmation:
         return replace(
             self,
             causes=(*self.causes, cause),
+            places=(*self.places, ()),
             agenda=self.agenda[1:],
             tried=(),
             ways=(),

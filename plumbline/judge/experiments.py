@@ -125,10 +125,11 @@ def _unread(one: Break) -> bool:
 
 def _precision(one: Break, suspicion: Suspicion, probe: ProbeEvidence, step: int) -> tuple[PutBack, ...]:
     settings = PutBack("every precision setting", step + 1, replays=(Replay(rung="settings"),))
-    exact = PutBack("fp64 on both sides", step + 1, "exact")
+    # Over the whole probe: what is left without any rounding is another cause, which the rounding hid.
+    exact = PutBack("fp64 on both sides", len(probe.steps), "exact")
     observed = PutBack("nothing: the record shows the number format itself", step + 1, "observed")
     shown = one.findings[0].check == "probe.dtype" or one.rung == "weights"
-    del suspicion, probe
+    del suspicion
     return (settings, exact, observed) if shown else (settings, exact)
 
 
@@ -155,13 +156,21 @@ def _weights(_one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps
 
 def _rng(one: Break, _suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
     source = Source("reference-state.safetensors", reference.record.record_id, "state.safetensors")
-    if not one.at.step:
-        replay = Replay(rung="rng", step=0, source=source.key)
-        return (PutBack("the reference's generators at the start", steps, replays=(replay,), sources=(source,)),)
-    # Something draws within a step: what it took has to be given back at each.
-    replay = Replay(rung="rng", source=source.key)
-    words = "the reference's generators at every step"
-    return (PutBack(words, steps, replays=(replay,), sources=(source,), rungs=frozenset({"rng"})),)
+    start = PutBack(
+        "the reference's generators at the start",
+        steps,
+        replays=(Replay(rung="rng", step=0, source=source.key),),
+        sources=(source,),
+    )
+    # Something draws or seeds within the steps: what it did to the generators has to be undone at each.
+    always = PutBack(
+        "the reference's generators at every step",
+        steps,
+        replays=(Replay(rung="rng", source=source.key),),
+        sources=(source,),
+        rungs=frozenset({"rng"}),
+    )
+    return (always,) if one.at.step else (start, always)
 
 
 def _same_kind(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> tuple[str, ...]:

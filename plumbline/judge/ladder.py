@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plumbline.judge.breaks import Break
 from plumbline.judge.origin import origin, other_kernels
@@ -48,9 +48,18 @@ def walk(pair: Pair) -> Ladder:
     dependent = next(_dependent(pair), None)
     if first_bit is not None and _is_root(pair, first_bit, dependent, rounding=bool(rounding)):
         dependent = first_bit
+    if dependent is not None:
+        found = sorted((_from_where_it_tells(one, dependent) for one in found), key=position)
     if dependent is not None and not any(position(one) <= position(dependent) for one in found):
         found = sorted([*found, dependent], key=position)
     return Ladder(tuple(_distinct(found)), rounding, equal=first_bit is None and not found)
+
+
+def _from_where_it_tells(one: Break, dependent: Break) -> Break:
+    """A loss by another function is off at every step, also where small logits hide it: gradients there follow it."""
+    hidden = one.rung == "loss" and dependent.at.step is not None and (one.at.step or 0) > dependent.at.step
+    below = RUNGS.index(dependent.rung) > RUNGS.index("loss")
+    return replace(one, since=dependent.at.step) if hidden and below else one
 
 
 def _is_root(pair: Pair, first_bit: Break, dependent: Break | None, *, rounding: bool) -> bool:
@@ -119,8 +128,8 @@ def position(one: Break) -> tuple[float, int]:
     if one.rung == "data":
         read = one.at.step if one.at.step is not None else (0 if one.at.at == "tokenizer" else math.inf)
         return (read, 0)
-    step = one.at.step if one.at.step is not None else math.inf
-    return (step, RUNGS.index(one.rung))
+    shown = one.at.step if one.since is None else one.since
+    return (math.inf if shown is None else shown, RUNGS.index(one.rung))
 
 
 def _distinct(found: list[Break]) -> Iterator[Break]:

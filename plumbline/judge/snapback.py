@@ -112,8 +112,8 @@ def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
     return {key: value for key, value in found.items() if math.isfinite(value)}
 
 
-def agree_exactly(one: Break, before: Pair, after: Pair) -> Outcome:
-    """Whether two runs in fp64 agree where the same runs in the spec's precision did not."""
+def agree_exactly(one: Break, before: Pair, after: Pair, known: frozenset[str]) -> Outcome:
+    """Whether two runs in fp64 agree where the same runs in the spec's precision did not; and what they leave over."""
     step = one.at.step or 0
     stage: TapStage = "gradient" if one.rung == "gradient" else "forward"
     errors = [[tap.error for tap in pair.errors(step, stage)] for pair in (before, after)]
@@ -121,9 +121,15 @@ def agree_exactly(one: Break, before: Pair, after: Pair) -> Outcome:
         was, now = (max(found) for found in errors)
     else:
         was, now = (_loss_gap(pair, step) for pair in (before, after))
-    if now <= _VANISHED * min(was, 1.0):
-        return Outcome(snapped=True, words=f"they agree to {now:.2g} where they differed by {was:.2g}")
-    return Outcome(snapped=False, words=f"they differ by {now:.2g} all the same")
+    if now > _VANISHED * min(was, 1.0):
+        return Outcome(snapped=False, words=f"they differ by {now:.2g} all the same")
+    known |= {one.suspicions[0].code, "precision"}
+    left = tuple(
+        other
+        for other in walk(after).breaks
+        if other.suspicions[0].code not in known and position(other) > position(one)
+    )
+    return Outcome(snapped=True, words=f"they agree to {now:.2g} where they differed by {was:.2g}", left=left)
 
 
 def _loss_gap(pair: Pair, step: int) -> float:
@@ -134,7 +140,11 @@ def _loss_gap(pair: Pair, step: int) -> float:
     return relative(left.loss_reference, right.loss_reference)
 
 
-def located(reference: LoadedRecord, candidate: LoadedRecord, steps: int) -> Break | None:
-    """The first module that is off at the last step of two short runs, which were tapped there."""
-    breaks = walk(_pair(reference, candidate, steps, frozenset(), exact=True)).breaks
+def located(
+    reference: LoadedRecord, candidate: LoadedRecord, steps: int, ways: tuple[PutBack, ...] = ()
+) -> Break | None:
+    """The first module that is off at the last step of two short runs, which were tapped there; `ways` are in force."""
+    rungs = frozenset[str]().union(*(each.rungs for each in ways))
+    exact = not any(each.by_definition for each in ways)
+    breaks = walk(_pair(reference, candidate, steps, rungs, exact=exact)).breaks
     return next((one for one in breaks if one.rung == "forward" and one.at.at != "logits"), None)

@@ -18,7 +18,6 @@ from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 
 __all__ = ["measure_envelope", "perturbed"]
 
-_EXACT_STEPS = 6
 _NOISE = 0.5
 """A tensor this far from its own fp64 run is rounding and nothing else; no number format brings a real one there."""
 
@@ -130,10 +129,9 @@ def _with_noise(book: TapBook, errors: tuple[float | None, ...], exact: list[flo
 
 
 def measure_envelope(context: Context, probe: ProbeSpec, book: TapBook, evidence: list[StepEvidence]) -> EnvelopeSample:
-    """Perturb by one unit in the last place, several times over; then run the same steps in fp64.
+    """Perturb by one unit in the last place, several times over; then run the same steps, all of them, in fp64.
 
-    Every seed repeats the steps up to the first that is tapped; the first seed goes on to the end, and the fp64 run,
-    the dearest of them, a few steps further: who is off shows where two runs part, and that is early or at once.
+    Every seed repeats the steps up to the first that is tapped; the first seed and the fp64 run go on to the end.
     """
     losses = [step.loss for step in evidence if step.loss is not None]
     tapped = sorted({tap.step for tap in book.taps})
@@ -146,8 +144,7 @@ def measure_envelope(context: Context, probe: ProbeSpec, book: TapBook, evidence
         )
         errors.append(_errors(book, other))
         loss_errors.append(_relative(losses, others))
-    steps = min(len(evidence), tapped[0] + _EXACT_STEPS)
-    exact, exact_losses = _rerun(context, probe, context.weights, precision="fp64", steps=steps, taps=tapped)
+    exact, exact_losses = _rerun(context, probe, context.weights, precision="fp64", steps=len(evidence), taps=tapped)
     exact_errors = _errors(book, exact)
     longest = max(map(len, loss_errors))
     return EnvelopeSample(

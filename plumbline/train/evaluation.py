@@ -54,17 +54,22 @@ class _Sums:
 
     def evidence(self, step: int, *, training_mode: bool) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
         arrays = {name: np.concatenate(pieces) for name, pieces in self._kept.items()}
-        evidence = EvaluationEvidence(
-            step=step,
-            num_rows=len(arrays["row_ids"]),
-            rows_sha256=digest_array(arrays["row_ids"]),
-            training_mode=training_mode,
-            predictions_sha256=digest_array(arrays["predictions"]),
-            logits_sha256=digest_array(arrays["logits"]),
-            loss=finite(self._loss / self._terms) if self._terms else None,
-            accuracy=self._right / self._terms if self._terms else None,
-        )
-        return evidence, arrays
+        return _evidence(arrays, self._right, self._terms, self._loss, step=step, training_mode=training_mode), arrays
+
+
+def _evidence(
+    arrays: dict[str, NDArray[Any]], right: int, terms: int, loss: float, *, step: int, training_mode: bool
+) -> EvaluationEvidence:
+    return EvaluationEvidence(
+        step=step,
+        num_rows=len(arrays["row_ids"]),
+        rows_sha256=digest_array(arrays["row_ids"]),
+        training_mode=training_mode,
+        predictions_sha256=digest_array(arrays["predictions"]),
+        logits_sha256=digest_array(arrays["logits"]),
+        loss=finite(loss / terms) if terms else None,
+        accuracy=right / terms if terms else None,
+    )
 
 
 @torch.no_grad()
@@ -87,19 +92,29 @@ def evaluate(
 def evaluate_by_definition(
     model: nn.Module, rows: EvaluationRows, *, step: int, batch_size: int, precision: Precision, device: torch.device
 ) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
-    """The same without any library's loader, mode switch or loss: every row once, in order, every module at rest."""
+    """The same without any library's loader, mode switch or loss: every row once, in order, every module at rest.
+
+    It adds up by itself as well, row by row.
+    """
     modes = {module: module.training for module in model.modules()}
     for module in modes:
         module.training = False
-    sums = _Sums()
+    kept: dict[str, list[NDArray[Any]]] = {"row_ids": [], "predictions": [], "logits": []}
+    right, terms, loss = 0, 0, 0.0
     with torch.no_grad():
         for first in range(0, len(rows), batch_size):
-            positions = list(range(first, min(first + batch_size, len(rows))))
-            batch = {name: torch.from_numpy(values) for name, values in rows.__getitems__(positions).items()}
+            fields = rows.__getitems__(list(range(first, min(first + batch_size, len(rows)))))
             with autocast(precision, device):
-                outputs = model(**{name: batch[name].to(device) for name in MODEL_FIELDS})
-            logits = host_array(outputs.logits)
-            sums.add(batch, logits, reference_loss(logits, batch["labels"].numpy()))
+                outputs = model(**{name: torch.from_numpy(fields[name]).to(device) for name in MODEL_FIELDS})
+            logits, labels = host_array(outputs.logits), fields["labels"]
+            predictions, shown, correct = _answers(logits, labels)
+            for name, array in (("row_ids", fields["row_ids"]), ("predictions", predictions), ("logits", shown)):
+                kept[name].append(array)
+            counts = (labels.reshape(len(labels), -1) != IGNORED).sum(axis=1)
+            means = [reference_loss(logits[row : row + 1], labels[row : row + 1]) or 0.0 for row in range(len(labels))]
+            right, terms = right + correct, terms + int(counts.sum())
+            loss += sum(mean * int(count) for mean, count in zip(means, counts, strict=True))
     for module, mode in modes.items():
         module.training = mode
-    return sums.evidence(step, training_mode=False)
+    arrays = {name: np.concatenate(pieces) for name, pieces in kept.items()}
+    return _evidence(arrays, right, terms, loss, step=step, training_mode=False), arrays

@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results" / "faults.json"
 HELD_OUT_RESULTS = RESULTS.with_name("faults-held-out.json")
 TABLE = ROOT / "docs" / "FAULTS.md"
+CATALOGUE = (*FAULTS, *HELD_OUT, *CONTROLS, *HELD_OUT_CONTROLS)
 
 
 def _machine() -> str:
@@ -52,7 +53,7 @@ def _known(path: Path) -> dict[str, Any]:
 
 
 def _merged(results: list[Result], seconds: float, *, held_out: bool) -> dict[str, Any]:
-    entries = (*HELD_OUT, *HELD_OUT_CONTROLS) if held_out else (*FAULTS, *CONTROLS, *SPEED)
+    entries = (*HELD_OUT, *HELD_OUT_CONTROLS) if held_out else (*CATALOGUE, *SPEED)
     known = _known(HELD_OUT_RESULTS if held_out else RESULTS)
     fresh = {(one.name, one.seed): asdict(one) for one in results}
     if held_out:
@@ -86,7 +87,7 @@ def main() -> int:
     started = time.perf_counter()
     results: list[Result] = []
     if not args.report:
-        entries = (*HELD_OUT, *HELD_OUT_CONTROLS) if args.held_out else (*FAULTS, *CONTROLS)
+        entries = (*HELD_OUT, *HELD_OUT_CONTROLS) if args.held_out else CATALOGUE
         chosen = [one for one in entries if _asked(one, args)]
         with tempfile.TemporaryDirectory(prefix="plumbline-faults-") as folder:
             if chosen:

@@ -102,9 +102,7 @@ class Bench:
             )
         side = replace(clean, data=data, platform="right", inject=entry.inject, environment=entry.environment)
         with _setting(entry, trainer):
-            candidate = trainer.train(side, f"candidate-{label}")
-            if candidate is not None and entry.setting == "repeat":
-                candidate = trainer.train(side, f"candidate-{label}")
+            candidate = _candidate(entry, trainer, side, f"candidate-{label}")
         if candidate is None:
             return Result(entry.name, entry.family, seed, entry.expected, "invalid", detected=False, why="no record")
         before = time.perf_counter()
@@ -120,6 +118,13 @@ class Bench:
         for folder in self.root.glob(f"work-*/candidate-{label}*"):
             shutil.rmtree(folder, ignore_errors=True)
         return result
+
+
+def _candidate(entry: Entry, trainer: Trainer, side: Side, record_id: str) -> LoadedRecord | None:
+    if entry.setting in ("apart", "two processes"):
+        return trainer.train_apart(side, record_id, processes=2 if entry.setting == "two processes" else 1)
+    found = trainer.train(side, record_id)
+    return trainer.train(side, record_id) if found is not None and entry.setting == "repeat" else found
 
 
 def _result(entry: Entry, seed: int, first: Judgement, final: Judgement) -> Result:

@@ -27,7 +27,7 @@ class Entry:
     workload: str = "cls"
     environment: dict[str, str] = field(default_factory=dict)
     setting: str = ""
-    """For controls that need the runner's help: `cache`, `repeat`, `load`."""
+    """For controls that need the runner's help: `cache`, `repeat`, `load`, `apart`, `two processes`."""
 
     @property
     def causes(self) -> frozenset[str]:
@@ -62,6 +62,8 @@ _WORDS = {
     "environment-order": "The environment's variables in another order, and one more.",
     "cache-folder": "Another cache folder.",
     "same-folder-again": "The run was interrupted and started again over its own remains.",
+    "hash-seed": "Another `PYTHONHASHSEED`, in an interpreter of its own.",
+    "two-processes": "Two processes share each batch.",
     "background-load": "Another process computes beside it.",
     "avx2": "Kernels for AVX2.",
     "no-vector-isa": "Kernels without vector instructions.",
@@ -185,5 +187,7 @@ CONTROLS: tuple[Entry, ...] = (
     Entry("background-load", "control", "", setting="load"),
     Entry("avx2", "control", "", environment={"ATEN_CPU_CAPABILITY": "avx2"}),
     Entry("no-vector-isa", "control", "", environment={"ATEN_CPU_CAPABILITY": "default"}),
+    Entry("hash-seed", "control", "", environment={"PYTHONHASHSEED": "12345"}, setting="apart"),
+    Entry("two-processes", "control", "", setting="two processes"),
     Entry("time-zone", "control", "", environment={"TZ": "Asia/Tokyo", "LC_ALL": "C"}),
 )

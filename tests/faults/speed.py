@@ -31,7 +31,7 @@ SPEED: tuple[Entry, ...] = (
     *_entries("loader", "slow_storage slow_collate"),
     *_entries("transfer", "slow_transfer"),
     *_entries("software", "slower_kernel slower_optimizer"),
-    *_entries("contention", "cpu_hog cpu_quota"),
+    *_entries("contention", "cpu_hog cpu_quota memory_pressure"),
     *_entries("slow-device", "slow_device"),
     *_entries("throttling", "thermal_throttle"),
     Entry("as-fast-as-before", "speed", "", workload="speed"),

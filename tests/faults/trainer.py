@@ -16,6 +16,7 @@ from plumbline.digest import canonical_json, digest_json
 from plumbline.errors import PlumblineError
 from plumbline.judge.confirm import Confirmation, Request
 from plumbline.judge.experiments import Source
+from plumbline.launch import run_training
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.experiment import EXPERIMENT_NAME
 from plumbline.schema.record import RECORD_NAME
@@ -69,7 +70,7 @@ class Trainer:
             "--data",
             side.data,
             "--cache",
-            str(self.folder / "cache"),
+            str(self.cache),
             "--platform",
             side.platform,
             "--record-id",
@@ -86,6 +87,16 @@ class Trainer:
         self._process.stdin.flush()
         answer = self._answer()
         self.seconds.append(answer["seconds"])
+        return load_record(out) if (out / RECORD_NAME).is_file() else None
+
+    def train_apart(self, side: Side, record_id: str, *, processes: int) -> LoadedRecord | None:
+        """Train as the product does, in interpreters of its own; nothing is injected there."""
+        out = self.folder / record_id
+        shutil.rmtree(out, ignore_errors=True)
+        run_training(
+            side.spec, out, data=side.data, cache=self.cache, platform=side.platform, record_id=record_id,
+            environment={"OMP_NUM_THREADS": "1", **side.environment}, timeout_seconds=300, num_processes=processes,
+        )  # fmt: skip
         return load_record(out) if (out / RECORD_NAME).is_file() else None
 
     def close(self) -> None:

@@ -60,8 +60,8 @@ def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) ->
     shapes = {name: (left[name].shape, right[name].shape) for name in _TOKENS if name in left and name in right}
     padded = next((pair for pair in shapes.values() if pair[0] != pair[1]), None)
     why = f"the same rows, padded to {padded[1]} in place of {padded[0]}" if padded else "the same rows, other ids"
-    fields = tuple(name for name in differing if name in _TOKENS) or differing
-    names = (*_TOKENS, "labels") if "labels" in differing else fields
+    # All that a tokenizer gives is put back: another field may differ at a later step only.
+    names = (*_TOKENS, "labels") if "labels" in differing else _TOKENS
     return Suspicion("tokenization", why, evidence, names)
 
 

@@ -91,6 +91,19 @@ def cpu_quota() -> None:
     _helper(hold)
 
 
+def memory_pressure() -> None:
+    """Memory is short: the process waits for reclaim, and the kernel's pressure file says so; both simulated."""
+
+    def reclaim(parent: int) -> None:
+        time.sleep(0.02)
+        os.kill(parent, signal.SIGSTOP)
+        time.sleep(0.008)
+        os.kill(parent, signal.SIGCONT)
+
+    _helper(reclaim)
+    wrap_method(host, "_pressure", lambda read: lambda what: 0.28 if what == "memory" else read(what))
+
+
 def _slowed(share: float) -> None:
     """Everything that the main thread does takes longer by this share."""
     signal.signal(signal.SIGALRM, lambda *_: _spin(0.004 * share))
