@@ -68,6 +68,6 @@ def regression(
             if failures := alert(this, verdict):
                 verdict = report(this, verdict.replace(notes=(*verdict.notes, *failures)), found, judged)
                 publish(this, verdict)
-            show_in_ui(this, verdict)
+            show_in_ui(this, verdict, found, judged)
     message = headline(verdict)
     return Completed(message=message) if verdict.verdict == "pass" else Failed(message=message)

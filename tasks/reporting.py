@@ -6,8 +6,8 @@ from prefect import task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
 from plumbline.central import CentralStore
-from plumbline.rounds import Harvest, Round, write_report
-from plumbline.rounds.tables import findings_table, verdict_table
+from plumbline.report.summary import findings_table, step_summary
+from plumbline.rounds import Harvest, Round, draw_plots, write_report
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tasks.judging import Judged
@@ -28,10 +28,17 @@ def publish(this: Round, verdict: RoundVerdict) -> None:
 
 
 @task(name="show", persist_result=False, retries=2, retry_delay_seconds=5)
-def show_in_ui(this: Round, verdict: RoundVerdict) -> None:
-    """The verdict, the findings and the report as artifacts of the run, where a person looks first."""
+def show_in_ui(this: Round, verdict: RoundVerdict, found: Harvest, judged: Judged) -> None:
+    """Verdict, findings, plots and the report's link as artifacts of the run, where a person looks first."""
+    central = CentralStore(open_store(this.suite.store))
+    pages = {
+        "verdict": step_summary(verdict),
+        "findings": findings_table(verdict),
+        "plots": draw_plots(this, verdict, found, judged.baselines, central),
+    }
     name = this.suite.name.replace("_", "-").replace(".", "-")
-    create_markdown_artifact(verdict_table(verdict), key=f"{name}-verdict", description=f"Round {this.id}")
-    create_markdown_artifact(findings_table(verdict), key=f"{name}-findings", description=f"Round {this.id}")
+    told = f"Round {this.id}: {verdict.verdict}"
+    for what, page in pages.items():
+        create_markdown_artifact(page, key=f"{name}-{what}", description=told)
     link = verdict.report if "://" in verdict.report else f"file://{verdict.report}"
-    create_link_artifact(link, link_text="report", key=f"{name}-report", description=f"Round {this.id}")
+    create_link_artifact(link, link_text=verdict.report, key=f"{name}-report", description=told)

@@ -1,4 +1,4 @@
-"""A round as Markdown, for the summary of a CI job."""
+"""A round as Markdown, for the summary of a CI job and for the Prefect UI. What records say may end no cell."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from plumbline.report.words import (
 )
 from plumbline.schema.verdict import RoundVerdict
 
-__all__ = ["step_summary"]
+__all__ = ["findings_table", "safe", "step_summary"]
 
+_MOST_FINDINGS = 200
 _MARKS = re.compile(r"([\\`*_{}\[\]#!|~])")
 
 
-def _safe(text: object, limit: int = 240) -> str:
+def safe(text: object, limit: int = 240) -> str:
     """Text that neither HTML nor Markdown takes for its own."""
     return (
         _MARKS.sub(r"\\\1", html.escape(clean(text, limit), quote=False))
@@ -38,7 +39,7 @@ def step_summary(verdict: RoundVerdict) -> str:
     lines = [
         f"## {SYMBOLS[verdict.verdict]} Plumbline: {verdict.verdict}",
         "",
-        f"Suite **{_safe(verdict.suite, 63)}**, round {_safe(verdict.round, 80)}"
+        f"Suite **{safe(verdict.suite, 63)}**, round {safe(verdict.round, 80)}"
         + (f", {seconds(verdict.timings['total'])}" if "total" in verdict.timings else ""),
         "",
         "| platform | verdict | accuracy | samples/s | first divergence | cause |",
@@ -48,15 +49,33 @@ def step_summary(verdict: RoundVerdict) -> str:
         accuracy = NONE if result.accuracy is None else percent(result.accuracy, 2)
         rate = NONE if result.samples_per_second is None else number(result.samples_per_second)
         cells = [
-            _safe(name, 63), f"{SYMBOLS[result.verdict]} {result.verdict}", accuracy, rate,
-            _safe(place(result.first_divergence)), _safe(cause_line(result)),
+            safe(name, 63), f"{SYMBOLS[result.verdict]} {result.verdict}", accuracy, rate,
+            safe(place(result.first_divergence)), safe(cause_line(result)),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     for name, result in verdict.platforms.items():
         cause = top_cause(result)
         if cause is not None and result.verdict != "pass":
-            lines += ["", f"**{_safe(name, 63)}**: {CAUSES[cause.code]} ({cause.sure}). {_safe(cause.why)}"]
-    lines += ["", *(f"- {_safe(note)}" for note in verdict.notes)]
+            lines += ["", f"**{safe(name, 63)}**: {CAUSES[cause.code]} ({cause.sure}). {safe(cause.why)}"]
+    lines += ["", *(f"- {safe(note)}" for note in verdict.notes)]
     if verdict.report:
-        lines.append(f"Report: {_safe(verdict.report)}")
+        lines.append(f"Report: {safe(verdict.report)}")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def findings_table(verdict: RoundVerdict) -> str:
+    """Every finding with its numbers at full precision, those that did not pass first."""
+    every = [(name, finding) for name, one in verdict.platforms.items() for finding in one.findings]
+    every.sort(key=lambda pair: pair[1].outcome == "pass")
+    lines = [
+        "| platform | check | outcome | observed | limit | unit | against | detail |",
+        "|---|---|---|--:|--:|---|---|---|",
+    ]
+    for name, one in every[:_MOST_FINDINGS]:
+        numbers = ["" if value is None else str(value) for value in (one.observed, one.limit)]
+        outcome = f"{SYMBOLS[one.outcome]} {one.outcome}"
+        cells = [safe(name, 63), safe(one.check), outcome, *map(safe, numbers)]
+        lines.append(f"| {' | '.join([*cells, *map(safe, (one.unit, one.against, one.detail))])} |")
+    if len(every) > _MOST_FINDINGS:
+        lines += ["", f"{len(every) - _MOST_FINDINGS} more stand in the report."]
+    return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ from plumbline.rounds.harvest import Absence, Harvest, harvest
 from plumbline.rounds.judging import Baselines, judge_harvest, reruns_needed
 from plumbline.rounds.outcome import absent_result, headline, join, sum_up
 from plumbline.rounds.plan import Assignment, Round, new_round_id
-from plumbline.rounds.reporting import write_report
+from plumbline.rounds.reporting import draw_plots, write_report
 
 __all__ = [
     "Absence",
@@ -14,6 +14,7 @@ __all__ = [
     "Harvest",
     "Round",
     "absent_result",
+    "draw_plots",
     "harvest",
     "headline",
     "join",

@@ -10,13 +10,16 @@ from urllib.parse import urlsplit
 from plumbline.central import CentralStore
 from plumbline.errors import InvalidInputError
 from plumbline.records import LoadedRecord
-from plumbline.report import History, points_of, render_report
+from plumbline.report import History, points_of
+from plumbline.report.figures import figures_page
+from plumbline.report.html import render_page
+from plumbline.report.view import ReportView, build_view
 from plumbline.rounds.harvest import Harvest
 from plumbline.rounds.judging import Baselines
 from plumbline.rounds.plan import Round, night_of
 from plumbline.schema.verdict import RoundVerdict
 
-__all__ = ["keep_report", "report_address", "write_report"]
+__all__ = ["draw_plots", "keep_report", "report_address", "write_report"]
 
 _NIGHTS = 30
 
@@ -35,6 +38,18 @@ def write_report(
 ) -> RoundVerdict:
     """Write the page beside the round; the verdict, which now says where."""
     verdict = verdict.replace(report=report_address(central, this.id))
+    keep_report(central, this.id, render_page(_view(this, verdict, found, baselines, central)))
+    return verdict
+
+
+def draw_plots(this: Round, verdict: RoundVerdict, found: Harvest, baselines: Baselines, central: CentralStore) -> str:
+    """The report's charts as one Markdown page."""
+    return figures_page(_view(this, verdict, found, baselines, central))
+
+
+def _view(
+    this: Round, verdict: RoundVerdict, found: Harvest, baselines: Baselines, central: CentralStore
+) -> ReportView:
     records = {
         name: [record for one, record in found.records.items() if one.platform == name and one.what == "main"]
         for name in this.suite.platforms
@@ -43,15 +58,13 @@ def write_report(
     for of_workload in baselines.values():
         for name, record in of_workload.items():
             before.setdefault(name, []).append(record)
-    page = render_report(
+    return build_view(
         verdict,
         {name: lot for name, lot in records.items() if lot},
-        _history(central, verdict),
         reference=this.suite.reference,
         baselines=before,
+        history=_history(central, verdict),
     )
-    keep_report(central, this.id, page)
-    return verdict
 
 
 def keep_report(central: CentralStore, round_id: str, page: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from plumbline.report import render_report
 from plumbline.report.junit import junit_xml
-from plumbline.report.summary import step_summary
+from plumbline.report.summary import findings_table, step_summary
 from plumbline.report.terminal import verdict_table
 from plumbline.schema.verdict import Cause, PlatformResult
 from tests.unit.report.samples import drifted, nights, passing, record, verdict_of
@@ -189,6 +189,16 @@ def test_the_step_summary_is_a_table_that_records_cannot_break():
     assert "<script" not in hostile
     assert "http://" not in hostile
     assert "x`" not in hostile.replace("\\`", "")
+
+
+def test_the_findings_table_keeps_every_digit_and_what_records_say_in_its_cell():
+    table = findings_table(verdict_of("drift", {"aws": passing(), "azure": drifted()})).splitlines()
+    assert table[2].startswith("| azure | probe.forward | ✕ drift | 0.00031")
+    evil = drifted(findings=(drifted().findings[0].replace(check="a|b", detail="<script>x</script>\n| y |"),))
+    rows = findings_table(verdict_of("drift", {"azure": evil})).splitlines()
+    assert len(rows) == 3
+    assert rows[2].startswith("| azure | a\\|b | ✕ drift |")
+    assert "<script>" not in rows[2]
 
 
 def test_the_controller_s_faces_load_no_torch():

@@ -1,0 +1,38 @@
+"""The report's charts as pictures of their own, in one Markdown page that carries them."""
+
+from __future__ import annotations
+
+import base64
+
+from plumbline.report.charts import Chart
+from plumbline.report.summary import safe
+from plumbline.report.templates import template
+from plumbline.report.view import ReportView
+
+__all__ = ["figures_page"]
+
+_MOST_BYTES = 600_000
+"""What one artifact of the Prefect UI should not exceed: it is kept in the server's database, night after night."""
+
+
+def figures_page(view: ReportView) -> str:
+    """Markdown with every chart of the report; charts too many for one page are left to the report, and said so."""
+    lines, size, left_out = [], 0, 0
+    for heading, chart in _charts(view):
+        picture = base64.b64encode(template("figure.svg.j2").render(chart=chart).encode()).decode()
+        size += len(picture)
+        if size > _MOST_BYTES:
+            left_out += 1
+            continue
+        uri = f"data:image/svg+xml;base64,{picture}"
+        title = safe(f"{heading}{chart.title}")
+        lines += [f"### {title}", "", safe(chart.note), "", f"![{title}]({uri})", ""]
+    if left_out:
+        lines += [f"{left_out} more stand in the report.", ""]
+    return "\n".join(lines) or "No platform left a record in this round, so there is nothing to draw.\n"
+
+
+def _charts(view: ReportView) -> list[tuple[str, Chart]]:
+    several = len(view.workloads) > 1
+    found = [("", view.history)] if view.history else []
+    return [*found, *((f"{one.name}: " if several else "", chart) for one in view.workloads for chart in one.charts)]

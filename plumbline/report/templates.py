@@ -1,0 +1,44 @@
+"""The templates of the report's pages, compiled once."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from plumbline.report.words import clean, number, seconds
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+    from markupsafe import Markup
+
+__all__ = ["template"]
+
+
+def template(name: str) -> Template:
+    """One of the templates beside this module."""
+    return _environment().get_template(name)
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("plumbline.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"clean": clean, "coded": _coded, "number": number, "seconds": seconds}
+    return environment
+
+
+def _coded(text: str) -> Markup:
+    """Escaped text in which `this` is set as code."""
+    from markupsafe import Markup, escape
+
+    pieces = [escape(piece) for piece in text.split("`")]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if index % 2 else piece for index, piece in enumerate(pieces)
+    )
