@@ -68,7 +68,9 @@ def main() -> None:
             cold, warm = (
                 json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(2)
             )
-            found.append({"shards": shards, "size": size, "cold": cold, "warm": warm})
+            found.append(
+                {"shards": shards, "size": size, "cold": cold, "warm": warm, "load_average": os.getloadavg()[0]}
+            )
             print(json.dumps(found[-1]), flush=True)
     if arguments.out:
         arguments.out.write_text(json.dumps({"connections": arguments.connections, "cases": found}, indent=1) + "\n")

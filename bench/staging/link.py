@@ -68,7 +68,8 @@ def main() -> None:
             case = {
                 "connections": connections, "window": window, "one_shard_seconds": one, "first_shard_seconds": first,
                 "first_over_one": first / one, "whole_download_seconds": whole, "waited_seconds": sum(waits),
-                "waited_over_whole": sum(waits) / whole, "total_seconds": total,
+                "waited_over_whole": sum(waits) / whole, "first_wait_over_whole": waits[0] / whole,
+                "total_seconds": total, "load_average": os.getloadavg()[0],
             }  # fmt: skip
             found["cases"].append(case)
             print(json.dumps(case), flush=True)
