@@ -33,7 +33,7 @@ def _round(args: argparse.Namespace) -> int:
     from tasks.deploying import deploy_trainings, wait_for_api
     from tasks.taking_turns import round_tags
 
-    wait_for_api(seconds=60.0)
+    wait_for_api(seconds=120.0)
     deploy_trainings(suite, python=sys.executable if args.local else None)
     recipes = {name: spec.to_json() for name, spec in specs.items()} if specs else None
     with tags(*round_tags(suite.name)):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
+from plumbline.errors import UnavailableError
+
 __all__ = ["end_leftovers", "ensure_pool"]
 
 _UNFINISHED = ["SCHEDULED", "PENDING", "RUNNING", "CANCELLING", "PAUSED"]
 _PAGE = 200
+_ANSWER_SECONDS = 90.0
+_PAUSE_SECONDS = 0.5
 
 
 def end_leftovers(api_url: str, before: datetime) -> int:
@@ -57,5 +62,17 @@ def _post(url: str, content: dict[str, Any]) -> Any:
     request = urllib.request.Request(  # noqa: S310 - our own server
         url, data=json.dumps(content).encode(), headers={"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - our own server
-        return json.load(answer)
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS / 3) as answer:  # noqa: S310 - our own server
+                return json.load(answer)
+        except OSError as error:
+            refused = isinstance(error, urllib.error.HTTPError) and error.code < HTTPStatus.INTERNAL_SERVER_ERROR
+            if refused:
+                raise
+            # On a busy machine a server that has just come up hangs, or finds its database locked: what is asked here
+            # may be asked twice.
+            if time.monotonic() > deadline:
+                raise UnavailableError(str(error), where=url) from error
+            time.sleep(_PAUSE_SECONDS)

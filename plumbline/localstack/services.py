@@ -116,7 +116,7 @@ def cloud_environment(url: str, s3: str, blob: str) -> dict[str, str]:
 def answers(url: str) -> bool:
     """Whether something speaks HTTP there, whatever it says."""
     try:
-        with urllib.request.urlopen(url, timeout=2):  # noqa: S310 - our own http address
+        with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - our own http address
             return True
     except urllib.error.HTTPError:
         return True
@@ -146,11 +146,13 @@ def create_bucket(url: str, s3: str, blob: str) -> None:
 def _put(url: str, headers: dict[str, str]) -> None:
     request = urllib.request.Request(url, method="PUT", headers={"Content-Length": "0", **headers})  # noqa: S310 - as above
     try:
-        with urllib.request.urlopen(request, timeout=10):  # noqa: S310 - our own http address
+        with urllib.request.urlopen(request, timeout=60):  # noqa: S310 - our own http address
             return
     except urllib.error.HTTPError as error:
         if error.code != 409:  # it is there already
             raise UnavailableError(f"cannot be made: HTTP {error.code}", where=url) from error
+    except OSError as error:
+        raise UnavailableError(f"cannot be made: {error}", where=url) from error
 
 
 def _signed(container: str) -> dict[str, str]:

@@ -57,7 +57,7 @@ class Stack:
         self._port = services.free_port(port)
         self._s3 = f"http://127.0.0.1:{services.free_port()}"
         self._blob = f"http://127.0.0.1:{services.free_port()}"
-        self._postgres = services.free_port() if database == "postgresql" else None
+        self.postgres_port = services.free_port() if database == "postgresql" else None
         self._commands: dict[str, tuple[list[str], Mapping[str, str]]] = {}
         self._servers: dict[str, Child] = {}
         self._workers: dict[str, Child] = {}
@@ -191,9 +191,9 @@ class Stack:
             log.unlink()
         prefect = services.prefect_environment(self.api_url, self.state / "prefect")
         commands = self._commands
-        if self._postgres is not None:
-            self._start_postgres(base, self._postgres)
-            prefect["PREFECT_API_DATABASE_CONNECTION_URL"] = postgres.connection_url(self._postgres)
+        if self.postgres_port is not None:
+            self._start_postgres(base, self.postgres_port)
+            prefect["PREFECT_API_DATABASE_CONNECTION_URL"] = postgres.connection_url(self.postgres_port)
         commands["prefect"] = (services.prefect_server_command(self._port), {**base, **prefect})
         urls = [url for platform in self.suite.platforms.values() for url in (platform.data, platform.outbox)]
         schemes = {url.split(":")[0] for url in (*urls, self.suite.store)}

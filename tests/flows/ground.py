@@ -17,6 +17,7 @@ from typing import Any
 from plumbline.controlling import Ended, follow
 from plumbline.localstack import Stack
 from plumbline.localstack.process import Child, marked
+from plumbline.localstack.stack import Database
 from plumbline.schema.suite import Suite
 
 __all__ = ["Follower", "Ground", "ground", "small_suite", "to_toml"]
@@ -263,15 +264,13 @@ def to_toml(content: dict[str, Any]) -> str:
 
 @contextmanager
 def ground(
-    state: Path,
-    platforms: tuple[str, ...] = ("aws", "azure"),
-    without: tuple[str, ...] = (),
-    suite: Suite | None = None,
-) -> Iterator[Ground]:
+    state: Path, platforms: tuple[str, ...] = ("aws", "azure"), without: tuple[str, ...] = (),
+    suite: Suite | None = None, database: Database = "sqlite",
+) -> Iterator[Ground]:  # fmt: skip
     """A stack for the small suite, or the one given; the platforms in `without` get no worker."""
     suite = suite or small_suite(state, platforms=platforms)
     platforms = tuple(suite.platforms)
-    with Stack(suite, state, say=lambda line: print(f"    stack: {line}", flush=True)) as stack:
+    with Stack(suite, state, database=database, say=lambda line: print(f"    stack: {line}", flush=True)) as stack:
         stack.wait_for_stores()
         stack.wait_for_api()
         stack.prepare_pools()

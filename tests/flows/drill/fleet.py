@@ -1,8 +1,9 @@
 """Twenty simulated platforms, and five failures at random in each night, by seed.
 
 A real Prefect server, a real controller, and for each platform a real worker process of its own, which starts a real
-flow run process. The trainer alone is a stub (`tests/flows/stub_trainer`): it delivers a copy of one real record, or
-on some nights, for one platform, of a record that a real training with a fault in it has left: that one has drifted.
+flow run process. The server keeps its state in PostgreSQL, as it should with so many workers: on SQLite it hung for a
+minute at a time from the first dispatch on. The trainer alone is a stub (`tests/flows/stub_trainer`): it delivers a
+copy of one real record, or on some nights, for one platform, of the record of a real training with a fault in it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
 
 from plumbline.bundles import has_record
+from plumbline.localstack import postgres
 from plumbline.prepare import prepare
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
@@ -81,7 +83,9 @@ def fleet(state: Path) -> Iterator[Ground]:
     """The twenty platforms, their workers online."""
     suite = fleet_suite(state)
     _make_records(suite, state)
-    with ground(state, suite=suite) as this:
+    # PostgreSQL runs as a user of its own, and has to get there.
+    state.chmod(0o755)
+    with ground(state, suite=suite, database="postgresql") as this:
         yield this
 
 
@@ -217,13 +221,13 @@ def _database_locked(night: Night, _: str) -> Course:
     while night.running() < 3 or night.server_taken:
         yield
     night.server_taken = True
-    database = sqlite3.connect(night.this.stack.state / "prefect" / "prefect.db", timeout=10, isolation_level=None)
-    database.execute("BEGIN EXCLUSIVE")
-    began = time.monotonic()
-    while time.monotonic() - began < 15:
+    lock = "BEGIN; LOCK TABLE flow_run, flow_run_state IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(15); COMMIT"
+    database = postgres.connection_url(night.this.stack.postgres_port or 0).replace("+asyncpg", "")
+    holder = subprocess.Popen(["psql", database, "-c", lock], stdout=subprocess.DEVNULL)
+    while holder.poll() is None:
         yield
-    database.execute("ROLLBACK")
-    database.close()
+    if holder.returncode:
+        raise AssertionError("the database could not be locked")
     night.server_taken = False
 
 
