@@ -61,7 +61,8 @@ def regression(
         platforms = {
             name: join({work: of[name] for work, of in judged.results.items()}) for name in this.suite.platforms
         }
-        verdict = sum_up(this, platforms, flow_run=url_for("flow-run", flow_run.id) or "", timings=phase.timings)
+        timings = {**phase.timings, "total": sum(phase.timings.values())}
+        verdict = sum_up(this, platforms, flow_run=url_for("flow-run", flow_run.id) or "", timings=timings)
         with phase("reporting"):
             verdict = report(this, verdict, found, judged)
             publish(this, verdict)

@@ -28,7 +28,8 @@ def described(fingerprint: Fingerprint) -> str:
         count = f"{len(fingerprint.gpus)} of " if len(fingerprint.gpus) > 1 else ""
         device = f"{count}{fingerprint.gpus[0].name}"
     else:
-        device = f"{fingerprint.cpu.model} ({fingerprint.cpu.isa}, {fingerprint.cpu.num_threads} threads)"
+        threads = fingerprint.cpu.num_threads
+        device = f"{fingerprint.cpu.model} ({fingerprint.cpu.isa}, {threads} thread{'' if threads == 1 else 's'})"
     torch = fingerprint.packages.get("torch")
     software = f"torch {torch}" if torch else f"Python {fingerprint.python}"
     return clean(f"{device} · {software} · {fingerprint.hostname}", 160)

@@ -10,7 +10,7 @@ from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
 from plumbline.report.evidence_charts import loss_charts, taps_chart
 from plumbline.report.timing import Bars, step_bars
-from plumbline.report.words import clean
+from plumbline.report.words import clean, listed
 
 __all__ = ["WorkloadView", "workload_views"]
 
@@ -83,5 +83,7 @@ def _equal_words(name: str, found: Mapping[str, bool]) -> str:
     if not found:
         return f"{name}: no probe on both sides, so nothing is said of the numbers"
     same, other = ([what for what, right in found.items() if right is side] for side in (True, False))
-    words = f"{name}: equal to the last bit at every step of the probe: {', '.join(same) or 'nothing'}"
-    return words + (f"; not equal: {', '.join(other)}" if other else "")
+    if not same:
+        return f"{name}: {listed(other)} are not the reference's"
+    words = f"{name}: equal to the last bit at every step of the probe: {listed(same)}"
+    return words + (f"; not equal: {listed(other)}" if other else "")
