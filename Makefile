@@ -7,7 +7,7 @@ SUITE ?= deployments/suites/local.toml
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 CODE := plumbline flows tasks tests bench
 
-.PHONY: run test check lint format faults drill lock clean browser
+.PHONY: run test check lint format faults gpu drill lock clean browser
 
 run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
@@ -30,6 +30,10 @@ format: $(INSTALLED)
 
 faults: $(INSTALLED)
 	$(BIN)/python -m tests.faults
+
+# What only a GPU can show; exit code 2 where there is none.
+gpu: $(INSTALLED)
+	PYTHONPATH=. $(BIN)/python bench/train/gpu.py
 
 drill: $(INSTALLED) $(AZURITE)
 	$(BIN)/python -m tests.flows.drill

@@ -205,6 +205,20 @@ def tf32() -> None:
     torch.matmul = lambda a, b, **kwargs: matmul(_bits(a, 10), _bits(b, 10), **kwargs)
 
 
+def tf32_switched_on() -> None:
+    """A library switches TF32 on for products of matrices on the GPU, after every setting was read back."""
+
+    def wrap(apply: Any) -> Any:
+        def applied(*args: Any, **rest: Any) -> Any:
+            found = apply(*args, **rest)
+            torch.backends.cuda.matmul.fp32_precision = "tf32"
+            return found
+
+        return applied
+
+    replace_everywhere("apply_settings", wrap)
+
+
 def bf16_products() -> None:
     """Products of matrices with operands rounded to seven bits, in fp32 alone."""
     linear, matmul = functional.linear, torch.matmul

@@ -1,0 +1,229 @@
+"""Everything that only a GPU can show, in one command, `make gpu`.
+
+    PYTHONPATH=. python bench/train/gpu.py [--only CHECK ...] [--out bench/results/gpu]
+
+Each check writes its raw result to `OUT/CHECK.json`, and says what was asked and whether it holds:
+
+    throughput-base, throughput-large   bf16 beside Hugging Face's Trainer and a bare loop; strict against default
+    mfu-large                           MFU of BERT-large at sequence 512 against the GEMM rate measured beside it
+    probe-base                          the time of BERT-base's whole probe
+    records                             a CPU and a GPU record of one spec; then TF32 switched on; all three are kept
+    dropout                             the same masks on CPU and GPU
+
+Exit code 0: all of it holds; 1: something does not; 2: there is no GPU, or wrong usage; 3: a check could not be run.
+`--device cpu --size tiny` walks through all of it without a GPU; what is asked of a GPU is not judged there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.train.workload import Workload, machine
+from plumbline.errors import ExitCode, InconclusiveError
+from plumbline.judge import compare
+from plumbline.launch import run_training
+from plumbline.records import LoadedRecord, load_record
+from plumbline.schema.spec import RunSpec, write_spec
+from plumbline.train.dropout import keep_mask
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the checks run, and how large."""
+
+    device: str
+    size: str
+    """In place of base and large, for a walk through; empty as a rule."""
+    folder: Path
+    out: Path
+
+    @property
+    def judges(self) -> bool:
+        """Whether what is asked of a GPU is asked here."""
+        return self.device == "cuda" and not self.size
+
+    def train(self, workload: Workload, spec: RunSpec, name: str, **environment: str) -> LoadedRecord:
+        """Train in a process of its own."""
+        out = self.folder / name
+        write_spec(spec, out.with_suffix(".json"))
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}
+        code = run_training(
+            out.with_suffix(".json"), out, data=workload.url, cache=self.folder / "cache", platform=name,
+            record_id=name, environment={"PYTHONPATH": str(ROOT), **hidden, **environment},
+        )  # fmt: skip
+        if code:
+            raise InconclusiveError(f"the training ended with {code}", where=name)
+        return load_record(out)
+
+
+Found = dict[str, Any]
+
+
+def _holds(place: Place, **asked: bool) -> Found:
+    """Which of the things asked hold; nothing is asked where the device is not the one meant."""
+    return {"asked": asked if place.judges else {}, "holds": all(asked.values()) if place.judges else None}
+
+
+def _throughput(place: Place, size: str, batch: int, length: int) -> Found:
+    """Our loop, the Trainer's and a bare one take turns in one process; see `throughput.py`."""
+    small = bool(place.size)
+    out = place.folder / f"{size}.json"
+    given = {
+        "--size": place.size or size, "--precision": "bf16", "--batch-size": 4 if small else batch,
+        "--length": 32 if small else length, "--rounds": 3 if small else 20, "--out": out,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "bench.train.throughput"]
+    command += [str(word) for pair in given.items() for word in pair]
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if place.device == "cpu" else {}
+    environment = {**os.environ, **hidden, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InconclusiveError((done.stderr.strip().splitlines() or ["no reason given"])[-1], where=f"{size} {batch}")
+    result = json.loads(out.read_bytes())
+    if result["left_out"]:
+        raise InconclusiveError(result["left_out"][0], where=f"{size} {batch}", mend="pip install accelerate")
+    ratio = {name: clocks["wall"]["median"] for name, clocks in result["ratios"].items()}
+    return {
+        **_holds(
+            place,
+            ahead_of_the_trainer=ratio["ours/trainer"] <= 1.0,
+            within_2_percent_of_the_bare_loop=ratio["ours/bare"] <= 1.02,
+            strict_at_most_1_10=ratio["strict/default"] <= 1.10,
+        ),
+        **result,
+    }
+
+
+def _mfu_large(place: Place) -> Found:
+    small = bool(place.size)
+    workload = Workload(place.folder / "mfu", place.size or "large", 32 if small else 512)
+    steps = {"steps": 10 if small else 100, "precision": "bf16", "compile": place.device == "cuda"}
+    speed = place.train(workload, workload.spec(4 if small else 32, speed=steps), "mfu-run").record.evidence.speed
+    if speed is None or speed.mfu is None:
+        raise InconclusiveError("no MFU was measured", where="mfu-large")
+    return {**_holds(place, at_least_half=speed.mfu >= 0.5), "mfu": speed.mfu, "speed": speed.to_json()}
+
+
+def _probe_base(place: Place) -> Found:
+    small = bool(place.size)
+    workload = Workload(place.folder / "probe", place.size or "base", 32 if small else 128)
+    spec = workload.spec(4 if small else 32, probe={"steps": 3 if small else 20})
+    began = time.perf_counter()
+    record = place.train(workload, spec, "probe-run").record
+    seconds = time.perf_counter() - began
+    return {**_holds(place, at_most_60_s=seconds <= 60), "seconds": seconds, "timings": record.timings}
+
+
+def _judged(reference: LoadedRecord, candidate: LoadedRecord) -> Found:
+    judgement = compare(reference, candidate)
+    return {
+        "verdict": judgement.verdict,
+        "notes": list(judgement.notes),
+        "causes": [cause.code for cause in judgement.causes],
+        "findings": [one.model_dump(mode="json") for one in judgement.findings],
+    }
+
+
+def _records(place: Place) -> Found:
+    """One spec on the CPU, on the device, and there with TF32 switched on by a library, from outside."""
+    workload = Workload(place.folder / "records", place.size or "tiny", 32)
+    spec = workload.spec(8, probe={"steps": 3 if place.size else 20})
+    fault = "model.tf32_switched_on" if place.device == "cuda" else "model.tf32"
+    outside = {"PLUMBLINE_FAULT": fault, "PYTHONPATH": f"{ROOT / 'tests' / 'faults' / 'site'}{os.pathsep}{ROOT}"}
+    cpu = place.train(workload, spec, "cpu", CUDA_VISIBLE_DEVICES="")
+    device = place.train(workload, spec, place.device if place.device != "cpu" else "cpu-again")
+    tf32 = place.train(workload, spec, "tf32", **outside)
+    for record in (cpu, device, tf32):
+        kept = place.out / "records" / record.folder.name
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(record.folder, kept)
+    plain, rounded = _judged(cpu, device), _judged(cpu, tf32)
+    named = rounded["verdict"] == "drift" and rounded["causes"] == ["precision"]
+    # Of another kernel the CPU itself makes nothing: there its two records are the same bits, and TF32 is emulated.
+    holds = plain["verdict"] == "pass" and named
+    return {
+        "asked": {"the_device_passes": plain["verdict"] == "pass", "tf32_is_drift_by_precision": named},
+        "holds": holds,
+        "device": plain,
+        "tf32": rounded,
+    }
+
+
+def _dropout(place: Place) -> Found:
+    counts = {}
+    for rate in (0.1, 0.5):
+        for step in range(3):
+            at = {"seed": 7, "step": step, "layer": 2, "first_row": 16}
+            shape = (4, 2, 32, 32) if place.size else (32, 12, 128, 128)
+            host, there = (keep_mask(shape, rate, device=torch.device(d), **at).cpu() for d in ("cpu", place.device))
+            counts[f"rate {rate}, step {step}"] = int((host != there).sum())
+    equal = not any(counts.values())
+    return {"asked": {"the_same_bits": equal}, "holds": equal, "elements_that_differ": counts}
+
+
+CHECKS: dict[str, Callable[[Place], Found]] = {
+    "throughput-base": lambda place: _throughput(place, "base", 64, 128),
+    "throughput-large": lambda place: _throughput(place, "large", 16, 512),
+    "mfu-large": _mfu_large,
+    "probe-base": _probe_base,
+    "records": _records,
+    "dropout": _dropout,
+}
+
+
+def _run(name: str, place: Place) -> Found:
+    began = time.perf_counter()
+    try:
+        found = CHECKS[name](place)
+    except (InconclusiveError, torch.OutOfMemoryError) as error:
+        found = {"asked": {}, "holds": None, "could_not_be_run": str(error).splitlines()[0]}
+    found = {"check": name, "machine": machine(), "took_seconds": time.perf_counter() - began, **found}
+    place.out.mkdir(parents=True, exist_ok=True)
+    (place.out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    state = (
+        found.get("could_not_be_run")
+        or {True: "holds", False: "does not hold", None: "not judged here"}[found["holds"]]
+    )
+    print(f"{name}: {state} {found['asked'] or ''}".rstrip(), flush=True)
+    return found
+
+
+def _code(found: list[Found]) -> ExitCode:
+    if any(one["holds"] is False for one in found):
+        return ExitCode.DRIFT
+    return ExitCode.INCONCLUSIVE if any("could_not_be_run" in one for one in found) else ExitCode.PASS
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the checks that were asked for; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=list(CHECKS), help="only this one; may stand repeatedly")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--size", default="", help="a small model in place of base and large")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "gpu")
+    arguments = parser.parse_args(argv)
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        sys.stderr.write("no GPU: torch sees none here (run it where nvidia-smi lists one; --device cpu --size tiny)\n")
+        return ExitCode.USAGE
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(arguments.device, arguments.size, Path(folder), arguments.out)
+        return _code([_run(name, place) for name in arguments.only or CHECKS])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

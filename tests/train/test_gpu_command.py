@@ -1,0 +1,59 @@
+"""`make gpu`: refused in one line where there is no GPU; its checks walk through all the same on a CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.train.gpu import CHECKS, Place, _code, _run
+from plumbline.errors import InconclusiveError
+from plumbline.records import load_record
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def gpu(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "bench/train/gpu.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170, check=False)
+
+
+def test_without_a_gpu_it_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = gpu("--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith("no GPU")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_records_of_two_devices_are_judged_and_kept(tmp_path: Path) -> None:
+    done = gpu("--device", "cpu", "--size", "tiny", "--only", "records", "--only", "dropout", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = json.loads((tmp_path / "records.json").read_bytes())
+    assert records["device"]["verdict"] == "pass"
+    assert (records["tf32"]["verdict"], records["tf32"]["causes"]) == ("drift", ["precision"])
+    assert {path.name for path in (tmp_path / "records").iterdir()} == {"cpu", "cpu-again", "tf32"}
+    assert load_record(tmp_path / "records" / "tf32").record.exit.status == "completed"
+    assert json.loads((tmp_path / "dropout.json").read_bytes())["holds"] is True
+
+
+def test_what_does_not_hold_and_what_could_not_be_run_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_place: Place) -> dict[str, object]:
+        raise InconclusiveError("accelerate is not installed")
+
+    place = Place("cpu", "tiny", tmp_path, tmp_path / "out")
+    monkeypatch.setitem(CHECKS, "mfu-large", broken)
+    monkeypatch.setitem(CHECKS, "probe-base", lambda _place: {"asked": {"at_most_60_s": False}, "holds": False})
+    monkeypatch.setitem(CHECKS, "dropout", lambda _place: {"asked": {}, "holds": True})
+    missing, failed, held = (_run(name, place) for name in ("mfu-large", "probe-base", "dropout"))
+    assert missing["could_not_be_run"] == "accelerate is not installed"
+    assert [_code(found) for found in ([held], [held, missing], [held, missing, failed])] == [0, 3, 1]
+    assert json.loads((tmp_path / "out" / "probe-base.json").read_bytes())["holds"] is False
