@@ -87,12 +87,8 @@ class Part:
         self.final.parent.mkdir(parents=True, exist_ok=True)
         # Before the rename, so that a kill in between leaves nothing behind: a whole part needs no etag.
         self._etag.unlink(missing_ok=True)
+        # The folder is not synced: should a power cut undo the rename, the part is whole, and hashed again.
         self.path.rename(self.final)
-        folder = os.open(self.final.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
         return self.final
 
 
