@@ -34,6 +34,11 @@ def safe(text: object, limit: int = 240) -> str:
     )
 
 
+def _code(text: str) -> str:
+    """An address that can be copied as it stands, and that nothing follows by itself."""
+    return f"`{clean(text, 300).replace('`', '')}`"
+
+
 def step_summary(verdict: RoundVerdict) -> str:
     """The Markdown document."""
     lines = [
@@ -42,24 +47,24 @@ def step_summary(verdict: RoundVerdict) -> str:
         f"Suite **{safe(verdict.suite, 63)}**, round {safe(verdict.round, 80)}"
         + (f", {seconds(verdict.timings['total'])}" if "total" in verdict.timings else ""),
         "",
-        "| platform | verdict | accuracy | samples/s | first divergence | cause |",
-        "|---|---|--:|--:|---|---|",
+        "| platform | verdict | cause | accuracy | samples/s | first divergence |",
+        "|---|---|---|--:|--:|---|",
     ]
     for name, result in verdict.platforms.items():
         accuracy = NONE if result.accuracy is None else percent(result.accuracy, 2)
         rate = NONE if result.samples_per_second is None else number(result.samples_per_second)
         cells = [
-            safe(name, 63), f"{SYMBOLS[result.verdict]} {result.verdict}", accuracy, rate,
-            safe(place(result.first_divergence)), safe(cause_line(result)),
+            safe(name, 63), f"{SYMBOLS[result.verdict]} {result.verdict}", safe(cause_line(result)), accuracy, rate,
+            safe(place(result.first_divergence)),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     for name, result in verdict.platforms.items():
         cause = top_cause(result)
         if cause is not None and result.verdict != "pass":
-            lines += ["", f"**{safe(name, 63)}**: {CAUSES[cause.code]} ({cause.sure}). {safe(cause.why)}"]
+            lines += ["", f"**{safe(name, 63)}**: {CAUSES[cause.code]} ({cause.sure}): {safe(cause.why)}"]
     lines += ["", *(f"- {safe(note)}" for note in verdict.notes)]
-    if verdict.report:
-        lines.append(f"Report: {safe(verdict.report)}")
+    places = (("Report", verdict.report), ("Flow run", verdict.flow_run))
+    lines += [f"- {what}: {_code(where)}" for what, where in places if where]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -68,14 +73,15 @@ def findings_table(verdict: RoundVerdict) -> str:
     every = [(name, finding) for name, one in verdict.platforms.items() for finding in one.findings]
     every.sort(key=lambda pair: pair[1].outcome == "pass")
     lines = [
-        "| platform | check | outcome | observed | limit | unit | against | detail |",
-        "|---|---|---|--:|--:|---|---|---|",
+        "| platform | check | outcome | observed | limit | detail | against |",
+        "|---|---|---|--:|--:|---|---|",
     ]
     for name, one in every[:_MOST_FINDINGS]:
-        numbers = ["" if value is None else str(value) for value in (one.observed, one.limit)]
+        unit = f" {one.unit}" if one.unit else ""
+        numbers = ["" if value is None else f"{value}{unit}" for value in (one.observed, one.limit)]
         outcome = f"{SYMBOLS[one.outcome]} {one.outcome}"
         cells = [safe(name, 63), safe(one.check), outcome, *map(safe, numbers)]
-        lines.append(f"| {' | '.join([*cells, *map(safe, (one.unit, one.against, one.detail))])} |")
+        lines.append(f"| {' | '.join([*cells, safe(one.detail), safe(one.against)])} |")
     if len(every) > _MOST_FINDINGS:
         lines += ["", f"{len(every) - _MOST_FINDINGS} more stand in the report."]
     return "\n".join(lines) + "\n"

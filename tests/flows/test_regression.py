@@ -50,7 +50,9 @@ def test_equal_records_pass_and_the_ui_shows_it(
     assert (verdict.verdict, state) == ("pass", "COMPLETED: pass: p00, p01")
     assert Path(verdict.report).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     shown = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(like_="even-%")), limit=10)
-    assert {one.key for one in shown} == {"even-verdict", "even-findings", "even-report"}
+    assert {one.key for one in shown} == {f"even-{what}" for what in ("verdict", "findings", "plots", "report")}
+    plots = next(str(one.data) for one in shown if one.key == "even-plots")
+    assert plots.count("](data:image/svg+xml;base64,") >= 1
     assert not (tmp_path / "state" / "work").is_dir() or not list((tmp_path / "state" / "work").iterdir())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from plumbline.report import render_report
+from plumbline.report.figures import figures_page
 from plumbline.report.junit import junit_xml
 from plumbline.report.summary import findings_table, step_summary
 from plumbline.report.terminal import verdict_table
+from plumbline.report.view import build_view
 from plumbline.schema.verdict import Cause, PlatformResult
 from tests.unit.report.samples import drifted, nights, passing, record, verdict_of
 
@@ -181,14 +184,16 @@ def test_junit_is_xml_whatever_records_say():
 def test_the_step_summary_is_a_table_that_records_cannot_break():
     text = step_summary(verdict_of("drift", {"aws": passing(), "azure": drifted()}))
     assert text.startswith("## ✕ Plumbline: drift\n")
-    assert "| azure | ✕ drift | 80.27 % | 655 |" in text
-    assert "**azure**: arithmetic keeps fewer or more bits than the recipe says (confirmed)." in text
+    assert "| azure | ✕ drift | precision (confirmed) | 80.27 % | 655 |" in text
+    assert "**azure**: arithmetic keeps fewer or more bits than the recipe says (confirmed): " in text
     hostile = step_summary(hostile_round())
     rows = [line for line in hostile.splitlines() if line.startswith("|")]
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 7 for row in rows)
     assert "<script" not in hostile
     assert "http://" not in hostile
-    assert "x`" not in hostile.replace("\\`", "")
+    # The flow run's address alone is set as code, and cannot end it.
+    assert hostile.replace("\\`", "").count("`") == 2
+    assert hostile.endswith("- Flow run: `javascript:x`\n")
 
 
 def test_the_findings_table_keeps_every_digit_and_what_records_say_in_its_cell():
@@ -198,7 +203,37 @@ def test_the_findings_table_keeps_every_digit_and_what_records_say_in_its_cell()
     rows = findings_table(verdict_of("drift", {"azure": evil})).splitlines()
     assert len(rows) == 3
     assert rows[2].startswith("| azure | a\\|b | ✕ drift |")
+    assert len(re.findall(r"(?<!\\)\|", rows[2])) == 8
     assert "<script>" not in rows[2]
+
+
+def pictures(page):
+    found = re.findall(r"^!\[[^\n]*\]\(data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)\)$", page, re.MULTILINE)
+    return [parsed(base64.b64decode(one).decode()) for one in found]
+
+
+def test_every_chart_of_the_report_is_a_picture_of_its_own():
+    records = {"aws": record("aws"), "azure": record("azure", noise=3e-4, start="bert.encoder.layer.0")}
+    view = build_view(
+        verdict_of("drift", {"aws": passing(), "azure": drifted()}), records, reference="aws", history=nights()
+    )
+    charts = [view.history, *(chart for workload in view.workloads for chart in workload.charts)]
+    found = pictures(figures_page(view))
+    assert len(found) == len(charts) >= 3
+    for picture, chart in zip(found, charts, strict=True):
+        assert len(picture.findall(".//{*}polyline")) == len(chart.lines)
+        words = {text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")}
+        assert {label.text for label in chart.labels} | {one.name for one in chart.legend[1:]} <= words
+
+
+def test_pictures_are_xml_whatever_platforms_are_called_and_none_without_records():
+    hostile = "a]]><script>&"
+    records = {"aws": record("aws"), hostile: record("azure")}
+    verdict = verdict_of("pass", {"aws": passing(), hostile: passing()})
+    page = figures_page(build_view(verdict, records, reference="aws"))
+    assert "<script" not in page
+    assert [one.find(".//{*}script") for one in pictures(page)] == [None] * len(pictures(page)) != []
+    assert "nothing to draw" in figures_page(build_view(verdict_of("inconclusive", {}), {}))
 
 
 def test_the_controller_s_faces_load_no_torch():
