@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -121,6 +122,28 @@ def test_a_parquet_file_whose_text_is_no_utf8_is_refused(tmp_path):
     pq.write_table(table, tmp_path / "rows.parquet")
     with pytest.raises(InvalidInputError, match="not Parquet"):
         list(read_rows(tmp_path / "rows.parquet", COLUMNS))
+
+
+PEAK = """
+import sys
+from pathlib import Path
+import pyarrow as pa
+from plumbline.data.readers import Columns, read_rows
+characters = sum(len(row.text) for row in read_rows(Path(sys.argv[1]), Columns("text", "label", labelled=True)))
+print(characters, pa.default_memory_pool().max_memory())
+"""
+
+
+def test_a_large_row_group_of_parquet_is_read_piece_by_piece(tmp_path):
+    path = tmp_path / "rows.parquet"
+    texts = [random.Random(number).randbytes(2000).hex() for number in range(8000)]
+    pq.write_table(pa.table({"text": texts, "label": [0, 1] * 4000}), path, row_group_size=8000)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    characters, peak = map(int, done.stdout.split())
+    assert characters == 32_000_000
+    assert peak < path.stat().st_size / 2
 
 
 def test_nan_and_null_of_a_parquet_file_are_missing_labels_and_whole_floats_are_not(tmp_path):
