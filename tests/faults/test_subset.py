@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.bench import run_all
+from tests.faults.__main__ import HELD_OUT_RESULTS, _known, _merged
+from tests.faults.bench import Result, run_all
 from tests.faults.catalogue import CONTROLS, FAULTS
+from tests.faults.held_out import HELD_OUT, HELD_OUT_CONTROLS
 
 SEED = 3
 _SUBSET = frozenset({
@@ -16,13 +18,16 @@ _SUBSET = frozenset({
     "mask-ignored", "label-smoothing", "accumulation-sum", "clipping-off", "epsilon", "stale-momentum",
     "schedule-before-optimizer", "last-batch-dropped", "racing-reduction",
     "labels-and-gelu", "order-and-smoothing", "operator-from-step-four",
+    "numpy-reseeded", "bias-twice", "averaged-by-batch", "bf16-gelu-and-short-evaluation",
 })  # fmt: skip
 _CONTROLS = frozenset({"other-hostname", "two-threads", "fused-optimizer", "avx2", "loader-workers"})
 
 
 @pytest.mark.slow
 def test_faults_of_every_family_are_named_and_controls_pass(tmp_path: Path) -> None:
-    chosen = [one for one in FAULTS if one.name in _SUBSET] + [one for one in CONTROLS if one.name in _CONTROLS]
+    chosen = [one for one in (*FAULTS, *HELD_OUT) if one.name in _SUBSET] + [
+        one for one in CONTROLS if one.name in _CONTROLS
+    ]
     assert {one.family for one in chosen} == {one.family for one in (*FAULTS, *CONTROLS)}
     assert len(chosen) == len(_SUBSET) + len(_CONTROLS)
     results = run_all(tmp_path, [(one, SEED) for one in chosen])
@@ -35,6 +40,13 @@ def test_faults_of_every_family_are_named_and_controls_pass(tmp_path: Path) -> N
 def test_the_catalogue_is_as_large_as_promised() -> None:
     assert len(FAULTS) >= 45
     assert len(CONTROLS) >= 12
-    names = [one.name for one in (*FAULTS, *CONTROLS)]
-    assert len(set(names)) == len(names)
-    assert all(one.words for one in (*FAULTS, *CONTROLS))
+    entries = (*FAULTS, *HELD_OUT, *CONTROLS, *HELD_OUT_CONTROLS)
+    assert len({one.name for one in entries}) == len(entries)
+    assert all(one.words for one in entries)
+
+
+def test_what_the_held_out_set_first_gave_is_never_replaced() -> None:
+    """A later run, on a judge that has seen it, must not pass for the first."""
+    (first, *_), known = _known(HELD_OUT_RESULTS)["results"], _known(HELD_OUT_RESULTS)
+    again = Result(first["name"], first["family"], first["seed"], first["expected"], "pass", detected=False)
+    assert _merged([again], 1.0, held_out=True)["results"] == known["results"]

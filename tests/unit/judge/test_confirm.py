@@ -160,3 +160,42 @@ def test_a_pass_asks_for_nothing(reference: LoadedRecord) -> None:
     state, asked = confirm(reference, Plan(), lambda _: None)
     assert asked == []
     assert state.judgement.verdict == "pass"
+
+
+def test_a_generator_that_is_seeded_within_each_step_is_put_back_at_each(reference: LoadedRecord) -> None:
+    plan = Plan(seed=2)
+
+    def run(request: Request) -> LoadedRecord:
+        always = any(replay.rung == "rng" and replay.step is None for replay in request.experiment.replays)
+        return experiment_record(Plan() if always else plan, request)
+
+    state, asked = confirm(reference, plan, run)
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("rng", "confirmed")]
+    assert [replay.step for request in asked for replay in request.experiment.replays] == [0, None]
+
+
+def test_what_varies_but_agrees_at_first_by_chance_is_nondeterminism_alone(reference: LoadedRecord) -> None:
+    order = Plan().order
+    swapped = [*order[4:8], *order[:4], *order[8:]]
+    later = [*swapped[:16], *swapped[20:], *swapped[16:20]]
+    state, asked = confirm(
+        reference, Plan(order=swapped), lambda request: experiment_record(Plan(order=later), request)
+    )
+    assert [cause.code for cause in state.judgement.causes] == ["nondeterminism"]
+    assert "batch at step 4" in state.judgement.causes[0].why
+    assert asked[0].experiment.steps == len(reference.record.evidence.probe.steps)
+
+
+def test_what_is_left_without_any_rounding_is_a_second_cause(reference: LoadedRecord) -> None:
+    evaluated_otherwise = {"head@6": 0.5}
+    plan = Plan(noise={"layer.linear": 1e-3, **evaluated_otherwise}, own_error=1e-3)
+
+    def run(request: Request) -> LoadedRecord:
+        exact = Plan(noise=evaluated_otherwise) if request.experiment.precision == "fp64" else plan
+        return experiment_record(Plan() if request.runs_on == "reference" else exact, request)
+
+    state, _ = confirm(reference, plan, run)
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [
+        ("precision", "confirmed"),
+        ("evaluation", "likely"),
+    ]
