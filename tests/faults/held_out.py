@@ -1,4 +1,4 @@
-"""The held-out set: faults, controls and expected causes that were written down before the judge first saw them.
+"""The held-out sets: faults, controls and expected causes that were written down before the judge first saw them.
 
 Drawn from what goes wrong in public trackers of torch, transformers, tokenizers and datasets, and from what the
 catalogue leaves out. The expected code follows the ladder of DESIGN.md: the first rung that differs. Since their one
@@ -7,12 +7,11 @@ run they stand in the catalogue as well.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tests.faults.catalogue import Entry
 
-__all__ = ["HELD_OUT", "HELD_OUT_CONTROLS", "WRITTEN_IN"]
-
-WRITTEN_IN = "dffde8d"
-"""The commit that fixed the expected causes."""
+__all__ = ["HELD_OUT", "HELD_OUT_CONTROLS", "SETS", "HeldOut"]
 
 
 def _inside(family: str, expected: str, module: str, names: str, workload: str = "cls") -> list[Entry]:
@@ -22,11 +21,13 @@ def _inside(family: str, expected: str, module: str, names: str, workload: str =
     ]
 
 
-def _files(expected: str, family: str, names: str) -> list[Entry]:
-    return [Entry(name.replace("_", "-"), family, expected, alter=f"held_out_data.{name}") for name in names.split()]
+def _files(expected: str, family: str, names: str, module: str = "data") -> list[Entry]:
+    return [
+        Entry(name.replace("_", "-"), family, expected, alter=f"held_out_{module}.{name}") for name in names.split()
+    ]
 
 
-HELD_OUT: tuple[Entry, ...] = (
+_FIRST: tuple[Entry, ...] = (
     *_files("data.content", "data", "shard_uploaded_twice decomposed_accents white_space_tidied"),
     *_files("data.labels", "data", "label_map_permuted"),
     *_inside("data", "data.labels", "data", "labels_of_neighbours"),
@@ -114,7 +115,7 @@ HELD_OUT: tuple[Entry, ...] = (
     ),
 )
 
-HELD_OUT_CONTROLS: tuple[Entry, ...] = (
+_FIRST_CONTROLS: tuple[Entry, ...] = (
     *_inside(
         "control",
         "",
@@ -125,3 +126,74 @@ HELD_OUT_CONTROLS: tuple[Entry, ...] = (
     *_inside("control", "", "training", "update_in_another_order"),
     Entry("tokenizers-serial", "control", "", environment={"TOKENIZERS_PARALLELISM": "false"}),
 )
+
+_SECOND: tuple[Entry, ...] = (
+    *_files("data.content", "data", "newline_at_the_end", "second"),
+    *_files("data.labels", "data", "labels_of_a_shard_shifted", "second"),
+    *_inside("data", "data.order", "second", "shards_shuffled_alone"),
+    *_files("tokenization", "tokenizer", "words_too_long", "second"),
+    *_inside("tokenizer", "tokenization", "second", "special_tokens_exchanged second_segment"),
+    *_inside("init", "weights.init", "second", "layers_crossed embeddings_twice_as_large"),
+    *_inside("init", "model.architecture", "second", "adapter_left_in"),
+    *_inside("rng", "rng", "second", "one_draw_too_many dropout_from_step_three"),
+    *_inside("precision", "precision", "second", "contexts_in_bf16 embeddings_in_fp16 residual_in_bf16"),
+    *_inside(
+        "operator",
+        "operator",
+        "second",
+        "one_eps values_from_keys silu_in_one_layer mask_shifted scaled_as_if_dropped",
+    ),
+    *_inside("loss", "loss", "second", "loss_halved little_smoothing"),
+    *_inside("loss", "loss", "second", "labels_shifted_in_the_loss", "mlm"),
+    *_inside("gradient", "gradient", "second", "clipping_with_a_margin", "clip"),
+    *_inside("gradient", "gradient", "second", "gradients_centred first_layer_halved"),
+    *_inside("optimizer", "optimizer", "second", "betas_of_one_group updates_bounded weights_in_bf16_from_step_five"),
+    *_inside("schedule", "schedule", "second", "squared_decay rate_never_below_a_third"),
+    *_inside("evaluation", "evaluation", "second", "last_batch_filled_up evaluated_as_bf16_model"),
+    *_inside("nondeterminism", "nondeterminism", "second", "label_noise"),
+    Entry(
+        "shard-labels-and-floor",
+        "two",
+        "data.labels + schedule",
+        "held_out_second.rate_never_below_a_third",
+        "held_out_second.labels_of_a_shard_shifted",
+    ),
+    Entry(
+        "crossed-and-bounded",
+        "two",
+        "weights.init + optimizer",
+        "held_out_second.layers_crossed,held_out_second.updates_bounded",
+    ),
+    Entry(
+        "segment-and-smoothing",
+        "two",
+        "tokenization + loss",
+        "held_out_second.second_segment,held_out_second.little_smoothing",
+    ),
+)
+
+_SECOND_CONTROLS: tuple[Entry, ...] = (
+    *_inside("control", "", "second", "gelu_in_parts sdpa_in_a_new_release weights_copied_first"),
+)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One set: its entries, and the commit in which the expected causes were fixed, before the run."""
+
+    number: int
+    written_in: str
+    faults: tuple[Entry, ...]
+    controls: tuple[Entry, ...]
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Faults, then controls."""
+        return (*self.faults, *self.controls)
+
+
+SETS = (HeldOut(1, "dffde8d", _FIRST, _FIRST_CONTROLS), HeldOut(2, "", _SECOND, _SECOND_CONTROLS))
+"""The second was written once the judge had been mended with the first in sight."""
+
+HELD_OUT = tuple(one for held in SETS for one in held.faults)
+HELD_OUT_CONTROLS = tuple(one for held in SETS for one in held.controls)
