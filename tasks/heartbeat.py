@@ -53,7 +53,7 @@ class Heartbeat:
         if part is None:
             return
         share = 100.0 * float(step) / float(steps) if step is not None and steps else 0.0
-        words = f"{part} {step}/{steps}" if steps else str(part)
+        words = f"{part}: {event['words']}" if "words" in event else f"{part} {step}/{steps}" if steps else str(part)
         first_of_part = not self._shown[1].startswith(str(part))
         self._shown = (min(100.0, share), words)
         self._changed.set()

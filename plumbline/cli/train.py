@@ -33,7 +33,8 @@ def register(subparsers: Any) -> None:
 
 
 def _progress(event: dict[str, Any]) -> None:
-    sys.stderr.write(f"\r{event.get('part', '')} {event.get('step', 0)}/{event.get('steps', 0)} ")
+    words = event.get("words") or f"{event.get('step', 0)}/{event.get('steps', 0)}"
+    sys.stderr.write(f"\r\x1b[K{event.get('part', '')} {words} ")
     sys.stderr.flush()
 
 

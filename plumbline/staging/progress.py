@@ -31,3 +31,13 @@ class Progress:
         if not left:
             return 0.0
         return left / self.rate if self.rate else None
+
+    @property
+    def words(self) -> str:
+        """What a person wants to know of it."""
+        said = [f"{self.files_done} of {self.files} files", f"{self.rate / 2**20:.1f} MiB/s"]
+        if self.remaining_seconds is not None:
+            said.append(f"{self.remaining_seconds:.0f} s left")
+        if self.hits:
+            said.append(f"{self.hits} from the cache")
+        return ", ".join(said)

@@ -23,6 +23,7 @@ __all__ = ["MANIFEST_NAME", "Stager", "fetch_manifest"]
 
 MANIFEST_NAME = "manifest.json"
 _MAX_MANIFEST_BYTES = 64 << 20
+_TELL_SECONDS = 1.0
 
 
 def fetch_manifest(store: Store, dataset: str, cache: Cache) -> tuple[Manifest, str]:
@@ -56,7 +57,8 @@ class _Job:
 class Stager:
     """Stages one dataset of a store into a cache, in background threads, between entering and leaving.
 
-    At most `window` files beyond the last one waited for are begun, over at most `connections` connections.
+    At most `window` files beyond the last one waited for are begun, over at most `connections` connections. Whoever
+    waits hears how far it is, through `on_progress`, about once a second.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Stager:
         *,
         connections: int = 4,
         window: int = 8,
+        on_progress: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.manifest: Manifest
@@ -79,6 +82,7 @@ class Stager:
         self._cache = cache
         self._connections = connections
         self._window = max(1, window)
+        self._on_progress = on_progress
         self._clock = clock
         self._jobs: dict[str, _Job] = {}
         self._order: list[_Job] = []
@@ -141,7 +145,7 @@ class Stager:
         if file.sha256 not in self._jobs:
             self.start([file])
         job = self._jobs[file.sha256]
-        begin = self._clock()
+        begin = told = self._clock()
         with self._changed:
             self._consumed = max(self._consumed, job.index + 1)
             self._changed.notify_all()
@@ -154,9 +158,17 @@ class Stager:
                     raise error
                 if self._stopped.is_set():
                     raise StoppedError("the stager is closed", where=job.key)
-                self._changed.wait(1.0)
+                self._changed.wait(_TELL_SECONDS)
+                told = self._tell(told)
             self.waits.append((file.key, self._clock() - begin, job.why or why or "the transfer was under way"))
             return job.path
+
+    def _tell(self, told: float) -> float:
+        """Say how far it is to who waits, once a second; when it was said last."""
+        if self._on_progress is None or (now := self._clock()) - told < _TELL_SECONDS:
+            return told
+        self._on_progress(self.progress())
+        return now
 
     def fetch(self, key: str, sha256: str) -> Path:
         """One object outside the manifest, below the store's URL, kept in the cache until this stager is left."""

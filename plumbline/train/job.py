@@ -32,7 +32,7 @@ from plumbline.train.probe import ProbeRun
 from plumbline.train.ranks import Ranks, join_ranks
 from plumbline.train.recording import clear_parts, write_parts, write_record
 from plumbline.train.rows import Rows
-from plumbline.train.source import Source, open_source
+from plumbline.train.source import Source, open_source, waited
 from plumbline.train.speed import SpeedRun
 
 __all__ = ["Job", "open_run", "run_job"]
@@ -156,7 +156,7 @@ def _run_parts(findings: _Findings, context: Context, source: Source) -> None:
             findings.learn.run()
     with findings.timed("rows"):
         findings.data = context.rows.evidence()
-    findings.timings["data_wait"] = sum(seconds for _, seconds, _ in source.waits)
+    findings.timings |= waited(source)
 
 
 def _exit_of(error: PlumblineError, context: Context | None) -> Exit:
@@ -221,7 +221,7 @@ def run_job(job: Job, stop: threading.Event) -> None:
         ranks.gather(None)
         try:
             findings.bundle = read_bundle(job.experiment) if job.experiment else None
-            with open_source(job.spec, job.data, job.cache) as source:
+            with open_source(job.spec, job.data, job.cache, tell=ranks.is_first) as source:
                 with findings.timed("stage"):
                     findings.context = _prepare(job, ranks, source, stop)
                 _run_parts(findings, findings.context, source)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.schema.spec import RunSpec
 
-__all__ = ["Source", "open_source"]
+if TYPE_CHECKING:
+    from plumbline.staging import Progress
+
+__all__ = ["Source", "open_source", "waited"]
+
+_MOST_REASONS = 5
 
 
 class Source(Protocol):
@@ -56,8 +63,26 @@ class _Cached:
         return path
 
 
+def waited(source: Source) -> dict[str, float]:
+    """How long the training waited for its files: in all, and for what, the longest of it."""
+    reasons: dict[str, float] = {}
+    for _, seconds, why in source.waits:
+        reasons[why] = reasons.get(why, 0.0) + seconds
+    longest = sorted(reasons, key=reasons.__getitem__, reverse=True)[:_MOST_REASONS]
+    return {"data_wait": sum(reasons.values()), **{f"data_wait: {why}": reasons[why] for why in longest}}
+
+
+def _tell(progress: Progress) -> None:
+    event = {
+        "event": "progress", "part": "staging", "step": progress.files_done, "steps": progress.files,
+        "words": progress.words,
+    }  # fmt: skip
+    sys.stderr.write(json.dumps(event) + "\n")
+    sys.stderr.flush()
+
+
 @contextlib.contextmanager
-def open_source(spec: RunSpec, data: str | None, cache_folder: Path) -> Iterator[Source]:
+def open_source(spec: RunSpec, data: str | None, cache_folder: Path, *, tell: bool = False) -> Iterator[Source]:
     """The dataset that `spec` names, as the platform has it now; without a store, as the spec's digest says."""
     from plumbline.staging import Cache, Stager
 
@@ -65,7 +90,7 @@ def open_source(spec: RunSpec, data: str | None, cache_folder: Path) -> Iterator
     if data is not None:
         from plumbline.stores import open_store
 
-        with Stager(open_store(data), spec.data.name, cache) as stager:
+        with Stager(open_store(data), spec.data.name, cache, on_progress=_tell if tell else None) as stager:
             yield stager
         return
     manifest = cache.manifest(spec.data.manifest_sha256)

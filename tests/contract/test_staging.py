@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from plumbline.errors import ConfigurationError, CorruptDataError, DiskFullError
-from plumbline.staging import Cache, Stager, verify_dataset
+from plumbline.staging import Cache, Progress, Stager, verify_dataset
 from plumbline.stores import ObjectMissingError, ObjectReader
 from plumbline.stores.memory import MemoryStore
+from plumbline.train.source import waited
 from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset
 
 
@@ -120,6 +121,33 @@ def test_waits_tell_which_file_how_long_and_why(tmp_path: Path) -> None:
         stager.start(stager.manifest.train)
         stager.wait(stager.manifest.train[0])
         assert stager.waits == []
+
+
+def test_who_waits_is_told_how_far_it_is_and_the_record_how_long_it_took_and_why(tmp_path: Path) -> None:
+    store, told = SlowStore(), []
+    published(store, make_dataset(3, 100))
+    with Stager(store, "reviews", Cache(tmp_path)) as stager:
+        stager.start(stager.manifest.train[:1])
+        stager.wait(stager.manifest.train[0])
+    store.gate = threading.Semaphore(0)
+
+    def tell(progress: Progress) -> None:
+        told.append(progress.words)
+        store.gate.release(10)
+
+    # A clock of whole seconds, so that each look at it is worth telling.
+    ticks = iter(range(1000))
+    options = {"connections": 1, "clock": lambda: float(next(ticks)), "on_progress": tell}
+    with Stager(store, "reviews", Cache(tmp_path), **options) as stager:
+        stager.start(stager.manifest.train)
+        for file in stager.manifest.train:
+            stager.wait(file)
+        assert told[0].startswith("1 of 3 files, 0.0 MiB/s")
+        assert told[0].endswith("1 from the cache")
+        found = waited(stager)
+    assert found["data_wait"] >= 1.0
+    assert sum(found.values()) == 2 * found["data_wait"]
+    assert all(name.startswith("data_wait: ") and len(name) > 20 for name in found if name != "data_wait")
 
 
 def test_an_error_reaches_whoever_waits_as_itself(tmp_path: Path) -> None:
