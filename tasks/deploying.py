@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.settings import PREFECT_API_URL
+from prefect.exceptions import PrefectHTTPStatusError
 
 from plumbline.deploying import Change, Item, compare_items, desired
-from plumbline.errors import ConfigurationError, UnavailableError
+from plumbline.errors import AccessError, UnavailableError
 from plumbline.schema.suite import Suite
 from tasks.addresses import Blocks
 from tasks.automating import apply_automation
@@ -23,19 +23,28 @@ _POLL_SECONDS = 0.2
 
 
 def wait_for_api(seconds: float) -> None:
-    """Return when the Prefect API answers; `UnavailableError` if it does not in time."""
-    if not PREFECT_API_URL.value():
-        # Prefect would start a server of its own for this process alone, that no worker knows.
-        raise ConfigurationError(
-            "is not set", key="PREFECT_API_URL", mend="name the Prefect server's API, or use --local"
-        )
+    """Return when the Prefect API answers; `UnavailableError` if it does not in time, `AccessError` if it refuses."""
     deadline = time.monotonic() + seconds
     with get_client(sync_client=True) as client:
+        where = str(client.api_url).rstrip("/")
         while (error := client.api_healthcheck()) is not None:
             if time.monotonic() > deadline:
                 mend = "set PREFECT_API_URL, or start the server"
-                raise UnavailableError(f"no answer: {error}", where=str(client.api_url), mend=mend)
+                raise UnavailableError(f"no answer: {_line(error)}", where=where, mend=mend)
             time.sleep(_POLL_SECONDS)
+        try:
+            # Its health, a server tells to everyone; the rest only to those who may ask.
+            client.hello()
+        except PrefectHTTPStatusError as refusal:
+            status = refusal.response.status_code
+            if status not in (401, 403):
+                raise UnavailableError(f"no answer: HTTP {status}", where=where) from refusal
+            mend = "set PREFECT_API_KEY, or PREFECT_API_AUTH_STRING for a server of your own"
+            raise AccessError(f"wrong credentials: HTTP {status}", where=where, mend=mend) from refusal
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def deploy_trainings(suite: Suite, *, python: str | None) -> None:

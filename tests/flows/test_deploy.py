@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.events import emit_event
+from prefect.exceptions import PrefectHTTPStatusError
 
 from plumbline.cli.main import main
 from plumbline.deploying import UPGRADE_EVENT, desired
@@ -17,6 +19,8 @@ from plumbline.schema.suite import Schedule, Suite
 from tasks import deploying
 from tasks.blocks import AppriseUrl
 from tests.flows.ground import to_toml
+
+GPU_TEMPLATE = Path(__file__).parents[2] / "infra/kubernetes/gpu-job-template.json"
 
 
 def write(suite: Suite, folder: Path) -> Path:
@@ -123,3 +127,30 @@ def test_an_address_that_makes_no_block_is_told_and_not_shown(
     assert told in error
     assert block in error
     assert not address or address not in error
+
+
+def test_a_kubernetes_pool_with_several_workers_is_kept_and_takes_the_suites_deployments(
+    client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = json.loads(GPU_TEMPLATE.read_text(encoding="utf-8"))
+    pool, path = suite.platforms["azure"].work_pool, str(write(suite, tmp_path))
+    client.create_work_pool(WorkPoolCreate(name=pool, type="kubernetes", base_job_template=template))
+    for worker in ("gpu-node-1", "gpu-node-2"):
+        client.send_worker_heartbeat(pool, worker, heartbeat_interval_seconds=30)
+    assert main(["deploy", path]) == 0
+    assert f"~ work-pool {pool}\n    concurrency_limit: None -> 1" in capsys.readouterr().out
+    kept = client.read_work_pool(pool)
+    assert (kept.type, kept.concurrency_limit, kept.base_job_template) == ("kubernetes", 1, template)
+    training = client.read_deployment_by_name(f"training/{suite.name}-azure").id
+    # As it is delivered, the template names no image: found by day, not by the first round.
+    main(["doctor", path, "--state", str(tmp_path)])
+    assert f"FAIL azure: worker: {pool} asks for job variables that nobody gives: image" in capsys.readouterr().out
+    with pytest.raises(PrefectHTTPStatusError, match="'image' is a required property"):
+        client.create_flow_run_from_deployment(training)
+    template["variables"]["properties"]["image"]["default"] = "registry.example.com/plumbline@sha256:0"
+    client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))
+    run = client.create_flow_run_from_deployment(training)
+    assert run.work_pool_name == pool
+    client.delete_flow_run(run.id)
+    main(["doctor", path, "--state", str(tmp_path)])
+    assert f"ok   azure: worker: gpu-node-1, gpu-node-2 in {pool}" in capsys.readouterr().out

@@ -81,9 +81,11 @@ def test_a_server_that_wants_a_password(suite: Suite, tmp_path: Path, capsys: py
             time.sleep(0.1)
         with temporary_settings({PREFECT_API_URL: url}):
             assert main(["doctor", str(write(suite, tmp_path)), "--state", str(tmp_path), "--json"]) == 2
-        found = checks(capsys)["Prefect API"]
-        assert found["what"] == f"{url}: wrong credentials: HTTP 401"
-        assert "PREFECT_API_KEY, or PREFECT_API_AUTH_STRING" in str(found["mend"])
+            found = checks(capsys)["Prefect API"]
+            assert found["what"] == f"{url}: wrong credentials: HTTP 401"
+            assert "PREFECT_API_KEY, or PREFECT_API_AUTH_STRING" in str(found["mend"])
+            assert main(["deploy", str(write(suite, tmp_path))]) == 2
+        assert "PREFECT_API_AUTH_STRING" in capsys.readouterr().err
         with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: "admin:secret"}):
             main(["doctor", str(write(suite, tmp_path)), "--state", str(tmp_path), "--json"])
         assert checks(capsys)["Prefect API"]["well"]
