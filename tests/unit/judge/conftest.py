@@ -39,6 +39,8 @@ class Plan:
     """Relative error of a module's output, from the step of its name (`layer.norm@2`) or from 0 on."""
     systematic: bool = True
     loss_factor: float = 1.0
+    loss_shows_from: int = 0
+    """The first step at which the factor shows in the loss itself; in the gradients it always does."""
     gradient_factor: float = 1.0
     clip: float = 1.0
     rates: list[float] = field(default_factory=lambda: [1e-3 * (step + 1) for step in range(STEPS)])
@@ -153,10 +155,11 @@ class _Training:
                 self.weights[name] - change - np.float32(plan.rates[step] * plan.decay) * self.weights[name]
             )
             self.tap(step, "weight", name, "Linear", self.weights[name])
+        shown = plan.loss_factor if step >= plan.loss_shows_from else 1.0
         self.steps.append({
             "step": step, "batch": {name: digest_array(fields[name].astype(np.int64)) for name in BATCH_FIELDS},
             "rng": {"torch": digest_json([plan.seed, 0])}, "training_mode": True,
-            "logits_sha256": digest_array(logits), "logits_dtype": plan.dtype, "loss": true_loss * plan.loss_factor,
+            "logits_sha256": digest_array(logits), "logits_dtype": plan.dtype, "loss": true_loss * shown,
             "loss_dtype": plan.dtype, "loss_reference": true_loss, "gradient_norm": norm,
             "gradient_norm_clipped": min(norm, plan.clip),
             "gradients_sha256": digest_json({n: digest_array(g) for n, g in gradients.items()}),

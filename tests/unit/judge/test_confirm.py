@@ -199,3 +199,31 @@ def test_what_is_left_without_any_rounding_is_a_second_cause(reference: LoadedRe
         ("precision", "confirmed"),
         ("evaluation", "likely"),
     ]
+
+
+def test_a_loss_that_shows_late_is_not_put_down_to_its_gradients(reference: LoadedRecord) -> None:
+    plan = Plan(loss_factor=0.95, loss_shows_from=2)
+
+    def run(request: Request) -> LoadedRecord:
+        healed = any(replay.rung == "loss" for replay in request.experiment.replays)
+        return experiment_record(Plan() if healed or request.runs_on == "reference" else plan, request)
+
+    state, _ = confirm(reference, plan, run)
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("loss", "confirmed")]
+    assert state.judgement.first_divergence.step == 2
+
+
+def test_a_gradient_that_stays_off_once_the_loss_is_put_back_is_a_cause_of_its_own(reference: LoadedRecord) -> None:
+    plan = Plan(loss_factor=0.95, loss_shows_from=2, gradient_factor=1.5)
+
+    def run(request: Request) -> LoadedRecord:
+        rungs = {replay.rung for replay in request.experiment.replays}
+        healed = replace(plan, loss_factor=1.0) if "loss" in rungs else plan
+        healed = replace(healed, gradient_factor=1.0) if "gradient" in rungs else healed
+        return experiment_record(Plan() if request.runs_on == "reference" else healed, request)
+
+    state, _ = confirm(reference, plan, run)
+    assert {(cause.code, cause.sure) for cause in state.judgement.causes} == {
+        ("loss", "confirmed"),
+        ("gradient", "confirmed"),
+    }
