@@ -10,6 +10,7 @@ Where the account is and what opens it: `AZURE_STORAGE_CONNECTION_STRING` if it 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -95,7 +96,9 @@ class AzureStore:
         try:
             yield
         except exceptions.ClientAuthenticationError as error:
-            raise AccessError(f"refused: {_code(error)}", where=self.url, key=key, mend=_MEND) from error
+            # Without an answer, nobody was asked: the SDK found nothing to ask with.
+            what = "no usable credentials" if error.response is None else f"refused: {_code(error)}"
+            raise AccessError(what, where=self.url, key=key, mend=_MEND) from error
         except exceptions.HttpResponseError as error:
             headers: Mapping[str, str] = getattr(error.response, "headers", {})
             raise self._refused(error.status_code or 0, _code(error), headers, key) from error
@@ -199,6 +202,8 @@ def _credential(account: str) -> Any:
         return AzureSasCredential(token)
     from azure.identity import DefaultAzureCredential
 
+    # Fifteen lines on every identity that this machine has not: what is wrong, we say in one.
+    logging.getLogger("azure.identity").setLevel(logging.ERROR)
     return DefaultAzureCredential(exclude_interactive_browser_credential=True)
 
 

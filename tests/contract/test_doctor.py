@@ -100,9 +100,7 @@ def test_the_policy_of_a_worker_is_enough_for_every_visit(
 ) -> None:
     data = visit_aws(clean_environment, strict_aws, strict_aws.worker, "data")
     assert (data.well, data.size) == (True, 2 * (1 << 20) + 10)
-    # Twice: what the first visit left must not need the right to replace it.
-    for _ in range(2):
-        assert visit_aws(clean_environment, strict_aws, strict_aws.worker, "outbox").well
+    assert visit_aws(clean_environment, strict_aws, strict_aws.worker, "outbox").well
 
 
 @pytest.mark.parametrize("bucket", ["data", "outbox"])
@@ -182,6 +180,15 @@ def test_azure_wrong_credentials(blob: pytest.MonkeyPatch) -> None:
     assert "wrong credentials" in visit_azure().what
 
 
+def test_azure_without_any_credentials(clean_environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    # The first of the identities' sources alone: the others ask the network.
+    clean_environment.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")
+    found = visit_azure()
+    assert found.what == f"az://{ACCOUNT}/doctor/team: wrong credentials: no usable credentials"
+    assert "or the machine's identity" in found.mend
+    assert caplog.messages == []
+
+
 def test_azure_wrong_permissions(blob: pytest.MonkeyPatch) -> None:
     blob.setenv("AZURE_STORAGE_SAS_TOKEN", token(read=True, list=True))
     assert visit_azure(needs="read", dataset="reviews").well
@@ -194,6 +201,13 @@ def test_azure_wrong_permissions(blob: pytest.MonkeyPatch) -> None:
     assert "sig=" not in found.what + found.mend
     blob.setenv("AZURE_STORAGE_SAS_TOKEN", token(write=True, create=True))
     assert "wrong permissions" in visit_azure().what
+
+
+def test_a_worker_that_may_only_create_is_well_however_often_the_doctor_comes(blob: pytest.MonkeyPatch) -> None:
+    blob.setenv("AZURE_STORAGE_SAS_TOKEN", token(read=True, create=True))
+    for _ in range(2):
+        assert visit_azure().well
+    assert "wrong permissions" in visit_azure(needs="write, replace and read").what
 
 
 def test_azure_missing_container(blob: pytest.MonkeyPatch) -> None:

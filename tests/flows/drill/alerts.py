@@ -1,5 +1,6 @@
-"""`python -m tests.flows.drill.alerts`: what no round can tell of itself, on a real server, worker and receiver.
+"""`python -m tests.flows.drill.alerts`: who is told of what, on real servers, workers and a real receiver.
 
+Four real nights with a drift in two of them: told once, through a receiver that first fails, and once when it is over.
 A controller's process is killed: the server tells it, once. The server is away over the minute of a round: a check from
 outside Prefect tells it, once, and the watch that comes back with the server adds nothing.
 """
@@ -54,6 +55,27 @@ def _command(this: Ground, hook: Receiver, *arguments: str) -> str:
     return done.stdout
 
 
+def four_nights(this: Ground, hook: Receiver) -> None:
+    """Azure shuffles with another seed in the second and third night."""
+    shuffles = {"PYTHONPATH": "{root}/tests/faults/site:{root}", "PLUMBLINE_FAULT": "data.order_seed"}
+    for night, fault in enumerate(({}, shuffles, shuffles, {}), 1):
+        this.stop_worker("azure")
+        this.stack.suite = this.suite.replace(local={"azure": {"environment": fault}})
+        this.start_worker("azure")
+        this.until_online("azure")
+        hook.answers = [500, 500, 500] if night == 2 else []
+        asked, before = hook.asked, len(hook.got)
+        verdict = this.start_round().verdict()
+        expect(verdict["verdict"] == ("drift" if fault else "pass"), f"night {night}: {verdict['verdict']}")
+        told = [one["title"] for one in hook.got[before:]]
+        wanted = {2: "drift on azure: data.order", 4: "azure has recovered"}.get(night)
+        right = len(told) == 1 and wanted in told[0] if wanted else not told
+        expect(right, f"night {night}: told {told or 'nothing'}, asked {hook.asked - asked} times")
+        if night == 2:
+            for line in hook.got[-1]["message"].splitlines():
+                say(f"    | {line.replace(str(this.stack.state), 'STATE')}")
+
+
 def controller_crashes(this: Ground, hook: Receiver, client: SyncPrefectClient) -> None:
     """A controller's process is killed while it waits for its workers."""
     run = run_deployment(f"regression/{NAME}", timeout=0)
@@ -67,7 +89,8 @@ def controller_crashes(this: Ground, hook: Receiver, client: SyncPrefectClient) 
     say("the controller's process is killed with -9")
     _until(lambda: bool(_titles(hook, "crashed")), "an alert has arrived")
     told = next(one for one in hook.got if "crashed" in one["title"])
-    say(f"it says: {told['title']}: {told['message']}")
+    for line in (told["title"], *told["message"].splitlines()):
+        say(f"    | {line}")
     time.sleep(15)
     expect(len(_titles(hook, "crashed")) == 1, "15 s later it has arrived once")
 
@@ -96,19 +119,21 @@ def server_away_over_the_hour(this: Ground, hook: Receiver) -> None:
 
 
 def main() -> None:
-    """Both, one after the other."""
+    """All, one after the other."""
     with tempfile.TemporaryDirectory(prefix="plumbline-drill-") as folder, receiver() as hook:
         state = Path(folder)
-        suite = small_suite(state, NAME, ("onprem",), start_seconds=20).replace(
-            dispatch={"quorum": 1}, schedule=Schedule(cron="0 0 1 1 *"),
-            alerts=[Alert(on=("missed",), block="apprise-url/drill", address_from="HOOK")],
+        every = ("drift", "invalid", "recovered", "missed")
+        suite = small_suite(state, NAME).replace(
+            dispatch={"experiments": 0}, schedule=Schedule(cron="0 0 1 1 *"),
+            alerts=[Alert(on=every, block="apprise-url/drill", address_from="HOOK")],
         )  # fmt: skip
-        with ground(state, suite=suite, without=("onprem",)) as this, temporary_settings(
-            {PREFECT_API_URL: this.stack.api_url}
-        ):  # fmt: skip
+        with ground(state, suite=suite) as this, temporary_settings({PREFECT_API_URL: this.stack.api_url}):
             this.stack.start_controller_worker("plumbline")
             _command(this, hook, "deploy", "--publish", "--state", str(state))
             _command(this, hook, "alert", "--test")
+            four_nights(this, hook)
+            for name in this.suite.platforms:
+                this.stop_worker(name)
             with get_client(sync_client=True) as client:
                 controller_crashes(this, hook, client)
             server_away_over_the_hour(this, hook)
