@@ -17,8 +17,8 @@ from plumbline.dispatch.loop import Run
 from plumbline.errors import PlumblineError
 from plumbline.rounds import Assignment, Round
 from plumbline.stores import Store, open_store
-from tasks.observing import Progress
 from tasks.port import PrefectPort
+from tasks.progress import Progress
 from tasks.telling import tell
 
 __all__ = ["deployment_name", "dispatch"]

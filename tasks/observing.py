@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from http import HTTPStatus
 from uuid import UUID
 
 from httpx import HTTPError
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
-    ArtifactFilterType,
-    FlowRunFilter,
-    FlowRunFilterId,
-)
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
 from prefect.exceptions import PrefectHTTPStatusError
 
 from plumbline.dispatch import Child, ChildState
+from tasks.progress import Progress
 
-__all__ = ["INVALID", "PREFECT_ERRORS", "Progress", "read_children", "read_progress", "worker_states"]
+__all__ = ["INVALID", "PREFECT_ERRORS", "read_children", "worker_states"]
 
 # The server is away, restarts, or its database is locked: the next look will tell.
 PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, OSError)
@@ -41,15 +35,6 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The last sign of life of a run."""
-
-    share: float = 0.0
-    words: str = ""
-    changed: str = ""
-
-
 def worker_states(client: SyncPrefectClient, pool: str) -> dict[str, bool] | None:
     """Whether each worker of a pool is online; `None` where there is no such pool."""
     try:
@@ -59,19 +44,6 @@ def worker_states(client: SyncPrefectClient, pool: str) -> dict[str, bool] | Non
             return None
         raise
     return {worker.name: worker.status is WorkerStatus.ONLINE for worker in workers}
-
-
-def read_progress(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, Progress]:
-    """The progress artifact of each run that has one."""
-    wanted = ArtifactFilter(
-        flow_run_id=ArtifactFilterFlowRunId(any_=list(runs)), type=ArtifactFilterType(any_=["progress"])
-    )
-    found: dict[UUID, Progress] = {}
-    for one in client.read_artifacts(artifact_filter=wanted, limit=_PAGE):
-        if one.flow_run_id is not None:
-            share = float(one.data) if isinstance(one.data, (int, float)) else 0.0
-            found[one.flow_run_id] = Progress(share, one.description or "", str(one.updated))
-    return found
 
 
 def read_children(client: SyncPrefectClient, runs: Collection[UUID], alive: dict[UUID, Progress]) -> dict[UUID, Child]:

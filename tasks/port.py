@@ -13,7 +13,8 @@ from prefect.states import Cancelled, Cancelling
 
 from plumbline.dispatch import Child, Job, TrainingOrder
 from plumbline.dispatch.loop import Run
-from tasks.observing import PREFECT_ERRORS, Progress, read_children, read_progress, worker_states
+from tasks.observing import PREFECT_ERRORS, read_children, worker_states
+from tasks.progress import Progress, read_progress
 
 __all__ = ["PrefectPort"]
 

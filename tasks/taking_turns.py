@@ -6,30 +6,20 @@ import time
 
 from prefect import get_client, task
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-)
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun
 from prefect.runtime import flow_run
 
 from plumbline.dispatch.turn import Turn
 from plumbline.errors import UnavailableError
 from plumbline.rounds import Round
-from tasks.observing import PREFECT_ERRORS, Progress, read_progress
+from tasks.controllers import round_of, rounds_under_way, succeed
+from tasks.observing import PREFECT_ERRORS
+from tasks.progress import Progress, read_progress
 from tasks.telling import tell
 
-__all__ = ["round_tags", "take_turn"]
+__all__ = ["take_turn"]
 
 _POLL_SECONDS = 2.0
-_LIVE = [StateType.RUNNING, StateType.CANCELLING]
-
-
-def round_tags(suite: str) -> list[str]:
-    """What marks the controllers of a suite."""
-    return ["plumbline-round", f"suite:{suite}"]
 
 
 @task(name="take turn", persist_result=False)
@@ -56,21 +46,15 @@ def take_turn(this: Round) -> None:
 
 
 def _ahead(client: SyncPrefectClient, this: Round) -> dict[str, str]:
-    """The rounds that began before ours, each with its last sign of life; a round may have had several controllers."""
+    """The rounds that began before ours, each with its last sign of life, whichever of its controllers gave it."""
     own = client.read_flow_run(flow_run.id)
-    wanted = FlowRunFilter(
-        tags=FlowRunFilterTags(all_=round_tags(this.suite.name)),
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_LIVE)),
-    )
-    rounds: dict[str, list[FlowRun]] = {this.id: [own]}
-    for one in client.read_flow_runs(flow_run_filter=wanted, limit=200):
-        rounds.setdefault(_round_of(one, this, own), []).append(one)
-    began = {name: min((str(one.created), str(one.id)) for one in runs) for name, runs in rounds.items()}
-    before = {name: runs for name, runs in rounds.items() if began[name] < began[this.id]}
+    rounds = rounds_under_way(client, this.suite.name, own)
+    ours = rounds.pop(round_of(own))
+    succeed(client, own, ours)
+    before = {name: runs for name, runs in rounds.items() if _began(runs) < _began(ours)}
     alive = read_progress(client, [one.id for runs in before.values() for one in runs]) if before else {}
     return {runs[0].name: max(alive.get(one.id, Progress()).changed for one in runs) for runs in before.values()}
 
 
-def _round_of(run: FlowRun, this: Round, own: FlowRun) -> str:
-    """A round started by hand is named by it; any other has one controller, and Prefect starts that one again."""
-    return this.id if run.id == own.id else (run.parameters or {}).get("round_id") or str(run.id)
+def _began(controllers: list[FlowRun]) -> tuple[str, str]:
+    return min((str(one.created), str(one.id)) for one in controllers)

@@ -235,6 +235,8 @@ def test_slack_teams_and_pagerduty_get_what_the_suite_made_blocks_of(
             assert part in text
     assert all("azure has recovered" in json.dumps(content) for content in (slack[1], teams[1]))
     assert world.got[0][1].endswith("FQx")
+    assert slack[0]["attachments"][0]["color"] != slack[1]["attachments"][0]["color"]
+    assert "TF32 was on\n\nprobe.forward" in teams[0]["attachments"][0]["content"]["body"][-1]["text"]
     assert [one["event_action"] for one in pager] == ["trigger", "resolve"]
     assert pager[0]["dedup_key"] == pager[1]["dedup_key"] == "s/azure"
     assert (pager[0]["payload"]["severity"], pager[0]["routing_key"]) == ("error", "R0123456789ABCDEF")

@@ -17,7 +17,7 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tasks.deploying import deploy_trainings
-from tasks.taking_turns import round_tags
+from tasks.controllers import round_tags
 from tests.flows.stubs import Material, StubWorkers, suite_of
 
 

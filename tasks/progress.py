@@ -1,0 +1,36 @@
+"""The last sign of life of a flow run, and how far it is, from the artifact that its heartbeat keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterType
+
+__all__ = ["Progress", "read_progress"]
+
+_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last sign of life of a run."""
+
+    share: float = 0.0
+    words: str = ""
+    changed: str = ""
+
+
+def read_progress(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, Progress]:
+    """The progress artifact of each run that has one."""
+    wanted = ArtifactFilter(
+        flow_run_id=ArtifactFilterFlowRunId(any_=list(runs)), type=ArtifactFilterType(any_=["progress"])
+    )
+    found: dict[UUID, Progress] = {}
+    for one in client.read_artifacts(artifact_filter=wanted, limit=_PAGE):
+        if one.flow_run_id is not None:
+            share = float(one.data) if isinstance(one.data, (int, float)) else 0.0
+            found[one.flow_run_id] = Progress(share, one.description or "", str(one.updated))
+    return found
