@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from prefect.blocks.abstract import NotificationBlock, NotificationError
 from prefect.blocks.core import Block
-from prefect.blocks.notifications import AbstractAppriseNotificationBlock, PagerDutyWebHook
+from prefect.blocks.notifications import AbstractAppriseNotificationBlock, MicrosoftTeamsWebhook, PagerDutyWebHook
 
 from plumbline.schema.suite import AlertEvent
 from tasks.addresses import Blocks
@@ -41,6 +41,9 @@ def send(
             return ""
         if isinstance(loaded, AbstractAppriseNotificationBlock):
             loaded.notify_type = _COLOURS[event]
+        if isinstance(loaded, MicrosoftTeamsWebhook):
+            # A card is Markdown: it joins lines that no empty one separates.
+            body = body.replace("\n", "\n\n")
         with loaded.raise_on_failure():
             _ = loaded.notify(body, subject)
     except (NotificationError, ValueError, *PREFECT_ERRORS) as error:
