@@ -13,9 +13,11 @@ PlumblineError
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 
 __all__ = [
+    "DISK_FULL",
     "AccessError",
     "ConfigurationError",
     "CorruptDataError",
@@ -77,6 +79,10 @@ class UnavailableError(InconclusiveError):
 
 class DiskFullError(InconclusiveError):
     """There is no room for what has to be written."""
+
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The `errno`s by which the operating system says so."""
 
 
 class InvalidInputError(PlumblineError):

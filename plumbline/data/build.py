@@ -13,11 +13,11 @@ from plumbline.data import grammar
 from plumbline.data.hub import read_hub
 from plumbline.data.readers import Columns, read_rows
 from plumbline.data.rows import Row
-from plumbline.data.shards import store_bytes, write_shards
+from plumbline.data.shards import store_bytes, write_shards, write_whole
 from plumbline.data.spool import Spool, SpooledRows
 from plumbline.data.tokenizer import read_tokenizer, train_tokenizer
 from plumbline.digest import canonical_json
-from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.errors import DISK_FULL, ConfigurationError, DiskFullError, InvalidInputError
 from plumbline.schema.base import Name, read_model
 from plumbline.schema.manifest import Manifest, Task
 from plumbline.schema.suite import DatasetSource
@@ -44,12 +44,16 @@ def build_dataset(source: DatasetSource, name: str, task: Task, out: Path) -> Ma
     except ValidationError as error:
         mend = "lower-case letters, digits, dots, dashes and underscores, 63 at most"
         raise ConfigurationError(f"{name[:80]!r} cannot name a dataset", where=str(out), mend=mend) from error
-    with Spool(out) as spool:
-        content = _generated(source, task, spool) if source.grammar_seed is not None else _imported(source, task, spool)
-        manifest = _write(content, source, name, task, out)
-    part = out / f"{MANIFEST_NAME}.part"
-    part.write_bytes(canonical_json(manifest.to_json()))
-    part.replace(out / MANIFEST_NAME)
+    try:
+        with Spool(out) as spool:
+            make = _imported if source.grammar_seed is None else _generated
+            manifest = _write(make(source, task, spool), source, name, task, out)
+        write_whole(out / MANIFEST_NAME, canonical_json(manifest.to_json()))
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        mend = "free some space, or name another folder"
+        raise DiskFullError(f"no room left: {error.strerror}", where=str(out), mend=mend) from error
     return manifest
 
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from plumbline.data.rows import Row
 from plumbline.schema.manifest import DataFile, Shard
 
-__all__ = ["store_bytes", "write_shards"]
+__all__ = ["store_bytes", "write_shards", "write_whole"]
 
 _KEY_DIGITS = 12
 
@@ -28,11 +28,19 @@ def store_bytes(folder: Path, stem: str, suffix: str, data: bytes) -> DataFile:
     sha256 = hashlib.sha256(data).hexdigest()
     key = f"{stem}-{sha256[:_KEY_DIGITS]}{suffix}"
     path = folder / key
+    write_whole(path, data)
+    return DataFile(key=key, size=len(data), sha256=sha256)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all, and leave nothing if the disk is full."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    part.replace(path)
-    return DataFile(key=key, size=len(data), sha256=sha256)
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def write_shards(folder: Path, split: str, rows: Iterable[Row], first_id: int, rows_per_shard: int) -> list[Shard]:

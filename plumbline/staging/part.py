@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import os
@@ -11,11 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from plumbline.errors import DiskFullError, UnavailableError
+from plumbline.errors import DISK_FULL, DiskFullError, UnavailableError
 
 __all__ = ["Part", "claim", "disk_errors"]
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextmanager
@@ -24,7 +21,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in DISK_FULL:
             mend = "free some space, or name another cache folder"
             raise DiskFullError(f"no room left: {error.strerror}", where=str(folder), mend=mend) from error
         raise UnavailableError(f"the cache cannot be written: {error.strerror}", where=str(folder)) from error

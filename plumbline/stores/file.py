@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
-from plumbline.errors import AccessError, DiskFullError, InvalidInputError, PlumblineError
+from plumbline.errors import DISK_FULL, AccessError, DiskFullError, InvalidInputError, PlumblineError
 from plumbline.stores.base import (
     ObjectExistsError,
     ObjectInfo,
@@ -29,7 +29,6 @@ from plumbline.stores.keys import checked_key
 __all__ = ["FileStore"]
 
 _OWN_FOLDER = ".store"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
@@ -64,7 +63,7 @@ class FileStore:
         return path
 
     def _error(self, error: OSError, key: str) -> PlumblineError:
-        if error.errno in _FULL:
+        if error.errno in DISK_FULL:
             return DiskFullError("no room left on the store's disk", where=self.url, key=key)
         if error.errno in _DENIED:
             return AccessError(f"refused: {error.strerror}", where=self.url, key=key)

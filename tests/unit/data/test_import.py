@@ -180,6 +180,25 @@ def test_a_path_that_cannot_be_read_is_a_wrong_configuration(tmp_path, name, mes
         build_dataset(DatasetSource(path=str(tmp_path / name)), "mine", "sequence-classification", tmp_path / "out")
 
 
+def test_a_disk_without_room_is_one_clear_line_and_leaves_nothing(tmp_path):
+    path = write(tmp_path / "rows.csv", [(f"row {i} " + "word " * 100, i % 2) for i in range(200)])
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "plumbline", "data", "import", str(path), "--name", "mine", "--out", str(out)]
+    # The shell's limit on the length of a file: 20 blocks of 512 or 1,024 bytes.
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 20 && exec "$@"', "sh", *command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"plumbline: {out}: no room left: ")
+    assert "free some space" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(out.iterdir()) == []
+
+
 OFFLINE = """
 import os, sys
 os.environ["HF_HUB_OFFLINE"] = "1"
