@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 from aiosmtpd.controller import Controller
 from prefect.blocks.notifications import PagerDutyWebHook
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Crashed, Running
 
 from plumbline.alerts import AlertBook, update
 from plumbline.central import CentralStore
@@ -249,3 +252,27 @@ def test_a_pager_that_refuses_is_said_without_its_key(world: Internet) -> None:
     why = send("pager-duty-webhook/refused", "subject", "body", NOBODY)
     assert "429" in why
     assert "R0123" not in why
+
+
+def test_the_server_tells_of_a_controller_that_crashed(
+    client: SyncPrefectClient, webhook: Receiver, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK", webhook.url)
+    alerts = [Alert(on=("missed",), block="apprise-url/crash", address_from="HOOK")]
+    path = tmp_path / "suite.toml"
+    path.write_text(to_toml(suite.replace(alerts=alerts).model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    assert main(["deploy", str(path)]) == 0
+    deployment = client.read_deployment_by_name(f"regression/{suite.name}").id
+    deadline, runs = time.monotonic() + 30, []
+    while not webhook.got:
+        # Again: the triggers' service takes up a new automation in its own time.
+        assert time.monotonic() < deadline, "no alert arrived"
+        runs.append(client.create_flow_run_from_deployment(deployment).id)
+        for state in (Running(), Crashed(message="killed by SIGKILL")):
+            client.set_flow_run_state(runs[-1], state, force=True)
+        for _ in range(20):
+            time.sleep(0 if webhook.got else 0.1)
+    assert webhook.got[0]["title"] == f"[plumbline] {suite.name}: the controller of a round crashed"
+    assert "killed by SIGKILL" in webhook.got[0]["message"]
+    assert any(f"/runs/flow-run/{run}" in webhook.got[0]["message"] for run in runs)
+    assert len(webhook.got) <= len(runs)
