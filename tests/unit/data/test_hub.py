@@ -24,7 +24,7 @@ def import_from(endpoint, name, folder):
     out = str(folder / "out")
     return subprocess.run(
         [sys.executable, "-m", "plumbline", "data", "import", name, "--name", "mine", "--out", out, "--json"],
-        env=environment | {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home")},
+        env=environment | {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1"},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
