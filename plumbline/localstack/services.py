@@ -89,7 +89,7 @@ def prefect_environment(api_url: str, home: Path) -> dict[str, str]:
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
         "PREFECT_WORKER_HEARTBEAT_SECONDS": "5",
-        "PREFECT_WORKER_QUERY_SECONDS": "0.5",
+        "PREFECT_WORKER_QUERY_SECONDS": "1",
     }
 
 
