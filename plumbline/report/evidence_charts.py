@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from plumbline.judge.pair import Pair, TapError
 from plumbline.records import LoadedRecord
-from plumbline.report.charts import Chart, Label, Mark, Scale, Series, Tick, curves, log_axis
+from plumbline.report.charts import Chart, Label, Line, Mark, Scale, Series, Tick, curves, log_axis
 from plumbline.report.history import Change, HistoryPoint
 from plumbline.report.words import SYMBOLS, clean, number
 
@@ -18,6 +18,7 @@ _LAYER = re.compile(r"\.layer\.(\d+)(\.|$)")
 _SECTION_GAP = 26.0
 _MAX_TITLES = 700
 _MAX_POINTS = 240
+_MAX_NOTES = 3
 
 
 def taps_chart(pairs: Mapping[str, Pair], order: Sequence[str]) -> Chart | None:
@@ -36,7 +37,9 @@ def taps_chart(pairs: Mapping[str, Pair], order: Sequence[str]) -> Chart | None:
     longest = max(found.values(), key=len)
     height = 320.0
     frame = Chart("", "", "", height=height)
-    axis = log_axis([error.error for error in everything] + [error.limit for error in everything], height)
+    known = [error.error for error in everything] + [error.limit for error in everything]
+    # A decade more than is needed: the names of the first ones over stand there, over no point.
+    axis = log_axis([*known, 10 * max((one for one in known if math.isfinite(one)), default=0.0)], height)
     split = sum(1 for error in longest if error.reference.stage == "forward")
     room = frame.right - frame.left - 12 - _SECTION_GAP
 
@@ -44,7 +47,9 @@ def taps_chart(pairs: Mapping[str, Pair], order: Sequence[str]) -> Chart | None:
         gap = _SECTION_GAP if index >= split else 0.0
         return round(frame.left + 6 + gap + (index + 0.5) * room / len(longest), 1)
 
-    marks, notes = [], []
+    marks: list[Mark] = []
+    notes: list[Label] = []
+    leaders: list[Line] = []
     for name, errors in found.items():
         series = order.index(name)
         few = len(errors) <= _MAX_TITLES
@@ -55,8 +60,10 @@ def taps_chart(pairs: Mapping[str, Pair], order: Sequence[str]) -> Chart | None:
             for i, error in enumerate(errors)
         ]
         first = next((i for i, error in enumerate(errors) if error.over), None)
-        if first is not None:
-            notes.append(_first_over(errors[first], x(first), axis.at(errors[first].error), series, frame))
+        if first is not None and len(notes) < _MAX_NOTES:
+            notes.append(_first_over(errors[first], x(first), frame.top + 10 + 15 * len(notes), series, frame))
+            ends = (notes[-1].y + 4, axis.at(errors[first].error) - 6)
+            leaders.append(Line(" ".join(f"{x(first)},{round(y, 1)}" for y in ends), series))
     sections = ((0, split), (split, len(longest)))
     over = {name: sum(error.over for error in errors) for name, errors in found.items()}
     words = "; ".join(f"{name}: {count} of {len(found[name])} over the limit" for name, count in over.items())
@@ -69,6 +76,7 @@ def taps_chart(pairs: Mapping[str, Pair], order: Sequence[str]) -> Chart | None:
             zero=any(error.error == 0 for error in everything),
             missing=any(not math.isfinite(error.error) for error in everything),
         ),
+        lines=tuple(leaders),
         marks=tuple(marks),
         labels=tuple(notes),
         bands=tuple(_band(longest[a:b], a, x, axis.at, frame.bottom) for a, b in sections if b > a),
@@ -86,9 +94,8 @@ def _title(platform: str, error: TapError) -> str:
 def _first_over(error: TapError, x: float, y: float, series: int, frame: Chart) -> Label:
     """The first module over its limit, named; its words stay inside the plot."""
     right = x > (frame.left + frame.right) / 2
-    where = max(y - 12, frame.top + 10)
     text = clean(error.reference.name or "the model", 60)
-    return Label(x - 4 if right else x + 4, where, f"first: {text}", "end" if right else "start", series)
+    return Label(x - 4 if right else x + 4, y, f"first: {text}", "end" if right else "start", series)
 
 
 def _band(errors: Sequence[TapError], start: int, x: Scale, y: Callable[[float], float], bottom: float) -> str:
