@@ -10,7 +10,9 @@ import pytest
 
 from plumbline import __version__
 from plumbline.doctor import Ailment, Expected, Report, examine_report, look_here, worst_code
+from plumbline.doctor.refusals import tell_refusal
 from plumbline.doctor.stores import Visit, examine_disk, examine_store
+from plumbline.errors import AccessError
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 GOOD = Report(plumbline=__version__, torch="2.13.0+cpu", gpus=("NVIDIA A10G",), free_bytes=1 << 40, now=NOON)
@@ -92,3 +94,21 @@ def test_looking_here_imports_no_torch_and_names_its_version(tmp_path: Path) -> 
     report = look_here(tmp_path, NOON)
     assert report.plumbline == __version__
     assert report.free_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("url", "what", "told", "mend"),
+    [
+        ("gs://b/p", "refused: HTTP 403 SignatureDoesNotMatch", "wrong credentials", "GS_SECRET_ACCESS_KEY"),
+        ("gs://b/p", "refused: HTTP 403 AccessDenied", "wrong permissions", "infra/gcp"),
+        ("s3://b/p", "refused: HTTP 403 RequestTimeTooSkewed", "skewed clock", "time service here"),
+        ("s3://b/p", "refused: HTTP 403 403", "wrong permissions", "infra/aws"),
+        ("az://a/c", "refused: HTTP 403 AuthenticationFailed", "wrong credentials", "a clock that is off"),
+        ("az://a/c", "refused: HTTP 403 KeyBasedAuthenticationNotPermitted", "wrong credentials", "machine's identity"),
+        ("file:///p", "refused: Permission denied", "wrong permissions", "write and read file:///p"),
+    ],
+)
+def test_what_a_refusal_means(url: str, what: str, told: str, mend: str) -> None:
+    found, how = tell_refusal(AccessError(what), url, "write and read")
+    assert found == f"{told}: {what}"
+    assert mend in how
