@@ -8,6 +8,7 @@ from typing import Literal, cast
 from prefect.blocks.abstract import NotificationBlock, NotificationError
 from prefect.blocks.core import Block
 from prefect.blocks.notifications import AbstractAppriseNotificationBlock, MicrosoftTeamsWebhook, PagerDutyWebHook
+from prefect.settings import PREFECT_API_URL
 
 from plumbline.schema.suite import AlertEvent
 from tasks.addresses import Blocks
@@ -53,11 +54,15 @@ def send(
 
 
 def _load(block: str, known: Blocks) -> Block:
-    """The block that the server keeps; while it does not answer, the environment's."""
+    """The block that the server keeps; while it does not answer, or where there is none, the environment's."""
+    ours = known.get(block)
+    if ours is not None and PREFECT_API_URL.value() is None:
+        # Prefect would start a server of its own, and find no block in it.
+        return ours
     try:
         with quiet_apprise():
             return cast("Block", Block.load(block))
     except PREFECT_ERRORS:
-        if (ours := known.get(block)) is None:
+        if ours is None:
             raise
         return ours

@@ -11,6 +11,7 @@ from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdic
 __all__ = ["Told", "tell_missed", "tell_open", "tell_recovered", "tell_test"]
 
 _MOST_FINDINGS = 3
+_DIGEST = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,17 @@ def _worst(result: PlatformResult) -> list[Finding]:
 
 
 def _number(finding: Finding) -> str:
-    numbers = "" if finding.observed is None else f": {finding.observed}"
-    limit = "" if finding.limit is None else f", the limit is {finding.limit}"
     unit = f" {finding.unit}" if finding.unit else ""
+    numbers = "" if finding.observed is None else f": {_value(finding.observed)}{unit}"
+    wanted = "expected" if isinstance(finding.limit, str) else "the limit is"
+    limit = "" if finding.limit is None else f", {wanted} {_value(finding.limit)}"
     against = f", against {finding.against}" if finding.against else ""
-    return f"{finding.check}{numbers}{unit}{limit}{against}"
+    return f"{finding.check}{numbers}{limit}{against}"
+
+
+def _value(value: float | str) -> str:
+    """A number at full precision; of a digest as much as tells it from another."""
+    return f"{value[:12]}..." if isinstance(value, str) and len(value) == _DIGEST else str(value)
 
 
 def _links(verdict: RoundVerdict) -> list[str]:

@@ -18,6 +18,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed, Running
 
 from plumbline.alerts import AlertBook, update
+from plumbline.alerts.words import tell_open
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.localstack.services import free_port
@@ -157,13 +158,19 @@ def test_a_round_that_did_not_run_is_told_once(webhook: Receiver, suite: Suite) 
     assert "2026-10-26 02:00 CET" in webhook.got[0]["message"]
 
 
-def test_a_missed_round_is_told_while_the_server_is_away(
-    webhook: Receiver, suite: Suite, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("somewhere", [True, False], ids=["away", "none"])
+def test_a_missed_round_is_told_while_the_server_is_away_and_where_there_is_none(
+    webhook: Receiver, suite: Suite, monkeypatch: pytest.MonkeyPatch, *, somewhere: bool
 ) -> None:
     alerts = [Alert(on=("missed",), block="apprise-url/hook", address_from="HOOK")]
     suite = suite.replace(schedule=Schedule(cron="0 2 * * *"), alerts=alerts)
     monkeypatch.setenv("HOOK", webhook.url)
-    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+    away = (
+        {"updates": {PREFECT_API_URL: "http://127.0.0.1:9/api"}}
+        if somewhere
+        else {"restore_defaults": {PREFECT_API_URL}}
+    )
+    with temporary_settings(**away):
         assert check_missed.fn(suite, NIGHT) == ("", [])
         told, failed = check_missed.fn(suite, NIGHT + timedelta(hours=26))
     assert (told, failed) == ("the round that was due at 2026-11-21 02:00 UTC did not start", [])
@@ -276,3 +283,13 @@ def test_the_server_tells_of_a_controller_that_crashed(
     assert "killed by SIGKILL" in webhook.got[0]["message"]
     assert any(f"/runs/flow-run/{run}" in webhook.got[0]["message"] for run in runs)
     assert len(webhook.got) <= len(runs)
+
+
+def test_a_finding_of_digests_says_what_was_expected_in_few_words() -> None:
+    finding = Finding(check="probe.batch", outcome="drift", observed="a" * 64, limit="b" * 64, against="platform aws")
+    result = PlatformResult(verdict="drift", findings=(finding,))
+    told = tell_open(
+        verdict(1, "drift").replace(platforms={"azure": result}), "azure", "azure/probe.batch", "drift",
+        since_round="night-1", since=NIGHT,
+    )  # fmt: skip
+    assert "probe.batch: aaaaaaaaaaaa..., expected bbbbbbbbbbbb..., against platform aws\n" in told.body
