@@ -13,6 +13,7 @@ from plumbline.doctor.ailments import from_error
 from plumbline.errors import ExitCode, InvalidInputError, PlumblineError
 from plumbline.schema.base import read_model
 from plumbline.schema.suite import Suite
+from tasks.answering import answering
 from tasks.asking import Answer, ask_workers
 from tasks.deploying import wait_for_api
 from tasks.observing import PREFECT_ERRORS
@@ -45,7 +46,12 @@ def examine_workers(suite: Suite, names: Iterable[str]) -> list[Ailment]:
     """Have these platforms' workers look around; the reference's torch is the others' measure."""
     found: list[Ailment] = []
     reports: dict[str, tuple[Report, Answer]] = {}
-    for name, answer in ask_workers(suite, names).items():
+    try:
+        with answering():
+            answers = ask_workers(suite, names)
+    except PlumblineError as error:
+        return [from_error(_API, error)]
+    for name, answer in answers.items():
         where = f"{name}'s worker"
         if answer.why:
             found.append(Ailment(where=where, what=answer.why, mend=answer.mend, code=int(ExitCode.INCONCLUSIVE)))

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,17 @@ def run(args: argparse.Namespace) -> int:
 
     from tasks import deploying
     from tasks.addresses import Blocks
+    from tasks.answering import answering
+    from tasks.watching import due_times
 
+    if suite.schedule is not None:
+        due_times(suite.schedule, datetime.now(UTC), 1)
     blocks = Blocks(suite, os.environ)
     # A worker opens the suite by this name, from the folder of the checkout that it runs in.
     name = os.path.relpath(args.suite)
     wanted = desired(suite, name, controllers=args.controllers, addresses=blocks.fingerprints)
     deploying.wait_for_api(_API_SECONDS)
-    with get_client(sync_client=True) as client:
+    with answering(), get_client(sync_client=True) as client:
         changes = deploying.plan(client, suite.name, wanted)
         _check_blocks(args.suite, suite, changes, blocks.fingerprints)
         if not args.dry_run:

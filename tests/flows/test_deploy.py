@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
@@ -15,8 +16,10 @@ from prefect.exceptions import PrefectHTTPStatusError
 
 from plumbline.cli.main import main
 from plumbline.deploying import UPGRADE_EVENT, desired
+from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.schema.suite import Schedule, Suite
 from tasks import deploying
+from tasks.answering import answering
 from tasks.blocks import AppriseUrl
 from tests.flows.ground import to_toml
 
@@ -154,3 +157,21 @@ def test_a_kubernetes_pool_with_several_workers_is_kept_and_takes_the_suites_dep
     client.delete_flow_run(run.id)
     main(["doctor", path, "--state", str(tmp_path)])
     assert f"ok   azure: worker: gpu-node-1, gpu-node-2 in {pool}" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize(("cron", "zone"), [("61 * * * *", "UTC"), ("every night", "UTC"), ("0 2 * * *", "Mars/Base")])
+def test_a_schedule_that_is_none_is_told(
+    suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str], cron: str, zone: str
+) -> None:
+    suite = suite.replace(schedule=Schedule(cron=cron, timezone=zone))
+    assert main(["deploy", str(write(suite, tmp_path))]) == 2
+    assert "schedule" in capsys.readouterr().err
+
+
+def test_what_the_server_refuses_is_one_line(client: SyncPrefectClient, suite: Suite) -> None:
+    template = {"variables": {"properties": {}, "required": []}, "job_configuration": {"command": "{{ other }}"}}
+    with pytest.raises(ConfigurationError, match="Prefect's server: refuses: HTTP 4"), answering():
+        client.create_work_pool(WorkPoolCreate(name=f"{suite.name}-bad", type="kubernetes", base_job_template=template))
+    with pytest.raises(UnavailableError, match="went away"), answering():
+        httpx.get("http://127.0.0.1:9/")
