@@ -225,7 +225,7 @@ class Ground:
                 found.append(pid)
         return found
 
-    def until_running(self, *words: str, seconds: float = 40.0) -> list[int]:
+    def until_running(self, *words: str, seconds: float = 90.0) -> list[int]:
         """Return once there is such a process, with those that there are."""
         deadline = time.monotonic() + seconds
         while not (found := self.processes(*words)):

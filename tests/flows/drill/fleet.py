@@ -50,7 +50,8 @@ def fleet_suite(state: Path) -> Suite:
     """Twenty platforms on one file store, each with a work pool and a worker of its own."""
     base = small_suite(state, "fleet", ("onprem",)).model_dump(mode="json", exclude_none=True)
     platform = {
-        "data": f"file://{state}/data", "outbox": f"file://{state}/outbox", "start_seconds": 90, "run_seconds": 60, "retries": 2,
+        "data": f"file://{state}/data", "outbox": f"file://{state}/outbox",
+        "start_seconds": 120, "run_seconds": 60, "retries": 2,
     }  # fmt: skip
     names = [f"p{number:02}" for number in range(PLATFORMS)]
     environment = {
