@@ -28,6 +28,8 @@ from tasks.watching import mark_start
 
 __all__ = ["regression"]
 
+_PHASES = ("training", "gathering", "judging", "confirming", "reporting")
+
 
 def _name() -> str:
     given = flow_run.parameters or {}
@@ -45,8 +47,8 @@ def regression(
 ) -> State[None]:
     """Train on every platform, gather, judge, tell. The verdict is the state: COMPLETED only for a pass."""
     this = open_round(suite, specs, round_id, suite_file)
-    phase = Phases()
-    with Heartbeat(get_run_logger()), work_folder(Path(state), this.id) as folder:
+    with Heartbeat(get_run_logger()) as heartbeat, work_folder(Path(state), this.id) as folder:
+        phase = Phases(heartbeat.on_progress, _PHASES)
         mark_start(this)
         take_turn(this)
         with phase("training"):
@@ -70,5 +72,6 @@ def regression(
                 verdict = report(this, verdict.replace(notes=(*verdict.notes, *failures)), found, judged)
                 publish(this, verdict)
             show_in_ui(this, verdict, found, judged)
+        heartbeat.on_progress({"part": "done", "step": 1, "steps": 1, "words": verdict.verdict})
     message = headline(verdict)
     return Completed(message=message) if verdict.verdict == "pass" else Failed(message=message)

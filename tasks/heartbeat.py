@@ -62,14 +62,19 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._ended.is_set():
-            share, words = self._shown
-            try:
-                if self._artifact is None:
-                    self._artifact = cast("UUID", create_progress_artifact(share, description=words))
-                else:
-                    update_progress_artifact(self._artifact, share, description=words)
-            except PREFECT_ERRORS as error:
-                self._logger.warning("the server did not take the progress: %s", error)
+            self._show()
             self._changed.wait(_BEAT_SECONDS)
             self._changed.clear()
             self._ended.wait(_QUICKEST_SECONDS)
+        # What it came to, too: a bar that stands at the last beat before the end would seem to hang.
+        self._show()
+
+    def _show(self) -> None:
+        share, words = self._shown
+        try:
+            if self._artifact is None:
+                self._artifact = cast("UUID", create_progress_artifact(share, description=words))
+            else:
+                update_progress_artifact(self._artifact, share, description=words)
+        except PREFECT_ERRORS as error:
+            self._logger.warning("the server did not take the progress: %s", error)

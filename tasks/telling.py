@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,13 +32,17 @@ def tell(event: str, **fields: Any) -> None:
 class Phases:
     """What the round is at, and how long each phase took."""
 
-    def __init__(self) -> None:
+    def __init__(self, show: Callable[[dict[str, Any]], None], names: Sequence[str]) -> None:
         self.timings: dict[str, float] = {}
+        self._show = show
+        self._names = names
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         """Enter a phase."""
         tell("phase", name=name)
+        place, count = self._names.index(name), len(self._names)
+        self._show({"part": name, "step": place, "steps": count, "words": f"{place + 1} of {count}"})
         began = time.monotonic()
         try:
             yield

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 from prefect import tags
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    ArtifactFilterKey,
+    ArtifactFilterType,
+)
 
 from flows.regression import regression
 from plumbline.central import CentralStore
@@ -53,6 +58,12 @@ def test_equal_records_pass_and_the_ui_shows_it(
     assert {one.key for one in shown} == {f"even-{what}" for what in ("verdict", "findings", "plots", "report")}
     plots = next(str(one.data) for one in shown if one.key == "even-plots")
     assert plots.count("](data:image/svg+xml;base64,") >= 1
+    runs = {one.flow_run_id for one in shown}
+    progress = ArtifactFilter(
+        flow_run_id=ArtifactFilterFlowRunId(any_=runs), type=ArtifactFilterType(any_=["progress"])
+    )
+    bars = client.read_artifacts(artifact_filter=progress)
+    assert [(one.data, one.description) for one in bars] == [(100.0, "done: pass")]
     assert not (tmp_path / "state" / "work").is_dir() or not list((tmp_path / "state" / "work").iterdir())
 
 
