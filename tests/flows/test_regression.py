@@ -21,8 +21,8 @@ from plumbline.localstack import Stack
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
-from tasks.deploying import deploy_trainings
 from tasks.controllers import round_tags
+from tasks.deploying import deploy_trainings
 from tests.flows.stubs import Material, StubWorkers, suite_of
 
 
