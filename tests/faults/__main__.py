@@ -68,7 +68,9 @@ def _merged(results: list[Result], seconds: float, *, held_out: int = 0) -> dict
         fresh = {key: fresh[key] for key in fresh.keys() - {(one["name"], one["seed"]) for one in known["results"]}}
     order = {one.name: place for place, one in enumerate(entries)}
     kept = [one for one in known["results"] if (one["name"], one["seed"]) not in fresh and one["name"] in order]
+    note = {"note": known["note"]} if kept and "note" in known else {}
     return {
+        **note,
         "command": f"python -m tests.faults --held-out {held_out}" if held_out else "make faults",
         "machine": _machine() if results else known["machine"],
         "seconds": known["seconds"] * len(kept) / max(len(known["results"]), 1) + (seconds if fresh else 0.0),

@@ -202,6 +202,7 @@ def _rates(document: dict[str, Any], totals: Totals) -> list[str]:
         "catalogue holds the first held-out set too. What the judge made of faults when it first saw them stands under",
         "[Held out](#held-out).",
         "",
+        *([document["note"], ""] if "note" in document else []),
         "| what | got | asked | holds |",
         "|---|---|---|---|",
         *totals.lines,
