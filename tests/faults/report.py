@@ -163,6 +163,7 @@ def _held_out(held: HeldOut, document: dict[str, Any]) -> list[str]:
         f"{fault_count} and {count - fault_count}" + _ABOUT[held.number],
         f"Expected causes committed in `{held.written_in}`, then run once, seeds {seeds}, with the judge as of it",
         f"(`{document['command']}`, {document['seconds']:.0f} s). Raw: `bench/results/{raw}`.",
+        *([document["note"]] if "note" in document else []),
         "",
         "| what | got | asked | holds |",
         "|---|---|---|---|",
