@@ -1,8 +1,66 @@
-"""One thread for every training under test, from before torch is first imported.
+"""What a machine cannot run is taken out by name, counted and listed at the end: no test is skipped in silence.
 
-Another number of threads rounds otherwise, and two threads on two busy cores wait longer than they compute.
+One thread for every training under test, from before torch is first imported: another number of threads rounds
+otherwise, and two threads on two busy cores wait longer than they compute.
 """
 
+from __future__ import annotations
+
 import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+_NOT_RUN = pytest.StashKey[dict[str, list[str]]]()
+_CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def _gpu() -> bool:
+    import torch  # noqa: PLC0415 - only where a test asks for it
+
+    return torch.cuda.is_available()
+
+
+def _postgresql() -> bool:
+    return bool(shutil.which("postgres") or list(Path("/usr/lib/postgresql").glob("*/bin/postgres")))
+
+
+def _browser() -> bool:
+    # Without the variable a missing browser fails its tests, and says how to get one.
+    return os.environ.get("PLUMBLINE_NO_BROWSER") != "1" or any(map(shutil.which, _CHROMIUM))
+
+
+def _mount() -> bool:
+    command = ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
+
+
+NEEDS = {
+    "gpu": (_gpu, "an NVIDIA GPU"),
+    "postgresql": (_postgresql, "an installed PostgreSQL"),
+    "browser": (_browser, "Chromium (apt-get install chromium)"),
+    "mount": (_mount, "leave to mount a small file system (unshare --map-root-user --mount)"),
+}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take out the tests whose marker names something that is not here."""
+    not_run = config.stash.setdefault(_NOT_RUN, {})
+    for marker, (is_here, words) in NEEDS.items():
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and not is_here():
+            not_run[words] = [item.nodeid for item in marked]
+            config.hook.pytest_deselected(items=marked)
+            items[:] = [item for item in items if item not in marked]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """List them."""
+    for words, names in config.stash[_NOT_RUN].items():
+        terminalreporter.section(f"{len(names)} tests not run for want of {words}")
+        for name in names:
+            terminalreporter.line(f"not run: {name}")

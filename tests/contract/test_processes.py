@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,10 +26,6 @@ URL = "s3://bucket/data"
 # A small file system in a namespace of its own, as root of that namespace alone.
 ON_SMALL_DISK = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
 MOUNT = 'mount -t tmpfs -o size=70m,nr_inodes=300 none "$0"'
-MAY_MOUNT = (
-    bool(shutil.which("unshare"))
-    and not subprocess.run([*ON_SMALL_DISK, MOUNT, "/mnt"], capture_output=True, check=False).returncode
-)
 
 
 @pytest.fixture
@@ -125,27 +120,26 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(dataset: Dataset, tmp
     assert_cache_is_right(Cache(tmp_path))
 
 
-if MAY_MOUNT:
-
-    @pytest.mark.parametrize(
-        ("kind", "left"), [("bytes", 0), ("bytes", 5000), ("bytes", 300_000), ("bytes", 900_000), ("files", 3)]
-    )
-    def test_a_disk_that_fills_under_way_is_one_clear_error_and_leaves_nothing(
-        dataset: Dataset, fault_server: FaultServer, tmp_path: Path, kind: str, left: int
-    ) -> None:
-        """No room is left, or no file. Where the machine lets nobody mount, only the limit above is tested."""
-        fault_server.rate = 1 << 20
-        child = [sys.executable, "-m", "tests.contract.full_disk_child", URL, str(tmp_path), kind, str(left)]
-        done = subprocess.run(
-            [*ON_SMALL_DISK, f'{MOUNT} && exec "$@"', str(tmp_path), *child],
-            capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
-        )  # fmt: skip
-        assert not done.stderr
-        answer = json.loads(done.stdout)
-        assert (answer["error"], answer["code"]) == ("DiskFullError", 3)
-        assert "free some space" in answer["what"]
-        assert answer["temporary"] == answer["wrong"] == answer["wrong_later"] == []
-        assert answer["all"] == dataset.size
+@pytest.mark.mount
+@pytest.mark.parametrize(
+    ("kind", "left"), [("bytes", 0), ("bytes", 5000), ("bytes", 300_000), ("bytes", 900_000), ("files", 3)]
+)
+def test_a_disk_that_fills_under_way_is_one_clear_error_and_leaves_nothing(
+    dataset: Dataset, fault_server: FaultServer, tmp_path: Path, kind: str, left: int
+) -> None:
+    """No room is left, or no file."""
+    fault_server.rate = 1 << 20
+    child = [sys.executable, "-m", "tests.contract.full_disk_child", URL, str(tmp_path), kind, str(left)]
+    done = subprocess.run(
+        [*ON_SMALL_DISK, f'{MOUNT} && exec "$@"', str(tmp_path), *child],
+        capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert not done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["error"], answer["code"]) == ("DiskFullError", 3)
+    assert "free some space" in answer["what"]
+    assert answer["temporary"] == answer["wrong"] == answer["wrong_later"] == []
+    assert answer["all"] == dataset.size
 
 
 def test_a_warm_start_moves_nothing(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -18,25 +17,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND_SECONDS = 240
-_NOT_RUN = pytest.StashKey[list[str]]()
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where there is no PostgreSQL its test is taken out by name, and told of at the end."""
-    if shutil.which("postgres") or list(Path("/usr/lib/postgresql").glob("*/bin/postgres")):
-        return
-    without = [item for item in items if item.get_closest_marker("postgresql")]
-    if without:
-        config.stash[_NOT_RUN] = [item.nodeid for item in without]
-        config.hook.pytest_deselected(items=without)
-        items[:] = [item for item in items if item not in without]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for place, name in enumerate(missed := config.stash.get(_NOT_RUN, [])):
-        if place == 0:
-            terminalreporter.section(f"{len(missed)} tests need PostgreSQL, and there is none")
-        terminalreporter.line(f"not run: {name}")
 
 
 def processes_of(folder: Path) -> dict[int, str]:

@@ -1,6 +1,6 @@
 """A real Chromium. Where there is none, these tests fail and say how to get it.
 
-With PLUMBLINE_NO_BROWSER=1 they are then deselected, counted and listed instead.
+With PLUMBLINE_NO_BROWSER=1 they are counted and listed instead.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parent
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -23,23 +21,6 @@ FLAGS = (
 
 def find_browser():
     return next(filter(None, map(shutil.which, NAMES)), None)
-
-
-def pytest_collection_modifyitems(config, items):
-    if os.environ.get("PLUMBLINE_NO_BROWSER") != "1" or find_browser():
-        return
-    left_out = [item for item in items if item.path.is_relative_to(FOLDER)]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
-    config.plumbline_left_out = [item.nodeid for item in left_out]
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    left_out = getattr(config, "plumbline_left_out", [])
-    if left_out:
-        terminalreporter.section(f"{len(left_out)} browser tests not run: no Chromium (apt-get install chromium)")
-        for name in left_out:
-            terminalreporter.line(name)
 
 
 class Browser:

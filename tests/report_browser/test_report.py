@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from plumbline.report import render_report
 from tests.unit.report.samples import drifted, nights, passing, record, verdict_of
 
+pytestmark = pytest.mark.browser
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
 

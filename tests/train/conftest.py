@@ -44,27 +44,6 @@ RECIPE: dict[str, Any] = {
 }
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where there is no GPU its tests are taken out by name, and told of at the end: none is skipped in silence."""
-    if torch.cuda.is_available():
-        return
-    without = [item for item in items if item.get_closest_marker("gpu")]
-    if without:
-        config.stash[_NOT_RUN] = [item.nodeid for item in without]
-        config.hook.pytest_deselected(items=without)
-        items[:] = [item for item in items if item not in without]
-
-
-_NOT_RUN = pytest.StashKey[list[str]]()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for place, name in enumerate(missed := config.stash.get(_NOT_RUN, [])):
-        if place == 0:
-            terminalreporter.section(f"{len(missed)} tests need a GPU, and there is none")
-        terminalreporter.line(f"not run: {name}")
-
-
 @dataclass
 class Trained:
     """A record with the arrays that stand beside it."""
