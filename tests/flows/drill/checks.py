@@ -78,8 +78,8 @@ def _nothing_runs_on(this: Ground, round_id: str) -> None:
     with server(this) as client:
         while True:
             runs = client.read_flow_runs(flow_run_filter=wanted, limit=200)
-            open_ = [run.name for run in runs if run.state is None or not run.state.is_final()]
+            open_ = [f"{run.name}: {run.state}" for run in runs if run.state is None or not run.state.is_final()]
             if not open_ or time.monotonic() > deadline:
                 break
             time.sleep(0.2)
-    expect(not open_, f"none of the {len(runs)} flow runs is open")
+    expect(not open_, f"none of the {len(runs)} flow runs is open {open_ or ''}".strip())

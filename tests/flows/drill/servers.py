@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.flows.drill.checks import TRAINER, passes
 from tests.flows.drill.telling import expect, say
-from tests.flows.ground import Ground
+from tests.flows.ground import Ground, small_suite
 
 __all__ = ["DRILLS", "build_clock_jump", "lock_database"]
 
@@ -88,8 +88,8 @@ def lock_database(this: Ground, seconds: float) -> None:
 
 
 def database_locked(this: Ground) -> None:
-    """Somebody holds the database for 15 s."""
-    one = this.start_round()
+    """Somebody holds the database for 15 s; SQLite's own patience, after which the server goes on, is a minute."""
+    one = this.start_round(small_suite(this.stack.state, "drill-locked", start_seconds=120, run_seconds=120))
     one.until("aws", "running")
     lock_database(this, 15)
     passes(this, one)

@@ -81,8 +81,8 @@ def child_killed(this: Ground) -> None:
 
 
 def worker_and_child_killed(this: Ground) -> None:
-    """Worker and child are killed: nobody tells Prefect, the silence does."""
-    one = this.start_round()
+    """Worker and child are killed: nobody tells Prefect, the silence does, long before the training's own deadline."""
+    one = this.start_round(small_suite(this.stack.state, "drill-silent", run_seconds=240))
     trainer = this.until_running(TRAINER, "--platform aws")
     os.kill(parent(trainer[0]), signal.SIGKILL)
     this.kill("worker start", "--pool aws-local")
