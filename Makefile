@@ -37,6 +37,7 @@ gpu: $(INSTALLED)
 
 drill: $(INSTALLED) $(AZURITE)
 	$(BIN)/python -m tests.flows.drill
+	$(BIN)/python -m tests.flows.drill.alerts
 
 lock: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2

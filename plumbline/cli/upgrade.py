@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from plumbline.upgrade.gate import Gate, summary
     from plumbline.upgrade.locks import changes_between, read_lock
     from plumbline.upgrade.overlay import Overlays, check_environment
+    from plumbline.upgrade.trainings import Trainings
 
     suite = read_suite(args.suite)
     name = args.workload or next((key for key, workload in suite.workloads.items() if workload.probe), "")
@@ -55,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
     alone = _alone(suite, name, args.work)
     spec = prepare(alone, args.work / "built", _say)[name]
     overlays = Overlays(args.work / "overlays", pip_arguments=args.pip)
-    gate = Gate(spec, alone.platforms["upgrade"].data, args.work / "runs", overlays, _say)
-    upgrade = gate.judge(changes, suite.gates)
+    trainings = Trainings(spec, alone.platforms["upgrade"].data, args.work / "runs", overlays)
+    upgrade = Gate(trainings.train, _say).judge(changes, suite.gates)
     answer = summary(upgrade)
     if args.json:
         print(json.dumps(answer, indent=2))

@@ -1,26 +1,19 @@
-"""The gate itself: train under the current lock and under the candidate's, and bisect when they differ."""
+"""The gate itself: a training under the current lock against one under the candidate's, bisected when they differ."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from plumbline.errors import ExitCode, InconclusiveError
+from plumbline.errors import InconclusiveError
 from plumbline.judge import compare, needs_rerun
-from plumbline.launch import run_training
-from plumbline.records import LoadedRecord, load_record
-from plumbline.schema.spec import RunSpec, write_spec
+from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.bisect import Bisection, Outcome, bisect
 from plumbline.upgrade.locks import Change
-from plumbline.upgrade.overlay import Overlays
 
 __all__ = ["Gate", "Upgrade", "summary"]
-
-_RUN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +25,14 @@ class Upgrade:
 
 
 class Gate:
-    """Trains one spec with any subset of the changes applied, each in a folder of its own below `work`."""
+    """Judges an upgrade by trainings: `train` gives the record of one with just those changes applied.
 
-    def __init__(self, spec: RunSpec, data: str, work: Path, overlays: Overlays, say: Callable[[str], None]) -> None:
-        self._data = data
-        self._work = work
-        self._overlays = overlays
+    It gives `None` where that set of versions cannot train at all.
+    """
+
+    def __init__(self, train: Callable[[Sequence[Change]], LoadedRecord | None], say: Callable[[str], None]) -> None:
+        self._train = train
         self._say = say
-        self._spec = work / "spec.json"
-        self._count = 0
-        shutil.rmtree(work, ignore_errors=True)
-        write_spec(spec, self._spec)
-
-    def train(self, changes: Sequence[Change]) -> LoadedRecord | None:
-        """The record of a training with `changes` applied; `None` if that set cannot train at all."""
-        self._count += 1
-        name = f"trial-{self._count:02d}"
-        out = self._work / name
-        code = run_training(
-            self._spec, out, data=self._data, cache=self._work.parent / "cache", platform="upgrade", record_id=name,
-            environment=self._overlays.environment(changes), timeout_seconds=_RUN_SECONDS,
-        )  # fmt: skip
-        return load_record(out) if code == ExitCode.PASS else None
 
     def judge(self, changes: Sequence[Change], gates: Gates) -> Upgrade:
         """Current against candidate; on drift, the smallest set of changes that drifts by itself."""
@@ -82,13 +61,13 @@ class Gate:
 
     def _needed(self, changes: Sequence[Change], what: str) -> LoadedRecord:
         self._say(f"training under {what}")
-        record = self.train(changes)
+        record = self._train(changes)
         if record is None:
-            raise InconclusiveError(f"the training under {what} did not finish", where=str(self._work))
+            raise InconclusiveError(f"the training under {what} did not finish")
         return record
 
     def _trial(self, subset: tuple[Change, ...], reference: LoadedRecord, gates: Gates) -> Outcome:
-        record = self.train(subset)
+        record = self._train(subset)
         outcome: Outcome = "broken"
         if record is not None:
             outcome = "drift" if self._held_against(reference, record, subset, gates).verdict == "drift" else "pass"
