@@ -34,6 +34,9 @@ Material = tuple[RunSpec, Path]
 Behaviour = Callable[[str, int], str]
 """From the platform and the attempt to `good`, `crash`, `crash with record`, `fail`, `invalid` or `ignore`."""
 
+Measurement = Callable[[dict[str, Any]], dict[str, Any]]
+"""From an order to the evidence that its record has besides."""
+
 
 def model_record(spec: RunSpec, data: str, folder: Path, environment: Mapping[str, str] | None = None) -> Path:
     """One real training, whose record the stubs copy."""
@@ -66,13 +69,21 @@ class StubWorkers:
     """One thread that plays the workers of all platforms."""
 
     def __init__(
-        self, suite: Suite, api_url: str, record: Path, work: Path, behave: Behaviour = lambda *_: "good"
+        self,
+        suite: Suite,
+        api_url: str,
+        record: Path,
+        work: Path,
+        behave: Behaviour = lambda *_: "good",
+        *,
+        measure: Measurement = lambda _: {},
     ) -> None:
         self._suite = suite
         self._api_url = api_url
         self._record = record
         self._work = work
         self._behave = behave
+        self._measure = measure
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self.ran: list[str] = []
@@ -133,6 +144,7 @@ class StubWorkers:
         shutil.copytree(self._record, folder)
         content = json.loads((folder / RECORD_NAME).read_bytes())
         content |= {name: order[name] for name in ("record_id", "platform", "round_id")}
+        content["evidence"] |= self._measure(order)
         (folder / RECORD_NAME).write_text(json.dumps(content), encoding="utf-8")
         publish_record(open_store(order["outbox"]), folder)
         shutil.rmtree(folder)

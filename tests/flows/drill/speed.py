@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from plumbline.schema.suite import Suite
@@ -16,11 +18,13 @@ from tests.flows.ground import Follower, Ground, small_suite, to_toml
 
 __all__ = ["DRILLS"]
 
-_HOGS = 8
+_RUNS_SECONDS = 0.03
+_STOPS_SECONDS = 0.09
+_TURNS_A_LOOK = 10
 
 
 def _suite(this: Ground, name: str) -> Suite:
-    """The small suite with a speed part; eight hogs leave a ninth of a core, far less than any neighbour."""
+    """The small suite with a speed part, and a limit that no neighbour on this machine comes near."""
     suite = small_suite(this.stack.state, name, start_seconds=120, run_seconds=300)
     workload = next(iter(suite.workloads.values())).model_dump(mode="json", exclude_none=True)
     speed = {"steps": 120, "precision": "fp32"}
@@ -42,25 +46,39 @@ def _accepted_night(this: Ground, suite: Suite) -> None:
     expect(done.returncode == 0, f"its records are accepted as the baseline {done.stderr.strip()[-200:]}")
 
 
-def _core_of(this: Ground, platform: str) -> int:
-    (pid, *_) = this.processes("worker start", f"--pool {platform}-local")
-    return min(os.sched_getaffinity(pid))
-
-
 @contextmanager
-def _hogged(core: int) -> Iterator[None]:
-    """Somebody else computes on the platform's core."""
-    # They end with the drill, also where that is killed.
-    busy = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
-    command = ["taskset", "-c", str(core), sys.executable, "-c", busy]
-    # A session each: the kernel shares a core out among sessions before it does among processes.
-    hogs = [subprocess.Popen(command, start_new_session=True) for _ in range(_HOGS)]
+def _starved(this: Ground, platform: str) -> Iterator[None]:
+    """The platform's trainings get a quarter of the time, as under a CPU quota: held still again and again.
+
+    Busy loops beside them are no such thing: what they take depends on how the kernel groups sessions.
+    """
+    over = threading.Event()
+
+    def starve() -> None:
+        turns = 0
+        trainings: list[int] = []
+        while not over.wait(_RUNS_SECONDS):
+            # Looking through all processes takes longer than a turn.
+            if turns % _TURNS_A_LOOK == 0:
+                trainings = this.processes("plumbline.train", f"--platform {platform}")
+            turns += 1
+            _send(trainings, signal.SIGSTOP)
+            over.wait(_STOPS_SECONDS)
+            _send(trainings, signal.SIGCONT)
+
+    thread = threading.Thread(target=starve)
+    thread.start()
     try:
         yield
     finally:
-        for hog in hogs:
-            hog.kill()
-            hog.wait()
+        over.set()
+        thread.join()
+
+
+def _send(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _speed_findings(verdict: dict[str, Any], platform: str) -> list[dict[str, Any]]:
@@ -75,9 +93,8 @@ def platform_slow(this: Ground) -> None:
     """A platform has become slow and stays so: one independent rerun confirms it, and it is drift of speed alone."""
     suite = _suite(this, "drill-slow")
     _accepted_night(this, suite)
-    core = _core_of(this, "azure")
-    with _hogged(core):
-        say(f"{_HOGS} busy loops on the core of azure")
+    with _starved(this, "azure"):
+        say("the trainings of azure get a quarter of the time")
         one = this.start_round(suite)
         verdict = one.verdict()
     _told(one, verdict, "azure")
@@ -94,8 +111,8 @@ def platform_slow_for_a_moment(this: Ground) -> None:
     """A platform was slow for a moment: the rerun does not confirm it, and nobody is woken."""
     suite = _suite(this, "drill-slow-once")
     _accepted_night(this, suite)
-    with _hogged(_core_of(this, "azure")):
-        say(f"{_HOGS} busy loops on the core of azure, until the rerun")
+    with _starved(this, "azure"):
+        say("the trainings of azure get a quarter of the time, until the rerun")
         one = this.start_round(suite)
         one.until_phase("confirming", seconds=180)
     verdict = one.verdict()

@@ -1,0 +1,63 @@
+"""A slow night on a real server: one independent rerun is dispatched, and what it shows decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import tags
+
+from flows.regression import regression
+from plumbline.baseline import BaselineBook
+from plumbline.central import CentralStore
+from plumbline.localstack import Stack
+from plumbline.schema.record import RunRecord
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import open_store
+from tasks.controllers import round_tags
+from tasks.deploying import deploy_trainings
+from tests.flows.stubs import Material, Measurement, StubWorkers, suite_of
+from tests.unit.judge.test_speed import SLOW, speed
+
+
+def night(
+    number: int, suite: Suite, stack: Stack, material: Material, folder: Path, *, measure: Measurement
+) -> tuple[RoundVerdict, str]:
+    spec, record = material
+    name = f"2026112{number}-020000-{suite.name}"
+    workers = StubWorkers(suite, stack.api_url, record, folder / "work", measure=measure)
+    with workers, tags(*round_tags(suite.name)):
+        state = regression(
+            suite=suite.model_dump(mode="json"), specs={"tiny": spec.to_json()}, round_id=name,
+            state=str(folder / "state"), return_state=True,
+        )  # fmt: skip
+    return CentralStore(open_store(suite.store)).get_round(name), state.type.value
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("lasts", [True, False], ids=["lasts", "passes"])
+def test_a_drop_is_drift_only_if_an_independent_rerun_shows_it(
+    stack: Stack, material: Material, tmp_path: Path, lasts: bool
+) -> None:
+    suite = suite_of(tmp_path, f"slow-{lasts}".lower(), 2)
+    deploy_trainings(suite, python=None)
+    central = CentralStore(open_store(suite.store))
+    before, _ = night(0, suite, stack, material, tmp_path, measure=lambda _: {"speed": speed().to_json()})
+    for platform in before.platforms.values():
+        folder = central.get_record(platform.records[0], tmp_path / "accepted" / platform.records[0])
+        BaselineBook(central).accept(RunRecord.model_validate_json((folder / "record.json").read_bytes()))
+
+    def measure(order: dict[str, Any]) -> dict[str, Any]:
+        slow = order["platform"] == "p01" and (lasts or "rerun" not in order["record_id"])
+        return {"speed": speed(**SLOW["software"] if slow else {}).to_json()}
+
+    verdict, state = night(1, suite, stack, material, tmp_path, measure=measure)
+    p00, p01 = verdict.platforms["p00"], verdict.platforms["p01"]
+    assert [len(one.records) for one in (p00, p01)] == [1, 2]
+    assert (verdict.verdict, state) == (("drift", "FAILED") if lasts else ("pass", "COMPLETED"))
+    assert p00.verdict == "pass"
+    (finding,) = [one for one in p01.findings if one.check == "speed.throughput"]
+    assert "rerun" in finding.detail
+    assert [(cause.code, cause.sure) for cause in p01.causes] == ([("software", "confirmed")] if lasts else [])
