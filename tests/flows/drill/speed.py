@@ -18,16 +18,17 @@ from tests.flows.ground import Follower, Ground, small_suite, to_toml
 
 __all__ = ["DRILLS"]
 
-_RUNS_SECONDS = 0.03
-_STOPS_SECONDS = 0.09
-_TURNS_A_LOOK = 10
+_RUNS_SECONDS = 0.002
+"""Shorter than a step, so that every step is slower and not one among many: the median is what is judged."""
+_STOPS_SECONDS = 0.006
+_TURNS_A_LOOK = 60
 
 
 def _suite(this: Ground, name: str) -> Suite:
     """The small suite with a speed part, and a limit that no neighbour on this machine comes near."""
     suite = small_suite(this.stack.state, name, start_seconds=120, run_seconds=300)
     workload = next(iter(suite.workloads.values())).model_dump(mode="json", exclude_none=True)
-    speed = {"steps": 120, "precision": "fp32"}
+    speed = {"steps": 400, "precision": "fp32"}
     content = suite.model_dump(mode="json", exclude_none=True)
     return Suite.model_validate(
         {**content, "workloads": {"tiny": {**workload, "speed": speed}}, "gates": {"throughput_drop": 0.5}}
@@ -103,7 +104,8 @@ def platform_slow(this: Ground) -> None:
     bad = {finding["check"] for finding in result["findings"] if finding["outcome"] == "drift"}
     expect(bool(bad) and all(check.startswith("speed.") for check in bad), f"only its speed drifts: {sorted(bad)}")
     causes = [(cause["code"], cause["sure"]) for cause in result["causes"]]
-    expect(causes[0][0] == "contention", f"the cause is named: {causes}")
+    # What holds a process still from outside slows its microbenchmarks as well: that may leave the cause open.
+    expect(causes[0][0] in {"contention", "unattributed"}, f"the cause is named or left open, never another: {causes}")
     settled(this, one, verdict, reruns=1)
 
 
