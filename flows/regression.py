@@ -16,6 +16,7 @@ from plumbline.rounds import headline, join, sum_up
 from plumbline.workfolder import work_folder
 from tasks.alerting import alert
 from tasks.confirming import confirm_causes, confirm_speed
+from tasks.controllers import untagged
 from tasks.dispatch import dispatch
 from tasks.gathering import gather_records
 from tasks.heartbeat import Heartbeat
@@ -46,8 +47,9 @@ def regression(
     state: str = ".plumbline",
 ) -> State[None]:
     """Train on every platform, gather, judge, tell. The verdict is the state: COMPLETED only for a pass."""
-    this = open_round(suite, specs, round_id, suite_file)
-    with Heartbeat(get_run_logger()) as heartbeat, work_folder(Path(state), this.id) as folder:
+    with untagged():
+        this = open_round(suite, specs, round_id, suite_file)
+    with untagged(), Heartbeat(get_run_logger()) as heartbeat, work_folder(Path(state), this.id) as folder:
         phase = Phases(heartbeat.on_progress, _PHASES)
         mark_start(this)
         take_turn(this)

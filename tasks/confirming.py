@@ -7,7 +7,6 @@ from pathlib import Path
 
 from plumbline.bundles import publish_bundle
 from plumbline.dispatch import Limits
-from plumbline.records import LoadedRecord
 from plumbline.rounds import Harvest, Round, reruns_needed
 from plumbline.rounds.bundling import write_bundle
 from plumbline.rounds.confirming import absorb, apply_cases, open_cases, wanted
@@ -41,9 +40,8 @@ def confirm_causes(this: Round, found: Harvest, judged: Judged, folder: Path) ->
             publish_bundle(open_store(this.suite.platforms[assignment.platform].outbox), bundle, request.experiment)
         results = dispatch(this, [assignment for _, _, assignment in asked], Limits()) if asked else {}
         came = gather_records(this, results, folder)
-        answers: dict[str, LoadedRecord | None] = {
-            str(one.experiment_id): record for one, record in came.records.items()
-        }
+        answers = {str(one.experiment_id): record for one, record in came.records.items()}
+        lost = {str(one.experiment_id): absence.why for one, absence in came.absent.items()}
         known |= {record.record.record_id: record for record in came.records.values()}
-        cases = absorb(cases, answers)
+        cases = absorb(cases, answers, lost)
     return replace(judged, results=apply_cases(judged.results, cases))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -11,9 +14,10 @@ from prefect.client.schemas.filters import (
     FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.context import TagsContext
 from prefect.states import Crashed
 
-__all__ = ["is_live", "round_of", "round_tags", "rounds_under_way", "succeed"]
+__all__ = ["is_live", "round_of", "round_tags", "rounds_under_way", "succeed", "untagged"]
 
 _LIVE = [StateType.RUNNING, StateType.CANCELLING]
 _PAGE = 200
@@ -22,6 +26,17 @@ _PAGE = 200
 def round_tags(suite: str) -> list[str]:
     """What marks the controllers of a suite."""
     return ["plumbline-round", f"suite:{suite}"]
+
+
+@contextmanager
+def untagged() -> Iterator[None]:
+    """Tasks without the tags of their run.
+
+    Prefect asks the server for a slot of each tag before each task. On SQLite that request is refused about every
+    second time, because it reads and then writes, and the client tries again after two seconds.
+    """
+    with TagsContext(current_tags=set()):
+        yield
 
 
 def is_live(run: FlowRun) -> bool:

@@ -25,6 +25,8 @@ from plumbline.schema.verdict import Cause, Judgement
 __all__ = ["Confirmation", "Request"]
 
 _MOST_KINDS = 3
+_MOST_LOST = 1
+"""How many experiments of one drift that infrastructure has lost are run once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Confirmation:
     places: tuple[tuple[str, ...], ...] = ()
     """The modules or parameters of each of these causes."""
     spent: int = 0
+    lost: int = 0
 
     @classmethod
     def begin(cls, reference: LoadedRecord, candidate: LoadedRecord, judgement: Judgement, budget: int) -> Confirmation:
@@ -94,27 +97,16 @@ class Confirmation:
         words = " and ".join(each.way.words for each in kept)
         return self._request("candidate", words, way.steps, **_imposed(kept, way.steps))
 
-    def absorb(self, request: Request, record: LoadedRecord | None) -> Confirmation:
-        """Learn from an experiment's record; `None` if it could not be run."""
+    def absorb(self, request: Request, record: LoadedRecord | None, why: str = "no record came back") -> Confirmation:
+        """Learn from an experiment's record; `None` if nothing came back, and `why`."""
         spent = replace(self, spent=self.spent + 1)
-        if record is None or record.record.exit.status != "completed":
-            why = record.record.exit.message if record is not None else "no record came back"
-            return spent._failed(request, why)
+        if record is None:
+            return spent._lost(request, why)
+        if record.record.exit.status != "completed":
+            return spent._failed(request, record.record.exit.message)
         if self.rerun is None:
             return spent._reran(record)
-        way = self.ways[0]
-        if request.runs_on == "reference":
-            both = way.method in ("exact", "locate")
-            return replace(spent, exact=record) if both else replace(spent, captured=record.record.record_id)
-        if self.exact is not None and way.method == "locate":
-            return spent._located(located(self.exact, record, way.steps, tuple(each.way for each in self.kept)))
-        known = frozenset(other.suspicions[0].code for other in self.agenda[1:])
-        if self.exact is not None:
-            before, after = Pair(self.reference, self.candidate), Pair(self.exact, record, rounding=("fp64",))
-            return spent._learn(agree_exactly(self.agenda[0], before, after, known))
-        ways = (*(each.way for each in self.kept), way)
-        one = self.agenda[0]
-        return spent._learn(snapped_back(self.reference, self.rerun, record, one=one, ways=ways, known=known))
+        return spent._prepared(record) if request.runs_on == "reference" else spent._put_back(record, self.rerun)
 
     @property
     def judgement(self) -> Judgement:
@@ -143,6 +135,30 @@ class Confirmation:
         name = f"{self.candidate.record.record_id[:48].rstrip('._-')}-x{self.spent + 1}"
         experiment = Experiment(experiment_id=name, suspect=words, steps=steps, **parts)
         return Request(side, experiment, sources)  # type: ignore[arg-type]
+
+    def _prepared(self, record: LoadedRecord) -> Confirmation:
+        """What the reference gave for the candidate's next experiment."""
+        if self.ways[0].method in ("exact", "locate"):
+            return replace(self, exact=record)
+        return replace(self, captured=record.record.record_id)
+
+    def _put_back(self, record: LoadedRecord, rerun: LoadedRecord) -> Confirmation:
+        """What the candidate gave with the suspect put back."""
+        way, one = self.ways[0], self.agenda[0]
+        if self.exact is not None and way.method == "locate":
+            return self._located(located(self.exact, record, way.steps, tuple(each.way for each in self.kept)))
+        known = frozenset(other.suspicions[0].code for other in self.agenda[1:])
+        if self.exact is not None:
+            before, after = Pair(self.reference, self.candidate), Pair(self.exact, record, rounding=("fp64",))
+            return self._learn(agree_exactly(one, before, after, known))
+        ways = (*(each.way for each in self.kept), way)
+        return self._learn(snapped_back(self.reference, rerun, record, one=one, ways=ways, known=known))
+
+    def _lost(self, request: Request, why: str) -> Confirmation:
+        """A night's bad moment says nothing of the cause and takes nothing of the budget; the same one again, once."""
+        if self.lost < _MOST_LOST:
+            return replace(self, budget=self.budget + 1, lost=self.lost + 1)
+        return self._failed(request, why)
 
     def _failed(self, request: Request, why: str) -> Confirmation:
         """An experiment that could not be run refutes nothing; the cause stays as likely as it was."""

@@ -75,17 +75,18 @@ def wanted(cases: Sequence[Case]) -> tuple[tuple[Case, Request, Assignment], ...
     return tuple(asked)
 
 
-def absorb(cases: Sequence[Case], answers: Mapping[str, LoadedRecord | None]) -> tuple[Case, ...]:
-    """Every case, with what came back for its experiment; nothing came back for one that nobody could run."""
-    return tuple(_absorbed(case, answers) for case in cases)
+def absorb(cases: Sequence[Case], answers: Mapping[str, LoadedRecord], lost: Mapping[str, str]) -> tuple[Case, ...]:
+    """Every case, with what came back for its experiment, or why nothing did."""
+    return tuple(_absorbed(case, answers, lost) for case in cases)
 
 
-def _absorbed(case: Case, answers: Mapping[str, LoadedRecord | None]) -> Case:
+def _absorbed(case: Case, answers: Mapping[str, LoadedRecord], lost: Mapping[str, str]) -> Case:
     request = case.confirmation.next()
     if request is None:
         return case
-    record = answers.get(request.experiment.experiment_id)
-    return replace(case, confirmation=case.confirmation.absorb(request, record))
+    name = request.experiment.experiment_id
+    why = lost.get(name) or "no record came back"
+    return replace(case, confirmation=case.confirmation.absorb(request, answers.get(name), why))
 
 
 def apply_cases(results: Results, cases: Iterable[Case]) -> dict[str, dict[str, PlatformResult]]:

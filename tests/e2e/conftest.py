@@ -17,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND_SECONDS = 240
+_LOG_TAIL = 6000
 
 
 def processes_of(folder: Path) -> dict[int, str]:
@@ -57,6 +58,18 @@ class Round:
         assert found, f"no process with {words!r} among {processes_of(self.folder)}"
         os.kill(min(found), signal.SIGKILL)
 
+    def kill_each(self, words: str, times: int) -> None:
+        """`kill -9` so many processes whose command line holds `words`, each as soon as it is there."""
+        deadline, killed = time.monotonic() + ROUND_SECONDS, set()
+        while len(killed) < times:
+            assert time.monotonic() < deadline, f"killed only {killed}: {self.lines}"
+            assert self.process.poll() is None, f"ended with only {killed} killed: {self.lines}"
+            for pid, command in processes_of(self.folder).items():
+                if words in command and pid not in killed:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
+            time.sleep(0.05)
+
     def end(self) -> tuple[int, str]:
         """The exit code, and what was printed on stdout."""
         stdout = self.process.stdout
@@ -73,6 +86,17 @@ class Round:
         code, out = self.end()
         assert out.strip(), "".join(self.lines)
         return code, json.loads(out)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """A round that failed somewhere else cannot be looked at later: show the end of every log with the failure."""
+    report = yield
+    folder = item.funcargs.get("folder")
+    if report.when == "call" and report.failed and folder is not None:
+        for log in sorted((folder / ".plumbline/logs").glob("*.log")):
+            report.sections.append((log.name, log.read_text(errors="replace")[-_LOG_TAIL:]))
+    return report
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from plumbline.judge import compare
 from plumbline.judge.confirm import Confirmation, Request
 from plumbline.records import LoadedRecord
@@ -113,10 +115,33 @@ def test_a_drift_above_the_parting_keeps_its_own_cause(reference: LoadedRecord) 
 
 def test_an_experiment_that_cannot_be_run_refutes_nothing(reference: LoadedRecord) -> None:
     plan = Plan(gradient_factor=1.5)
-    state, _ = confirm(reference, plan, lambda _: None)
+    candidate = make_record(plan)
+    state = Confirmation.begin(reference, candidate, compare(reference, candidate), 8)
+    while (request := state.next()) is not None:
+        state = state.absorb(request, None, "no worker came online within 60 s")
     cause = state.judgement.causes[0]
     assert (cause.code, cause.sure) == ("gradient", "likely")
-    assert "could not be run" in cause.tried[0]
+    assert cause.tried[0].endswith("could not be run: no worker came online within 60 s")
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_an_experiment_that_infrastructure_lost_is_run_once_more(reference: LoadedRecord, lost: int) -> None:
+    plan = Plan(noise={"layer.norm": 1e-3})
+    undisturbed, wanted = confirm(reference, plan, snapping(plan, noise={}), budget=3)
+    assert len(wanted) == 3
+    places = iter(range(9))
+    state, asked = confirm(
+        reference,
+        plan,
+        lambda request: None if next(places) == lost else snapping(plan, noise={})(request),
+        budget=3,
+    )
+    assert state.judgement == undisturbed.judgement
+    assert state.judgement.causes[0].sure == "confirmed"
+    ids = [request.experiment.experiment_id for request in asked]
+    assert len(set(ids)) == len(ids) == (4 if lost < 3 else 3)
+    if lost < 3:
+        assert asked[lost].experiment.suspect == asked[lost + 1].experiment.suspect
 
 
 def test_the_budget_is_kept(reference: LoadedRecord) -> None:
