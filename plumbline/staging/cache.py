@@ -127,8 +127,9 @@ class Cache:
             raise BlockingIOError
 
         for sha256 in digests:
-            if self.part_size(sha256):
-                with contextlib.suppress(OSError), claim(*self._places(sha256), wait=held) as part:
+            path, final = self._places(sha256)
+            if path.exists():
+                with contextlib.suppress(OSError), claim(path, final, wait=held) as part:
                     if part is not None:
                         part.discard()
 

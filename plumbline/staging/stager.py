@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +15,9 @@ from plumbline.errors import DiskFullError, InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.staging.cache import Cache
+from plumbline.staging.pace import Pace
 from plumbline.staging.progress import Progress
+from plumbline.staging.striping import Connections, worth_striping
 from plumbline.staging.transfer import StoppedError, Transfer
 from plumbline.stores.base import Store
 from plumbline.stores.writing import read_object
@@ -57,8 +60,9 @@ class _Job:
 class Stager:
     """Stages one dataset of a store into a cache, in background threads, between entering and leaving.
 
-    At most `window` files beyond the last one waited for are begun, over at most `connections` connections. Whoever
-    waits hears how far it is, through `on_progress`, about once a second.
+    At most `window` files beyond the last one waited for are begun, over at most `connections` connections: one a file,
+    or all of them on one file after another while training is about to wait. Whoever waits hears how far it is,
+    through `on_progress`, about once a second.
     """
 
     def __init__(
@@ -80,8 +84,10 @@ class Stager:
         self._store = store
         self._dataset = dataset
         self._cache = cache
-        self._connections = connections
+        self._connections = Connections(connections)
         self._window = max(1, window)
+        self._pace = Pace(min(connections, self._window))
+        self._spreading: _Job | None = None
         self._on_progress = on_progress
         self._clock = clock
         self._jobs: dict[str, _Job] = {}
@@ -105,6 +111,7 @@ class Stager:
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
+        self._connections.wake()
         for thread in self._threads:
             thread.join()
         if isinstance(self._failure, DiskFullError):
@@ -128,7 +135,7 @@ class Stager:
             missing = [job.file for job in self._order if job.path is None]
             needed = sum(max(0, file.size - self._cache.part_size(file.sha256)) for file in missing)
             self._cache.make_room(needed)
-            for _ in range(min(self._connections, len(missing)) - len(self._threads)):
+            for _ in range(min(self._connections.count, len(missing)) - len(self._threads)):
                 thread = threading.Thread(target=self._work, name="stage", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -149,7 +156,9 @@ class Stager:
         with self._changed:
             self._consumed = max(self._consumed, job.index + 1)
             self._changed.notify_all()
+            self._pace.asked(begin, there=job.path is not None)
             if job.path is not None:
+                self._pace.given(begin)
                 return job.path
             why = "" if job.running else "not begun: earlier files were under way"
             while job.path is None:
@@ -160,7 +169,9 @@ class Stager:
                     raise StoppedError("the stager is closed", where=job.key)
                 self._changed.wait(_TELL_SECONDS)
                 told = self._tell(told)
-            self.waits.append((file.key, self._clock() - begin, job.why or why or "the transfer was under way"))
+            end = self._clock()
+            self._pace.given(end)
+            self.waits.append((file.key, end - begin, job.why or why or "the transfer was under way"))
             return job.path
 
     def _tell(self, told: float) -> float:
@@ -179,7 +190,7 @@ class Stager:
             return found
         file = DataFile(key=key, size=self._store.stat(key).size, sha256=sha256)
         self._cache.make_room(max(0, file.size - self._cache.part_size(sha256)))
-        return self._transfer().fetch(file, key)
+        return self._transfer(Connections(1)).fetch(file, key)
 
     def progress(self) -> Progress:
         """How far it is."""
@@ -195,8 +206,10 @@ class Stager:
                 seconds=self._clock() - self._begin,
             )
 
-    def _transfer(self) -> Transfer:
-        return Transfer(self._store, self._cache, self._stopped, self._count, self._trouble)
+    def _transfer(self, connections: Connections) -> Transfer:
+        return Transfer(
+            self._store, self._cache, connections, self._stopped, on_bytes=self._count, on_trouble=self._trouble
+        )
 
     def _count(self, size: int) -> None:
         with self._changed:
@@ -206,26 +219,45 @@ class Stager:
         if (job := self._jobs.get(sha256)) is not None:
             job.why = why
 
-    def _take(self) -> _Job | None:
+    def _take(self) -> tuple[_Job, bool] | None:
+        """The next file to fetch, and whether over all connections; not before one of these has its last stripe."""
         with self._changed:
             while not self._stopped.is_set() and self._failure is None:
                 while self._next < len(self._order) and self._order[self._next].path is not None:
                     self._next += 1
-                if self._next < min(len(self._order), self._consumed + self._window):
+                if self._spreading is None and self._next < min(len(self._order), self._consumed + self._window):
                     job = self._order[self._next]
                     self._next += 1
                     job.running = True
-                    return job
+                    if spread := self._hurries(job):
+                        self._spreading = job
+                    return job, spread
                 self._changed.wait()
         return None
 
+    def _hurries(self, job: _Job) -> bool:
+        if not worth_striping(job.file.size, self._connections.count):
+            return False
+        coming = self._order[self._consumed : job.index]
+        ahead = next((number for number, other in enumerate(coming) if other.path is None), len(coming))
+        return self._pace.hurries(ahead, self._clock())
+
+    def _spread(self, job: _Job) -> None:
+        """The last stripe of `job` has its connection: the next file may begin."""
+        with self._changed:
+            if self._spreading is job:
+                self._spreading = None
+                self._changed.notify_all()
+
     def _work(self) -> None:
-        transfer = self._transfer()
-        while (job := self._take()) is not None:
+        transfer = self._transfer(self._connections)
+        while (taken := self._take()) is not None:
+            job, spread = taken
             try:
-                path, error = transfer.fetch(job.file, job.key), None
+                path, error = transfer.fetch(job.file, job.key, partial(self._spread, job) if spread else None), None
             except Exception as raised:  # noqa: BLE001 - the end of a thread: whoever waits must hear of it
                 path, error = None, raised
+            self._spread(job)
             with self._changed:
                 job.path, job.error = path, error
                 self._failure = self._failure or error

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from plumbline.errors import CorruptDataError, DiskFullError, UnavailableError
 from plumbline.schema.manifest import DataFile
 from plumbline.staging.cache import Cache
 from plumbline.staging.part import Part, disk_errors
+from plumbline.staging.striping import Connections, StripingReader, worth_striping
 from plumbline.stores.base import PreconditionFailedError, Store
 from plumbline.stores.retry import ResumingReader, RetryingStore, RetryPolicy
 
@@ -26,28 +27,36 @@ class StoppedError(UnavailableError):
 
 
 class Transfer:
-    """Fetches one object after another over one connection, with one buffer."""
+    """Fetches one object after another with one buffer: each over one connection, or over all that become free."""
 
     def __init__(
         self,
         store: Store,
         cache: Cache,
+        connections: Connections,
         stopped: threading.Event,
+        *,
         on_bytes: Callable[[int], None],
         on_trouble: Callable[[str, str], None],
     ) -> None:
         self._store = store.inner if isinstance(store, RetryingStore) else store
         self._policy = store.policy if isinstance(store, RetryingStore) else RetryPolicy()
         self._cache = cache
+        self._connections = connections
         self._stopped = stopped
         self._on_bytes = on_bytes
         self._on_trouble = on_trouble
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
-    def fetch(self, file: DataFile, key: str) -> Path:
-        """The object at `key`, in the cache under the digest that `file` promises."""
+    def fetch(self, file: DataFile, key: str, on_last: Callable[[], None] | None = None) -> Path:
+        """The object at `key`, in the cache under the digest that `file` promises.
+
+        With `on_last` over several connections, and called when other files may have those that become free.
+        """
 
         def wait() -> None:
+            if on_last is not None:
+                on_last()
             self._on_trouble(file.sha256, "held by another process")
             if self._stopped.wait(_WAIT_SECONDS):
                 raise StoppedError("staging was stopped", where=key)
@@ -60,16 +69,16 @@ class Transfer:
                 return found
             try:
                 with disk_errors(self._cache.folder):
-                    return self._fill(part, file, key)
+                    return self._fill(part, file, key, on_last)
             except (DiskFullError, CorruptDataError):
                 part.discard()
                 raise
 
-    def _fill(self, part: Part, file: DataFile, key: str) -> Path:
+    def _fill(self, part: Part, file: DataFile, key: str, on_last: Callable[[], None] | None) -> Path:
         why = ""
         for _ in range(_ROUNDS):
             try:
-                why = self._round(part, file, key)
+                why = self._round(part, file, key, on_last)
             except PreconditionFailedError:
                 why = "changes while it is read"
             if not why:
@@ -78,18 +87,14 @@ class Transfer:
             part.reset()
         raise CorruptDataError(f"{why}; read {_ROUNDS} times", where=self._store.url, key=key)
 
-    def _round(self, part: Part, file: DataFile, key: str) -> str:
+    def _round(self, part: Part, file: DataFile, key: str, on_last: Callable[[], None] | None) -> str:
         """Fill the part from where it stands; why it is wrong, or nothing."""
         if part.size > file.size:
             part.reset()
         have = part.size
         hasher = part.hashed(self._buffer)
         if have < file.size or not have:
-            reader = ResumingReader(
-                self._store, key, self._policy, offset=have, if_match=part.etag if have else None,
-                on_retry=lambda what: self._on_trouble(file.sha256, what),
-            )  # fmt: skip
-            with closing(reader):
+            with self._reader(file, key, have, part.etag if have else None, on_last) as reader:
                 if reader.info.size != file.size:
                     return f"is {reader.info.size} bytes long, the manifest says {file.size}"
                 part.keep_etag(reader.info.etag)
@@ -100,3 +105,31 @@ class Transfer:
                     if self._stopped.is_set():
                         raise StoppedError("staging was stopped", where=key)
         return "" if hasher.hexdigest() == file.sha256 else "does not match the digest in the manifest"
+
+    @contextmanager
+    def _reader(
+        self, file: DataFile, key: str, have: int, etag: str | None, on_last: Callable[[], None] | None
+    ) -> Iterator[ResumingReader | StripingReader]:
+        """What is missing of a file. Connections are taken under the part's lock, so that none waits for a lock."""
+
+        def note(what: str) -> None:
+            self._on_trouble(file.sha256, what)
+
+        if on_last is not None and worth_striping(file.size - have, self._connections.count):
+            striping = StripingReader(
+                self._store, key, self._policy, self._connections, offset=have, size=file.size, if_match=etag,
+                on_retry=note, on_last=on_last,
+            )  # fmt: skip
+            with closing(striping):
+                yield striping
+            return
+        if on_last is not None:
+            on_last()
+        if not self._connections.take(lambda: not self._stopped.is_set()):
+            raise StoppedError("staging was stopped", where=key)
+        try:
+            reader = ResumingReader(self._store, key, self._policy, offset=have, if_match=etag, on_retry=note)
+            with closing(reader):
+                yield reader
+        finally:
+            self._connections.give()

@@ -26,7 +26,7 @@ from plumbline.stores.base import (
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from plumbline.stores.body import HttpBody, body_of, retry_after
+from plumbline.stores.body import HttpBody, body_of, range_of, retry_after
 from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
 
 __all__ = ["AzureStore"]
@@ -127,14 +127,16 @@ class AzureStore:
         return self._client.get_blob_client(joined(self._prefix, checked_key(key, self.url)))
 
     @contextmanager
-    def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> Iterator[HttpBody]:
+    def open(
+        self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
+    ) -> Iterator[HttpBody]:
         """Read from `offset`."""
         from azure.core.pipeline.transport import HttpRequest
 
         blob = self._blob(key)
         headers = {"Accept": "application/octet-stream", "x-ms-version": blob.api_version}
-        if offset:
-            headers["x-ms-range"] = f"bytes={offset}-"
+        if wanted := range_of(offset, length):
+            headers["x-ms-range"] = wanted
         if if_match is not None:
             headers["If-Match"] = quoted_etag(if_match)
         request = HttpRequest("GET", blob.url, headers=headers)
@@ -146,7 +148,7 @@ class AzureStore:
             raw.close()
             code = answer.headers.get("x-ms-error-code", "")
             raise self._refused(answer.status_code, code, answer.headers, key)
-        with body_of(key, answer.status_code, _lower(answer.headers), raw, offset) as reader:
+        with body_of(key, answer.status_code, _lower(answer.headers), raw, offset=offset, length=length) as reader:
             yield reader
 
     def stat(self, key: str) -> ObjectInfo:

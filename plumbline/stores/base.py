@@ -55,12 +55,12 @@ class ObjectInfo:
 
 
 class ObjectReader(Protocol):
-    """The bytes of one object from an offset, in order. A short body is an error, never an end."""
+    """The bytes that were asked for of one object, in order. A short body is an error, never an end."""
 
     info: ObjectInfo
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill `buffer` from its start; the number of bytes written, 0 only at the object's end."""
+        """Fill `buffer` from its start; the number of bytes written, 0 only at the end of what was asked for."""
 
 
 class Store(Protocol):
@@ -68,8 +68,13 @@ class Store(Protocol):
 
     url: str
 
-    def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> AbstractContextManager[ObjectReader]:
-        """Read from `offset`; with `if_match`, only while the object's etag is still that one."""
+    def open(
+        self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
+    ) -> AbstractContextManager[ObjectReader]:
+        """Read from `offset`, to the object's end or at most `length` bytes (one or more).
+
+        With `if_match`, only while the object's etag is still that one.
+        """
 
     def stat(self, key: str) -> ObjectInfo:
         """What the store says of one object; `ObjectMissingError` if there is none."""

@@ -14,7 +14,7 @@ from urllib3.exceptions import HTTPError
 from plumbline.stores.base import ObjectInfo, StoreUnavailableError
 from plumbline.stores.keys import plain_etag
 
-__all__ = ["HttpBody", "body_of", "retry_after"]
+__all__ = ["HttpBody", "body_of", "range_of", "retry_after"]
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _LONGEST_WAIT_SECONDS = 3600.0
@@ -27,20 +27,21 @@ class HttpBody:
     caller's buffer, without the copies that urllib3's own `read` makes of every piece.
     """
 
-    def __init__(self, info: ObjectInfo, raw: Any, *, remaining: int, skip: int = 0) -> None:
+    def __init__(self, info: ObjectInfo, raw: Any, *, remaining: int, skip: int = 0, tail: int = 0) -> None:
         self.info = info
         self._raw = raw
         self._remaining = remaining
         self._skip = skip
+        self._tail = tail
         self._read = _reader_of(raw)
 
     @property
     def at_end(self) -> bool:
         """Whether the body was read whole, so that its connection can serve again."""
-        return not self._remaining and not self._skip
+        return not self._remaining and not self._skip and not self._tail
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """The next bytes, at most `len(buffer)`; 0 only at the object's end."""
+        """The next bytes, at most `len(buffer)`; 0 only at the end of what was asked for."""
         while self._skip:
             self._skip -= self._next(buffer[: self._skip])
         if not self._remaining:
@@ -73,12 +74,21 @@ def _reader_of(raw: Any) -> Callable[[memoryview], int]:
     return copied
 
 
+def range_of(offset: int, length: int | None) -> str:
+    """The range to ask for; nothing where the whole object is."""
+    if length is not None:
+        return f"bytes={offset}-{offset + length - 1}"
+    return f"bytes={offset}-" if offset else ""
+
+
 @contextmanager
-def body_of(key: str, status: int, headers: Mapping[str, str], raw: Any, offset: int) -> Iterator[HttpBody]:
-    """The body of a GET that asked for everything from `offset`, whatever the server made of the range."""
+def body_of(
+    key: str, status: int, headers: Mapping[str, str], raw: Any, *, offset: int, length: int | None
+) -> Iterator[HttpBody]:
+    """The body of a GET that asked for `length` bytes from `offset`, whatever the server made of the range."""
     body = None
     try:
-        body = _checked(key, status, headers, raw, offset)
+        body = _checked(key, status, headers, raw, offset=offset, length=length)
         yield body
     finally:
         if body is not None and body.at_end:
@@ -89,22 +99,29 @@ def body_of(key: str, status: int, headers: Mapping[str, str], raw: Any, offset:
             raw.close()
 
 
-def _checked(key: str, status: int, headers: Mapping[str, str], raw: Any, offset: int) -> HttpBody:
+def _checked(
+    key: str, status: int, headers: Mapping[str, str], raw: Any, *, offset: int, length: int | None
+) -> HttpBody:
     etag = plain_etag(headers.get("etag", ""))
     try:
-        length = int(headers["content-length"])
+        told = int(headers["content-length"])
     except (KeyError, ValueError) as error:
         raise StoreUnavailableError("the answer tells no length") from error
     if status == 206:
         match = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
-        if match is None or int(match[1]) != offset or int(match[2]) - int(match[1]) + 1 != length:
+        if match is None or int(match[1]) != offset or int(match[2]) - int(match[1]) + 1 != told:
             raise StoreUnavailableError("the answer is of another range than was asked for")
         total = int(match[3])
-        if offset + length != total:
-            raise StoreUnavailableError("the answer ends before the object does")
-        return HttpBody(ObjectInfo(key, total, etag), raw, remaining=length)
+        if offset + told != _end(offset, length, total):
+            raise StoreUnavailableError("the answer ends elsewhere than was asked for")
+        return HttpBody(ObjectInfo(key, total, etag), raw, remaining=told)
     # The whole object where a range was asked: right bytes all the same, once the first ones are passed over.
-    return HttpBody(ObjectInfo(key, length, etag), raw, remaining=max(0, length - offset), skip=min(offset, length))
+    skip, end = min(offset, told), _end(offset, length, told)
+    return HttpBody(ObjectInfo(key, told, etag), raw, remaining=max(0, end - offset), skip=skip, tail=told - end)
+
+
+def _end(offset: int, length: int | None, total: int) -> int:
+    return total if length is None else min(total, offset + length)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -34,15 +34,15 @@ _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class _Reader:
-    def __init__(self, info: ObjectInfo, file: FileIO) -> None:
+    def __init__(self, info: ObjectInfo, file: FileIO, remaining: int) -> None:
         self.info = info
         self._file = file
-        self._position = file.tell()
+        self._remaining = remaining
 
     def readinto(self, buffer: memoryview, /) -> int:
-        size = self._file.readinto(buffer)
-        self._position += size
-        if not size and self._position < self.info.size:
+        size = self._file.readinto(buffer[: self._remaining])
+        self._remaining -= size
+        if not size and self._remaining:
             raise StoreUnavailableError("the file became shorter while it was read")
         return size
 
@@ -72,7 +72,9 @@ class FileStore:
         return StoreUnavailableError(str(error.strerror), where=self.url)
 
     @contextmanager
-    def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> Iterator[_Reader]:
+    def open(
+        self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
+    ) -> Iterator[_Reader]:
         """Read from `offset`."""
         path = self._path(key)
         try:
@@ -84,7 +86,8 @@ class FileStore:
             if if_match is not None and info.etag != if_match:
                 raise PreconditionFailedError("the object has changed", where=self.url, key=key)
             file.seek(offset)
-            yield _Reader(info, file)
+            rest = max(0, info.size - offset)
+            yield _Reader(info, file, rest if length is None else min(rest, length))
 
     def stat(self, key: str) -> ObjectInfo:
         """Size and etag."""

@@ -14,9 +14,9 @@ __all__ = ["MemoryStore"]
 
 
 class _Reader:
-    def __init__(self, info: ObjectInfo, data: bytes, offset: int) -> None:
+    def __init__(self, info: ObjectInfo, data: bytes, offset: int, length: int | None) -> None:
         self.info = info
-        self._rest = memoryview(data)[offset:]
+        self._rest = memoryview(data)[offset:][:length]
 
     def readinto(self, buffer: memoryview, /) -> int:
         size = min(len(buffer), len(self._rest))
@@ -47,12 +47,14 @@ class MemoryStore:
         return info
 
     @contextmanager
-    def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> Iterator[_Reader]:
+    def open(
+        self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
+    ) -> Iterator[_Reader]:
         """Read from `offset`."""
         info, data = self._get(checked_key(key, self.url))
         if if_match is not None and info.etag != if_match:
             raise PreconditionFailedError("the object has changed", where=self.url, key=key)
-        yield _Reader(info, data, offset)
+        yield _Reader(info, data, offset, length)
 
     def stat(self, key: str) -> ObjectInfo:
         """Size and etag."""

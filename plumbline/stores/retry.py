@@ -93,6 +93,7 @@ class ResumingReader:
         policy: RetryPolicy,
         *,
         offset: int = 0,
+        length: int | None = None,
         if_match: str | None = None,
         on_retry: Callable[[str], None] | None = None,
     ) -> None:
@@ -100,6 +101,7 @@ class ResumingReader:
         self._key = key
         self._policy = policy
         self._offset = offset
+        self._last = None if length is None else offset + length
         self._etag = if_match
         self._on_retry = on_retry
         self._attempts = Attempts(policy, f"{store.url}/{key}")
@@ -112,20 +114,26 @@ class ResumingReader:
             self.close()
             try:
                 self._reader: ObjectReader = self._stack.enter_context(
-                    self._store.open(self._key, offset=self._offset, if_match=self._etag)
+                    self._store.open(self._key, offset=self._offset, length=self._length, if_match=self._etag)
                 )
             except StoreUnavailableError as error:
                 self._note(error)
                 self._attempts.failed(error)
                 continue
             self.info = self._reader.info
+            self._end = self.info.size if self._last is None else min(self.info.size, self._last)
             self._etag = self._etag or self.info.etag or None
             self._window_bytes, self._window_seconds, self._too_slow = 0, 0.0, ""
             return
 
+    @property
+    def _length(self) -> int | None:
+        return None if self._last is None else self._last - self._offset
+
     def readinto(self, buffer: memoryview, /) -> int:
-        """The next bytes; 0 only at the object's end."""
-        while True:
+        """The next bytes; 0 only at the end of what was asked for."""
+        # A store refuses to read on from the end: nothing is asked there, however slowly the last bytes came.
+        while self._offset < self._end:
             begin = self._policy.clock()
             try:
                 size = self._fast_enough().readinto(buffer)
@@ -137,6 +145,7 @@ class ResumingReader:
             self._offset += size
             self._measure(size, self._policy.clock() - begin)
             return size
+        return 0
 
     def _fast_enough(self) -> ObjectReader:
         if self._too_slow:
@@ -182,9 +191,11 @@ class RetryingStore:
                 attempts.failed(error)
 
     @contextmanager
-    def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> Iterator[ResumingReader]:
+    def open(
+        self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
+    ) -> Iterator[ResumingReader]:
         """Read from `offset`, going on after a failure."""
-        reader = ResumingReader(self.inner, key, self.policy, offset=offset, if_match=if_match)
+        reader = ResumingReader(self.inner, key, self.policy, offset=offset, length=length, if_match=if_match)
         try:
             yield reader
         finally:

@@ -20,7 +20,7 @@ from plumbline.stores.base import (
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from plumbline.stores.body import HttpBody, body_of, retry_after
+from plumbline.stores.body import HttpBody, body_of, range_of, retry_after
 from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
 
 __all__ = ["S3Store"]
@@ -124,15 +124,20 @@ class S3Store:
         return ConfigurationError(f"the S3 client refuses: {name}", where=self.url)
 
     @contextmanager
-    def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> Iterator[HttpBody]:
+    def open(
+        self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
+    ) -> Iterator[HttpBody]:
         """Read from `offset`."""
-        arguments: dict[str, Any] = {"Range": f"bytes={offset}-"} if offset else {}
+        wanted = range_of(offset, length)
+        arguments: dict[str, Any] = {"Range": wanted} if wanted else {}
         if if_match is not None:
             arguments["IfMatch"] = quoted_etag(if_match)
         answer = self._call("get_object", checked_key(key, self.url), **arguments)
         meta, body = answer["ResponseMetadata"], answer["Body"]
         raw = body._raw_stream  # noqa: SLF001 - StreamingBody offers no read of what has arrived
-        with body_of(key, int(meta["HTTPStatusCode"]), meta["HTTPHeaders"], raw, offset) as reader:
+        with body_of(
+            key, int(meta["HTTPStatusCode"]), meta["HTTPHeaders"], raw, offset=offset, length=length
+        ) as reader:
             yield reader
 
     def stat(self, key: str) -> ObjectInfo:

@@ -106,6 +106,13 @@ def give_azure(environment: pytest.MonkeyPatch, endpoint: str) -> None:
     environment.setenv("AZURE_STORAGE_KEY", ACCOUNT_KEY)
 
 
+def give_google(environment: pytest.MonkeyPatch, endpoint: str) -> None:
+    """An endpoint and HMAC keys for `gs://`."""
+    environment.setenv("PLUMBLINE_GS_ENDPOINT", endpoint)
+    environment.setenv("GS_ACCESS_KEY_ID", "GOOGPLUMBLINE")
+    environment.setenv("GS_SECRET_ACCESS_KEY", "secret-of-the-test")
+
+
 @pytest.fixture
 def fault_server() -> Iterator[FaultServer]:
     """Our own server."""

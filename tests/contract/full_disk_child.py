@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from plumbline.errors import PlumblineError
-from plumbline.staging import Cache, Stager
+from plumbline.staging import Cache, Stager, striping
 from plumbline.stores import open_store
 from tests.contract.datasets import temporary_files
 
@@ -46,7 +46,8 @@ def fill(folder: Path, kind: str, left: int) -> None:
 
 
 def main(url: str, folder: str, kind: str, left: str) -> None:
-    """Stage on the disk that fills, look at what is left, make room, and stage again."""
+    """Stage on the disk that fills, the first files in stripes; look at what is left, make room, and stage again."""
+    striping.SMALLEST_BYTES = 50_000
     root = Path(folder)
     answer: dict[str, object] = {}
     try:

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from plumbline.errors import PlumblineError
-from plumbline.staging import Cache, Stager
+from plumbline.staging import Cache, Stager, striping
 from plumbline.stores import open_store
 
 
 def main(url: str, cache: str, connections: str, max_file_bytes: str = "") -> int:
-    """Stage all, and print what it took."""
+    """Stage all, the first files in stripes, and print what it took."""
+    striping.SMALLEST_BYTES = 50_000
     if max_file_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(max_file_bytes), int(max_file_bytes)))
     try:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -174,9 +175,9 @@ def test_gather_again_fetches_no_part_twice(tmp_path: Path) -> None:
             super().__init__()
             self.opened: list[str] = []
 
-        def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> object:  # type: ignore[override]
+        def open(self, key: str, **options: Any) -> object:  # type: ignore[override]
             self.opened.append(key)
-            return super().open(key, offset=offset, if_match=if_match)
+            return super().open(key, **options)
 
     outbox, central = Counting(), CentralStore(MemoryStore())
     publish_record(outbox, make_record(tmp_path / "made", "record-1", "aws"))

@@ -12,7 +12,7 @@ import pytest
 from plumbline.errors import AccessError, ConfigurationError, CorruptDataError, PlumblineError, UnavailableError
 from plumbline.staging import Cache, Stager
 from plumbline.stores import ObjectMissingError, Store, open_store
-from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_aws, give_azure
+from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_aws, give_azure, give_google
 from tests.contract.datasets import (
     QUICK,
     QUICK_TIMEOUTS,
@@ -53,12 +53,15 @@ def open_on(kind: str, environment: pytest.MonkeyPatch, server: FaultServer) -> 
     if kind == "s3":
         give_aws(environment, server.url)
         return open_store("s3://bucket/data", policy=QUICK, timeouts=QUICK_TIMEOUTS)
+    if kind == "gs":
+        give_google(environment, server.url)
+        return open_store("gs://bucket/data", policy=QUICK, timeouts=QUICK_TIMEOUTS)
     give_azure(environment, server.url + "/{account}")
     return open_store(f"az://{ACCOUNT}/bucket/data", policy=QUICK, timeouts=QUICK_TIMEOUTS)
 
 
 def root_of(store: Store) -> str:
-    return "/bucket/data" if store.url.startswith("s3") else f"/{ACCOUNT}/bucket/data"
+    return f"/{ACCOUNT}/bucket/data" if store.url.startswith("az") else "/bucket/data"
 
 
 def publish(server: FaultServer, store: Store, dataset: Dataset) -> None:

@@ -57,6 +57,7 @@ def test_processes_on_one_cache_move_each_byte_once(
 ) -> None:
     answers = [finish(process) for process in [start(tmp_path) for _ in range(processes)]]
     assert sum(answer["moved"] for answer in answers) == dataset.size
+    assert any(entry.end is not None for entry in fault_server.served), "nothing was striped"
     assert fault_server.body_bytes("parquet|tokenizer") == dataset.size
     assert_cache_is_right(Cache(tmp_path))
     assert temporary_files(tmp_path) == []
@@ -100,6 +101,7 @@ def test_twenty_kills_lose_no_byte_and_leave_no_lock(
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert_cache_is_right(Cache(tmp_path))
     assert asked >= 10
+    assert any(entry.end is not None for entry in fault_server.served), "nothing was striped"
     left = dataset.size - sum(on_disk(tmp_path, dataset).values())
     assert finish(start(tmp_path)) == {"moved": left}
     assert_cache_is_right(Cache(tmp_path))

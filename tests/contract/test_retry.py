@@ -139,10 +139,12 @@ class Trickling(MemoryStore):
         self.offsets: list[int] = []
 
     @contextmanager
-    def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> Iterator[Any]:
+    def open(
+        self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
+    ) -> Iterator[Any]:
         self.offsets.append(offset)
         outer, reads = self, 0
-        with super().open(key, offset=offset, if_match=if_match) as reader:
+        with super().open(key, offset=offset, length=length, if_match=if_match) as reader:
 
             class Slow:
                 info = reader.info

@@ -32,7 +32,9 @@ class SlowStore(MemoryStore):
         self._count = threading.Lock()
 
     @contextmanager
-    def open(self, key: str, *, offset: int = 0, if_match: str | None = None) -> Iterator[ObjectReader]:
+    def open(
+        self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
+    ) -> Iterator[ObjectReader]:
         with self._count:
             self.opened.append(key)
             self.open_now += 1
@@ -42,7 +44,7 @@ class SlowStore(MemoryStore):
                 self.gate.acquire()
             if self._delay is not None:
                 threading.Event().wait(self._delay.random() * 0.01)
-            with super().open(key, offset=offset, if_match=if_match) as reader:
+            with super().open(key, offset=offset, length=length, if_match=if_match) as reader:
                 yield reader
         finally:
             with self._count:

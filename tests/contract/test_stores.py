@@ -23,7 +23,7 @@ from plumbline.stores import (
     read_bytes,
 )
 from plumbline.stores.memory import MemoryStore
-from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
+from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
 from tests.faultserver.google import GoogleServer
 
 _numbers = itertools.count()
@@ -60,16 +60,16 @@ def _az(fixture: Callable[[str], Servers], environment: pytest.MonkeyPatch) -> I
 
 def _gs(_: Callable[[str], Servers], environment: pytest.MonkeyPatch) -> Iterator[Store]:
     with GoogleServer() as server:
-        environment.setenv("PLUMBLINE_GS_ENDPOINT", server.url)
-        environment.setenv("GS_ACCESS_KEY_ID", "GOOGPLUMBLINE")
-        environment.setenv("GS_SECRET_ACCESS_KEY", "secret-of-the-test")
+        give_google(environment, server.url)
         yield open_store("gs://bucket/some/prefix")
 
 
-def read_from(store: Store, key: str, offset: int = 0, if_match: str | None = None) -> tuple[bytes, ObjectInfo]:
+def read_from(
+    store: Store, key: str, offset: int = 0, if_match: str | None = None, length: int | None = None
+) -> tuple[bytes, ObjectInfo]:
     found = bytearray()
     buffer = memoryview(bytearray(1000))
-    with store.open(key, offset=offset, if_match=if_match) as reader:
+    with store.open(key, offset=offset, length=length, if_match=if_match) as reader:
         while size := reader.readinto(buffer):
             found += buffer[:size]
         return bytes(found), reader.info
@@ -81,6 +81,15 @@ def test_what_was_written_reads_back_from_any_offset(store: Store) -> None:
     assert store.stat("folder/a name + more.bin") == written == ObjectInfo(written.key, 5000, written.etag)
     for offset in (0, 1, 4999):
         assert read_from(store, written.key, offset, written.etag) == (data[offset:], written)
+
+
+def test_a_range_is_those_bytes_and_no_others(store: Store) -> None:
+    data = random.Random(3).randbytes(5000)
+    written = store.create("key", data)
+    for offset, length in ((0, 1), (0, 2500), (1, 1000), (2500, 2500), (4999, 1), (0, 5000)):
+        assert read_from(store, "key", offset, written.etag, length) == (data[offset : offset + length], written)
+    for offset in (0, 1, 4999):
+        assert read_from(store, "key", offset, length=6000) == (data[offset:], written), "past the object's end"
 
 
 def test_an_empty_object_is_an_object(store: Store) -> None:
@@ -144,8 +153,9 @@ def test_one_swapper_wins(store: Store) -> None:
 def test_reading_on_in_another_object_is_refused(store: Store) -> None:
     old = store.swap("key", b"old bytes", if_match=None)
     store.swap("key", b"new bytes", if_match=old.etag)
-    with pytest.raises(PreconditionFailedError):
-        read_from(store, "key", 4, old.etag)
+    for length in (None, 2):
+        with pytest.raises(PreconditionFailedError):
+            read_from(store, "key", 4, old.etag, length)
 
 
 def test_a_missing_object_is_said_to_be_missing(store: Store) -> None:

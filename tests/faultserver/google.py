@@ -109,11 +109,18 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = self.headers.get("If-Match")
         if wanted is not None and wanted != headers["ETag"]:
             return self._error(412, "PreconditionFailed")
-        data = found[1]
-        start = int(self.headers.get("Range", "bytes=0-")[6:].rstrip("-"))
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        return self._reply(206 if start else 200, data[start:], headers)
+        return self._give(found[1], headers)
+
+    def _give(self, data: bytes, headers: dict[str, str]) -> None:
+        asked = self.headers.get("Range", "")
+        if not asked:
+            return self._reply(200, data, headers)
+        first, _, last = asked.removeprefix("bytes=").partition("-")
+        if int(first) >= len(data):
+            return self._error(416, "InvalidRange")
+        part = data[int(first) : int(last) + 1 if last else None]
+        headers["Content-Range"] = f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}"
+        return self._reply(206, part, headers)
 
     def _list(self, bucket: str, query: dict[str, list[str]]) -> None:
         prefix, after = query.get("prefix", [""])[0], query.get("continuation-token", [""])[0]

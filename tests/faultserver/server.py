@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -40,24 +41,28 @@ _PIECE = 64 << 10
 
 @dataclass(frozen=True)
 class Served:
-    """One request that was answered."""
+    """One request that was answered; `end` is where it asked the range to end, if anywhere."""
 
     method: str
     path: str
     offset: int
+    end: int | None
     sent: int
 
 
 class FaultServer:
-    """Objects by path; `faults` are spent one per GET of a path that `faulty` matches."""
+    """Objects by path; `faults` are spent one per GET of a path that `faulty` matches; `None` lets one pass."""
 
     def __init__(self, *, rate: float | None = None) -> None:
         self.objects: dict[str, bytes] = {}
-        self.faults: deque[Fault] = deque()
+        self.faults: deque[Fault | None] = deque()
         self.faulty = re.compile("")
         self.served: list[Served] = []
         self.asked: list[tuple[str, str, int]] = []
         """Agent, path and offset of each GET, noted as it comes."""
+        self.connections = 0
+        """Connections accepted so far."""
+        self.etag = lru_cache(maxsize=512)(lambda body: f'"{hashlib.md5(body).hexdigest()}"')  # noqa: S324
         self.rate = rate
         """Bytes per second of one connection."""
         self.lock = threading.Lock()
@@ -98,6 +103,11 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     owner: FaultServer
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A new connection, in a thread of its own."""
+        self.owner.connections += 1
+        super().process_request(request, client_address)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients hang up; that is what is tested."""
 
@@ -124,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.path.partition("?")[0]
 
     def _describe(self, body: bytes, length: int) -> None:
-        self.send_header("ETag", f'"{hashlib.md5(body).hexdigest()}"')  # noqa: S324
+        self.send_header("ETag", self.server.owner.etag(body))
         self.send_header("Content-Length", str(length))
         self.send_header("Last-Modified", "Fri, 20 Nov 2026 12:00:00 GMT")
         self.send_header("x-ms-blob-type", "BlockBlob")
@@ -161,25 +171,28 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, path: str, body: bytes, fault: Fault | None) -> None:
         asked = self.headers.get("x-ms-range") or self.headers.get("Range") or "bytes=0-"
-        offset = int(re.fullmatch(r"bytes=(\d+)-\d*", asked)[1])  # type: ignore[index]
+        first, last = re.fullmatch(r"bytes=(\d+)-(\d*)", asked).groups()  # type: ignore[union-attr]
+        offset, end = int(first), int(last) + 1 if last else None
         owner = self.server.owner
         with owner.lock:
             owner.asked.append((self.headers.get("User-Agent", ""), path, offset))
         wanted = self.headers.get("If-Match")
-        if wanted is not None and wanted.strip('"') != hashlib.md5(body).hexdigest():  # noqa: S324
+        if wanted is not None and wanted != owner.etag(body):
             return self._refuse(412, "PreconditionFailed")
-        partial = offset > 0 and not isinstance(fault, FullAnswer)
-        rest = body[offset:] if partial else body
+        partial = (offset > 0 or end is not None) and not isinstance(fault, FullAnswer)
+        if partial and offset >= len(body):
+            return self._refuse(416, "InvalidRange")
+        rest = body[offset:end] if partial else body
         told = len(rest) + (fault.by if isinstance(fault, WrongLength) else 0)
         self.send_response(206 if partial else 200)
         self._describe(body, told)
         if partial:
             total = len(body) + told - len(rest)
-            self.send_header("Content-Range", f"bytes {offset}-{total - 1}/{total}")
+            self.send_header("Content-Range", f"bytes {offset}-{offset + told - 1}/{total}")
         self.end_headers()
         sent = self._send(rest[:told], fault)
         with owner.lock:
-            owner.served.append(Served("GET", path, offset, sent))
+            owner.served.append(Served("GET", path, offset, end, sent))
         if isinstance(fault, WrongLength):
             self.close_connection = True
         return None

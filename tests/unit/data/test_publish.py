@@ -25,9 +25,9 @@ class CountingStore(MemoryStore):
         self._fail_at = fail_at
         self._corrupt = corrupt
 
-    def open(self, key, *, offset=0, if_match=None):
+    def open(self, key, **options):
         self.opened.append(key)
-        return super().open(key, offset=offset, if_match=if_match)
+        return super().open(key, **options)
 
     def create(self, key, data):
         if self._fail_at is not None and len(self.written) >= self._fail_at:

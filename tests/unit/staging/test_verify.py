@@ -15,10 +15,10 @@ from plumbline.stores.memory import MemoryStore
 class Away(MemoryStore):
     """A store that loses its connection once the manifest is read."""
 
-    def open(self, key, *, offset=0, if_match=None):
+    def open(self, key, **options):
         if key.endswith(".parquet"):
             raise StoreUnavailableError("connection reset", where=self.url)
-        return super().open(key, offset=offset, if_match=if_match)
+        return super().open(key, **options)
 
 
 @pytest.fixture(scope="module")
