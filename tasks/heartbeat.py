@@ -62,10 +62,11 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._ended.is_set():
+            # Before the first beat too: a run that starts has more urgent things to ask of the server.
+            self._ended.wait(_QUICKEST_SECONDS)
             self._show()
             self._changed.wait(_BEAT_SECONDS)
             self._changed.clear()
-            self._ended.wait(_QUICKEST_SECONDS)
         # What it came to, too: a bar that stands at the last beat before the end would seem to hang.
         self._show()
 

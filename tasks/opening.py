@@ -1,11 +1,10 @@
-"""The controller's first task: the suite, the recipes and the name of the round."""
+"""What the controller begins with: the suite, the recipes and the name of the round."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from prefect import task
 from prefect.runtime import flow_run
 from pydantic import ValidationError
 
@@ -21,7 +20,6 @@ from plumbline.stores import open_store
 __all__ = ["open_round"]
 
 
-@task(name="open", persist_result=False)
 def open_round(suite: dict[str, Any] | None, specs: dict[str, Any] | None, round_id: str, suite_file: str) -> Round:
     """The round to run. Named after the flow run, so that the same run started again is the same round."""
     chosen = _suite(suite) if suite is not None else read_suite(Path(suite_file))

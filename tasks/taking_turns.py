@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from prefect import get_client, task
+from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.runtime import flow_run
@@ -22,7 +22,6 @@ __all__ = ["take_turn"]
 _POLL_SECONDS = 2.0
 
 
-@task(name="take turn", persist_result=False)
 def take_turn(this: Round) -> None:
     """Return when no earlier round of the suite runs; `UnavailableError` where the suite refuses to wait."""
     turn = Turn()

@@ -34,7 +34,6 @@ def due_times(schedule: Schedule, start: datetime, count: int) -> list[datetime]
     return list(run_coro_as_sync(cron.get_dates(n=count, start=start)) or [])
 
 
-@task(name="mark start", persist_result=False, retries=2, retry_delay_seconds=5)
 def mark_start(this: Round) -> None:
     """Leave the mark that this round has started."""
     CentralStore(open_store(this.suite.store)).put_text(start_key(this.suite.name, this.id, datetime.now(UTC)), "")

@@ -82,11 +82,16 @@ def prefect_environment(api_url: str, home: Path) -> dict[str, str]:
     return {
         "DO_NOT_TRACK": "1",
         "PREFECT_API_URL": api_url,
+        "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_HOME": str(home),
         "PREFECT_LOGGING_COLORS": "false",
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # Fewer, larger transactions: on SQLite each of them makes requests fail that read before they write, and
+        # a client comes again only after two seconds.
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "50",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
         "PREFECT_WORKER_HEARTBEAT_SECONDS": "5",
         "PREFECT_WORKER_QUERY_SECONDS": "1",
