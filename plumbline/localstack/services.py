@@ -53,7 +53,7 @@ def free_port(wanted: int | None = None) -> int:
 
 def prefect_server_command(port: int) -> list[str]:
     """The Prefect server, API and UI."""
-    return [sys.executable, "-m", "prefect", "server", "start", "--host", _HOST, "--port", str(port)]
+    return [sys.executable, "-m", "tasks.serving", "--host", _HOST, "--port", str(port)]
 
 
 def moto_command(port: int) -> list[str]:

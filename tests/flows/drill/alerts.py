@@ -103,7 +103,7 @@ def server_away_over_the_hour(this: Ground, hook: Receiver) -> None:
     )
     _command(this, hook, "deploy")
     _command(this, hook, "alert", "--check")
-    this.kill("prefect server start")
+    this.kill("tasks.serving")
     say(f"the server is killed; a round is due at {due:%H:%M} UTC")
     over = due + timedelta(seconds=_GRACE_SECONDS + 1)
     _until(lambda: datetime.now(UTC) > over, "the minute and its grace are over", 90)

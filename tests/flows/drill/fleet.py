@@ -212,11 +212,11 @@ def _server_stopped(night: Night, _: str) -> Course:
         yield
     night.server_taken = True
     with night.this.held():
-        night.this.kill("prefect server start", number=signal.SIGTERM)
+        night.this.kill("tasks.serving", number=signal.SIGTERM)
         began = time.monotonic()
         while time.monotonic() - began < 20:
             yield
-        if night.this.processes("prefect server start"):
+        if night.this.processes("tasks.serving"):
             raise AssertionError("the server did not stop")
     night.server_taken = False
 

@@ -62,10 +62,10 @@ def server_stopped(this: Ground) -> None:
     one = this.start_round()
     one.until("aws", "running")
     with this.held():
-        this.kill("prefect server start", number=signal.SIGTERM)
+        this.kill("tasks.serving", number=signal.SIGTERM)
         say("the server is stopped, and away for 20 s")
         time.sleep(20)
-        expect(not this.processes("prefect server start"), "the server is gone")
+        expect(not this.processes("tasks.serving"), "the server is gone")
     passes(this, one)
 
 
@@ -73,7 +73,7 @@ def server_killed(this: Ground) -> None:
     """The server is killed, and started again."""
     one = this.start_round()
     one.until("aws", "running")
-    this.kill("prefect server start")
+    this.kill("tasks.serving")
     passes(this, one)
 
 
