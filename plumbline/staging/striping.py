@@ -16,6 +16,7 @@ __all__ = ["Connections", "StripingReader", "worth_striping"]
 
 SMALLEST_BYTES = 1 << 20
 LARGEST_BYTES = 4 << 20
+_WORTH_WAKING_BYTES = 256 << 10
 
 
 def worth_striping(size: int, connections: int) -> bool:
@@ -201,7 +202,10 @@ class StripingReader:
         with self._changed:
             stripe.info = info
             stripe.filled += size
-            self._changed.notify_all()
+            # Who reads is woken for what is worth it, and of the stripe that is its next.
+            fresh = stripe.filled == stripe.length or stripe.filled - stripe.given >= _WORTH_WAKING_BYTES
+            if not size or (fresh and stripe is self._stripes[0]):
+                self._changed.notify_all()
 
     def _note(self, what: str) -> None:
         if self._closed:

@@ -233,6 +233,18 @@ def test_order_and_the_number_of_connections_are_what_they_were(tmp_path: Path) 
     assert len(digests) == 1
 
 
+def test_where_the_link_is_no_limit_only_the_first_file_comes_in_stripes(tmp_path: Path) -> None:
+    """No time passes by this clock: each byte comes at once."""
+    store = SlowStore()
+    striped_dataset(store, 6)
+    with Stager(store, "reviews", Cache(tmp_path), connections=4, window=1, clock=lambda: 0.0) as stager:
+        stager.start(stager.manifest.train)
+        for file in stager.manifest.train:
+            stager.wait(file)
+    assert store.opened.count("reviews/train/00000.parquet") == 6
+    assert store.opened.count("reviews/train/00005.parquet") == 1
+
+
 def test_leaving_in_the_middle_of_a_stripe_leaves_nothing_running(tmp_path: Path) -> None:
     store = SlowStore()
     striped_dataset(store, 3)
