@@ -6,17 +6,15 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import cast
 from uuid import UUID
 
 from prefect import get_client
-from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import FlowRun, State
-from prefect.deployments import run_deployment
+from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled
 
 from plumbline.schema.suite import Suite
+from tasks.making import start_examination
 
 __all__ = ["Answer", "ask_workers"]
 
@@ -42,7 +40,7 @@ def ask_workers(suite: Suite, names: Iterable[str]) -> dict[str, Answer]:
     with get_client(sync_client=True) as client:
         for name in names:
             try:
-                runs[name] = _ask(client, suite, name)
+                runs[name] = start_examination(client, suite, name)
             except ObjectNotFound:
                 answers[name] = _silent(f"training/{suite.name}-{name} is not deployed", "`plumbline deploy SUITE`")
         began, asked = time.monotonic(), dict.fromkeys(runs, datetime.now(UTC))
@@ -60,26 +58,6 @@ def ask_workers(suite: Suite, names: Iterable[str]) -> dict[str, Answer]:
                     asked[name] = datetime.now(UTC)
             time.sleep(_POLL_SECONDS)
     return answers
-
-
-def _ask(client: SyncPrefectClient, suite: Suite, name: str) -> UUID:
-    platform = suite.platforms[name]
-    training = client.read_deployment_by_name(f"training/{suite.name}-{name}")
-    client.create_deployment(
-        flow_id=client.create_flow_from_name("examine"),
-        name=f"{suite.name}-{name}",
-        entrypoint="flows.examine.examine",
-        work_pool_name=platform.work_pool,
-        job_variables=training.job_variables or {},
-        tags=["plumbline-doctor"],
-        enforce_parameter_schema=False,
-    )
-    datasets = sorted({workload.data for workload in suite.workloads.values()})
-    parameters = {"data": platform.data, "outbox": platform.outbox, "datasets": datasets}
-    run = run_deployment(
-        f"examine/{suite.name}-{name}", parameters=parameters, timeout=0, flow_run_name=f"{name} doctor"
-    )
-    return cast("FlowRun", run).id
 
 
 def _answer(state: State, asked: datetime) -> Answer:

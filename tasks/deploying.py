@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.exceptions import PrefectHTTPStatusError
 
 from plumbline.deploying import Change, Item, compare_items, desired
-from plumbline.errors import AccessError, UnavailableError
 from plumbline.schema.suite import Suite
 from tasks.addresses import Blocks
 from tasks.automating import apply_automation
 from tasks.making import make_deployment, make_pool
 from tasks.server import observed
 
-__all__ = ["apply", "deploy_trainings", "plan", "prune", "wait_for_api"]
-
-_POLL_SECONDS = 0.2
-
-
-def wait_for_api(seconds: float) -> None:
-    """Return when the Prefect API answers; `UnavailableError` if it does not in time, `AccessError` if it refuses."""
-    deadline = time.monotonic() + seconds
-    with get_client(sync_client=True) as client:
-        where = str(client.api_url).rstrip("/")
-        while (error := client.api_healthcheck()) is not None:
-            if time.monotonic() > deadline:
-                mend = "set PREFECT_API_URL, or start the server"
-                raise UnavailableError(f"no answer: {_line(error)}", where=where, mend=mend)
-            time.sleep(_POLL_SECONDS)
-        try:
-            # Its health, a server tells to everyone; the rest only to those who may ask.
-            client.hello()
-        except PrefectHTTPStatusError as refusal:
-            status = refusal.response.status_code
-            if status not in (401, 403):
-                raise UnavailableError(f"no answer: HTTP {status}", where=where) from refusal
-            mend = "set PREFECT_API_KEY, or PREFECT_API_AUTH_STRING for a server of your own"
-            raise AccessError(f"wrong credentials: HTTP {status}", where=where, mend=mend) from refusal
-
-
-def _line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+__all__ = ["apply", "deploy_trainings", "plan", "prune"]
 
 
 def deploy_trainings(suite: Suite, *, python: str | None) -> None:

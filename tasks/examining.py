@@ -13,9 +13,8 @@ from plumbline.doctor.ailments import from_error
 from plumbline.errors import ExitCode, InvalidInputError, PlumblineError
 from plumbline.schema.base import read_model
 from plumbline.schema.suite import Suite
-from tasks.answering import answering
+from tasks.answering import answering, wait_for_api
 from tasks.asking import Answer, ask_workers
-from tasks.deploying import wait_for_api
 from tasks.observing import PREFECT_ERRORS
 from tasks.pools import examine_pool
 

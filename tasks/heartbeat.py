@@ -62,8 +62,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._ended.is_set():
-            # Before the first beat too: a run that starts has more urgent things to ask of the server.
-            self._ended.wait(_QUICKEST_SECONDS)
+            self._ended.wait(_QUICKEST_SECONDS)  # first: a run that starts has more urgent things to ask of the server
             self._show()
             self._changed.wait(_BEAT_SECONDS)
             self._changed.clear()

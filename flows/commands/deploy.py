@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
     from tasks import deploying
     from tasks.addresses import Blocks
-    from tasks.answering import answering
+    from tasks.answering import answering, wait_for_api
     from tasks.watching import due_times
 
     if suite.schedule is not None:
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     # A worker opens the suite by this name, from the folder of the checkout that it runs in.
     name = os.path.relpath(args.suite)
     wanted = desired(suite, name, controllers=args.controllers, addresses=blocks.fingerprints)
-    deploying.wait_for_api(_API_SECONDS)
+    wait_for_api(_API_SECONDS)
     with answering(), get_client(sync_client=True) as client:
         changes = deploying.plan(client, suite.name, wanted)
         _check_blocks(args.suite, suite, changes, blocks.fingerprints)
