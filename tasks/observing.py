@@ -29,6 +29,7 @@ _STATES = {
     StateType.FAILED: ChildState.FAILED,
     StateType.CRASHED: ChildState.CRASHED,
     StateType.CANCELLED: ChildState.CANCELLED,
+    StateType.PENDING: ChildState.PENDING,
     StateType.RUNNING: ChildState.RUNNING,
     # A run that is being cancelled has not ended; what it was before says no more.
     StateType.CANCELLING: ChildState.RUNNING,

@@ -21,6 +21,8 @@ class ChildState(Enum):
     """A flow run's state, as far as it matters here."""
 
     SCHEDULED = "scheduled"
+    PENDING = "pending"
+    """A worker has taken it, and has yet to start it."""
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -30,7 +32,7 @@ class ChildState(Enum):
     @property
     def final(self) -> bool:
         """Whether it will not change any more."""
-        return self not in (ChildState.SCHEDULED, ChildState.RUNNING)
+        return self not in (ChildState.SCHEDULED, ChildState.PENDING, ChildState.RUNNING)
 
 
 class Phase(Enum):
@@ -182,7 +184,10 @@ def _wait(lane: Lane, view: View, now: float, limits: Limits) -> tuple[Lane, Act
         # A server that hung for a while could give it to no worker in that time.
         lane = replace(lane, waited=lane.waited + min(now - lane.seen_at, limits.gap_seconds), seen_at=now)
         if lane.waited > lane.job.start_seconds:
-            return _give_up(lane, f"no worker started it {within}", now)
+            # One that a worker took was lost with its process, when nobody was there to hear of it.
+            taken = view.child.state is ChildState.PENDING
+            why = f"a worker took it and did not start it {within}" if taken else f"no worker started it {within}"
+            return _give_up(lane, why, now, retryable=taken)
     elif now - lane.since > lane.job.start_seconds + limits.away_seconds:
         return _give_up(lane, f"the Prefect API did not answer {within}, nor {limits.away_seconds:g} s later", now)
     return lane, Action.NONE

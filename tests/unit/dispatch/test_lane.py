@@ -59,6 +59,14 @@ def test_a_run_that_nobody_starts_is_cancelled_before_it_is_given_up() -> None:
     assert lane.result.why == "no worker started it within 100 s"
 
 
+def test_a_run_that_a_worker_took_and_lost_is_tried_again() -> None:
+    looks = [(float(now), child(ChildState.PENDING)) for now in range(5, 102, 3)]
+    lane, actions = play((1, ONLINE), *looks, (140, child(ChildState.PENDING)), (141, recorded(False)))
+    assert [one for one in actions if one is not Action.NONE] == [Action.START, Action.CANCEL, Action.FORCE]
+    assert (lane.phase, lane.attempt) == (Phase.SEEKING, 1)
+    assert "a worker took it and did not start it within 100 s" in lane.notes[0]
+
+
 def test_a_server_that_hung_gave_the_run_to_no_worker_and_that_time_does_not_count() -> None:
     scheduled = child(ChildState.SCHEDULED)
     lane, actions = play((1, ONLINE), (50, View()), (101, View()), (140, scheduled), (143, RUNNING))
