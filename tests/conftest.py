@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """List them."""
-    for words, names in config.stash[_NOT_RUN].items():
+    for words, names in config.stash.get(_NOT_RUN, {}).items():
         terminalreporter.section(f"{len(names)} tests not run for want of {words}")
         for name in names:
             terminalreporter.line(f"not run: {name}")
