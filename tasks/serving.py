@@ -21,6 +21,8 @@ _BUSY = 503
 _SOON = (b"retry-after", b"0.1")
 _SOON_AFTER_SECONDS = 2.0
 _MOST_PATHS = 1000
+_GRACE_SECONDS = 5
+"""For requests and open websockets at the end: without a bound, a server that is stopped waits for its last worker."""
 
 
 class ComeAgain:
@@ -56,7 +58,8 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
-    uvicorn.run(ComeAgain(create_app(final=True)), host=args.host, port=args.port)
+    app = ComeAgain(create_app(final=True))
+    uvicorn.run(app, host=args.host, port=args.port, timeout_graceful_shutdown=_GRACE_SECONDS)
 
 
 if __name__ == "__main__":
