@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import uvicorn
 from prefect.server.api.server import create_app
+from prefect.settings import get_current_settings
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["ComeAgain", "main"]
@@ -59,7 +60,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
     app = ComeAgain(create_app(final=True))
-    uvicorn.run(app, host=args.host, port=args.port, timeout_graceful_shutdown=_GRACE_SECONDS)
+    level = get_current_settings().server.logging_level.lower()
+    uvicorn.run(app, host=args.host, port=args.port, log_level=level, timeout_graceful_shutdown=_GRACE_SECONDS)
 
 
 if __name__ == "__main__":
