@@ -145,11 +145,11 @@ def assert_nothing_left(folder: Path) -> None:
     assert not left
 
 
-def small(name: str, folder: Path, *, parts: str = "", extra: str = "") -> Path:
-    """The local suite with its probe alone, or with `parts`, under another name, in `folder`."""
+def small(name: str, folder: Path, *, steps: int = 8, parts: str = "", extra: str = "") -> Path:
+    """The local suite with a probe of so many steps, or with `parts` besides, under another name, in `folder`."""
     text = (ROOT / "deployments/suites/local.toml").read_text()
     start, end = text.index("[workloads.bert-tiny-reviews.probe]"), text.index("[platforms.aws-local]")
-    probe = "[workloads.bert-tiny-reviews.probe]\nsteps = 8\n"
+    probe = f"[workloads.bert-tiny-reviews.probe]\nsteps = {steps}\n"
     text = text[:start] + probe + parts + text[end:] + extra
     path = folder / f"{name}.toml"
     path.write_text(text.replace('name = "local"', f'name = "{name}"'))

@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def suite(folder):
-    return small("kills", folder)
+    # Long enough to be seen in its probe by a controller that looks every three seconds at the latest.
+    return small("kills", folder, steps=32)
 
 
 def test_ctrl_c_stops_everything(folder, start, suite):

@@ -39,15 +39,18 @@ __all__ = ["FaultServer", "Served"]
 _PIECE = 64 << 10
 
 
-@dataclass(frozen=True)
+@dataclass
 class Served:
-    """One request that was answered; `end` is where it asked the range to end, if anywhere."""
+    """One request that is answered; `end` is where it asked the range to end, if anywhere.
+
+    Noted before the answer goes out: who has read it to its end finds it here. `sent` follows when all of it is out.
+    """
 
     method: str
     path: str
     offset: int
     end: int | None
-    sent: int
+    sent: int = 0
 
 
 class FaultServer:
@@ -189,10 +192,13 @@ class _Handler(BaseHTTPRequestHandler):
         if partial:
             total = len(body) + told - len(rest)
             self.send_header("Content-Range", f"bytes {offset}-{offset + told - 1}/{total}")
+        served = Served("GET", path, offset, end)
+        with owner.lock:
+            owner.served.append(served)
         self.end_headers()
         sent = self._send(rest[:told], fault)
         with owner.lock:
-            owner.served.append(Served("GET", path, offset, end, sent))
+            served.sent = sent
         if isinstance(fault, WrongLength):
             self.close_connection = True
         return None
