@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell that starts the tests in the background has SIGINT ignored, and what they start would never hear of a Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _NOT_RUN = pytest.StashKey[dict[str, list[str]]]()
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
