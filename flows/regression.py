@@ -47,8 +47,7 @@ def regression(
     state: str = ".plumbline",
 ) -> State[None]:
     """Train on every platform, gather, judge, tell. The verdict is the state: COMPLETED only for a pass."""
-    with untagged():
-        this = open_round(suite, specs, round_id, suite_file)
+    this = open_round(suite, specs, round_id, suite_file)
     with untagged(), Heartbeat(get_run_logger()) as heartbeat, work_folder(Path(state), this.id) as folder:
         phase = Phases(heartbeat.on_progress, _PHASES)
         mark_start(this)

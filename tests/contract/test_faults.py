@@ -199,6 +199,19 @@ def random_faults(rng: random.Random) -> list[Fault]:
     return [rng.choices(makers, weights)[0]() for _ in range(rng.randint(1, 10))]
 
 
+def outcome_of(store: Store, cache: Cache, *, connections: int) -> str:
+    """`right`, or the error's name; in time, and with nothing wrong in the cache."""
+    begin = time.monotonic()
+    try:
+        stage(store, cache, connections=connections)
+        outcome = "right"
+    except PlumblineError as error:
+        outcome = type(error).__name__
+    assert time.monotonic() - begin < DEADLINE_SECONDS
+    assert_cache_is_right(cache)
+    return outcome
+
+
 @pytest.mark.parametrize("kind", ["s3", "az"])
 def test_a_hundred_random_sequences_each(
     kind: str, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer, tmp_path: Path
@@ -213,15 +226,7 @@ def test_a_hundred_random_sequences_each(
         publish(fault_server, store, dataset)
         fault_server.faults.clear()
         fault_server.faults.extend(random_faults(rng))
-        cache = Cache(tmp_path / str(seed))
-        begin = time.monotonic()
-        try:
-            stage(store, cache, connections=rng.choice([1, 2, 4]))
-            outcome = "right"
-        except PlumblineError as error:
-            outcome = type(error).__name__
-        assert time.monotonic() - begin < DEADLINE_SECONDS, seed
-        assert_cache_is_right(cache)
+        outcome = outcome_of(store, Cache(tmp_path / str(seed)), connections=rng.choice([1, 2, 4]))
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
     assert outcomes["right"] >= 30, outcomes
     assert len(outcomes) >= 3, outcomes
