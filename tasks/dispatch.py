@@ -33,7 +33,7 @@ def _start(this: Round, assignment: Assignment, order: TrainingOrder) -> FlowRun
     run = run_deployment(
         deployment_name(this.suite.name, order.platform),
         parameters={"order": order.to_json()},
-        flow_run_name=f"{order.platform} {this.night} {assignment.workload} {assignment.what}".removesuffix(" main"),
+        flow_run_name=assignment.run_name(this.night),
         tags=[f"suite:{this.suite.name}", f"round:{this.id}", f"platform:{order.platform}"],
         idempotency_key=order.record_id,
         timeout=0,

@@ -16,6 +16,8 @@ from prefect.server.api.server import create_app
 from prefect.settings import get_current_settings
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tasks.sweeping import sweep_apart
+
 __all__ = ["ComeAgain", "main"]
 
 _BUSY = 503
@@ -60,6 +62,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
     app = ComeAgain(create_app(final=True))
+    sweep_apart()
     level = get_current_settings().server.logging_level.lower()
     uvicorn.run(app, host=args.host, port=args.port, log_level=level, timeout_graceful_shutdown=_GRACE_SECONDS)
 

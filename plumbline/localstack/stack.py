@@ -32,11 +32,22 @@ _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 4.0
 _RESTARTS = 3
 _ROOT = Path(__file__).resolve().parents[2]
+_MOST_ON_SQLITE = 15
+"""Platforms: on SQLite, Prefect 3.8.8 serves 100 connections at a time, and each platform keeps five open."""
 
 
 def is_local(suite: Suite) -> bool:
     """Whether the suite is made for the local stack: the name of each of its work pools ends so."""
     return all(platform.work_pool.endswith("-local") for platform in suite.platforms.values())
+
+
+def _check(suite: Suite, database: Database) -> None:
+    pools = [platform.work_pool for platform in suite.platforms.values()]
+    if len(set(pools)) != len(pools):
+        raise ConfigurationError("two platforms share a work pool", key="work_pool", mend="give each its own")
+    if database == "sqlite" and len(pools) > _MOST_ON_SQLITE:
+        problem = f"{len(pools)} platforms are too many for a local stack on SQLite: at most {_MOST_ON_SQLITE}"
+        raise ConfigurationError(problem, key="platforms", mend="run it with --database postgresql")
 
 
 class Stack:
@@ -46,9 +57,7 @@ class Stack:
         self, suite: Suite, state: Path, *, port: int | None = None, database: Database = "sqlite",
         say: Callable[[str], None],
     ) -> None:  # fmt: skip
-        pools = [platform.work_pool for platform in suite.platforms.values()]
-        if len(set(pools)) != len(pools):
-            raise ConfigurationError("two platforms share a work pool", key="work_pool", mend="give each its own")
+        _check(suite, database)
         self.suite = suite
         self.state = state.resolve()
         self.mark = uuid4().hex

@@ -71,7 +71,8 @@ def wanted(cases: Sequence[Case]) -> tuple[tuple[Case, Request, Assignment], ...
         name = request.experiment.experiment_id
         if platform is not None:
             what = f"x{digest_bytes(name.encode())[:10]}"
-            asked.append((case, request, Assignment(platform, case.workload, what, name)))
+            title = f"experiment: {request.experiment.suspect}"
+            asked.append((case, request, Assignment(platform, case.workload, what, name, title)))
     return tuple(asked)
 
 

@@ -15,6 +15,7 @@ __all__ = ["MAIN", "RERUN", "Assignment", "Round", "new_round_id", "night_of"]
 
 MAIN, RERUN = "main", "rerun"
 _DATE_DIGITS = 8
+_LONGEST_NAME = 120
 
 
 def new_round_id(now: datetime, salt: str) -> str:
@@ -37,6 +38,13 @@ class Assignment:
     what: str
     """`MAIN`, `RERUN` (its speed alone, once more), or an experiment's name."""
     experiment_id: str | None = None
+    title: str = ""
+    """What an experiment tries, in words, for people who look at its run."""
+
+    def run_name(self, night: str) -> str:
+        """What Prefect's UI calls it."""
+        what = "" if self.what == MAIN else f" {self.title or self.what}"
+        return f"{self.platform} {night} {self.workload}{what}"[:_LONGEST_NAME]
 
 
 @dataclass(frozen=True, slots=True)

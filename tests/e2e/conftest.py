@@ -12,6 +12,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -158,12 +159,22 @@ def small(name: str, folder: Path, *, steps: int = 8, parts: str = "", extra: st
 
 def states(folder: Path, flow: str) -> list[str]:
     """The final states of a flow's runs, oldest first, as the Prefect server wrote them."""
+    return _read(folder, flow, "state_type")
+
+
+def names(folder: Path, flow: str) -> list[str]:
+    """What a flow's runs are called in Prefect's UI, oldest first."""
+    return _read(folder, flow, "name")
+
+
+def _read(folder: Path, flow: str, column: Literal["state_type", "name"]) -> list[str]:
     database = next((folder / ".plumbline").rglob("prefect.db"))
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        connection.row_factory = sqlite3.Row
         rows = connection.execute(
-            "select run.state_type from flow_run run join flow on flow.id = run.flow_id where flow.name = ?"
+            "select run.state_type, run.name from flow_run run join flow on flow.id = run.flow_id where flow.name = ?"
             " order by run.created",
             (flow,),
         ).fetchall()
     connection.close()
-    return [row[0] for row in rows]
+    return [row[column] for row in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.conftest import ROOT, states
+from tests.e2e.conftest import ROOT, names, states
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -32,3 +32,5 @@ def test_the_cause_is_named_and_the_flow_fails(folder, start, suite, code, stage
         assert drifting["first_divergence"]["row"] is not None
         assert "train/" in drifting["first_divergence"]["at"]
     assert states(folder, "regression")[-1] == "FAILED"
+    tried = [name for name in names(folder, "training") if name.startswith("azure-local ") and " experiment: " in name]
+    assert bool(tried) == bool(drifting["causes"][0]["tried"])
