@@ -151,8 +151,8 @@ def measure(state: Path, repeat: int) -> dict[str, Any]:
     path = state / "first-step.toml"
     path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
     with Stack(suite, state, say=lambda line: print(line, file=sys.stderr)) as stack:
-        stack.wait_for_stores()
-        stack.wait_for_api()
+        stack.servers.wait_for_stores()
+        stack.servers.wait_for_api()
         stack.prepare_pools()
         stack.start_workers()
         this = Ground(stack, suite)

@@ -84,7 +84,7 @@ def main() -> int:
         specs = prepare(suite, state / "build", lambda line: print(line, file=sys.stderr))
         record = model_record(specs["tiny"], suite.platforms["onprem"].data, state / "model")
         with Stack(suite, state, say=lambda line: print(line, file=sys.stderr)) as stack:
-            stack.wait_for_api()
+            stack.servers.wait_for_api()
             rounds = []
             for count in args.counts:
                 grown = suite_of(state, count)

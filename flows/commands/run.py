@@ -76,11 +76,11 @@ def _command(args: argparse.Namespace, round_id: str, *options: str) -> list[str
 def _on_local_stack(args: argparse.Namespace, suite: Suite, round_id: str, display: Display) -> int:
     display.phase("stack")
     with Stack(suite, args.state, port=args.port, database=args.database, say=display.say) as stack:
-        stack.wait_for_stores()
+        stack.servers.wait_for_stores()
         command = _command(args, round_id, "--prepare", "--local")
         # Its imports and the data go on while the server starts.
         child = stack.start_controller(command)
-        stack.wait_for_api()
+        stack.servers.wait_for_api()
         display.say(f"Prefect: {stack.ui_url}")
         stack.prepare_pools()
         stack.start_workers()

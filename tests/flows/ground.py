@@ -17,7 +17,7 @@ from typing import Any
 from plumbline.controlling import Ended, follow
 from plumbline.localstack import Stack
 from plumbline.localstack.process import Child, marked
-from plumbline.localstack.stack import Database
+from plumbline.localstack.servers import Database
 from plumbline.schema.suite import Suite
 
 __all__ = ["Follower", "Ground", "ground", "small_suite", "to_toml"]
@@ -271,8 +271,8 @@ def ground(
     suite = suite or small_suite(state, platforms=platforms)
     platforms = tuple(suite.platforms)
     with Stack(suite, state, database=database, say=lambda line: print(f"    stack: {line}", flush=True)) as stack:
-        stack.wait_for_stores()
-        stack.wait_for_api()
+        stack.servers.wait_for_stores()
+        stack.servers.wait_for_api()
         stack.prepare_pools()
         stack.start_workers([name for name in platforms if name not in without])
         this = Ground(stack, suite)

@@ -111,7 +111,7 @@ def server_away_over_the_hour(this: Ground, hook: Receiver) -> None:
     _command(this, hook, "alert", "--check")
     expect(len(_titles(hook, "did not run")) == 1, f"after two checks one alert has arrived: {hook.got[-1]}")
     this.stack.check()
-    this.stack.wait_for_api()
+    this.stack.servers.wait_for_api()
     say("the server is back")
     watch = run_deployment(f"watch/{NAME}", timeout=60)
     expect(bool(watch.state and watch.state.is_completed()), f"the watch has run: {watch.state.message}")

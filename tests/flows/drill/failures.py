@@ -119,7 +119,7 @@ def _database_locked(night: Night, _: str) -> Course:
         yield
     night.server_taken = True
     lock = "BEGIN; LOCK TABLE flow_run, flow_run_state IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(15); COMMIT"
-    database = postgres.connection_url(night.this.stack.postgres_port or 0).replace("+asyncpg", "")
+    database = postgres.connection_url(night.this.stack.servers.postgres_port or 0).replace("+asyncpg", "")
     holder = subprocess.Popen(["psql", database, "-c", lock], stdout=subprocess.DEVNULL)
     while holder.poll() is None:
         yield

@@ -1,0 +1,35 @@
+"""A suite that no local stack could serve is refused before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.errors import ConfigurationError
+from plumbline.localstack import Stack
+from plumbline.schema.suite import Suite
+from tests.flows.ground import small_suite
+
+
+def suite_of(state: Path, count: int, pool: str = "{name}-local") -> Suite:
+    base = small_suite(state, platforms=("onprem",))
+    platform: dict[str, Any] = base.platforms["onprem"].model_dump(exclude_none=True)
+    names = [f"p{number:02}" for number in range(count)]
+    platforms = {name: {**platform, "work_pool": pool.format(name=name)} for name in names}
+    return Suite.model_validate({**base.model_dump(exclude_none=True), "reference": "p00", "platforms": platforms})
+
+
+def test_too_many_platforms_for_sqlite_would_hang_the_server(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="at most 15 platforms, not 16") as told:
+        Stack(suite_of(tmp_path, 16), tmp_path, say=print)
+    assert "--database postgresql" in str(told.value)
+    Stack(suite_of(tmp_path, 15), tmp_path, say=print)
+    Stack(suite_of(tmp_path, 16), tmp_path, database="postgresql", say=print)
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_platforms_of_one_pool(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="share a work pool"):
+        Stack(suite_of(tmp_path, 2, pool="one-local"), tmp_path, say=print)
