@@ -8,14 +8,14 @@ from uuid import UUID
 
 from httpx import HTTPError
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterIdempotencyKey
 from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
 from prefect.exceptions import PrefectHTTPStatusError
 
 from plumbline.dispatch import Child, ChildState
 from tasks.progress import Progress
 
-__all__ = ["INVALID", "PREFECT_ERRORS", "read_children", "worker_states"]
+__all__ = ["INVALID", "PREFECT_ERRORS", "read_children", "read_keys", "worker_states"]
 
 # The server is away, restarts, or its database is locked: the next look will tell.
 PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, OSError)
@@ -45,6 +45,13 @@ def worker_states(client: SyncPrefectClient, pool: str) -> dict[str, bool] | Non
             return None
         raise
     return {worker.name: worker.status is WorkerStatus.ONLINE for worker in workers}
+
+
+def read_keys(client: SyncPrefectClient, keys: Collection[str]) -> list[str]:
+    """Those of the idempotency keys under which there is a run."""
+    wanted = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=list(keys)))
+    found = client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE)
+    return [key for run in found if (key := run.idempotency_key) is not None and key in keys]
 
 
 def read_children(client: SyncPrefectClient, runs: Collection[UUID], alive: dict[UUID, Progress]) -> dict[UUID, Child]:

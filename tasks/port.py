@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from prefect.states import Cancelled, Cancelling
 
 from plumbline.dispatch import Child, Job, TrainingOrder
 from plumbline.dispatch.loop import Run
-from tasks.observing import PREFECT_ERRORS, read_children, worker_states
+from tasks.observing import PREFECT_ERRORS, read_children, read_keys, worker_states
 from tasks.progress import Progress, read_progress
 
 __all__ = ["PrefectPort"]
@@ -44,6 +44,13 @@ class PrefectPort:
         except PREFECT_ERRORS:
             return None
         return {name: any(workers.values()) for name, workers in states.items()}
+
+    def find(self, runs: Sequence[Run]) -> Collection[Run] | None:  # noqa: D102 - the port's
+        keys = {self._orders(*run).record_id: run for run in runs}
+        try:
+            return [keys[key] for key in read_keys(self._client, keys)]
+        except PREFECT_ERRORS:
+            return None
 
     def start(self, job: Job, attempt: int) -> bool:  # noqa: D102 - the port's
         try:

@@ -106,6 +106,8 @@ class View:
     online: bool | None = None
     child: Child | None = None
     recorded: bool | None = None
+    found: bool = False
+    """It was dispatched already, by a controller before this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ def advance(lane: Lane, view: View, now: float, limits: Limits) -> tuple[Lane, A
 
 
 def _seek(lane: Lane, view: View, now: float, _: Limits) -> tuple[Lane, Action]:
-    if view.online:
+    if view.online or view.found:
         lane = replace(lane, phase=Phase.WAITING, phase_since=now, waited=now - lane.since, seen_at=now)
         return lane, Action.START
     if now - lane.since <= lane.job.start_seconds:

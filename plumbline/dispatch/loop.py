@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from plumbline.dispatch.lane import Action, Child, Job, Lane, Limits, Phase, Result, View, advance, begin
@@ -21,6 +22,9 @@ class Port(Protocol):
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool] | None:
         """Whether a worker of each platform is online."""
+
+    def find(self, runs: Sequence[Run]) -> Collection[Run] | None:
+        """Those of the runs that were dispatched already, by a controller before this one."""
 
     def start(self, job: Job, attempt: int) -> bool:
         """Dispatch this attempt, or find it dispatched already; false if that could not be said."""
@@ -47,6 +51,7 @@ class _Driver:
             self._queues.setdefault(job.platform, []).append(job)
         self._lanes = {platform: begin(queue.pop(0), clock()) for platform, queue in self._queues.items()}
         self._pending: set[str] = set()
+        self._asked: set[Run] = set()
         self.started: set[Run] = set()
         self.results: dict[str, Result] = {}
 
@@ -59,24 +64,36 @@ class _Driver:
         before = self.lanes
         seeking = [lane.job.platform for lane in before if lane.phase is Phase.SEEKING]
         online = self._port.online(seeking) if seeking else {}
+        found = self._find([(one.job.key, one.attempt) for one in before if one.phase is Phase.SEEKING])
         live = [lane for lane in before if lane.phase not in (Phase.SEEKING, Phase.DONE)]
         for lane in live:
             self._retry_start(lane)
         runs = [(lane.job.key, lane.attempt) for lane in live]
         children = self._port.observe(runs) if runs else {}
         for lane in before:
+            run = (lane.job.key, lane.attempt)
             view = View(
                 online=None if online is None else online.get(lane.job.platform, False),
-                child=(children or {}).get((lane.job.key, lane.attempt)),
+                found=run in found,
+                child=(children or {}).get(run),
             )
             self._step(lane, view)
         return [lane.phase for lane in before] != [lane.phase for lane in self.lanes]
+
+    def _find(self, runs: Sequence[Run]) -> Collection[Run]:
+        """What an earlier controller left, asked for once: it is this one's now, and ends with it."""
+        asked = [run for run in runs if run not in self._asked]
+        found = self._port.find(asked) if asked else ()
+        if found is None:
+            return ()
+        self._asked.update(asked)
+        return found
 
     def _step(self, lane: Lane, view: View) -> None:
         lane, action = advance(lane, view, self._clock(), self._limits)
         run = (lane.job.key, lane.attempt)
         if action is Action.LOOK:
-            seen = View(view.online, view.child, self._port.recorded(lane.job, lane.attempt))
+            seen = replace(view, recorded=self._port.recorded(lane.job, lane.attempt))
             lane, action = advance(lane, seen, self._clock(), self._limits)
         if action is Action.START:
             self.started.add(run)

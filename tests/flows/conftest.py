@@ -33,7 +33,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings  
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     state = tmp_path_factory.mktemp("stack")
     with Stack(small_suite(state, platforms=("onprem",)), state, port=_PORT, say=lambda _: None) as running:
-        running.wait_for_api()
+        running.servers.wait_for_api()
         yield running
 
 

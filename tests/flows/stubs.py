@@ -32,7 +32,8 @@ Material = tuple[RunSpec, Path]
 """A recipe, and the record of one real training of it."""
 
 Behaviour = Callable[[str, int], str]
-"""From the platform and the attempt to `good`, `crash`, `crash with record`, `fail`, `invalid` or `ignore`."""
+"""From the platform and the attempt to what becomes of it: `good`, `crash`, `crash with record`, `fail`, `invalid`,
+`ignore`, or `absent`, which is a worker that is never online."""
 
 Measurement = Callable[[dict[str, Any]], dict[str, Any]]
 """From an order to the evidence that its record has besides."""
@@ -109,7 +110,9 @@ class StubWorkers:
                     self._run(client, run)
 
     def _beat(self, client: SyncPrefectClient) -> None:
-        for platform in self._suite.platforms.values():
+        for name, platform in self._suite.platforms.items():
+            if self._behave(name, 0) == "absent":
+                continue
             # The controller makes the pools; before that there is nothing to serve.
             with suppress(PrefectHTTPStatusError):
                 client.send_worker_heartbeat(platform.work_pool, "stub", heartbeat_interval_seconds=30)
@@ -125,7 +128,7 @@ class StubWorkers:
     def _run(self, client: SyncPrefectClient, run: FlowRun) -> None:
         order = run.parameters["order"]
         kind = self._behave(order["platform"], int(order["record_id"].rpartition("-")[2]))
-        if kind == "ignore":
+        if kind in ("ignore", "absent"):
             return
         self.ran.append(str(run.id))
         for state in (Pending(), Running()):

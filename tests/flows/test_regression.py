@@ -14,15 +14,19 @@ from prefect.client.schemas.filters import (
     ArtifactFilterKey,
     ArtifactFilterType,
 )
+from prefect.client.schemas.objects import StateType
+from prefect.deployments import run_deployment
 
 from flows.regression import regression
 from plumbline.central import CentralStore
 from plumbline.localstack import Stack
+from plumbline.rounds import Round
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tasks.controllers import round_tags
 from tasks.deploying import deploy_trainings
+from tasks.dispatch import deployment_name
 from tests.flows.stubs import Material, StubWorkers, suite_of
 
 
@@ -108,3 +112,18 @@ def test_twenty_platforms_five_of_them_failing(stack: Stack, material: Material,
     assert verdict.verdict == "pass"
     kept = CentralStore(open_store(suite.store)).list_records()
     assert sorted(kept) == sorted(record for one in verdict.platforms.values() for record in one.records)
+
+
+def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
+    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
+) -> None:
+    suite = suite_of(tmp_path, "again", 3, start_seconds=5)
+    this = Round(f"20261120-020000-{suite.name}", suite, {"tiny": material[0]})
+    order = this.order(this.assignments()[1], 0)
+    deploy_trainings(suite, python=None)
+    name = deployment_name(suite.name, order.platform)
+    run = run_deployment(name, {"order": order.to_json()}, timeout=0, idempotency_key=order.record_id)
+    verdict, _ = play(suite, stack, material, tmp_path, {"p01": "always absent", "p02": "always absent"})
+    gone = {name: one.unavailable for name, one in verdict.platforms.items() if one.unavailable}
+    assert gone == {"p01": "no worker started it within 5 s", "p02": "no worker came online within 5 s"}
+    assert client.read_flow_run(run.id).state_type is StateType.CANCELLED

@@ -81,6 +81,7 @@ def _drill(names: list[str], state: Path, outcomes: Outcomes) -> None:
 def _fleet(seeds: range, state: Path, outcomes: Outcomes) -> None:
     with fleet.fleet(state) as this:
         for seed in seeds:
+            this.forgive()
             if not outcomes.run(f"fleet, seed {seed}", partial(fleet.one_night, this, seed)):
                 this.clear()
 

@@ -51,6 +51,9 @@ class World:
         late = {"no worker": 1e9, "late worker": 40.0}
         return {name: self.now >= late.get(self.faults[name], 0.0) for name in platforms}
 
+    def find(self, runs: Sequence[tuple[str, int]]) -> list[tuple[str, int]] | None:
+        return None if self._server_away() else [run for run in runs if run in self.started]
+
     def start(self, job: Job, attempt: int) -> bool:
         if self._server_away():
             return False
@@ -78,7 +81,7 @@ class World:
             "lost": (1e9, Child(ChildState.RUNNING)),
         }
         ends, child = endings.get(fault, (60, Child(ChildState.COMPLETED)))
-        if age < 3:
+        if age < 3 or fault == "no worker":
             return Child(ChildState.SCHEDULED)
         beats = min(int(age), 10) if fault == "lost" else int(age)
         return child if age > ends else Child(ChildState.RUNNING, alive=str(beats))
@@ -165,3 +168,13 @@ def test_a_controller_started_again_finds_its_children() -> None:
     results = run_jobs(jobs_of(["a"]), second, clock=second.clock, sleep=second.sleep)
     assert results["a"].attempt == 1
     assert second.starts == [("a", 0), ("a", 1)]
+
+
+def test_what_an_earlier_controller_dispatched_ends_with_the_next_one_though_no_worker_is_online() -> None:
+    world = World({"a": "no worker", "b": "no worker"}, started={("a", 0): 0.0}, away=(0.0, 20.0))
+    results = run_jobs(jobs_of(["a", "b"]), world, clock=world.clock, sleep=world.sleep)
+    assert [results[name].why for name in "ab"] == [
+        "no worker started it within 90 s", "no worker came online within 90 s",
+    ]  # fmt: skip
+    assert world.live() == []
+    assert world.starts == []
