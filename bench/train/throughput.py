@@ -16,6 +16,7 @@ import contextlib
 import importlib.util
 import itertools
 import json
+import os
 import statistics
 import tempfile
 import threading
@@ -28,6 +29,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from bench.train.workload import Workload, machine
+from plumbline.launch import DETERMINISM
 from plumbline.train.clock import StepClock
 from plumbline.train.context import Context
 from plumbline.train.engine import MODEL_FIELDS, Engine
@@ -229,6 +231,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
+    # Read when cuBLAS is first used; `strict` is refused on a GPU without it, and all variants share one process.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", DETERMINISM["CUBLAS_WORKSPACE_CONFIG"])
     with tempfile.TemporaryDirectory() as folder:
         workload = Workload(Path(folder), arguments.size, arguments.length)
         spec = workload.spec(arguments.batch_size, speed={"steps": 40, "precision": arguments.precision})

@@ -7,6 +7,7 @@ the number of processes, nor micro-batches, nor the device has a say. Everything
 from __future__ import annotations
 
 import functools
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +60,8 @@ def _fused_bits(places: torch.Tensor, first: torch.Tensor, second: torch.Tensor,
     if _fusing:
         try:
             return _fused()(places, first, second, limit)
-        except (RuntimeError, OSError):
+        except (RuntimeError, OSError, ImportError, subprocess.SubprocessError):
+            # Triton builds its launcher at the first call, outside of what torch wraps: a compiler may fail there too.
             _fusing = False
     return _bits(places, first, second, limit)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -17,6 +16,14 @@ __all__ = ["Sampler"]
 
 _INTERVAL = 1.0
 _MOST = 3600
+
+
+def _foreign(num_processes: int) -> int:
+    """Of the processes on a GPU those that are not this one.
+
+    They are counted, not compared: NVML names them by the host's numbers, and in a container this process has another.
+    """
+    return max(0, num_processes - 1)
 
 
 class _Gpu:
@@ -53,7 +60,7 @@ class _Gpu:
             "gpu_pcie_generation": self._value(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
             "gpu_pcie_width": self._value(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
             "foreign_gpu_processes": self._value(
-                lambda: sum(p.pid != os.getpid() for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+                lambda: _foreign(len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
             ),
         }
 

@@ -82,6 +82,8 @@ class SpeedRun:
         """Warm up until steady, measure, and say what the machine itself can do before and after."""
         context, speed = self.context, self.speed
         context.tell("speed", 0, speed.steps)
+        # A part before this one left its own settings: without these, products of matrices are not in this precision.
+        apply_settings(speed.precision, strict=False, part="speed")
         self._microbenchmarks = microbenchmarks(context.ranks.device, speed.precision, context.out)
         seed_generators(context.spec.seed)
         engine = self._engine()

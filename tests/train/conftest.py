@@ -29,6 +29,9 @@ from plumbline.stores import open_store
 from plumbline.train.job import Job, run_job
 from plumbline.train.weights import make_weights
 
+# Trainings inside this process are strict too, and on a GPU that is refused without it.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
 MODEL = {
     "hidden_size": 64,
     "num_hidden_layers": 2,

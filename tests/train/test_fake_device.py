@@ -1,0 +1,178 @@
+"""The trainer's tensors on a device that is not the host's, without a GPU: whoever mixes the two fails here.
+
+The tensors are fake: they have a shape, a type and a device, but no values; an operation over two devices, or NumPy
+asking for a tensor that lies on the device, raises as it does on a GPU. The device is called `meta`, for a build of
+torch without CUDA cannot go back through tensors of a device whose guard it lacks. What hangs on the name `cuda` is not
+seen: autocast, loss scaling, pinned memory, events, NVML, and which kernels are deterministic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.overrides import TorchFunctionMode
+
+from plumbline.schema.experiment import Experiment
+from plumbline.schema.spec import RunSpec
+from plumbline.train import dropout, experiment
+from plumbline.train.bundle import Bundle
+from plumbline.train.context import Context
+from plumbline.train.engine import Engine
+from plumbline.train.experiment import ExperimentRun
+from plumbline.train.job import Job, _prepare
+from plumbline.train.learn import LearnRun
+from plumbline.train.probe import ProbeRun
+from plumbline.train.ranks import Ranks
+from plumbline.train.source import open_source
+from tests.train.conftest import Workshop
+
+DEVICE = torch.device("meta")
+STEPS, ROWS, LENGTH, WIDTH = 2, 8, 16, 64
+PARTS: dict[str, Any] = {
+    "probe": {"steps": STEPS, "evaluation_rows": 8, "envelope_seeds": 1, "tap_steps": [0]},
+    "learn": {"steps": 4, "evaluate_every": 2, "evaluation_rows": 8, "checkpoint_every": 1000},
+}
+MIXED = "two devices|on the device"
+# Taps ask buffers where they lie, and the state of a generator is read: both get an answer that nobody builds on.
+pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+
+
+class _Reads(TorchFunctionMode):
+    """Answers whoever reads a value with some value, since there is none; on the device only where a GPU would."""
+
+    _answers = {"item": 0.5, "__float__": 0.5, "__int__": 1, "__bool__": False}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, first = getattr(func, "__name__", ""), args[0] if args else None
+        if func is nn.functional.embedding and args[0].device != args[1].device:
+            raise RuntimeError("indices and table lie on two devices")  # of `meta` alone torch lets it pass
+        if isinstance(first, FakeTensor) and name in self._answers:
+            return self._answers[name]
+        if isinstance(first, FakeTensor) and name == "numpy":
+            if first.device.type != "cpu":
+                raise TypeError("NumPy cannot read what lies on the device")
+            return np.zeros([int(size) for size in first.shape], str(first.dtype).removeprefix("torch."))
+        return func(*args, **(kwargs or {}))
+
+
+def _apply(self: nn.Module, change: Any, recurse: bool = True) -> nn.Module:  # noqa: ARG001 - torch's own signature
+    """`nn.Module._apply` with new parameters in place of the old: fake ones cannot be swapped, as torch does it."""
+    made: dict[int, nn.Parameter] = {}
+    old = []
+    for module in self.modules():
+        for name, value in module._parameters.items():
+            if value is not None:
+                old.append(value)  # keeps its id from being given again
+                if id(value) not in made:
+                    made[id(value)] = nn.Parameter(change(value.detach()), value.requires_grad)
+                module._parameters[name] = made[id(value)]
+        for name, value in module._buffers.items():
+            module._buffers[name] = value if value is None else change(value)
+    return self
+
+
+@contextlib.contextmanager
+def on_the_device(workshop: Workshop, spec: RunSpec, patch: pytest.MonkeyPatch) -> Iterator[Context]:
+    """A run whose device is not the host, ready for its parts."""
+    patch.setattr(nn.Module, "_apply", _apply)
+    job = Job(spec, workshop.out(), workshop.url, workshop.folder / "cache", "here", "r")
+    with open_source(spec, workshop.url, job.cache) as source:
+        context = _prepare(job, Ranks(device=DEVICE), source, threading.Event())
+        with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()), _Reads():
+            yield context
+
+
+@pytest.mark.parametrize("task", ["workshop", "masked"])
+def test_the_probe_with_its_envelope_and_fp64_run(
+    task: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = request.getfixturevalue(task)
+    with on_the_device(workshop, workshop.spec(**PARTS), monkeypatch) as context:
+        probe = ProbeRun(context, context.spec.probe)
+        probe.run()
+        evidence = probe.evidence()
+    assert len(evidence.steps) == STEPS
+    assert {tap.stage for tap in evidence.taps} == {"forward", "gradient", "weight"}
+    assert evidence.evaluation.num_rows == 8
+    assert len(evidence.envelope.fp64_errors) == len(evidence.taps)
+
+
+def test_learning_with_portable_dropout(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = workshop.spec(**PARTS, optimizer={"accumulation_steps": 2})
+    with on_the_device(workshop, spec, monkeypatch) as context:
+        learn = LearnRun(context, spec.learn)
+        learn.run()
+        assert len(learn.evidence().losses) == 4
+
+
+def bundle() -> Bundle:
+    """Something put back at every rung that has tensors or a definition."""
+    layer, weight = "bert.encoder.layer.0", "bert.pooler.dense.weight"
+    tensors = {name: torch.zeros(STEPS, ROWS, LENGTH, dtype=torch.int32) for name in ("input_ids", "attention_mask")}
+    tensors |= {weight: torch.ones(WIDTH, WIDTH), f"forward/0/{layer}": torch.ones(ROWS, LENGTH, WIDTH)}
+    tensors |= {f"{rung}/0/{weight}": torch.ones(WIDTH, WIDTH) for rung in ("gradient", "clipped")}
+    held = {"batch": ["input_ids", "attention_mask"], "weights": [weight], "forward": [layer]}
+    held |= {"gradient": [weight], "clipped": [weight]}
+    replays = [
+        {"rung": rung, "source": "s.safetensors", "fields": fields, "step": None if rung == "batch" else 0}
+        for rung, fields in held.items()
+    ]
+    replays += [{"rung": rung} for rung in ("settings", "loss", "optimizer", "schedule", "evaluation")]
+    captures = [{"rung": rung, "names": [], "step": 0} for rung in ("weights", "forward", "gradient", "clipped")]
+    body = {"experiment_id": "e", "steps": STEPS, "replays": replays, "captures": captures}
+    return Bundle(Experiment.model_validate(body), {"s.safetensors": tensors})
+
+
+def test_an_experiment_that_puts_everything_back(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    with on_the_device(workshop, workshop.spec(**PARTS), monkeypatch) as context:
+        run = ExperimentRun(context, context.spec.probe, bundle())
+        run.run()
+        kept = run.arrays()["capture"]
+    assert {"forward/0/bert.encoder.layer.0", "clipped/0/bert.pooler.dense.weight"} <= set(kept)
+
+
+def _mask_on_the_host(patch: pytest.MonkeyPatch) -> None:
+    keep = dropout.keep_mask
+    host = torch.device("cpu")
+    patch.setattr(dropout, "keep_mask", lambda *shape, **given: keep(*shape, **{**given, "device": host}))
+
+
+def _batch_on_the_host(patch: pytest.MonkeyPatch) -> None:
+    split = Engine._micro_batches
+
+    def unmoved(self: Engine, batch: Any) -> Any:
+        yield from ((dict(batch), share) for _, share in split(self, batch))
+
+    patch.setattr(Engine, "_micro_batches", unmoved)
+
+
+def _read_without_moving(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("plumbline.train.evaluation.host_array", lambda tensor: tensor.detach().numpy())
+
+
+@pytest.mark.parametrize("fault", [_mask_on_the_host, _batch_on_the_host, _read_without_moving])
+def test_mixed_devices_are_noticed(fault: Any, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this module is worth: each of these would pass on a CPU."""
+    fault(monkeypatch)
+    spec = workshop.spec(**PARTS)
+    with on_the_device(workshop, spec, monkeypatch) as context, pytest.raises((RuntimeError, TypeError), match=MIXED):
+        LearnRun(context, context.spec.learn).run()
+
+
+def test_an_imposed_tensor_left_on_the_host_is_noticed(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    impose = experiment._Imposed.forward
+    monkeypatch.setattr(
+        experiment._Imposed, "forward", staticmethod(lambda context, own, wanted: impose(context, own, wanted.cpu()))
+    )
+    spec = workshop.spec(**PARTS)
+    with on_the_device(workshop, spec, monkeypatch) as context, pytest.raises(RuntimeError, match=MIXED):
+        ExperimentRun(context, context.spec.probe, bundle()).run()
