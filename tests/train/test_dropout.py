@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import numpy as np
 import pytest
 import torch
 
 from plumbline.digest import digest_bytes
+from plumbline.train import dropout
 from plumbline.train.dropout import DropoutClock, PortableDropout, _bits, _fused, _row_keys, keep_mask
 
 CPU = torch.device("cpu")
@@ -82,6 +85,21 @@ def test_one_kernel_or_a_dozen_the_bits_are_the_same() -> None:
     keys = torch.from_numpy(_row_keys(7, 3, 2, range(40, 48)).copy())
     given = (places, keys[:, 0:1], keys[:, 1:2], 1 << 22)
     assert torch.equal(_fused()(*given), _bits(*given))
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Failed to find C compiler"), subprocess.CalledProcessError(1, "gcc"), OSError("noexec")]
+)
+def test_where_no_kernel_can_be_built_the_bits_are_the_same(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(dropout, "_fusing", True)
+    monkeypatch.setattr(dropout, "_fused", fails)
+    keys = torch.from_numpy(_row_keys(7, 3, 2, range(4)).copy())
+    given = (torch.arange(50, dtype=torch.int32).unsqueeze(0), keys[:, 0:1], keys[:, 1:2], 1 << 22)
+    assert torch.equal(dropout._fused_bits(*given), _bits(*given))
+    assert dropout._fusing is False
 
 
 @pytest.mark.gpu

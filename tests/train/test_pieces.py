@@ -18,6 +18,7 @@ from plumbline.errors import ConfigurationError, InvalidInputError, TrainingErro
 from plumbline.launch import make_weights as make_weights_apart
 from plumbline.train.envelope import perturbed
 from plumbline.train.generators import digest_states, pack_states, read_states, restore_states
+from plumbline.train.mantissa import _kept, measure_mantissa_bits
 from plumbline.train.numerics import apply_settings, read_settings
 from plumbline.train.order import Order
 from plumbline.train.weights import make_weights
@@ -138,6 +139,16 @@ def test_every_leaf_of_fp32_precision_in_this_torch_is_covered() -> None:
             if owner is not None and hasattr(owner, "fp32_precision"):
                 leaves.add(".".join(filter(None, ("backends", path, name, "fp32_precision"))))
     assert leaves <= set(read_settings())
+
+
+def test_a_step_that_is_rounded_up_is_not_kept() -> None:
+    """TF32 with ties away from zero makes the tenth bit of an eleventh."""
+    eleventh, tenth = 1 + 2.0**-11, 1 + 2.0**-10
+    assert _kept(torch.tensor([tenth]), eleventh) == 0
+    assert _kept(torch.tensor([1.0]), eleventh) == 0
+    assert _kept(torch.tensor([tenth]), tenth) == 2.0**-10
+    assert measure_mantissa_bits(torch.device("cpu"), "fp32")["linear"] == 23
+    assert measure_mantissa_bits(torch.device("cpu"), "bf16")["matmul"] == 7
 
 
 def test_one_unit_in_the_last_place_is_just_that() -> None:

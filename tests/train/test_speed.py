@@ -6,12 +6,13 @@ import statistics
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
-from plumbline.train import batches, host
+from plumbline.train import batches, host, sampler
 from plumbline.train.clock import StepClock
 from plumbline.train.flops import step_flops
 from plumbline.train.sampler import Sampler
@@ -132,10 +133,10 @@ def test_the_clock_adds_up() -> None:
 
 
 def test_the_sampler_ends_its_thread() -> None:
-    with Sampler(torch.device("cpu")) as sampler:
+    with Sampler(torch.device("cpu")) as running:
         assert any(thread.name == "plumbline-sampler" for thread in threading.enumerate())
     assert not any(thread.name == "plumbline-sampler" for thread in threading.enumerate())
-    assert len(sampler.samples()["load"]) == 1
+    assert len(running.samples()["load"]) == 1
 
 
 DISKS = """\
@@ -166,6 +167,75 @@ def test_the_disks_rates_count_each_byte_once(tmp_path: Path, monkeypatch: pytes
 def test_a_machine_without_disk_counters_says_nothing_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_DISK_TABLE", tmp_path / "none")
     assert host.Host().read()["disk_busy"] is None
+
+
+class Event:
+    """Stands for a CUDA event: a quarter of a second passes before each; who waits is counted."""
+
+    now = 0.0
+    waits = 0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at: float | None = None
+
+    def record(self) -> None:
+        Event.now += 0.25
+        self.at = Event.now
+
+    def synchronize(self) -> None:
+        assert self.at is not None
+        Event.waits += 1
+
+    def elapsed_time(self, later: Event) -> float:
+        assert self.at is not None
+        assert later.at is not None
+        return 1000 * (later.at - self.at)
+
+
+def test_events_are_read_late_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "waits", 0)
+    clock = StepClock(torch.device("cuda", 0))
+    for _ in range(70):
+        clock.start()
+        for phase in ("data_wait", "host_to_device", "forward", "backward", "forward", "backward", "optimizer"):
+            clock.mark(phase)
+        clock.stop()
+    assert (len(clock), Event.waits) == (70, 70 - 64)
+    assert clock.totals() == pytest.approx([1.75] * 70)
+    assert (len(clock), Event.waits) == (70, 70)
+    found = clock.breakdown(16)
+    assert {name: found[name] for name in ("data_wait", "forward", "backward", "optimizer")} == pytest.approx(
+        {"data_wait": 0.25, "forward": 0.5, "backward": 0.5, "optimizer": 0.25}
+    )
+
+
+def test_a_gpu_is_sampled_as_far_as_nvml_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each name must be NVML's own, or it could not be replaced here; what a device does not support is missing."""
+    nvml = pytest.importorskip("pynvml")
+    answers = {
+        "ClockInfo": 1980, "PowerUsage": 350_500, "Temperature": 41, "CurrentClocksEventReasons": 4,
+        "CurrPcieLinkGeneration": 5, "ComputeRunningProcesses": [SimpleNamespace(pid=1)],
+        "UtilizationRates": SimpleNamespace(gpu=97),
+    }  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(nvml, f"nvmlDeviceGet{name}", lambda *_, answer=answer: answer)
+
+    def unsupported(*_: object) -> None:
+        raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+
+    for name in ("TotalEccErrors", "CurrPcieLinkWidth"):
+        monkeypatch.setattr(nvml, f"nvmlDeviceGet{name}", unsupported)
+    asked = []
+    monkeypatch.setattr(nvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetHandleByUUID", asked.append)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1234-5678"))
+    found = sampler._Gpu(0).read()
+    assert asked == ["GPU-1234-5678"]
+    assert (found["gpu_power_watts"], found["gpu_throttle_reasons"]) == (350.5, 4)
+    assert (found["gpu_ecc_errors"], found["gpu_pcie_width"]) == (None, None)
+    assert found["foreign_gpu_processes"] == 0  # the one process there is this one, by the host's number
 
 
 @pytest.mark.gpu
