@@ -45,8 +45,8 @@ class Outcomes:
         began, why = time.monotonic(), ""
         try:
             drill()
-        except AssertionError as error:
-            why = str(error)
+        except Exception as error:
+            why = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             self.failed.append(name)
             say(f"FAILED: {error}")
         seconds = round(time.monotonic() - began, 1)

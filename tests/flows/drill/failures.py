@@ -83,9 +83,12 @@ def _cancelled(night: Night, platform: str) -> Course:
     wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"round:{night.round_id}", f"platform:{platform}"]))
     while True:
         with suppress(HTTPError, PrefectHTTPStatusError, OSError), server(night.this) as client:
-            (run,) = client.read_flow_runs(flow_run_filter=wanted)
-            client.set_flow_run_state(run.id, Cancelling())
-            return
+            # An attempt before it may have failed.
+            found = client.read_flow_runs(flow_run_filter=wanted)
+            running = [run.id for run in found if run.state is not None and not run.state.is_final()]
+            if running:
+                client.set_flow_run_state(running[0], Cancelling())
+                return
         yield
 
 
