@@ -36,7 +36,7 @@ gpu: $(INSTALLED)
 	PYTHONPATH=. $(BIN)/python bench/train/gpu.py
 
 drill: $(INSTALLED) $(AZURITE)
-	$(BIN)/python -m tests.flows.drill
+	$(BIN)/python -m tests.flows.drill $(DRILL)
 	$(BIN)/python -m tests.flows.drill.alerts
 
 lock: $(INSTALLED)
