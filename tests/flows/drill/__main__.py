@@ -103,6 +103,8 @@ def main() -> int:
     known = {drill.__name__ for drill in DRILLS} | {"command_ended"}
     if unknown := set(args.names) - known:
         parser.error(f"no drill of this name: {', '.join(sorted(unknown))}")
+    # A shell's background command ignores Ctrl-C, and so would the commands that are to be ended by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     state = (args.state or Path(tempfile.mkdtemp(prefix="plumbline-drill-"))).resolve()
     outcomes = Outcomes(state, args.out)
     try:
