@@ -48,7 +48,7 @@ class Outcomes:
         except Exception as error:  # noqa: BLE001 - a drill that breaks has failed, and the next one has its turn
             why = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             self.failed.append(name)
-            say(f"FAILED: {error}")
+            say(f"FAILED: {why}")
         seconds = round(time.monotonic() - began, 1)
         print(f"    {seconds} s", flush=True)
         said = [line.replace(self._state, "STATE") for line in SAID]

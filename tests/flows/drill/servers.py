@@ -49,7 +49,7 @@ def server_frozen(this: Ground) -> None:
     """The server takes connections and does not answer for 20 s."""
     one = this.start_round()
     one.until("aws", "running")
-    pids = this.kill("prefect", "server", number=signal.SIGSTOP)
+    pids = this.kill("tasks.serving", number=signal.SIGSTOP)
     say("the server is frozen for 20 s")
     time.sleep(20)
     for pid in pids:

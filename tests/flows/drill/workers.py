@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 from prefect.states import Cancelling
 
 from plumbline.bundles import has_record
@@ -138,9 +139,9 @@ def cancelled_in_the_ui(this: Ground) -> None:
     """A person cancels a training in the UI."""
     one = this.start_round(_long(this))
     one.until("aws", "running", words="probe")
+    wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"round:{one.round_id}", "platform:aws"]))
     with server(this) as client:
-        runs = [run for run in client.read_flow_runs(limit=20) if run.state and run.state.is_running()]
-        run = next(run for run in runs if run.name.startswith("aws "))
+        (run,) = client.read_flow_runs(flow_run_filter=wanted)
         client.set_flow_run_state(run.id, Cancelling())
     verdict = one.verdict()
     why = verdict["platforms"]["aws"]["unavailable"]
