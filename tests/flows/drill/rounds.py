@@ -66,7 +66,9 @@ def _rounds(central: CentralStore) -> list[RoundVerdict]:
 def command_ended(state: Path, number: signal.Signals) -> None:
     """`plumbline run` itself is ended in mid-round: nothing of its stack is left."""
     suite = state / "suite.toml"
-    suite.write_text(to_toml(small_suite(state).model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    # Long enough that it is still under way when the command has told of it.
+    content = small_suite(state, steps=64).model_dump(mode="json", exclude_none=True)
+    suite.write_text(to_toml(content), encoding="utf-8")
     command = [sys.executable, "-m", "plumbline", "run", str(suite), "--state", str(state)]
     environment = {key: value for key, value in os.environ.items() if key != MARK}
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
