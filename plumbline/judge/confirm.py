@@ -8,9 +8,10 @@ one the cause is `unattributed`, with all that was tried. Whoever holds a Confir
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from plumbline.judge.attribution import Attribution, unattributed, unsteady
 from plumbline.judge.breaks import Break, Suspicion
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.experiments import Kept, PutBack, Source, forward_of, only_trained, put_backs
@@ -64,9 +65,7 @@ class Confirmation:
     exact: LoadedRecord | None = None
     kept: tuple[Kept, ...] = ()
     tried: tuple[str, ...] = ()
-    causes: tuple[Cause, ...] = ()
-    places: tuple[tuple[str, ...], ...] = ()
-    """The modules or parameters of each of these causes."""
+    settled: Attribution = field(default_factory=Attribution)
     spent: int = 0
     lost: int = 0
 
@@ -111,12 +110,7 @@ class Confirmation:
     @property
     def judgement(self) -> Judgement:
         """The judgement with its causes as sure as the experiments so far make them."""
-        open_causes = tuple(self._open())
-        if not self.causes and not open_causes:
-            return self.base
-        spoken = {cause.code for cause in (*self.causes, *open_causes)}
-        others = tuple(cause for cause in self.base.causes if cause.code not in spoken and cause.code in _SPEED)
-        return self.base.replace(causes=[one.model_dump() for one in (*self.causes, *open_causes, *others)])
+        return self.settled.judgement(self.base, tuple(self._open()))
 
     def _open(self) -> Iterator[Cause]:
         """The causes not tested to the end, as likely as before."""
@@ -181,27 +175,23 @@ class Confirmation:
         return replace(self, rerun=record, agenda=agenda, tried=tried)._opened()
 
     def _unsteady(self, record: LoadedRecord, parting: Break) -> Confirmation:
-        place = f"{parting.at.stage} at step {parting.at.step}" if parting.at.step is not None else parting.at.stage
-        cause = Cause(
-            code="nondeterminism",
-            sure="confirmed",
-            why=f"it does not agree with itself: an unchanged rerun parts at {place}, {parting.at.at}",
-            evidence=tuple(finding.metric for finding in parting.findings),
-            tried=("an unchanged rerun: other bits",),
-        )
         # What varies at a rung may agree at some steps by chance: no break of that rung is a cause of its own.
         rest = tuple(one for one in self.agenda if position(one) < position(parting) and one.rung != parting.rung)
-        return replace(self, rerun=record, causes=(cause,), places=((),), agenda=rest)._opened()
+        return replace(self, rerun=record, settled=Attribution().settled(unsteady(parting)), agenda=rest)._opened()
 
     def _opened(self) -> Confirmation:
         """Turn to the first break of the agenda."""
         if not self.agenda:
             return self
-        reach = min((each.way.steps for each in self.kept if each.way.kinds), default=None)
+        reach = self._reach()
         if reach is not None and (self.agenda[0].at.step or 0) >= reach:
             # What was captured does not reach this far: later causes stay as likely as they are.
             return replace(self, budget=self.spent)
         return replace(self, suspicions=self.agenda[0].suspicions)._suspected()
+
+    def _reach(self) -> int | None:
+        """How many steps the captures that stay put back cover; `None` without one."""
+        return min((each.way.steps for each in self.kept if each.way.kinds), default=None)
 
     def _suspected(self) -> Confirmation:
         """Turn to the first suspicion; without one left, the break is unattributed and testing ends."""
@@ -209,7 +199,7 @@ class Confirmation:
         if not self.suspicions:
             return fresh._unattributed()
         one, suspicion = self.agenda[0], self.suspicions[0]
-        reach = min((each.way.steps for each in self.kept if each.way.kinds), default=None)
+        reach = self._reach()
         ways = put_backs(one, suspicion, self.reference, self._trained())
         if reach is not None:
             ways = tuple(replace(way, steps=min(way.steps, reach)) for way in ways)
@@ -261,46 +251,15 @@ class Confirmation:
         hidden = tuple(other for other in outcome.left if other.suspicions[0].code not in known)
         kept = (*self.kept, Kept(way, self.captured)) if way.method == "replay" else self.kept
         agenda = tuple(sorted((*self.agenda[1:], *hidden), key=position))
-        causes, places = self._without_consequences(cause.code, self.suspicions[0].names)
-        learned = replace(
-            self, causes=(*causes, cause), places=(*places, self.suspicions[0].names), agenda=agenda, kept=kept,
-            tried=(), ways=(), suspicions=(),
-        )  # fmt: skip
+        settled = self.settled.confirmed(cause, self.suspicions[0].names)
+        learned = replace(self, settled=settled, agenda=agenda, kept=kept, tried=(), ways=(), suspicions=())
         # What cannot stay put back hides what lies below it: later causes stay as likely as they are.
         return learned._opened() if way.method == "replay" else replace(learned, budget=self.spent)
 
-    def _without_consequences(
-        self, code: str, names: tuple[str, ...]
-    ) -> tuple[tuple[Cause, ...], tuple[tuple[str, ...], ...]]:
-        """The causes so far, less gradients of that very module: one that computes something else has others."""
-        if code != "operator" or not names:
-            return self.causes, self.places
-        prefixes = tuple(f"{name}." for name in names)
-        left = [
-            (cause, place)
-            for cause, place in zip(self.causes, self.places, strict=True)
-            if cause.code != "gradient" or not place or not all(name.startswith(prefixes) for name in place)
-        ]
-        return tuple(cause for cause, _ in left), tuple(place for _, place in left)
-
     def _unattributed(self) -> Confirmation:
-        one = self.agenda[0]
-        cause = cause_of(one, self._suspects()).replace(
-            code="unattributed",
-            sure="unattributed",
-            why=f"{one.at.stage} differs, and nothing that was put back brought it back",
-            tried=self.tried,
-        )
-        return replace(
-            self,
-            causes=(*self.causes, cause),
-            places=(*self.places, ()),
-            agenda=self.agenda[1:],
-            tried=(),
-            ways=(),
-            suspicions=(),
-            budget=self.spent,
-        )
+        settled = self.settled.settled(unattributed(self.agenda[0], self._suspects(), self.tried))
+        agenda = self.agenda[1:]
+        return replace(self, settled=settled, agenda=agenda, tried=(), ways=(), suspicions=(), budget=self.spent)
 
     def _trained(self) -> frozenset[str]:
         """The parameters whose gradients both records hold."""
@@ -310,6 +269,3 @@ class Confirmation:
 
     def _suspects(self) -> tuple[str, ...]:
         return differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)
-
-
-_SPEED = frozenset({"loader", "transfer", "throttling", "slow-device", "contention", "software"})
