@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["canonical_json", "digest_array", "digest_bytes", "digest_file", "digest_json"]
+__all__ = ["bounded_name", "canonical_json", "digest_array", "digest_bytes", "digest_file", "digest_json"]
 
 _CHUNK_BYTES = 1 << 20
+_LONGEST_NAME = 63
+_MARK_DIGITS = 12
 
 
 def canonical_json(value: Any) -> bytes:
@@ -27,6 +29,13 @@ def canonical_json(value: Any) -> bytes:
 def digest_bytes(data: bytes | bytearray | memoryview) -> str:
     """SHA-256 of `data`, in hex."""
     return hashlib.sha256(data).hexdigest()
+
+
+def bounded_name(name: str) -> str:
+    """The name itself, or if it is longer than names may be, its beginning and a digest of the whole: no two alike."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - _MARK_DIGITS - 1]}-{digest_bytes(name.encode())[:_MARK_DIGITS]}"
 
 
 def digest_json(value: Any) -> str:

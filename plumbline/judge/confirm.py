@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from plumbline.digest import bounded_name
 from plumbline.judge.attribution import Attribution, unattributed, unsteady
 from plumbline.judge.breaks import Break, Suspicion
 from plumbline.judge.comparison import cause_of
@@ -126,7 +127,7 @@ class Confirmation:
 
     def _request(self, side: Literal["reference", "candidate"], words: str, steps: int, **parts: object) -> Request:
         sources = parts.pop("sources", ())
-        name = f"{self.candidate.record.record_id[:48].rstrip('._-')}-x{self.spent + 1}"
+        name = bounded_name(f"{self.candidate.record.record_id}-x{self.spent + 1}")
         experiment = Experiment(experiment_id=name, suspect=words, steps=steps, **parts)
         return Request(side, experiment, sources)  # type: ignore[arg-type]
 

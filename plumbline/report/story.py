@@ -119,7 +119,7 @@ def _sentence(verdict: RoundVerdict, by_outcome: dict[str, list[str]]) -> str:
 
 
 def _reason(result: PlatformResult) -> str:
-    if result.unavailable:
+    if result.unavailable and result.verdict == "inconclusive":
         return clean(result.unavailable, 160).rstrip(".")
     finding = next((one for one in result.findings if one.outcome == result.verdict), None)
     return (

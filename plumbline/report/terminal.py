@@ -95,7 +95,8 @@ def _explain(console: Console, name: str, result: PlatformResult) -> None:
         return
     cause = top_cause(result)
     finding = next((one for one in result.findings if one.outcome == result.verdict), None)
-    lines = [f"{clean(name, 63)}: {clean(cause.why if cause else result.unavailable or _words(result), 240)}"]
+    gone = result.unavailable if result.verdict == "inconclusive" else ""
+    lines = [f"{clean(name, 63)}: {clean(cause.why if cause else gone or _words(result), 240)}"]
     if finding is not None and finding.observed is not None:
         limit = f", limit {number(finding.limit)}" if finding.limit is not None else ""
         unit = f" {clean(finding.unit, 20)}" if finding.unit else ""

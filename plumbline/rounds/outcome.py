@@ -46,8 +46,15 @@ def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
 
 
 def sum_up(this: Round, platforms: Mapping[str, PlatformResult], **more: object) -> RoundVerdict:
-    """The round's verdict: the worst of the platforms that have a record, if they are a quorum."""
-    heard = {name: result for name, result in platforms.items() if not result.unavailable}
+    """The round's verdict: the worst of the platforms that have their records, if they are a quorum.
+
+    Of several workloads one may drift where another left no record: what was seen to be wrong is told all the same.
+    """
+    heard = {
+        name: result
+        for name, result in platforms.items()
+        if not result.unavailable or result.verdict in ("drift", "invalid")
+    }
     verdict = worst([result.verdict for result in heard.values()])
     notes = [f"{name} is unavailable: {result.unavailable}" for name, result in platforms.items() if result.unavailable]
     quorum = min(this.suite.dispatch.quorum, len(platforms))

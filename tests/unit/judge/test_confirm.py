@@ -144,6 +144,18 @@ def test_an_experiment_that_infrastructure_lost_is_run_once_more(reference: Load
         assert asked[lost].experiment.suspect == asked[lost + 1].experiment.suspect
 
 
+def test_the_experiments_of_two_workloads_with_long_names_are_never_taken_for_each_other(
+    reference: LoadedRecord,
+) -> None:
+    faulty, asked = make_record(Plan(loss_factor=1.01)), []
+    for name in ("azure-gpu-bert-base-reviews-0", "azure-gpu-bert-base-reviews-mlm-0"):
+        candidate = replace(faulty, record=faulty.record.replace(record_id=f"20261121-020000-abcdef-{name}"))
+        asked.append(Confirmation.begin(reference, candidate, compare(reference, candidate), 8).next())
+    names = [request.experiment.experiment_id for request in asked if request is not None]
+    assert len(set(names)) == 2
+    assert all(len(name) <= 63 for name in names)
+
+
 def test_the_budget_is_kept(reference: LoadedRecord) -> None:
     plan = Plan(noise={"layer.norm": 1e-3})
     state, asked = confirm(reference, plan, snapping(plan, noise={}), budget=2)

@@ -72,6 +72,15 @@ def test_the_headline_names_platform_check_numbers_and_cause() -> None:
     )
 
 
+@pytest.mark.parametrize(("seen", "verdict"), [(DRIFT, "drift"), (BROKEN, "invalid"), (PASS, "pass")])
+def test_what_one_workload_shows_stands_though_another_left_no_record(seen: PlatformResult, verdict: Outcome) -> None:
+    azure = join({"bert": seen, "mlm": GONE})
+    told = sum_up(make_round(), {"aws": PASS, "azure": azure, "gcp": PASS})
+    assert told.verdict == verdict
+    assert told.notes == ("azure is unavailable: mlm: no worker came online within 12 s",)
+    assert headline(told).startswith(f"{verdict}: {'aws, gcp' if seen is PASS else 'azure: '}")
+
+
 def test_several_workloads_make_one_result_whose_checks_say_which() -> None:
     joined = join({"bert": PASS, "mlm": DRIFT})
     assert joined.verdict == "drift"
