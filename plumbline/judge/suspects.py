@@ -48,7 +48,20 @@ _EXPLAIN: dict[CauseCode, str] = {
     "environment": r".*",
     "unattributed": r".*",
 }
-_NEVER = re.compile(r"hostname|gpus\.\d+\.(uuid|pci)")
+_LAUNCH = (
+    r"(TORCHELASTIC|TORCHX|OMPI)_\w+|TORCH_COMPILE_JOB_ID|NCCL_(COMM_ID|HOSTID|RAS_ADDR)"
+    r"|(CUDA|NVIDIA)_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|NVIDIA_(IMEX_CHANNELS|MIG_(CONFIG|MONITOR)_DEVICES)"
+    r"|TORCH_(HOME|D?TRACE|LOGS_OUT)|CUDA_MPS_(PIPE|LOG)_DIRECTORY|TORCH_(EXTENSIONS|COMPILE_DEBUG)_DIR|\w+_CACHE_(DIR|PATH)"
+    r"|TORCHINDUCTOR_(REDIS_\w+|\w*LOG_?PATH|\w+_LOGGING_FILE)|CU\w+_(COREDUMP_FILE|LOG_FILE|LOGDEST_DBG)"
+    r"|(NCCL|TORCH)_\w*(DEBUG|DUMP|TEMP|PIPE)_FILE"
+    r"|\w+_SERVICE_(HOST|PORT)\w*|\w+_PORT(_\d+_(TCP|UDP)\w*)?"
+)
+"""Variables that name a launch, a device, a host or a folder: the job's number, which GPU it was given, where caches
+and logs lie, the addresses that Kubernetes adds. They differ from launch to launch where the arithmetic is the same;
+what they choose, such as the GPU's model, is recorded by itself. A name that may choose a kernel, a library or a link is
+not among them, even where it is a path: after those, other rounding is to be expected."""
+
+_NEVER = re.compile(rf"hostname|gpus\.\d+\.(uuid|pci)|environment\.({_LAUNCH})")
 
 
 def differences(reference: Fingerprint, candidate: Fingerprint) -> tuple[str, ...]:
