@@ -49,9 +49,12 @@ def worker_states(client: SyncPrefectClient, pool: str) -> dict[str, bool] | Non
 
 def read_keys(client: SyncPrefectClient, keys: Collection[str]) -> list[str]:
     """Those of the idempotency keys under which there is a run."""
-    wanted = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=list(keys)))
-    found = client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE)
-    return [key for run in found if (key := run.idempotency_key) is not None and key in keys]
+    every, found = list(keys), list[str]()
+    for first in range(0, len(every), _PAGE):
+        some = FlowRunFilterIdempotencyKey(any_=every[first : first + _PAGE])
+        wanted = FlowRunFilter(idempotency_key=some)
+        found += [run.idempotency_key or "" for run in client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE)]
+    return [key for key in found if key in keys]
 
 
 def read_children(client: SyncPrefectClient, runs: Collection[UUID], alive: dict[UUID, Progress]) -> dict[UUID, Child]:

@@ -7,12 +7,12 @@ from contextlib import suppress
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling
 
 from plumbline.dispatch import Child, Job, TrainingOrder
 from plumbline.dispatch.loop import Run
+from plumbline.errors import ConfigurationError
 from tasks.observing import PREFECT_ERRORS, read_children, read_keys, worker_states
 from tasks.progress import Progress, read_progress
 
@@ -31,8 +31,7 @@ class PrefectPort:
         recorded: Callable[[str, str], bool | None],
     ) -> None:
         self._client = client
-        self._pools = pools
-        self._start = start
+        self._pools, self._start = pools, start
         self._orders = orders
         self._recorded = recorded
         self._ids: dict[Run, UUID] = {}
@@ -40,10 +39,9 @@ class PrefectPort:
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool] | None:  # noqa: D102 - the port's
         try:
-            states = {name: worker_states(self._client, self._pools[name]) or {} for name in platforms}
+            return {name: any((worker_states(self._client, self._pools[name]) or {}).values()) for name in platforms}
         except PREFECT_ERRORS:
             return None
-        return {name: any(workers.values()) for name, workers in states.items()}
 
     def find(self, runs: Sequence[Run]) -> Collection[Run] | None:  # noqa: D102 - the port's
         keys = {self._orders(*run).record_id: run for run in runs}
@@ -55,6 +53,8 @@ class PrefectPort:
     def start(self, job: Job, attempt: int) -> bool:  # noqa: D102 - the port's
         try:
             self._ids[job.key, attempt] = self._start(self._orders(job.key, attempt), job.key)
+        except ObjectNotFound as error:
+            raise ConfigurationError("its training is not deployed", mend="plumbline deploy SUITE") from error
         except PREFECT_ERRORS:
             return False
         return True
@@ -72,10 +72,9 @@ class PrefectPort:
         return {known[one]: child for one, child in children.items()}
 
     def cancel(self, runs: Sequence[Run], *, force: bool = False) -> None:  # noqa: D102 - the port's
-        state: State[None] = Cancelled() if force else Cancelling()
-        for run in [self._ids[run] for run in runs if run in self._ids]:
+        for run in (self._ids[run] for run in runs if run in self._ids):
             with suppress(*PREFECT_ERRORS, ObjectNotFound):
-                self._client.set_flow_run_state(run, state, force=force)
+                self._client.set_flow_run_state(run, Cancelled() if force else Cancelling(), force=force)
 
     def recorded(self, job: Job, attempt: int) -> bool | None:  # noqa: D102 - the port's
         return self._recorded(job.platform, self._orders(job.key, attempt).record_id)

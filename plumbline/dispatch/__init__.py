@@ -3,10 +3,11 @@
 The lane decides and is pure; the loop drives lanes over a port; `tasks/` gives that port Prefect's face.
 """
 
-from plumbline.dispatch.lane import Action, Child, ChildState, Job, Lane, Limits, Result, View, advance, begin
+from plumbline.dispatch.lane import Lane, advance, begin
 from plumbline.dispatch.loop import Port, run_jobs
 from plumbline.dispatch.names import job_key, record_id
 from plumbline.dispatch.order import TrainingOrder, read_order
+from plumbline.dispatch.states import Action, Child, ChildState, Job, Limits, Result, View
 
 __all__ = [
     "Action",

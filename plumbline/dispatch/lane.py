@@ -12,114 +12,10 @@ Times are seconds of a monotonic clock: a wall clock that jumps moves no deadlin
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 
-__all__ = ["Action", "Child", "ChildState", "Job", "Lane", "Limits", "Phase", "Result", "View", "advance", "begin"]
+from plumbline.dispatch.states import Action, Child, ChildState, Job, Limits, Phase, Result, View
 
-
-class ChildState(Enum):
-    """A flow run's state, as far as it matters here."""
-
-    SCHEDULED = "scheduled"
-    PENDING = "pending"
-    """A worker has taken it, and has yet to start it."""
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CRASHED = "crashed"
-    CANCELLED = "cancelled"
-
-    @property
-    def final(self) -> bool:
-        """Whether it will not change any more."""
-        return self not in (ChildState.SCHEDULED, ChildState.PENDING, ChildState.RUNNING)
-
-
-class Phase(Enum):
-    """Where a lane stands."""
-
-    SEEKING = "seeking"
-    WAITING = "waiting"
-    RUNNING = "running"
-    CANCELLING = "cancelling"
-    SETTLING = "settling"
-    DONE = "done"
-
-
-class Action(Enum):
-    """What the loop has to do for a lane before it looks again."""
-
-    NONE = "none"
-    START = "start"
-    CANCEL = "cancel"
-    FORCE = "force"
-    """Nobody ended it: hold it for ended, so that its place in the work pool is free."""
-    LOOK = "look"
-    """See whether the outbox holds the complete record."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds that no suite sets."""
-
-    lost_seconds: float = 60.0
-    """A running child that shows no sign of life for so long is lost; it sends one every few seconds."""
-    look_seconds: float = 10.0
-    """How often the outbox is looked at while a child runs: Prefect may have lost it, and yet it wrote its record."""
-    cancel_seconds: float = 30.0
-    """How long a cancelled child may take to end."""
-    settle_seconds: float = 60.0
-    """How long an unreachable outbox is asked whether the record is there."""
-    gap_seconds: float = 10.0
-    """The most that the time between two answers of the server counts as waiting for a worker: it may have hung."""
-    away_seconds: float = 120.0
-    """How long past the start deadline a server that does not answer is waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One training to dispatch."""
-
-    key: str
-    platform: str
-    start_seconds: float
-    run_seconds: float
-    retries: int
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """What Prefect says of a dispatched run."""
-
-    state: ChildState
-    message: str = ""
-    alive: str = ""
-    """Changes with every sign of life."""
-    retryable: bool = True
-    """For a failure: whether it was one of infrastructure."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What is seen of a lane now; `None` where nothing could be seen."""
-
-    online: bool | None = None
-    child: Child | None = None
-    recorded: bool | None = None
-    found: bool = False
-    """It was dispatched already, by a controller before this one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How a lane ended: with the attempt whose record is complete, or without one, and why."""
-
-    attempt: int | None
-    why: str = ""
-    notes: tuple[str, ...] = ()
-    attempts: int = 0
-    waited_seconds: float = 0.0
-    ran_seconds: float = 0.0
+__all__ = ["Lane", "advance", "begin"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +60,9 @@ def advance(lane: Lane, view: View, now: float, limits: Limits) -> tuple[Lane, A
 
 
 def _seek(lane: Lane, view: View, now: float, _: Limits) -> tuple[Lane, Action]:
-    if view.online or view.found:
+    left = view.left is not None and view.left >= lane.attempt
+    if view.online or left:
+        lane = _take_over(lane, view.left) if left and view.left is not None else lane
         lane = replace(lane, phase=Phase.WAITING, phase_since=now, waited=now - lane.since, seen_at=now)
         return lane, Action.START
     if now - lane.since <= lane.job.start_seconds:
@@ -173,7 +71,16 @@ def _seek(lane: Lane, view: View, now: float, _: Limits) -> tuple[Lane, Action]:
     return _done(lane, None, f"{who} within {lane.job.start_seconds:g} s", now), Action.NONE
 
 
+def _take_over(lane: Lane, attempt: int) -> Lane:
+    """Go on with the attempt that an earlier controller came to: it had seen those before fail."""
+    failed = range(lane.attempt + 1, attempt + 1)
+    notes = tuple(f"attempt {one} failed, as an earlier controller of this round saw" for one in failed)
+    return replace(lane, attempt=attempt, notes=(*lane.notes, *notes))
+
+
 def _wait(lane: Lane, view: View, now: float, limits: Limits) -> tuple[Lane, Action]:
+    if view.refused:
+        return _done(lane, None, view.refused, now), Action.NONE
     if view.child is not None and view.child.state is ChildState.RUNNING:
         lane = replace(
             lane, phase=Phase.RUNNING, running_since=now, alive=view.child.alive, alive_at=now, looked_at=now

@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from plumbline.dispatch.lane import Action, Child, Job, Lane, Limits, Phase, Result, View, advance, begin
+from plumbline.dispatch.lane import Lane, advance, begin
+from plumbline.dispatch.states import Action, Child, Job, Limits, Phase, Result, View
+from plumbline.errors import ConfigurationError
 
 __all__ = ["Port", "run_jobs"]
 
@@ -27,7 +29,10 @@ class Port(Protocol):
         """Those of the runs that were dispatched already, by a controller before this one."""
 
     def start(self, job: Job, attempt: int) -> bool:
-        """Dispatch this attempt, or find it dispatched already; false if that could not be said."""
+        """Dispatch this attempt, or find it dispatched already; false if that could not be said.
+
+        `ConfigurationError` where it never can be: nothing is deployed for this platform.
+        """
 
     def observe(self, runs: Sequence[Run]) -> Mapping[Run, Child] | None:
         """What is known of each run."""
@@ -51,7 +56,9 @@ class _Driver:
             self._queues.setdefault(job.platform, []).append(job)
         self._lanes = {platform: begin(queue.pop(0), clock()) for platform, queue in self._queues.items()}
         self._pending: set[str] = set()
-        self._asked: set[Run] = set()
+        self._refused: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self._left: dict[str, int] = {}
         self.started: set[Run] = set()
         self.results: dict[str, Result] = {}
 
@@ -62,32 +69,36 @@ class _Driver:
     def round(self) -> bool:
         """Look once at every lane and act; whether any of them moved."""
         before = self.lanes
-        seeking = [lane.job.platform for lane in before if lane.phase is Phase.SEEKING]
-        online = self._port.online(seeking) if seeking else {}
-        found = self._find([(one.job.key, one.attempt) for one in before if one.phase is Phase.SEEKING])
+        seeking = [lane for lane in before if lane.phase is Phase.SEEKING]
+        online = self._port.online([lane.job.platform for lane in seeking]) if seeking else {}
+        self._find([lane.job for lane in seeking])
         live = [lane for lane in before if lane.phase not in (Phase.SEEKING, Phase.DONE)]
         for lane in live:
             self._retry_start(lane)
         runs = [(lane.job.key, lane.attempt) for lane in live]
         children = self._port.observe(runs) if runs else {}
         for lane in before:
-            run = (lane.job.key, lane.attempt)
+            key = lane.job.key
             view = View(
-                online=None if online is None else online.get(lane.job.platform, False),
-                found=run in found,
-                child=(children or {}).get(run),
+                # Before it is known what an earlier controller left, nothing is begun.
+                online=online.get(lane.job.platform, False) if online is not None and key in self._asked else None,
+                left=self._left.get(key),
+                child=(children or {}).get((key, lane.attempt)),
+                refused=self._refused.get(key, ""),
             )
             self._step(lane, view)
         return [lane.phase for lane in before] != [lane.phase for lane in self.lanes]
 
-    def _find(self, runs: Sequence[Run]) -> Collection[Run]:
-        """What an earlier controller left, asked for once: it is this one's now, and ends with it."""
-        asked = [run for run in runs if run not in self._asked]
-        found = self._port.find(asked) if asked else ()
+    def _find(self, jobs: Sequence[Job]) -> None:
+        """What an earlier controller left, asked for once: its last attempt is this one's now, and ends with it."""
+        fresh = [job for job in jobs if job.key not in self._asked]
+        runs = [(job.key, attempt) for job in fresh for attempt in range(job.retries + 1)]
+        found = self._port.find(runs) if runs else ()
         if found is None:
-            return ()
-        self._asked.update(asked)
-        return found
+            return
+        self._asked.update(job.key for job in fresh)
+        for key, attempt in found:
+            self._left[key] = max(attempt, self._left.get(key, 0))
 
     def _step(self, lane: Lane, view: View) -> None:
         lane, action = advance(lane, view, self._clock(), self._limits)
@@ -109,7 +120,15 @@ class _Driver:
             self._next(lane.job.platform)
 
     def _retry_start(self, lane: Lane) -> None:
-        if lane.job.key in self._pending and self._port.start(lane.job, lane.attempt):
+        if lane.job.key not in self._pending:
+            return
+        try:
+            started = self._port.start(lane.job, lane.attempt)
+        except ConfigurationError as error:
+            self._refused[lane.job.key] = str(error)
+            self.started.discard((lane.job.key, lane.attempt))
+            started = True
+        if started:
             self._pending.discard(lane.job.key)
 
     def _next(self, platform: str) -> None:

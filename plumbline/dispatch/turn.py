@@ -1,4 +1,4 @@
-"""Whose turn it is: one round of a suite at a time, the one that was created first. Pure.
+"""Whose turn it is: one round of a suite at a time, the one that first ran. Pure.
 
 A controller that was killed stays "running" for the server. Its sign of life tells: one that does not change for so
 long, by the waiting controller's own monotonic clock, is nobody's.
@@ -20,7 +20,7 @@ class Turn:
     seen: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
     def look(self, ahead: Mapping[str, str], now: float) -> Turn:
-        """Take the rounds that were created before ours and have not ended, each with its last sign of life."""
+        """Take the rounds that ran before ours did and have not ended, each with its last sign of life."""
         seen = {
             name: (alive, self.seen[name][1] if name in self.seen and self.seen[name][0] == alive else now)
             for name, alive in ahead.items()

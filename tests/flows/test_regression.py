@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from prefect import tags
+from prefect import get_client, tags
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -31,7 +31,7 @@ from tests.flows.stubs import Material, StubWorkers, suite_of
 
 
 def play(
-    suite: Suite, stack: Stack, material: Material, folder: Path, kinds: dict[str, str]
+    suite: Suite, stack: Stack, material: Material, folder: Path, kinds: dict[str, str], *, deployed: bool = False
 ) -> tuple[RoundVerdict, str]:
     """One round with stub workers; `kinds` says what becomes of a platform's first attempt, `always` of every one."""
     spec, record = material
@@ -40,7 +40,8 @@ def play(
         kind = kinds.get(platform, "good")
         return kind.removeprefix("always ") if attempt == 0 or kind.startswith("always ") else "good"
 
-    deploy_trainings(suite, python=None)
+    if not deployed:
+        deploy_trainings(suite, python=None)
     name = f"20261120-020000-{suite.name}"
     with StubWorkers(suite, stack.api_url, record, folder / "work", behave), tags(*round_tags(suite.name)):
         state = regression(
@@ -87,7 +88,7 @@ def test_failures_of_infrastructure_are_tried_again_and_never_drift(
     assert any("the run's record is complete, though Prefect calls it crashed" in note for note in results["p02"].notes)
     assert results["p02"].records[0].endswith("-0")
     assert "crashed" in results["p04"].unavailable
-    assert "no worker started it within 12 s" in results["p05"].unavailable
+    assert "no worker started it within 20 s" in results["p05"].unavailable
 
 
 @pytest.mark.usefixtures("client")
@@ -112,6 +113,19 @@ def test_twenty_platforms_five_of_them_failing(stack: Stack, material: Material,
     assert verdict.verdict == "pass"
     kept = CentralStore(open_store(suite.store)).list_records()
     assert sorted(kept) == sorted(record for one in verdict.platforms.values() for record in one.records)
+
+
+@pytest.mark.usefixtures("client")
+def test_a_platform_that_is_not_deployed_yet_is_unavailable_and_the_others_are_judged(
+    stack: Stack, material: Material, tmp_path: Path
+) -> None:
+    suite = suite_of(tmp_path, "newcomer", 3)
+    deploy_trainings(suite, python=None)
+    with get_client(sync_client=True) as client:
+        client.delete_deployment(client.read_deployment_by_name(deployment_name(suite.name, "p02")).id)
+    verdict, _ = play(suite, stack, material, tmp_path, {}, deployed=True)
+    assert verdict.platforms["p02"].unavailable == "its training is not deployed (plumbline deploy SUITE)"
+    assert (verdict.verdict, verdict.platforms["p00"].verdict) == ("pass", "pass")
 
 
 def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(

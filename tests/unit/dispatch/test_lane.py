@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plumbline.dispatch import Action, Child, ChildState, Job, Lane, Limits, View, advance, begin
-from plumbline.dispatch.lane import Phase
+from plumbline.dispatch.states import Phase
 
 LIMITS = Limits(lost_seconds=60, look_seconds=10, cancel_seconds=30, settle_seconds=60)
 JOB = Job(key="r-aws-w", platform="aws", start_seconds=100, run_seconds=1000, retries=1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from plumbline.dispatch import Child, ChildState, Job, Limits, run_jobs
+from plumbline.errors import ConfigurationError
 
 RUN_SECONDS = 300.0
 FAULTS = (
@@ -168,6 +169,34 @@ def test_a_controller_started_again_finds_its_children() -> None:
     results = run_jobs(jobs_of(["a"]), second, clock=second.clock, sleep=second.sleep)
     assert results["a"].attempt == 1
     assert second.starts == [("a", 0), ("a", 1)]
+
+
+def test_a_controller_started_again_goes_on_with_the_attempt_that_the_one_before_came_to() -> None:
+    world = World({"a": "lost"}, now=100.0, started={("a", 0): 0.0, ("a", 1): 90.0}, away=(100.0, 110.0))
+    cancelled = Child(ChildState.CANCELLED)
+    child = world._child
+    world._child = lambda run: cancelled if run == ("a", 0) else child(run)  # type: ignore[method-assign]
+    results = run_jobs(jobs_of(["a"]), world, clock=world.clock, sleep=world.sleep)
+    assert results["a"].attempt == 1
+    assert results["a"].notes[0] == "attempt 1 failed, as an earlier controller of this round saw"
+    assert world.starts == []
+    assert world.live() == []
+
+
+def test_a_platform_for_which_nothing_is_deployed_takes_no_other_with_it() -> None:
+    world = World({"new": "", "aws": ""})
+    start = world.start
+
+    def start_or_refuse(job: Job, attempt: int) -> bool:
+        if job.platform == "new":
+            raise ConfigurationError("its training is not deployed")
+        return start(job, attempt)
+
+    world.start = start_or_refuse  # type: ignore[method-assign]
+    results = run_jobs(jobs_of(["new", "aws"]), world, clock=world.clock, sleep=world.sleep)
+    assert (results["new"].attempt, results["new"].why) == (None, "its training is not deployed")
+    assert results["aws"].attempt == 0
+    assert world.cancelled == {}
 
 
 def test_what_an_earlier_controller_dispatched_ends_with_the_next_one_though_no_worker_is_online() -> None:
