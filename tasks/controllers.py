@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
@@ -17,7 +18,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.context import TagsContext
 from prefect.states import Crashed
 
-__all__ = ["is_live", "round_of", "round_tags", "rounds_under_way", "succeed", "untagged"]
+__all__ = ["is_live", "ran_since", "round_of", "round_tags", "rounds_under_way", "succeed", "untagged"]
 
 _LIVE = [StateType.RUNNING, StateType.CANCELLING]
 _PAGE = 200
@@ -44,6 +45,13 @@ def is_live(run: FlowRun) -> bool:
     return run.state is not None and run.state.type in _LIVE
 
 
+def ran_since(run: FlowRun) -> tuple[datetime, str]:
+    """When the controller first ran, by which rounds are in order: Prefect creates nightly ones days ahead; its id."""
+    # One that was cancelled before it ever ran has a start as well.
+    first = run.start_time if run.run_count else None
+    return first or datetime.max.replace(tzinfo=UTC), str(run.id)
+
+
 def round_of(run: FlowRun) -> str:
     """A round started by hand is named by it; any other has one controller, and Prefect starts that one again."""
     return (run.parameters or {}).get("round_id") or str(run.id)
@@ -66,6 +74,6 @@ def rounds_under_way(client: SyncPrefectClient, suite: str, own: FlowRun) -> dic
 def succeed(client: SyncPrefectClient, own: FlowRun, controllers: list[FlowRun]) -> None:
     """Our round's earlier controllers were killed, or we would not be here: say so, and nobody waits for them."""
     for one in controllers:
-        if is_live(one) and one.id != own.id and str(one.created) < str(own.created):
+        if is_live(one) and one.id != own.id and ran_since(one) < ran_since(own):
             words = "its process was killed; the round goes on in another controller"
             client.set_flow_run_state(one.id, Crashed(message=words), force=True)

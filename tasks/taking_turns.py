@@ -6,13 +6,12 @@ import time
 
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import FlowRun
 from prefect.runtime import flow_run
 
 from plumbline.dispatch.turn import Turn
 from plumbline.errors import UnavailableError
 from plumbline.rounds import Round
-from tasks.controllers import round_of, rounds_under_way, succeed
+from tasks.controllers import ran_since, round_of, rounds_under_way, succeed
 from tasks.observing import PREFECT_ERRORS
 from tasks.progress import Progress, read_progress
 from tasks.telling import tell
@@ -45,15 +44,12 @@ def take_turn(this: Round) -> None:
 
 
 def _ahead(client: SyncPrefectClient, this: Round) -> dict[str, str]:
-    """The rounds that began before ours, each with its last sign of life, whichever of its controllers gave it."""
+    """The rounds that ran before ours did, each with its last sign of life, whichever of its controllers gave it."""
     own = client.read_flow_run(flow_run.id)
     rounds = rounds_under_way(client, this.suite.name, own)
     ours = rounds.pop(round_of(own))
     succeed(client, own, ours)
-    before = {name: runs for name, runs in rounds.items() if _began(runs) < _began(ours)}
+    since = min(map(ran_since, ours))
+    before = {name: runs for name, runs in rounds.items() if min(map(ran_since, runs)) < since}
     alive = read_progress(client, [one.id for runs in before.values() for one in runs]) if before else {}
     return {runs[0].name: max(alive.get(one.id, Progress()).changed for one in runs) for runs in before.values()}
-
-
-def _began(controllers: list[FlowRun]) -> tuple[str, str]:
-    return min((str(one.created), str(one.id)) for one in controllers)

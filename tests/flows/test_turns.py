@@ -1,18 +1,20 @@
-"""Whose turn it is, as the server has it: by when a round began, however often its controller was started."""
+"""Whose turn it is, as the server has it: by when a round first ran, however often its controller was started."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.states import Running
+from prefect.states import Cancelled, Running, Scheduled, State
 
+from plumbline.errors import UnavailableError
 from plumbline.rounds import Round
-from plumbline.schema.suite import Suite
+from plumbline.schema.suite import Dispatch, Suite
 from tasks.controllers import round_tags
-from tasks.taking_turns import _ahead
+from tasks.taking_turns import _ahead, take_turn
 
 
 @flow(name="regression")
@@ -41,3 +43,27 @@ def test_a_round_whose_controller_was_started_again_keeps_its_place(
     assert states == ["CRASHED" if ours == "first" else "RUNNING", "RUNNING", "RUNNING"]
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(runs["second"]))
     assert set(_ahead(client, Round("second", suite, {}))) == {"run of first"}
+
+
+def test_a_nightly_round_that_prefect_created_days_ahead_does_not_overtake_the_one_that_runs(
+    client: SyncPrefectClient, suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(name: str, state: State[None]) -> UUID:
+        tags = round_tags(suite.name)
+        return client.create_flow_run(controller, parameters={"round_id": name}, name=name, tags=tags, state=state).id
+
+    def ahead(run: UUID, name: str) -> set[str]:
+        monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(run))
+        return set(_ahead(client, Round(name, suite, {})))
+
+    nightly = create("nightly", Scheduled(scheduled_time=datetime.now(UTC) + timedelta(days=3)))
+    # Cancelled before it ran, it has a start in Prefect's books, and is no reason to let its round pass.
+    client.set_flow_run_state(create("nightly", Scheduled()), Cancelled(), force=True)
+    upgrade = create("upgrade", Running())
+    assert ahead(upgrade, "upgrade") == set()
+    client.set_flow_run_state(nightly, Running(), force=True)
+    assert ahead(upgrade, "upgrade") == set()
+    assert ahead(nightly, "nightly") == {"upgrade"}
+    refusing = suite.replace(dispatch=Dispatch(overlap="refuse"))
+    with pytest.raises(UnavailableError, match="upgrade runs already"):
+        take_turn(Round("nightly", refusing, {}))
