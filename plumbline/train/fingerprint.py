@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -15,7 +16,7 @@ from plumbline.digest import digest_file
 from plumbline.schema.fingerprint import Cpu, Fingerprint, Gpu, Scalar
 from plumbline.train.ranks import Ranks
 
-__all__ = ["read_fingerprint"]
+__all__ = ["ask_devices", "read_fingerprint"]
 
 _VARIABLES = re.compile(
     r"^(CUBLAS|CUDA|CUDNN|NVIDIA|NCCL|GLOO|OMP|MKL|KMP|GOMP|OPENBLAS|TORCH|PYTORCH|ATEN|TOKENIZERS|HF_HUB_OFFLINE"
@@ -40,6 +41,7 @@ def _cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
+@functools.cache
 def _gpus() -> tuple[Gpu, ...]:
     found = []
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
@@ -76,6 +78,7 @@ def _packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+@functools.cache
 def _topology(ranks: Ranks) -> dict[str, str]:
     if ranks.world == 1:
         return {}
@@ -102,6 +105,12 @@ def _nccl() -> str:
     if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
         return ""
     return ".".join(map(str, torch.cuda.nccl.version()))
+
+
+def ask_devices(ranks: Ranks) -> None:
+    """Ask each GPU what it is, and keep the answer: one that has died in the training gives none."""
+    _gpus()
+    _topology(ranks)
 
 
 def read_fingerprint(ranks: Ranks, numerics: dict[str, Scalar], mantissa_bits: dict[str, int]) -> Fingerprint:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError, PlumblineError, TrainingError
-from plumbline.schema.evidence import DataEvidence, Evidence, ModelEvidence
+from plumbline.schema.evidence import Evidence
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import Exit, RunRecord
 from plumbline.schema.spec import RunSpec
@@ -24,7 +22,8 @@ from plumbline.train.bundle import Bundle, read_bundle
 from plumbline.train.context import Context, plan_rows
 from plumbline.train.experiment import ExperimentRun
 from plumbline.train.failure import StoppedError, TrainingFailedError
-from plumbline.train.fingerprint import read_fingerprint
+from plumbline.train.findings import Findings
+from plumbline.train.fingerprint import ask_devices, read_fingerprint
 from plumbline.train.learn import LearnRun
 from plumbline.train.mantissa import measure_mantissa_bits
 from plumbline.train.model import read_weights
@@ -51,46 +50,6 @@ class Job:
     round_id: str = ""
     experiment: Path | None = None
     import_seconds: float = 0.0
-
-
-@dataclass
-class _Findings:
-    """What the record will hold; filled as the run goes."""
-
-    job: Job
-    started_at: datetime
-    context: Context | None = None
-    bundle: Bundle | None = None
-    data: DataEvidence | None = None
-    mantissa_bits: dict[str, int] = field(default_factory=dict)
-    probe: ProbeRun | None = None
-    speed: SpeedRun | None = None
-    learn: LearnRun | None = None
-    timings: dict[str, float] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
-
-    def evidence(self) -> Evidence:
-        model: ModelEvidence | None = self.probe.model_evidence if self.probe else None
-        return Evidence(
-            data=self.data,
-            model=model,
-            probe=self.probe.evidence() if self.probe else None,
-            speed=self.speed.evidence() if self.speed else None,
-            learn=self.learn.evidence() if self.learn else None,
-        )
-
-    def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        parts = self.probe.arrays() if self.probe else {}
-        if self.learn and "evaluation" not in parts:
-            parts["evaluation"] = self.learn.arrays()
-        return parts
 
 
 def _files(context_plan: Any, source: Source) -> list[DataFile]:
@@ -126,7 +85,7 @@ def open_run(job: Job, stop: threading.Event) -> Iterator[Context]:
         yield _prepare(job, ranks, source, stop)
 
 
-def _run_experiment(findings: _Findings, context: Context, bundle: Bundle) -> None:
+def _run_experiment(findings: Findings, context: Context, bundle: Bundle) -> None:
     """The probe alone, with what the experiment puts back."""
     spec = context.spec
     if spec.probe is None:
@@ -136,7 +95,7 @@ def _run_experiment(findings: _Findings, context: Context, bundle: Bundle) -> No
         findings.probe.run()
 
 
-def _run_parts(findings: _Findings, context: Context, source: Source) -> None:
+def _run_parts(findings: Findings, context: Context, source: Source) -> None:
     spec = context.spec
     if findings.bundle:
         _run_experiment(findings, context, findings.bundle)
@@ -179,9 +138,9 @@ def _unforeseen(error: Exception, context: Context | None) -> TrainingFailedErro
     return TrainingFailedError(f"{type(error).__name__}: {lines[0][:500]}", code="error", part=part, step=step)
 
 
-def _write(findings: _Findings, ranks: Ranks, ending: Exit) -> None:
+def _write(job: Job, findings: Findings, evidence: Evidence, ranks: Ranks, ending: Exit) -> None:
     """The record's parts, then the record."""
-    job, context = findings.job, findings.context
+    context = findings.context
     with findings.timed("write"):
         rows = context.rows.table() if context and findings.data else None
         names = write_parts(job.out, findings.arrays(), rows)
@@ -202,7 +161,7 @@ def _write(findings: _Findings, ranks: Ranks, ending: Exit) -> None:
             started_at=findings.started_at,
             finished_at=datetime.now(UTC),
             fingerprint=read_fingerprint(ranks, numerics, findings.mantissa_bits),
-            evidence=findings.evidence(),
+            evidence=evidence,
             timings=findings.timings,
             exit=ending,
             parts=tuple(parts),
@@ -212,25 +171,29 @@ def _write(findings: _Findings, ranks: Ranks, ending: Exit) -> None:
 
 def run_job(job: Job, stop: threading.Event) -> None:
     """Train and write the record; a failure is raised again once the record tells of it."""
-    findings = _Findings(job, datetime.now(UTC))
+    findings = Findings(datetime.now(UTC))
     findings.timings["import"] = job.import_seconds
     job.out.mkdir(parents=True, exist_ok=True)
     with join_ranks() as ranks:
         if ranks.is_first:
             clear_parts(job.out)
         ranks.gather(None)
+        evidence: Evidence | None = None
         try:
+            ask_devices(ranks)
             findings.bundle = read_bundle(job.experiment) if job.experiment else None
             with open_source(job.spec, job.data, job.cache, tell=ranks.is_first) as source:
                 with findings.timed("stage"):
                     findings.context = _prepare(job, ranks, source, stop)
                 _run_parts(findings, findings.context, source)
+            # Still inside: it reads the device once more, which may have died since.
+            evidence = findings.evidence() if ranks.is_first else None
         except Exception as error:  # the process's boundary: whatever ended the training, the record tells of it
             known = error if isinstance(error, PlumblineError) else _unforeseen(error, findings.context)
             if ranks.is_first:
-                _write(findings, ranks, _exit_of(known, findings.context))
+                _write(job, findings, findings.remains(), ranks, _exit_of(known, findings.context))
             raise known from error
-        if ranks.is_first:
-            _write(findings, ranks, Exit(status="completed"))
+        if evidence is not None:
+            _write(job, findings, evidence, ranks, Exit(status="completed"))
             if findings.learn:
                 findings.learn.finish()

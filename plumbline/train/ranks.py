@@ -68,4 +68,6 @@ def join_ranks() -> Iterator[Ranks]:
     try:
         yield Ranks(dist.get_rank(), world, device, dist.new_group(backend="gloo"))
     finally:
-        dist.destroy_process_group()
+        # After a GPU has died this fails too; what ended the training is then already on its way, and tells more.
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()

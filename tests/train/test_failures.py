@@ -20,8 +20,11 @@ from plumbline.launch import trainer_environment
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.record import read_record
 from plumbline.stores import open_store
+from plumbline.train import digests
+from plumbline.train.clock import StepClock
+from plumbline.train.engine import Engine
 from plumbline.train.failure import TrainingFailedError
-from tests.train.conftest import Workshop
+from tests.train.conftest import Trained, Workshop
 
 
 def failed(workshop: Workshop, spec, kind: type[Exception] = TrainingError, **given):
@@ -112,6 +115,62 @@ def test_an_error_nobody_foresaw_is_in_the_record_too(workshop: Workshop, monkey
     error, record = failed(workshop, workshop.spec())
     assert "CUBLAS_STATUS_EXECUTION_FAILED" in str(error)
     assert record.exit.code == "error"
+
+
+ALL_PARTS = {
+    "speed": {"steps": 10, "precision": "fp32"},
+    "learn": {"steps": 6, "evaluate_every": 6, "checkpoint_every": 100, "evaluation_rows": 8},
+}
+
+
+def dies(patch: pytest.MonkeyPatch, part: str, step: int, *, after: bool = False) -> None:
+    """From a step on the device answers nothing, as after an illegal access: each question raises the same error."""
+    plain, totals, dead = Engine.step, StepClock.totals, []
+
+    def answers(question):
+        def asked(*given):
+            if dead:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            return question(*given)
+
+        return asked
+
+    def steps(self, place, batch):
+        found = plain(self, place, batch) if after else None
+        if (self.part, place) == (part, step):
+            dead.append(step)
+        return found or answers(plain)(self, place, batch)
+
+    patch.setattr(Engine, "step", steps)
+    if part == "speed":  # of a part that has ended every event is read
+        patch.setattr(StepClock, "totals", answers(totals))
+    patch.setattr(digests, "host_array", answers(digests.host_array))
+
+
+@pytest.mark.parametrize(("part", "step"), [("speed", 3), ("learn", 3)])
+def test_a_device_that_dies_takes_no_other_parts_evidence_along(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch, part: str, step: int
+) -> None:
+    dies(monkeypatch, part, step)
+    error, record = failed(workshop, workshop.spec(**ALL_PARTS))
+    assert "illegal memory access" in str(error)
+    assert error.exit_code == 4
+    assert (record.exit.status, record.exit.code, record.exit.part) == ("failed", "error", part)
+    assert record.evidence.probe == baseline.probe
+    assert record.evidence.model == baseline.record.evidence.model
+    assert record.evidence.learn is None
+    assert (record.evidence.speed is None) == (part == "speed")
+    assert {"batches.safetensors", "sketches.safetensors"} <= {file.key for file in record.parts}
+
+
+def test_a_device_that_dies_before_the_last_digest_fails_the_training(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies(monkeypatch, "learn", 5, after=True)
+    _, record = failed(workshop, workshop.spec(learn=ALL_PARTS["learn"]))
+    assert (record.exit.status, record.exit.code, record.exit.part) == ("failed", "error", "learn")
+    assert record.evidence.probe == baseline.probe
+    assert record.evidence.learn is None
 
 
 @pytest.mark.parametrize(
