@@ -9,18 +9,18 @@ from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed
-from prefect.utilities.urls import url_for
 
 from plumbline.dispatch import Limits
-from plumbline.rounds import headline, join, sum_up
+from plumbline.rounds import Round, headline
+from plumbline.schema.verdict import RoundVerdict
 from plumbline.workfolder import work_folder
-from tasks.alerting import alert
+from tasks.alerting import alert, told_if_broken
 from tasks.confirming import confirm_causes, confirm_speed
 from tasks.controllers import untagged
 from tasks.dispatch import dispatch
 from tasks.gathering import gather_records
 from tasks.heartbeat import Heartbeat
-from tasks.judging import judge
+from tasks.judging import conclude, judge
 from tasks.opening import open_round
 from tasks.reporting import publish, report, show_in_ui
 from tasks.taking_turns import take_turn
@@ -52,27 +52,30 @@ def regression(
         phase = Phases(heartbeat.on_progress, _PHASES)
         mark_start(this)
         take_turn(this)
-        with phase("training"):
-            results = dispatch(this, this.assignments(), Limits())
-        with phase("gathering"):
-            found = gather_records(this, results, folder)
-        with phase("judging"):
-            judged = judge(this, found, folder)
-        with phase("confirming"):
-            found, judged = confirm_speed(this, found, judged, folder)
-            judged = confirm_causes(this, found, judged, folder)
-        platforms = {
-            name: join({work: of[name] for work, of in judged.results.items()}) for name in this.suite.platforms
-        }
-        timings = {**phase.timings, "total": sum(phase.timings.values())}
-        verdict = sum_up(this, platforms, flow_run=url_for("flow-run", flow_run.id) or "", timings=timings)
-        with phase("reporting"):
-            verdict = report(this, verdict, found, judged)
-            publish(this, verdict)
-            if failures := alert(this, verdict):
-                verdict = report(this, verdict.replace(notes=(*verdict.notes, *failures)), found, judged)
-                publish(this, verdict)
-            show_in_ui(this, verdict, found, judged)
+        with told_if_broken(this):
+            verdict = _play(this, folder, phase)
         heartbeat.on_progress({"part": "done", "step": 1, "steps": 1, "words": verdict.verdict})
     message = headline(verdict)
     return Completed(message=message) if verdict.verdict == "pass" else Failed(message=message)
+
+
+def _play(this: Round, folder: Path, phase: Phases) -> RoundVerdict:
+    with phase("training"):
+        results = dispatch(this, this.assignments(), Limits())
+    with phase("gathering"):
+        found = gather_records(this, results, folder)
+    with phase("judging"):
+        judged = judge(this, found, folder)
+    with phase("confirming"):
+        found, judged = confirm_speed(this, found, judged, folder)
+        judged = confirm_causes(this, found, judged, folder)
+    verdict = conclude(this, judged, phase.timings)
+    with phase("reporting"):
+        verdict = report(this, verdict, found, judged)
+        publish(this, verdict)
+        if failures := alert(this, verdict):
+            verdict = report(this, verdict.replace(notes=(*verdict.notes, *failures)), found, judged)
+            publish(this, verdict)
+        # The verdict is told; that it cannot be shown does not undo it.
+        show_in_ui(this, verdict, found, judged, return_state=True)
+    return verdict

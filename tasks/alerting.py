@@ -1,37 +1,54 @@
-"""The controller's alerting task: what is new is written down, then sent, then marked as delivered."""
+"""The controller's alerting: what is new is written down first, then sent."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 
 from prefect import get_run_logger, task
+from prefect.runtime import flow_run
+from prefect.utilities.urls import url_for
 
-from plumbline.alerts import AlertBook, Outgoing, after_failure, after_success, update
+from plumbline.alerts import AlertBook, AlertState, tell_broken, told_once, update
 from plumbline.central import CentralStore
 from plumbline.errors import PlumblineError
 from plumbline.rounds import Round
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tasks.addresses import Blocks
-from tasks.sending import send
+from tasks.delivering import deliver
 
-__all__ = ["alert", "deliver"]
-
-_PAUSES = (1.0, 2.0, 4.0, 8.0)
+__all__ = ["alert", "told_if_broken"]
 
 
 @task(name="alert", persist_result=False)
 def alert(this: Round, verdict: RoundVerdict) -> list[str]:
     """Tell who has to be told, once; what could not be delivered, in words. It is tried again in the next round."""
+    return _tell(this, lambda state: update(state, verdict, this.suite.alerts, datetime.now(UTC)))
+
+
+@contextmanager
+def told_if_broken(this: Round) -> Iterator[None]:
+    """Who waits for the round is told that it comes to no verdict, and why; the error goes its way."""
+    try:
+        yield
+    except Exception as error:
+        # What is not ours may hold an address, and with it a token.
+        why = str(error) if isinstance(error, PlumblineError) else f"{type(error).__name__}: its log says where"
+        run = url_for("flow-run", flow_run.id) or ""
+        now, told = datetime.now(UTC), tell_broken(this.suite.name, this.id, why, run)
+        _tell(this, lambda state: told_once(state, told, this.suite.alerts, now))
+        raise
+
+
+def _tell(this: Round, change: Callable[[AlertState], AlertState]) -> list[str]:
     if not this.suite.alerts:
         return []
     try:
         book = AlertBook(CentralStore(open_store(this.suite.store)), this.suite.name)
-        book.change(lambda state: update(state, verdict, this.suite.alerts, datetime.now(UTC)))
+        book.change(change)
         failed = deliver(book, Blocks(this.suite, os.environ))
     except PlumblineError as error:
         # The verdict stands; that nobody was told of it is said beside it.
@@ -39,26 +56,3 @@ def alert(this: Round, verdict: RoundVerdict) -> list[str]:
     for line in failed:
         get_run_logger().error(line)
     return failed
-
-
-def deliver(book: AlertBook, known: Blocks, sleep: Callable[[float], None] = time.sleep) -> list[str]:
-    """Send everything that is pending, each with its own attempts; the failures in words."""
-    failed = []
-    for one in book.read()[0].pending:
-        why = _attempts(one, known, sleep)
-        # Bound to the message: the state may have moved on meanwhile.
-        book.change(partial(after_failure, sent=one, why=why) if why else partial(after_success, sent=one))
-        if why:
-            failed.append(f"the alert {one.subject!r} could not be delivered to {one.block}: {why}")
-    return failed
-
-
-def _attempts(one: Outgoing, known: Blocks, sleep: Callable[[float], None]) -> str:
-    why = ""
-    for pause in (*_PAUSES, 0.0):
-        body = f"{one.body}\n\nalert {one.id}"
-        why = send(one.block, one.subject, body, known, event=one.event, about=one.about)
-        if not why:
-            return ""
-        sleep(pause)
-    return why

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from plumbline.bundles import publish_bundle
 from plumbline.dispatch import Limits
-from plumbline.rounds import Harvest, Round, reruns_needed
+from plumbline.errors import PlumblineError
+from plumbline.records import LoadedRecord
+from plumbline.rounds import Assignment, Harvest, Round, reruns_needed
 from plumbline.rounds.bundling import write_bundle
-from plumbline.rounds.confirming import absorb, apply_cases, open_cases, wanted
+from plumbline.rounds.confirming import Wanted, absorb, apply_cases, open_cases, wanted
 from plumbline.stores import open_store
 from tasks.dispatch import dispatch
 from tasks.gathering import gather_records
@@ -34,14 +37,31 @@ def confirm_causes(this: Round, found: Harvest, judged: Judged, folder: Path) ->
     known = {record.record.record_id: record for record in found.records.values()}
     known |= {record.record.record_id: record for lot in judged.baselines.values() for record in lot.values()}
     while any(case.confirmation.next() is not None for case in cases):
-        asked = wanted(cases)
-        for _, request, assignment in asked:
-            bundle = write_bundle(request, known, folder / "experiments" / request.experiment.experiment_id)
-            publish_bundle(open_store(this.suite.platforms[assignment.platform].outbox), bundle, request.experiment)
-        results = dispatch(this, [assignment for _, _, assignment in asked], Limits()) if asked else {}
+        ready, lost = _sent(this, wanted(cases), known, folder)
+        results = dispatch(this, ready, Limits()) if ready else {}
         came = gather_records(this, results, folder)
         answers = {str(one.experiment_id): record for one, record in came.records.items()}
-        lost = {str(one.experiment_id): absence.why for one, absence in came.absent.items()}
+        lost |= {str(one.experiment_id): absence.why for one, absence in came.absent.items()}
         known |= {record.record.record_id: record for record in came.records.values()}
         cases = absorb(cases, answers, lost)
     return replace(judged, results=apply_cases(judged.results, cases))
+
+
+def _sent(
+    this: Round, asked: Sequence[Wanted], known: Mapping[str, LoadedRecord], folder: Path
+) -> tuple[list[Assignment], dict[str, str]]:
+    """The experiments whose bundles have reached their platform; why the others have not.
+
+    A drift that was judged is not lost because an outbox takes no bundle: its cause stays as likely as it was.
+    """
+    ready, lost = [], {}
+    for _, request, assignment in asked:
+        name = request.experiment.experiment_id
+        try:
+            bundle = write_bundle(request, known, folder / "experiments" / name)
+            publish_bundle(open_store(this.suite.platforms[assignment.platform].outbox), bundle, request.experiment)
+        except PlumblineError as error:
+            lost[name] = str(error)
+        else:
+            ready.append(assignment)
+    return ready, lost

@@ -50,6 +50,8 @@ def send(
     except (NotificationError, ValueError, *PREFECT_ERRORS) as error:
         # An address may hold a token: none of it goes into a log.
         return re.sub(r"\S+://\S+", "(address)", str(error)).strip() or type(error).__name__
+    except Exception as error:  # noqa: BLE001 - a block is anybody's code: what it raises is one message's failure
+        return f"{block} cannot be used: {type(error).__name__}"
     return ""
 
 

@@ -17,7 +17,7 @@ from plumbline.rounds import Round
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.stores import open_store
 from tasks.addresses import Blocks
-from tasks.alerting import deliver
+from tasks.delivering import deliver
 
 __all__ = ["check_missed", "due_times", "mark_start"]
 

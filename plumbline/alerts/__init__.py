@@ -1,8 +1,8 @@
 """Alerts: who is told of what, once. The state is pure; the book keeps it in the central store."""
 
 from plumbline.alerts.book import AlertBook
-from plumbline.alerts.state import AlertState, Open, Outgoing, after_failure, after_success, missed, update
-from plumbline.alerts.words import tell_test
+from plumbline.alerts.state import AlertState, Open, Outgoing, after_failure, after_success, missed, told_once, update
+from plumbline.alerts.words import tell_broken, tell_test
 
 __all__ = [
     "AlertBook",
@@ -12,6 +12,8 @@ __all__ = [
     "after_failure",
     "after_success",
     "missed",
+    "tell_broken",
     "tell_test",
+    "told_once",
     "update",
 ]

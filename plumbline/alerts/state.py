@@ -17,7 +17,7 @@ from plumbline.schema.base import Model
 from plumbline.schema.suite import Alert, AlertEvent
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 
-__all__ = ["AlertState", "Open", "Outgoing", "after_failure", "after_success", "missed", "update"]
+__all__ = ["AlertState", "Open", "Outgoing", "after_failure", "after_success", "missed", "told_once", "update"]
 
 _MOST_PENDING = 500
 
@@ -97,7 +97,11 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
 
 def missed(state: AlertState, suite: str, due: datetime, alerts: Sequence[Alert], now: datetime) -> AlertState:
     """The round that was due did not run. Told once for each time it was due."""
-    told = tell_missed(suite, due)
+    return told_once(state, tell_missed(suite, due), alerts, now)
+
+
+def told_once(state: AlertState, told: Told, alerts: Sequence[Alert], now: datetime) -> AlertState:
+    """What happens once and has no end: told to every block that wants it, unless it has been."""
     if any(told.id == one for one in state.rounds):
         return state
     messages = tuple(_send(told, alerts, now))

@@ -8,7 +8,7 @@ from datetime import datetime
 from plumbline.schema.suite import AlertEvent
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
-__all__ = ["Told", "tell_missed", "tell_open", "tell_recovered", "tell_test"]
+__all__ = ["Told", "tell_broken", "tell_missed", "tell_open", "tell_recovered", "tell_test"]
 
 _MOST_FINDINGS = 3
 _DIGEST = 64
@@ -56,6 +56,17 @@ def tell_missed(suite: str, due: datetime) -> Told:
     )
     subject = f"[plumbline] {suite}: the nightly round did not run"
     return Told(f"missed/{due.isoformat()}", "missed", f"{suite}/missed", subject, body)
+
+
+def tell_broken(suite: str, round_id: str, why: str, run: str) -> Told:
+    """A round started, and came to no verdict."""
+    lines = [
+        f"Round {round_id} of {suite} started and came to no verdict. Nothing is known of that night.",
+        why,
+        *([f"run: {run}"] if run else []),
+    ]
+    subject = f"[plumbline] {suite}: a round came to no verdict"
+    return Told(f"broken/{round_id}", "missed", f"{suite}/missed", subject, "\n".join(lines))
 
 
 def tell_test(suite: str, now: datetime) -> tuple[str, str]:

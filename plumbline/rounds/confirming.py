@@ -14,7 +14,7 @@ from plumbline.rounds.judging import Baselines, gates_of, stand_in
 from plumbline.rounds.plan import Assignment, Round
 from plumbline.schema.verdict import PlatformResult
 
-__all__ = ["Case", "absorb", "apply_cases", "open_cases", "wanted"]
+__all__ = ["Case", "Wanted", "absorb", "apply_cases", "open_cases", "wanted"]
 
 Results = Mapping[str, Mapping[str, PlatformResult]]
 """By workload, then by platform."""
@@ -29,6 +29,10 @@ class Case:
     reference: str | None
     """The platform that runs the reference's experiments; none where the reference is a night gone by."""
     confirmation: Confirmation
+
+
+Wanted = tuple[Case, Request, Assignment]
+"""An experiment, whose case asks for it, and who runs it."""
 
 
 def open_cases(this: Round, found: Harvest, baselines: Baselines, results: Results) -> tuple[Case, ...]:
@@ -60,7 +64,7 @@ def _case(
     return []
 
 
-def wanted(cases: Sequence[Case]) -> tuple[tuple[Case, Request, Assignment], ...]:
+def wanted(cases: Sequence[Case]) -> tuple[Wanted, ...]:
     """The next experiment of each case, and who runs it."""
     asked = []
     for case in cases:

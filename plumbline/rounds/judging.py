@@ -10,7 +10,7 @@ from plumbline.rounds.harvest import Harvest
 from plumbline.rounds.outcome import absent_result
 from plumbline.rounds.plan import MAIN, RERUN, Assignment, Round
 from plumbline.schema.suite import Gates
-from plumbline.schema.verdict import PlatformResult
+from plumbline.schema.verdict import Finding, PlatformResult, worst
 
 __all__ = ["Baselines", "gates_of", "judge_harvest", "reruns_needed", "stand_in"]
 
@@ -29,9 +29,21 @@ def stand_in(this: Round, records: Mapping[str, LoadedRecord]) -> str:
     return this.suite.reference if this.suite.reference in records else next(iter(records), this.suite.reference)
 
 
-def judge_harvest(this: Round, found: Harvest, baselines: Baselines) -> dict[str, dict[str, PlatformResult]]:
-    """Results by workload, then by platform, in the suite's order."""
-    return {workload: _judge_workload(this, workload, found, baselines.get(workload, {})) for workload in this.specs}
+def judge_harvest(
+    this: Round, found: Harvest, baselines: Baselines, unreadable: Mapping[str, Mapping[str, str]] | None = None
+) -> dict[str, dict[str, PlatformResult]]:
+    """Results by workload, then by platform, in the suite's order; `unreadable` says which baselines are damaged."""
+    results = {workload: _judge_workload(this, workload, found, baselines.get(workload, {})) for workload in this.specs}
+    for workload, damaged in (unreadable or {}).items():
+        for platform in damaged.keys() & found.of(workload).keys():
+            results[workload][platform] = _without_past(results[workload][platform], damaged[platform])
+    return results
+
+
+def _without_past(result: PlatformResult, why: str) -> PlatformResult:
+    """It was not held against its own past, though it has one: that is no pass."""
+    finding = Finding(check="baseline.record", outcome="invalid", detail=f"{why}; accept another: plumbline baseline")
+    return result.replace(verdict=worst([result.verdict, "invalid"]), findings=(*result.findings, finding))
 
 
 def reruns_needed(judged: Mapping[str, Mapping[str, PlatformResult]]) -> tuple[Assignment, ...]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -26,8 +29,8 @@ from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult, RoundVerdict
 from plumbline.stores import open_store
 from tasks.addresses import Blocks
-from tasks.alerting import deliver
 from tasks.blocks import AppriseUrl
+from tasks.delivering import deliver
 from tasks.sending import send
 from tasks.watching import check_missed
 from tests.flows.ground import small_suite, to_toml
@@ -259,6 +262,33 @@ def test_a_pager_that_refuses_is_said_without_its_key(world: Internet) -> None:
     why = send("pager-duty-webhook/refused", "subject", "body", NOBODY)
     assert "429" in why
     assert "R0123" not in why
+
+
+RETIRED = """
+import sys
+from prefect.blocks.notifications import AppriseNotificationBlock
+
+class Retired(AppriseNotificationBlock):
+    _block_type_name = "Retired"
+    _block_type_slug = "retired"
+
+Retired(url=sys.argv[1]).save("old", overwrite=True)
+"""
+
+
+@pytest.mark.usefixtures("mailbox")
+def test_a_block_whose_code_is_gone_is_one_failure_and_stops_no_other_message(
+    webhook: Receiver, tmp_path: Path
+) -> None:
+    somebody = {**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    subprocess.run([sys.executable, "-c", RETIRED, webhook.url], env=somebody, check=True)
+    alerts = (Alert(on=("drift",), block="retired/old"), *ALERTS)
+    book = book_of(tmp_path)
+    failed = night(book, 0, "drift", alerts=alerts)
+    assert len(failed) == 1
+    assert failed[0].endswith("to retired/old: retired/old cannot be used: UnknownBlockType")
+    assert len(webhook.got) == 1
+    assert [one.block for one in book.read()[0].pending] == ["retired/old"]
 
 
 def test_the_server_tells_of_a_controller_that_crashed(

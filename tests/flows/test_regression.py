@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -18,20 +19,33 @@ from prefect.client.schemas.objects import StateType
 from prefect.deployments import run_deployment
 
 from flows.regression import regression
+from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.localstack import Stack
+from plumbline.records import load_record
 from plumbline.rounds import Round
-from plumbline.schema.suite import Suite
+from plumbline.schema.record import RECORD_NAME
+from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import open_store
+from plumbline.stores import ObjectMissingError, open_store
+from tasks.blocks import AppriseUrl
 from tasks.controllers import round_tags
 from tasks.deploying import deploy_trainings
 from tasks.dispatch import deployment_name
-from tests.flows.stubs import Material, StubWorkers, suite_of
+from tests.flows.receivers import receiver
+from tests.flows.stubs import Material, Measurement, StubWorkers, suite_of
 
 
 def play(
-    suite: Suite, stack: Stack, material: Material, folder: Path, kinds: dict[str, str], *, deployed: bool = False
+    suite: Suite,
+    stack: Stack,
+    material: Material,
+    folder: Path,
+    kinds: dict[str, str],
+    *,
+    deployed: bool = False,
+    night: str = "20261120",
+    measure: Measurement = lambda _: {},
 ) -> tuple[RoundVerdict, str]:
     """One round with stub workers; `kinds` says what becomes of a platform's first attempt, `always` of every one."""
     spec, record = material
@@ -42,8 +56,9 @@ def play(
 
     if not deployed:
         deploy_trainings(suite, python=None)
-    name = f"20261120-020000-{suite.name}"
-    with StubWorkers(suite, stack.api_url, record, folder / "work", behave), tags(*round_tags(suite.name)):
+    name = f"{night}-020000-{suite.name}"
+    workers = StubWorkers(suite, stack.api_url, record, folder / "work", behave, measure=measure)
+    with workers, tags(*round_tags(suite.name)):
         state = regression(
             suite=suite.model_dump(mode="json"), specs={"tiny": spec.to_json()}, round_id=name,
             state=str(folder / "state"), return_state=True,
@@ -76,7 +91,7 @@ def test_equal_records_pass_and_the_ui_shows_it(
 def test_failures_of_infrastructure_are_tried_again_and_never_drift(
     stack: Stack, material: Material, tmp_path: Path
 ) -> None:
-    suite = suite_of(tmp_path, "rough", 6, retries=1, start_seconds=12)
+    suite = suite_of(tmp_path, "rough", 6, retries=1, start_seconds=20)
     kinds = {
         "p01": "crash", "p02": "crash with record", "p03": "fail", "p04": "always crash", "p05": "always ignore",
     }  # fmt: skip
@@ -126,6 +141,51 @@ def test_a_platform_that_is_not_deployed_yet_is_unavailable_and_the_others_are_j
     verdict, _ = play(suite, stack, material, tmp_path, {}, deployed=True)
     assert verdict.platforms["p02"].unavailable == "its training is not deployed (plumbline deploy SUITE)"
     assert (verdict.verdict, verdict.platforms["p00"].verdict) == ("pass", "pass")
+
+
+@pytest.mark.usefixtures("client")
+def test_a_baseline_that_went_bad_in_the_store_is_said_and_the_other_platforms_are_judged(
+    stack: Stack, material: Material, tmp_path: Path
+) -> None:
+    suite = suite_of(tmp_path, "moth", 2)
+    first, _ = play(suite, stack, material, tmp_path, {})
+    central = CentralStore(open_store(suite.store))
+    accepted = load_record(central.get_record(first.platforms["p01"].records[0], tmp_path / "accepted"))
+    BaselineBook(central).accept(accepted.record)
+    (tmp_path / "central" / "baselines" / material[0].digest / "p01.json").write_bytes(b"{")
+    verdict, state = play(suite, stack, material, tmp_path, {}, night="20261121")
+    assert {name: one.verdict for name, one in verdict.platforms.items()} == {"p00": "pass", "p01": "invalid"}
+    assert "baseline.record" in state
+
+
+@pytest.mark.usefixtures("client")
+def test_a_drift_is_told_though_the_outbox_takes_no_experiment(
+    stack: Stack, material: Material, tmp_path: Path
+) -> None:
+    probe = json.loads((material[1] / RECORD_NAME).read_bytes())["evidence"]["probe"]
+    for step in probe["steps"]:
+        step["learning_rates"] = [rate * 2 for rate in step["learning_rates"]]
+    suite = suite_of(tmp_path, "sealed", 2)
+    (tmp_path / "outbox").mkdir()
+    (tmp_path / "outbox" / "experiments").write_text("not a folder", encoding="utf-8")
+    drifted = {"p01": {"probe": probe}}
+    verdict, _ = play(suite, stack, material, tmp_path, {}, measure=lambda order: drifted.get(order["platform"], {}))
+    cause = verdict.platforms["p01"].causes[0]
+    assert (verdict.verdict, cause.code, cause.sure) == ("drift", "schedule", "likely")
+    assert "could not be run" in cause.tried[0]
+
+
+@pytest.mark.usefixtures("client")
+def test_a_round_that_started_and_breaks_is_told(stack: Stack, material: Material, tmp_path: Path) -> None:
+    with receiver() as webhook:
+        AppriseUrl(url=webhook.url).save("broken", overwrite=True)
+        suite = suite_of(tmp_path, "broken", 2).replace(alerts=[Alert(on=("missed",), block="apprise-url/broken")])
+        (tmp_path / "central").mkdir()
+        (tmp_path / "central" / "records").write_text("not a folder", encoding="utf-8")
+        with pytest.raises(ObjectMissingError):
+            play(suite, stack, material, tmp_path, {})
+    assert [got["title"] for got in webhook.got] == ["[plumbline] broken: a round came to no verdict"]
+    assert "20261120-020000-broken of broken started" in webhook.got[0]["message"]
 
 
 def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(

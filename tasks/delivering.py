@@ -1,0 +1,38 @@
+"""What is pending goes out, each message with its own attempts, and is marked once it has arrived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from plumbline.alerts import AlertBook, Outgoing, after_failure, after_success
+from tasks.addresses import Blocks
+from tasks.sending import send
+
+__all__ = ["deliver"]
+
+_PAUSES = (1.0, 2.0, 4.0, 8.0)
+
+
+def deliver(book: AlertBook, known: Blocks, sleep: Callable[[float], None] = time.sleep) -> list[str]:
+    """Send everything that is pending, each with its own attempts; the failures in words."""
+    failed = []
+    for one in book.read()[0].pending:
+        why = _attempts(one, known, sleep)
+        # Bound to the message: the state may have moved on meanwhile.
+        book.change(partial(after_failure, sent=one, why=why) if why else partial(after_success, sent=one))
+        if why:
+            failed.append(f"the alert {one.subject!r} could not be delivered to {one.block}: {why}")
+    return failed
+
+
+def _attempts(one: Outgoing, known: Blocks, sleep: Callable[[float], None]) -> str:
+    why = ""
+    for pause in (*_PAUSES, 0.0):
+        body = f"{one.body}\n\nalert {one.id}"
+        why = send(one.block, one.subject, body, known, event=one.event, about=one.about)
+        if not why:
+            return ""
+        sleep(pause)
+    return why
