@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import threading
@@ -86,6 +87,16 @@ class Context:
             self.spec, self.rows, start=self.plan.first_evaluation_row,
             count=min(count, self.plan.num_evaluation_rows),
         )  # fmt: skip
+
+    def release(self) -> None:
+        """Free what earlier models held: a part has no less room on the device than a training by itself.
+
+        Torch's own cycles keep them until the next collection, and its allocator keeps their memory in blocks of the
+        sizes that they asked for.
+        """
+        gc.collect()
+        if self.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def note(self, part: str, settings: dict[str, Any]) -> None:
         """Keep a part's settings for the fingerprint."""

@@ -77,6 +77,10 @@ def _rerun(
     taps: list[int],
 ) -> tuple[TapBook, list[float]]:  # fmt: skip
     """The probe's first steps once more, from other weights or in another precision."""
+    if (
+        context.ranks.device.type == "cuda"
+    ):  # where memory is short; in main memory a collection costs more than it gives
+        context.release()
     model = build_model(context.spec, attention=probe.attention, dropout=0.0, device=context.ranks.device)
     load_weights(model, weights)
     model.train()
@@ -89,6 +93,7 @@ def _rerun(
     seed_generators(context.spec.seed)
     for step, batch in enumerate(context.batches(first=0, count=steps, cycle=probe.steps)):
         engine.step(step, batch)
+    observer.engine = None  # each knows the other: without this both, and the model, outlive the rerun
     return book, observer.losses
 
 

@@ -105,10 +105,14 @@ def _run_parts(findings: Findings, context: Context, source: Source) -> None:
         with findings.timed("probe"):
             findings.probe.run()
         findings.mantissa_bits = measure_mantissa_bits(context.ranks.device, spec.probe.precision)
+        if spec.speed or spec.learn:
+            context.release()
     if spec.speed:
         findings.speed = SpeedRun(context, spec.speed)
         with findings.timed("speed"):
             findings.speed.run()
+        if spec.learn:
+            context.release()
     if spec.learn:
         findings.learn = LearnRun(context, spec.learn)
         with findings.timed("learn"):

@@ -129,6 +129,10 @@ class ProbeObserver(Observer):
         )
         self.engine.check(self.step, loss)
 
+    def close(self) -> None:
+        """Let go of the engine, so that its model is freed; what was found stays."""
+        del self.engine
+
 
 class ProbeRun:
     """One run of the probe; what it has found stays readable if it is cut short."""
@@ -163,8 +167,8 @@ class ProbeRun:
     def _evaluator(self) -> Callable[..., Any]:
         return evaluate
 
-    def run(self) -> None:
-        """Build, train, evaluate; then find out what rounding alone would have done."""
+    def _train(self) -> list[StepEvidence]:
+        """Build, train, evaluate; no model is left once it returns."""
         context, probe = self.context, self.probe
         engine = self._engine()
         self.model_evidence = describe_model(engine.bare)
@@ -176,8 +180,14 @@ class ProbeRun:
             engine.step(step, batch)
         if context.ranks.is_first:
             self._evaluate(engine)
-        if probe.envelope_seeds:
-            self._found["envelope"] = measure_envelope(context, probe, self.book, self.observer.evidence)
+        self.observer.close()
+        return self.observer.evidence
+
+    def run(self) -> None:
+        """Train; then find out what rounding alone would have done."""
+        evidence = self._train()
+        if self.probe.envelope_seeds:
+            self._found["envelope"] = measure_envelope(self.context, self.probe, self.book, evidence)
 
     def evidence(self) -> ProbeEvidence:
         """What was found, all of it or up to where it ended."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,6 +19,9 @@ from plumbline.launch import run_training
 from plumbline.records import load_record
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
+from plumbline.train.context import Context
+from plumbline.train.engine import Engine
+from plumbline.train.ranks import Ranks
 from tests.train.conftest import Trained, Workshop, differing_steps, tap_errors, within_envelope
 
 
@@ -191,3 +197,40 @@ def test_tf32_is_set_on_every_leaf_and_read_back(workshop: Workshop) -> None:
     leaves = {name: value for name, value in numerics.items() if name.endswith("fp32_precision")}
     assert len(leaves) == 9
     assert set(leaves.values()) == {"tf32"}
+
+
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_each_model_of_a_run_has_the_device_to_itself(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, cyclic: bool
+) -> None:
+    """Or a run that fits by itself is out of memory here: the probe's models are gone before `speed` builds its own."""
+    plain = Engine.__init__
+    made: list[weakref.ref[Any]] = []
+    alive: list[tuple[str, int]] = []
+
+    def build(self: Engine, spec: Any, model: Any, ranks: Any, **given: Any) -> None:
+        alive.append((given["part"], sum(one() is not None for one in made)))
+        plain(self, spec, model, ranks, **given)
+        self.torchs_own = self if cyclic else None  # as some of torch's releases, wrappers and compilers leave them
+        made.extend((weakref.ref(model), weakref.ref(self.optimizer)))
+
+    monkeypatch.setattr(Engine, "__init__", build)
+    probe = {"steps": 2, "evaluation_rows": 8, "envelope_seeds": 2}
+    learn = {"steps": 2, "evaluate_every": 2, "checkpoint_every": 100, "evaluation_rows": 8}
+    gc.disable()  # what the collector would find by chance does not count
+    try:
+        workshop.train(workshop.spec(probe=probe, speed={"steps": 10, "precision": "fp32"}, learn=learn))
+    finally:
+        gc.enable()
+    assert [part for part, _ in alive] == [*["probe"] * 4, "speed", "learn"]
+    assert [count for part, count in alive if part != "probe" or not cyclic] == [0] * (2 if cyclic else 6)
+
+
+def test_on_a_gpu_freed_memory_goes_back_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("emptied"))
+    empty: Any = (None,) * 5
+    Context(None, Ranks(device=torch.device("cpu")), *empty).release()
+    assert calls == []
+    Context(None, Ranks(device=torch.device("cuda", 0)), *empty).release()
+    assert calls == ["emptied"]
