@@ -16,12 +16,15 @@ from plumbline.schema.base import first_problem
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
+from plumbline.workfolder import check_round_id
 
 __all__ = ["open_round"]
 
 
 def open_round(suite: dict[str, Any] | None, specs: dict[str, Any] | None, round_id: str, suite_file: str) -> Round:
     """The round to run. Named after the flow run, so that the same run started again is the same round."""
+    if round_id:
+        check_round_id(round_id, where="the flow run's parameters", key="round_id")
     chosen = _suite(suite) if suite is not None else read_suite(Path(suite_file))
     name = round_id or new_round_id(flow_run.scheduled_start_time, str(flow_run.id).replace("-", ""))
     if specs is not None:

@@ -28,6 +28,7 @@ from plumbline.report.terminal import verdict_table
 from plumbline.rounds import new_round_id
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict, exit_code
+from plumbline.workfolder import check_round_id
 
 __all__ = ["register", "run"]
 
@@ -60,6 +61,8 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run one round; the exit code says how it ended."""
     suite = read_suite(args.suite)
+    if args.round:
+        check_round_id(args.round, where="--round")
     round_id = args.round or new_round_id(datetime.now(UTC), secrets.token_hex(3))
     local = args.local or (is_local(suite) and not args.api)
     with terminations_interrupt(), Display(f"round {round_id}") as display:
