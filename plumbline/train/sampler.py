@@ -73,7 +73,8 @@ def _readers(device: torch.device) -> list[Any]:
         except (ImportError, AttributeError, OSError):
             return readers
         except Exception as error:
-            if type(error).__module__ != "pynvml":
+            # `pynvml`, or `pynvml.nvml` where the older package of that name is installed.
+            if type(error).__module__.partition(".")[0] != "pynvml":
                 raise
     return readers
 

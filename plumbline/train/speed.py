@@ -47,6 +47,7 @@ class SpeedRun:
         self._clock = StepClock(context.ranks.device)
         self._warmup = 0
         self._microbenchmarks: dict[str, float] = {}
+        self._peak_memory: int | None = None
         self._sampler = Sampler(context.ranks.device)
         self._losses: list[torch.Tensor] = []
 
@@ -102,6 +103,7 @@ class SpeedRun:
                 if step % 10 == 0:
                     context.tell("speed", max(0, step - (measured or step)), speed.steps)
             self._clock.resolve()
+        self._peak_memory = _peak_memory(context.ranks.device)  # of these steps, and of nothing that comes after them
         for loss in self._losses:
             engine.check(self._warmup + speed.steps, float(loss))
         after = microbenchmarks(context.ranks.device, speed.precision, context.out)
@@ -134,7 +136,7 @@ class SpeedRun:
             step_seconds_quartiles=_quartiles(seconds) if len(seconds) > 3 else None,
             breakdown=self._clock.breakdown(self._warmup),
             mfu=flops / median / ceiling if ceiling else None,
-            peak_memory_bytes=_peak_memory(context.ranks.device),
+            peak_memory_bytes=self._peak_memory,
             microbenchmarks=self._microbenchmarks,
             samples=self._sampler.samples(),
         )

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
-from plumbline.train import batches, host, sampler
+from plumbline.train import batches, host, sampler, speed
 from plumbline.train.clock import StepClock
 from plumbline.train.flops import step_flops
+from plumbline.train.learn import LearnRun
 from plumbline.train.sampler import Sampler
 from plumbline.train.speed import WINDOW, found_warm
 from tests.train.conftest import Trained, Workshop
@@ -55,6 +56,28 @@ def test_the_sampler_reads_what_the_judge_asks_for(measured: Trained) -> None:
     assert {"load", "cpu_steal", "foreign_cpu", "cgroup_throttled", "memory_pressure", "disk_busy"} <= set(samples)
     assert len({len(values) for values in samples.values()}) == 1
     assert len(samples["load"]) >= 1
+
+
+def test_the_peak_of_memory_is_that_of_the_measured_steps(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of what comes after them: a GPU's counter rises with every part, and is set back before the steps."""
+    peak = [1000]
+    plain, learn = speed.microbenchmarks, LearnRun.run
+
+    def more(*given: object) -> dict[str, float]:
+        peak[0] += 10
+        return plain(*given)
+
+    def learns(self: LearnRun) -> None:
+        peak[0] += 1
+        learn(self)
+
+    monkeypatch.setattr(speed, "microbenchmarks", more)
+    monkeypatch.setattr(LearnRun, "run", learns)
+    monkeypatch.setattr(speed, "_peak_memory", lambda _: peak[0])
+    steps = {"steps": 2, "evaluate_every": 2, "checkpoint_every": 100, "evaluation_rows": 8}
+    record = workshop.train(workshop.spec(probe=None, speed=SPEED, learn=steps)).record
+    assert peak == [1021]
+    assert record.evidence.speed.peak_memory_bytes == 1010
 
 
 def test_rows_are_the_same_however_long_it_warms_up(workshop: Workshop, measured: Trained) -> None:
@@ -236,6 +259,27 @@ def test_a_gpu_is_sampled_as_far_as_nvml_tells(monkeypatch: pytest.MonkeyPatch) 
     assert (found["gpu_power_watts"], found["gpu_throttle_reasons"]) == (350.5, 4)
     assert (found["gpu_ecc_errors"], found["gpu_pcie_width"]) == (None, None)
     assert found["foreign_gpu_processes"] == 0  # the one process there is this one, by the host's number
+
+
+@pytest.mark.parametrize("module", ["pynvml", "pynvml.nvml"])
+def test_without_a_driver_for_nvml_the_host_is_sampled_alone(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """Whichever of the two packages that bring `pynvml` is installed."""
+    error = type("NVMLError_LibraryNotFound", (Exception,), {"__module__": module})
+
+    def missing(index: int) -> None:
+        raise error(index)
+
+    monkeypatch.setattr(sampler, "_Gpu", missing)
+    assert [type(reader) for reader in sampler._readers(torch.device("cuda", 0))] == [host.Host]
+
+
+def test_an_error_that_is_not_nvmls_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(index: int) -> None:
+        raise ValueError(index)
+
+    monkeypatch.setattr(sampler, "_Gpu", broken)
+    with pytest.raises(ValueError, match="0"):
+        sampler._readers(torch.device("cuda", 0))
 
 
 @pytest.mark.gpu
