@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from httpx import HTTPError
 from prefect import get_client
 from prefect.exceptions import PrefectHTTPStatusError
+from prefect.settings import PREFECT_API_URL
 
 from plumbline.errors import AccessError, ConfigurationError, UnavailableError
 
@@ -34,7 +35,14 @@ def answering() -> Iterator[None]:
 
 
 def wait_for_api(seconds: float) -> None:
-    """Return when the Prefect API answers; `UnavailableError` if it does not in time, `AccessError` if it refuses."""
+    """Return when the Prefect API answers; `UnavailableError` if it does not in time, `AccessError` if it refuses.
+
+    `ConfigurationError` where nobody said which API that is.
+    """
+    if PREFECT_API_URL.value() is None:
+        # Prefect would start a server of its own, for this process alone, and what is deployed there serves nobody.
+        mend = "set it to the server's address: http://HOST:4200/api"
+        raise ConfigurationError("PREFECT_API_URL is not set", mend=mend)
     deadline = time.monotonic() + seconds
     with get_client(sync_client=True) as client:
         where = str(client.api_url).rstrip("/")

@@ -55,6 +55,34 @@ def test_the_doctor_on_a_server(
     assert "PREFECT_API_URL" in str(checks(capsys)["Prefect API"]["mend"])
 
 
+@pytest.mark.parametrize("ephemeral", ["false", "true"])
+def test_without_an_api_url_nothing_is_done_on_a_server_that_nobody_named(
+    suite: Suite, tmp_path: Path, ephemeral: str
+) -> None:
+    path = str(write(suite, tmp_path))
+    prefect = {"PREFECT_HOME": str(tmp_path / "home"), "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": ephemeral}
+    environment = {**services.inherited(), **prefect, "DO_NOT_TRACK": "1"}
+
+    def plumbline(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "plumbline", *words], env=environment, cwd=tmp_path, capture_output=True, text=True,
+            check=False, timeout=120,
+        )  # fmt: skip
+
+    line = "PREFECT_API_URL is not set (set it to the server's address: http://HOST:4200/api)"
+    for command in (["deploy", path], ["run", path, "--api", "--json"]):
+        done = plumbline(*command)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"plumbline: {line}\n" in done.stderr
+        assert "Traceback" not in done.stderr
+    # The doctor tells it among its other findings.
+    done = plumbline("doctor", path, "--json")
+    found = {one["where"]: one for one in json.loads(done.stdout)["checks"]}
+    assert (done.returncode, found["Prefect API"]["what"]) == (2, "PREFECT_API_URL is not set")
+    assert found["Prefect API"]["mend"] == "set it to the server's address: http://HOST:4200/api"
+    assert found["central store"]["well"]
+
+
 def test_a_clock_that_is_off_here_is_told_of_this_machine_not_of_every_worker(
     stack: Stack, suite: Suite, tmp_path: Path
 ) -> None:
