@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+from plumbline.train.processes import own_jiffies
+
 __all__ = ["Host", "Reading"]
 
 Reading = dict[str, float | None]
@@ -30,20 +32,6 @@ def _number(path: Path, key: str | None = None) -> float | None:
         return float(words[0])
     except (IndexError, ValueError):
         return None
-
-
-def _own_jiffies() -> float:
-    """CPU time of this training: of this process, or of all in its session where `torchrun` started several."""
-    folders = Path("/proc").glob("[0-9]*") if int(os.environ.get("WORLD_SIZE", "1")) > 1 else [Path("/proc/self")]
-    session, total = str(os.getsid(0)), 0.0
-    for folder in folders:
-        try:
-            words = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended since it was listed
-        if words[3] == session:
-            total += float(words[11]) + float(words[12])
-    return total
 
 
 def _machine_jiffies() -> list[float]:
@@ -73,7 +61,7 @@ class Host:
     """CPU steal, what other processes take, load, CPU quota, pressure, page faults, disks; shares are of one second."""
 
     def __init__(self) -> None:
-        self._machine, self._own = _machine_jiffies(), _own_jiffies()
+        self._machine, self._own = _machine_jiffies(), own_jiffies()
         self._throttled, self._faults = self._throttled_seconds(), self._major_faults()
         self._disks = _disks()
         self._at = time.monotonic()
@@ -94,7 +82,7 @@ class Host:
 
     def _cpu(self) -> Reading:
         """Cores' worth of time that was stolen, that others took and that the training took."""
-        machine, own, before = _machine_jiffies(), _own_jiffies(), self._machine
+        machine, own, before = _machine_jiffies(), own_jiffies(), self._machine
         reading: Reading = {"cpu_steal": None, "foreign_cpu": None, "own_cpu": None}
         total = sum(machine) - sum(before)
         if machine and before and total > 0:

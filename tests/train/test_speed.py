@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -190,6 +193,71 @@ def test_the_disks_rates_count_each_byte_once(tmp_path: Path, monkeypatch: pytes
 def test_a_machine_without_disk_counters_says_nothing_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_DISK_TABLE", tmp_path / "none")
     assert host.Host().read()["disk_busy"] is None
+
+
+RANK = r"""
+import os, subprocess, sys, time
+from pathlib import Path
+from plumbline.train.processes import own_jiffies, own_processes
+
+BURN = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); time.sleep(60)"
+folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+
+def wait(name):
+    until = time.monotonic() + 60
+    while not (folder / name).exists():
+        assert time.monotonic() < until, name
+        time.sleep(0.01)
+
+(folder / f"pid{rank}").write_text(str(os.getpid()))
+if rank == "1":
+    wait("measuring")
+    loader = subprocess.Popen([sys.executable, "-c", BURN], stdout=subprocess.PIPE, start_new_session=True)
+    (folder / "loader").write_text(str(loader.pid))
+    end = time.process_time() + 0.5
+    while time.process_time() < end:
+        pass
+    loader.stdout.readline()
+    (folder / "burnt").touch()
+    wait("measured")
+    loader.kill()
+else:
+    wait("pid1")
+    before = own_jiffies()
+    (folder / "measuring").touch()
+    wait("burnt")
+    found = [own_jiffies() - before, *own_processes()]
+    (folder / "found").write_text(" ".join(map(str, found)))
+    (folder / "measured").touch()
+"""
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "a shell"])
+def test_the_other_ranks_of_a_training_are_no_foreign_load(tmp_path: Path, launcher: str) -> None:
+    """`torchrun` gives each rank a session of its own; what the same shell has started besides is not the training."""
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    command, environment = (
+        [str(script), str(tmp_path)],
+        {**os.environ, "PYTHONPATH": str(Path(host.__file__).parents[2])},
+    )
+    ranks = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
+    if launcher == "torchrun":
+        command, ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command], [{}]
+    started = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)]
+    try:
+        started.extend(
+            subprocess.Popen([sys.executable, *command], env={**environment, **rank}, start_new_session=True)
+            for rank in ranks
+        )
+        assert [one.wait(120) for one in started[1:]] == [0] * len(ranks)
+    finally:
+        for one in started:
+            one.kill()
+            one.communicate()
+    jiffies, *processes = (tmp_path / "found").read_text().split()
+    assert set(processes) == {(tmp_path / name).read_text() for name in ("pid0", "pid1", "loader")}
+    assert float(jiffies) / os.sysconf("SC_CLK_TCK") >= 0.9  # 0.5 s of the other rank, 0.5 s of its loader
 
 
 class Event:
