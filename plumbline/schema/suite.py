@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -191,6 +192,25 @@ class Suite(Model):
             if name not in self.platforms:
                 raise ValueError(f"local.{name} is no platform of this suite")
         return self
+
+    @model_validator(mode="after")
+    def _trainings_differ_in_name(self) -> Self:
+        # A training is found again by its name, `PLATFORM-WORKLOAD`: of two with one name a round would lose one.
+        known: dict[str, str] = {}
+        for name, words in self._trainings():
+            if name in known:
+                raise ValueError(f"{known[name]} and {words} would both be called {name!r}: rename one of them")
+            known[name] = words
+        return self
+
+    def _trainings(self) -> Iterator[tuple[str, str]]:
+        """What a round may train, by its name there; experiments have a digest in theirs."""
+        for platform in self.platforms:
+            for workload, content in self.workloads.items():
+                words = f"workload {workload!r} on platform {platform!r}"
+                yield f"{platform}-{workload}", words
+                if content.speed is not None:
+                    yield f"{platform}-{workload}-rerun", f"the rerun of {words}"
 
 
 def read_suite(path: Path) -> Suite:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from plumbline.errors import ConfigurationError, ExitCode
-from plumbline.schema.suite import read_suite
+from plumbline.rounds.plan import MAIN, RERUN, Round
+from plumbline.schema.base import first_problem
+from plumbline.schema.suite import Suite, read_suite
 
 SUITE = """
 name = "nightly"
@@ -66,6 +71,52 @@ def test_a_slip_is_named_with_file_and_key(tmp_path, old, new, key):
     assert refused.value.key == key
     assert "suite.toml" in str(refused.value)
     assert refused.value.exit_code == ExitCode.USAGE
+
+
+def named(platforms, workloads, part="probe"):
+    """The suite with these platforms and workloads."""
+    suite = tomllib.loads(SUITE)
+    platform, workload = suite["platforms"]["aws"], suite["workloads"]["reviews"]
+    workload = {**{key: workload[key] for key in ("model", "data", "seed", "batch_size")}, part: {"steps": 10}}
+    return {
+        **suite,
+        "reference": platforms[0],
+        "platforms": dict.fromkeys(platforms, platform),
+        "workloads": dict.fromkeys(workloads, workload),
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "first", "second", "name"),
+    [
+        (
+            (["aws", "aws-speed"], ["speed-bert", "bert"]),
+            "workload 'speed-bert' on platform 'aws'",
+            "workload 'bert' on platform 'aws-speed'",
+            "aws-speed-bert",
+        ),
+        (
+            (["aws"], ["bert", "bert-rerun"], "speed"),
+            "the rerun of workload 'bert' on platform 'aws'",
+            "workload 'bert-rerun' on platform 'aws'",
+            "aws-bert-rerun",
+        ),
+    ],
+)
+def test_two_trainings_of_one_name_are_refused(names, first, second, name):
+    with pytest.raises(ValidationError) as refused:
+        Suite.model_validate(named(*names))
+    line = f"{first} and {second} would both be called '{name}': rename one of them"
+    assert line in first_problem(refused.value)[1]
+
+
+def test_every_training_of_a_round_has_a_name_of_its_own():
+    suite = Suite.model_validate(named(["aws", "aws-speed"], ["bert", "bert-large", "rerun-bert"], "speed"))
+    this = Round("20261120-020000-7f3a", suite, dict.fromkeys(suite.workloads))
+    trainings = [replace(one, what=what) for one in this.assignments() for what in (MAIN, RERUN)]
+    assert len({this.job(one).key for one in trainings}) == len(trainings) == 12
+    # Without a speed part there is no rerun whose name it could take.
+    assert Suite.model_validate(named(["aws"], ["bert", "bert-rerun"]))
 
 
 def test_a_secret_in_a_url_is_not_repeated(tmp_path):
