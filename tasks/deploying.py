@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import ObjectNotFound
 
 from plumbline.deploying import Change, Item, compare_items, desired
+from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import Suite
 from tasks.addresses import Blocks
 from tasks.automating import apply_automation
@@ -26,9 +29,24 @@ def deploy_trainings(suite: Suite, *, python: str | None) -> None:
 
 
 def plan(client: SyncPrefectClient, suite: str, wanted: Sequence[Item]) -> tuple[Change, ...]:
-    """What there is to do."""
+    """What there is to do; `ConfigurationError` if a deployment that it takes is another suite's."""
     pools, blocks = ([item.name for item in wanted if item.kind == kind] for kind in ("work-pool", "block"))
-    return compare_items(wanted, observed(client, suite, pools, blocks))
+    changes = compare_items(wanted, observed(client, suite, pools, blocks))
+    for change in changes:
+        # What carries our own mark was observed.
+        if change.verb == "create" and change.item.kind == "deployment":
+            _refuse_anothers(client, suite, change.item.name)
+    return changes
+
+
+def _refuse_anothers(client: SyncPrefectClient, suite: str, name: str) -> None:
+    """`training/nightly-large-aws` is large-aws of the suite nightly, and aws of nightly-large."""
+    with suppress(ObjectNotFound):
+        for tag in client.read_deployment_by_name(name).tags:
+            kind, _, other = tag.partition(":")
+            if kind == "suite" and other != suite:
+                mend = f"rename {suite} or its platform; if {other} is gone, `prefect deployment delete {name}`"
+                raise ConfigurationError(f"belongs to the suite {other}", where=suite, key=name, mend=mend)
 
 
 def apply(client: SyncPrefectClient, changes: Sequence[Change], blocks: Blocks | None = None) -> None:

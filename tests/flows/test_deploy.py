@@ -12,12 +12,12 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.events import emit_event
-from prefect.exceptions import PrefectHTTPStatusError
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from plumbline.cli.main import main
 from plumbline.deploying import UPGRADE_EVENT, desired
 from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.schema.suite import Schedule, Suite
+from plumbline.schema.suite import Schedule, Suite, read_suite
 from tasks import deploying
 from tasks.answering import answering
 from tasks.blocks import AppriseUrl
@@ -77,6 +77,34 @@ def test_a_changed_suite_changes_what_it_says_and_keeps_what_it_no_longer_names(
     deploying.prune(client, changes)
     left = deploying.plan(client, suite.name, desired(one, "s.toml", controllers="ctl"))
     assert {change.verb for change in left} == {"keep"}
+
+
+def test_a_deployment_of_another_suite_is_not_taken_over(
+    client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def named(name: str, platform: str) -> str:
+        platforms = {platform: suite.platforms["aws"].model_dump()}
+        folder = tmp_path / name
+        folder.mkdir()
+        return str(write(suite.replace(name=name, reference=platform, platforms=platforms), folder))
+
+    assert main(["deploy", named("nightly", "large-aws")]) == 0
+    before = client.read_deployment_by_name("training/nightly-large-aws")
+    path = named("nightly-large", "aws")
+    for options in ([], ["--dry-run"]):
+        capsys.readouterr()
+        assert main(["deploy", path, *options]) == 2
+        assert capsys.readouterr().err == (
+            "plumbline: nightly-large: training/nightly-large-aws: belongs to the suite nightly (rename nightly-large"
+            " or its platform; if nightly is gone, `prefect deployment delete training/nightly-large-aws`)\n"
+        )
+    with pytest.raises(ConfigurationError, match="belongs to the suite nightly"):
+        deploying.deploy_trainings(read_suite(Path(path)), python=None)
+    after = client.read_deployment_by_name("training/nightly-large-aws")
+    assert (after.tags, after.updated) == (before.tags, before.updated)
+    # Nothing of the second suite was made either.
+    with pytest.raises(ObjectNotFound):
+        client.read_deployment_by_name("regression/nightly-large")
 
 
 def test_the_upgrade_event_starts_a_round(client: SyncPrefectClient, suite: Suite) -> None:
