@@ -4,27 +4,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from plumbline.alerts import AlertBook, Outgoing, after_failure, after_success
+from plumbline.alerts import AlertBook, AlertState, Outgoing, after_failure, after_success, claim
 from tasks.addresses import Blocks
 from tasks.sending import send
 
 __all__ = ["deliver"]
 
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
+_LEASE = timedelta(minutes=5)
 
 
 def deliver(book: AlertBook, known: Blocks, sleep: Callable[[float], None] = time.sleep) -> list[str]:
-    """Send everything that is pending, each with its own attempts; the failures in words."""
+    """Send everything that is pending, each with its own attempts; the failures in words.
+
+    A round, the watch and `alert --check` may come to it in the same minute: each message is sent by one of them.
+    """
     failed = []
     for one in book.read()[0].pending:
+        if not _claimed(book, one):
+            continue
         why = _attempts(one, known, sleep)
         # Bound to the message: the state may have moved on meanwhile.
         book.change(partial(after_failure, sent=one, why=why) if why else partial(after_success, sent=one))
         if why:
             failed.append(f"the alert {one.subject!r} could not be delivered to {one.block}: {why}")
     return failed
+
+
+def _claimed(book: AlertBook, one: Outgoing) -> bool:
+    now = datetime.now(UTC)
+    taken = False
+
+    def take(state: AlertState) -> AlertState:
+        nonlocal taken
+        changed = claim(state, one, now, now + _LEASE)
+        taken = changed != state
+        return changed
+
+    book.change(take)
+    return taken
 
 
 def _attempts(one: Outgoing, known: Blocks, sleep: Callable[[float], None]) -> str:

@@ -1,7 +1,17 @@
 """Alerts: who is told of what, once. The state is pure; the book keeps it in the central store."""
 
 from plumbline.alerts.book import AlertBook
-from plumbline.alerts.state import AlertState, Open, Outgoing, after_failure, after_success, missed, told_once, update
+from plumbline.alerts.state import (
+    AlertState,
+    Open,
+    Outgoing,
+    after_failure,
+    after_success,
+    claim,
+    missed,
+    told_once,
+    update,
+)
 from plumbline.alerts.words import tell_broken, tell_test
 
 __all__ = [
@@ -11,6 +21,7 @@ __all__ = [
     "Outgoing",
     "after_failure",
     "after_success",
+    "claim",
     "missed",
     "tell_broken",
     "tell_test",

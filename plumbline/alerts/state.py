@@ -17,7 +17,7 @@ from plumbline.schema.base import Model
 from plumbline.schema.suite import Alert, AlertEvent
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 
-__all__ = ["AlertState", "Open", "Outgoing", "after_failure", "after_success", "missed", "told_once", "update"]
+__all__ = ["AlertState", "Open", "Outgoing", "after_failure", "after_success", "claim", "missed", "told_once", "update"]
 
 _MOST_PENDING = 500
 
@@ -45,6 +45,8 @@ class Outgoing(Model):
     created: AwareDatetime
     failures: int = 0
     last_failure: str = ""
+    sending_until: AwareDatetime | None = None
+    """Somebody sends it now; if it is still here after that, they have died over it."""
 
 
 class AlertState(Model):
@@ -110,6 +112,17 @@ def told_once(state: AlertState, told: Told, alerts: Sequence[Alert], now: datet
     )
 
 
+def claim(state: AlertState, wanted: Outgoing, now: datetime, until: datetime) -> AlertState:
+    """Take a message to be sent, so that nobody else sends it too; the same state if it is gone or taken."""
+    changed = [
+        one.replace(sending_until=until)
+        if _same(one, wanted) and (one.sending_until is None or one.sending_until <= now)
+        else one
+        for one in state.pending
+    ]
+    return state.replace(pending=[one.model_dump() for one in changed])
+
+
 def after_success(state: AlertState, sent: Outgoing) -> AlertState:
     """The message has reached its receiver."""
     return state.replace(pending=[one.model_dump() for one in state.pending if not _same(one, sent)])
@@ -118,7 +131,7 @@ def after_success(state: AlertState, sent: Outgoing) -> AlertState:
 def after_failure(state: AlertState, sent: Outgoing, why: str) -> AlertState:
     """The message has not reached its receiver; it stays pending."""
     changed = [
-        one.replace(failures=one.failures + 1, last_failure=why[:500]) if _same(one, sent) else one
+        one.replace(failures=one.failures + 1, last_failure=why[:500], sending_until=None) if _same(one, sent) else one
         for one in state.pending
     ]
     return state.replace(pending=[one.model_dump() for one in changed])

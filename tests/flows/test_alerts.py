@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed, Running
 
-from plumbline.alerts import AlertBook, update
+from plumbline.alerts import AlertBook, claim, update
 from plumbline.alerts.words import tell_open
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
@@ -129,6 +130,26 @@ def test_a_receiver_that_fails_three_times_gets_it_once(webhook: Receiver, tmp_p
     webhook.answers = [500, 500, 500]
     assert night(book_of(tmp_path), 0, "drift") == []
     assert (webhook.asked, len(webhook.got)) == (4, 1)
+
+
+@pytest.mark.usefixtures("mailbox")
+def test_a_message_that_two_senders_come_to_at_once_is_sent_by_one(webhook: Receiver, tmp_path: Path) -> None:
+    book, others = book_of(tmp_path), []
+    book.change(lambda state: update(state, verdict(0, "drift"), ALERTS, NIGHT))
+    webhook.answers = [500]
+    assert deliver(book, NOBODY, sleep=lambda _: others.append(deliver(book, NOBODY))) == []
+    assert others == [[]]
+    assert len(webhook.got) == 1
+
+
+@pytest.mark.usefixtures("mailbox")
+def test_a_message_whose_sender_died_is_sent_by_the_next(webhook: Receiver, tmp_path: Path) -> None:
+    book, long_ago = book_of(tmp_path), datetime(2026, 1, 1, tzinfo=UTC)
+    book.change(lambda state: update(state, verdict(0, "drift"), ALERTS, NIGHT))
+    for one in book.read()[0].pending:
+        book.change(partial(claim, wanted=one, now=long_ago, until=long_ago + timedelta(minutes=5)))
+    assert deliver(book, NOBODY) == []
+    assert len(webhook.got) == 1
 
 
 @pytest.mark.usefixtures("mailbox")
