@@ -33,7 +33,6 @@ class StepClock(Clock):
         self._host: dict[str, float] = {}
         self._last = self._started = 0.0
         self._communication = 0.0
-        self._buckets: list[tuple[Any, Any]] = []
 
     def __len__(self) -> int:
         return len(self._totals) + len(self._unread)
@@ -98,8 +97,12 @@ class StepClock(Clock):
         return {name: statistics.median(step.get(name, 0.0) for step in steps) for name in names}
 
     def watch(self, model: Any) -> None:
-        """Time the exchange of gradients between processes, where there are several."""
-        if not hasattr(model, "register_comm_hook"):
+        """Time the exchange of gradients between processes, where there are several.
+
+        Not on a GPU: the host's clock would tell when a bucket was queued, not when it was reduced, and a hook in
+        Python would stand in the way of what production runs.
+        """
+        if self._cuda or not hasattr(model, "register_comm_hook"):
             return
         import torch.distributed as dist
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook

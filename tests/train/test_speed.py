@@ -297,9 +297,18 @@ def test_events_are_read_late_and_in_order(monkeypatch: pytest.MonkeyPatch) -> N
     assert clock.totals() == pytest.approx([1.75] * 70)
     assert (len(clock), Event.waits) == (70, 70)
     found = clock.breakdown(16)
+    assert "communication" not in found
     assert {name: found[name] for name in ("data_wait", "forward", "backward", "optimizer")} == pytest.approx(
         {"data_wait": 0.25, "forward": 0.5, "backward": 0.5, "optimizer": 0.25}
     )
+
+
+@pytest.mark.parametrize(("device", "hooks"), [("cpu", 1), ("cuda", 0)])
+def test_communication_is_watched_where_the_hosts_clock_can_tell(device: str, hooks: int) -> None:
+    """On a GPU a hook would slow the measured steps, and its figure would be of queueing and not of the exchange."""
+    hooked = []
+    StepClock(torch.device(device)).watch(SimpleNamespace(register_comm_hook=lambda *given: hooked.append(given)))
+    assert len(hooked) == hooks
 
 
 def test_a_gpu_is_sampled_as_far_as_nvml_tells(monkeypatch: pytest.MonkeyPatch) -> None:
