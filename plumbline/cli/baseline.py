@@ -11,6 +11,7 @@ from typing import Any
 
 from plumbline.baseline import Baseline, BaselineBook
 from plumbline.central import CentralStore
+from plumbline.cli.history import read_rounds
 from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.suite import Suite, read_suite
@@ -62,11 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
 def last_round(central: CentralStore, suite: str, wanted: str = "") -> RoundVerdict:
     """The round of this id, or the suite's last; `ConfigurationError` if there is none."""
-    names = [wanted] if wanted else reversed(central.list_rounds())
-    for name in names:
-        found = central.get_round(name)
-        if wanted or found.suite in ("", suite):
-            return found
+    if wanted:
+        return central.get_round(wanted)
+    if found := read_rounds(central, suite, 1):
+        return found[0]
     raise ConfigurationError("has no round yet", where=suite, mend="start one with `plumbline run`")
 
 

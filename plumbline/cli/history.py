@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from plumbline.central import CentralStore
-from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.judge.history import Night, nights, trend
 from plumbline.schema.suite import read_suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 
-__all__ = ["read_rounds", "register", "run"]
+__all__ = ["latest_first", "read_rounds", "register", "run"]
 
 
 def register(subparsers: Any) -> None:
@@ -27,11 +29,19 @@ def register(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def latest_first(central: CentralStore) -> Iterator[RoundVerdict]:
+    """The rounds of all suites; one that cannot be read is named on stderr, and takes no other with it."""
+    for name in reversed(central.list_rounds()):
+        try:
+            yield central.get_round(name)
+        except InvalidInputError as error:
+            print(f"plumbline: the round {name} is left out: {error}", file=sys.stderr)
+
+
 def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdict]:
     """The suite's last rounds, the oldest first."""
     found: list[RoundVerdict] = []
-    for name in reversed(central.list_rounds()):
-        one = central.get_round(name)
+    for one in latest_first(central):
         if one.suite in ("", suite):
             found.append(one)
         if len(found) == last:

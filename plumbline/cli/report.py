@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 import tempfile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
-from plumbline.cli.history import read_rounds
+from plumbline.cli.history import latest_first, read_rounds
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.records import LoadedRecord, load_record
 from plumbline.report import History, points_of, render_report
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 def _round(central: CentralStore, wanted: str, suite: Suite | None) -> RoundVerdict:
     mend = "`plumbline history SUITE` lists the rounds"
     if wanted == _LATEST:
-        found = read_rounds(central, suite.name, 1) if suite else [*map(central.get_round, central.list_rounds()[-1:])]
+        found = read_rounds(central, suite.name, 1) if suite else [*islice(latest_first(central), 1)]
         if not found:
             raise ConfigurationError("there is no round yet", where=central.store.url, mend="plumbline run SUITE")
         return found[0]

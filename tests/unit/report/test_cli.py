@@ -81,6 +81,22 @@ def test_a_round_whose_records_were_removed_is_still_reported(stored, tmp_path, 
     assert "No platform left a record" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.parametrize("where", ["--suite", "--store"])
+def test_a_round_that_cannot_be_read_costs_the_others_no_report(stored, tmp_path, capsys, where):
+    central, url, suite = stored
+    central.put_text("rounds/20261118-020000-cccc/round.json", "{}")
+    central.put_text("rounds/20261122-020000-dddd/round.json", "cut off {")
+    out = str(tmp_path / "page.html")
+    argv = ["report", "latest", where, suite if where == "--suite" else url, "--out", out, "--json"]
+    assert main(argv) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["round"] == "20261120-020000-7f3a"
+    assert {line.split(" is left out: ")[0] for line in told.err.splitlines()} == {
+        "plumbline: the round 20261118-020000-cccc", "plumbline: the round 20261122-020000-dddd",
+    }  # fmt: skip
+    assert main(["report", "20261122-020000-dddd", where, argv[3]]) == 4
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
