@@ -60,6 +60,9 @@ class Display:
         if self.console.is_terminal:
             self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=4, transient=True)
             self._live.__enter__()
+        else:
+            # The title stands nowhere else; whoever continues a round has to know its name.
+            self.say(self.title)
         return self
 
     def __exit__(

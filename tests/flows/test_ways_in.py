@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -50,6 +51,8 @@ def test_a_round_on_a_server_that_is_there(
         early = run(stack, tmp_path, *command)
         assert (early.returncode, early.stdout) == (2, "")
         assert "no recipe was published yet" in early.stderr
+        # Off a terminal too, its first line says what `--round` asks for.
+        assert re.fullmatch(r" +\d+\.\d s  round \d{8}-\d{6}-[0-9a-f]{6}", early.stderr.splitlines()[0])
         done = run(stack, tmp_path, *command, "--prepare")
     assert done.returncode == 0, done.stderr
     verdict = json.loads(done.stdout)
