@@ -31,8 +31,8 @@ def _round(args: argparse.Namespace) -> int:
 
     from flows.regression import regression
     from tasks.answering import wait_for_api
-    from tasks.controllers import round_tags
     from tasks.deploying import deploy_trainings
+    from tasks.tagging import round_tags
 
     wait_for_api(seconds=120.0)
     deploy_trainings(suite, python=sys.executable if args.local else None)

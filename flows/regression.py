@@ -16,13 +16,13 @@ from plumbline.schema.verdict import RoundVerdict
 from plumbline.workfolder import work_folder
 from tasks.alerting import alert, told_if_broken
 from tasks.confirming import confirm_causes, confirm_speed
-from tasks.controllers import untagged
 from tasks.dispatch import dispatch
 from tasks.gathering import gather_records
 from tasks.heartbeat import Heartbeat
 from tasks.judging import conclude, judge
 from tasks.opening import open_round
 from tasks.reporting import publish, report, show_in_ui
+from tasks.tagging import untagged
 from tasks.taking_turns import take_turn
 from tasks.telling import Phases
 from tasks.watching import mark_start
@@ -76,6 +76,5 @@ def _play(this: Round, folder: Path, phase: Phases) -> RoundVerdict:
         if failures := alert(this, verdict):
             verdict = report(this, verdict.replace(notes=(*verdict.notes, *failures)), found, judged)
             publish(this, verdict)
-        # The verdict is told; that it cannot be shown does not undo it.
-        show_in_ui(this, verdict, found, judged, return_state=True)
+        show_in_ui(this, verdict, found, judged, return_state=True)  # if it fails, the verdict stands all the same
     return verdict

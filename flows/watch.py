@@ -1,4 +1,4 @@
-"""The watch: a short flow that asks every few minutes whether the nightly round ran, and sends what is pending."""
+"""The watch: a short flow that asks every few minutes whether the nightly round started and still lives."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
 from plumbline.schema.suite import read_suite
+from tasks.vanished import check_vanished
 from tasks.watching import check_missed
 
 __all__ = ["watch"]
@@ -16,8 +17,10 @@ __all__ = ["watch"]
 
 @flow(name="watch", persist_result=False, validate_parameters=False)
 def watch(suite_file: str) -> State[None]:
-    """Alert a round that was due and did not start; deliver what could not be delivered before."""
-    told, failed = check_missed(read_suite(Path(suite_file)))
+    """Alert a round that was due and did not start, or that has lost its controller; deliver what is still pending."""
+    suite = read_suite(Path(suite_file))
+    told, failed = check_missed(suite)
+    gone = [f"{name} has lost its controller" for name in check_vanished(suite)]
     if failed:
-        return Failed(message="; ".join(failed))
-    return Completed(message=told or "the last round that was due did run")
+        return Failed(message="; ".join([*failed, *gone]))
+    return Completed(message="; ".join([told or "the last round that was due did run", *gone]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -15,29 +13,21 @@ from prefect.client.schemas.filters import (
     FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.context import TagsContext
 from prefect.states import Crashed
 
-__all__ = ["is_live", "ran_since", "round_of", "round_tags", "rounds_under_way", "succeed", "untagged"]
+from tasks.tagging import round_tags
+
+__all__ = [
+    "is_live",
+    "live_controllers",
+    "ran_since",
+    "round_of",
+    "rounds_under_way",
+    "succeed",
+]
 
 _LIVE = [StateType.RUNNING, StateType.CANCELLING]
 _PAGE = 200
-
-
-def round_tags(suite: str) -> list[str]:
-    """What marks the controllers of a suite."""
-    return ["plumbline-round", f"suite:{suite}"]
-
-
-@contextmanager
-def untagged() -> Iterator[None]:
-    """Tasks without the tags of their run.
-
-    Prefect asks the server for a slot of each tag before each task. On SQLite that request is refused about every
-    second time, because it reads and then writes, and the client tries again after two seconds.
-    """
-    with TagsContext(current_tags=set()):
-        yield
 
 
 def is_live(run: FlowRun) -> bool:
@@ -57,11 +47,17 @@ def round_of(run: FlowRun) -> str:
     return (run.parameters or {}).get("round_id") or str(run.id)
 
 
+def live_controllers(client: SyncPrefectClient, suite: str) -> list[FlowRun]:
+    """Those of a suite's controllers that the server holds for running."""
+    tags = FlowRunFilterTags(all_=round_tags(suite))
+    running = FlowRunFilterState(type=FlowRunFilterStateType(any_=_LIVE))
+    return client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=tags, state=running), limit=_PAGE)
+
+
 def rounds_under_way(client: SyncPrefectClient, suite: str, own: FlowRun) -> dict[str, list[FlowRun]]:
     """Our round and every other that has a live controller, each with all the controllers that it has had."""
     tags = FlowRunFilterTags(all_=round_tags(suite))
-    running = FlowRunFilterState(type=FlowRunFilterStateType(any_=_LIVE))
-    live = [own, *client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=tags, state=running), limit=_PAGE)]
+    live = [own, *live_controllers(client, suite)]
     # The controllers of one round bear its name; a nightly one is alone under a name that all nights share.
     named = FlowRunFilterName(any_=[one.name for one in live if round_of(one) != str(one.id)])
     earlier = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=tags, name=named), limit=_PAGE)

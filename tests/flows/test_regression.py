@@ -29,9 +29,9 @@ from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
 from tasks.blocks import AppriseUrl
-from tasks.controllers import round_tags
 from tasks.deploying import deploy_trainings
 from tasks.dispatch import deployment_name
+from tasks.tagging import round_tags
 from tests.flows.receivers import receiver
 from tests.flows.stubs import Material, Measurement, StubWorkers, suite_of
 

@@ -16,8 +16,8 @@ from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
-from tasks.controllers import round_tags
 from tasks.deploying import deploy_trainings
+from tasks.tagging import round_tags
 from tests.flows.stubs import Material, Measurement, StubWorkers, suite_of
 from tests.unit.judge.test_speed import SLOW, speed
 

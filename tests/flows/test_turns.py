@@ -8,13 +8,16 @@ from uuid import UUID
 import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.client.schemas.objects import StateType
 from prefect.states import Cancelled, Running, Scheduled, State
 
 from plumbline.errors import UnavailableError
 from plumbline.rounds import Round
 from plumbline.schema.suite import Dispatch, Suite
-from tasks.controllers import round_tags
+from tasks.tagging import round_tags
 from tasks.taking_turns import _ahead, take_turn
+from tasks.vanished import check_vanished
 
 
 @flow(name="regression")
@@ -67,3 +70,23 @@ def test_a_nightly_round_that_prefect_created_days_ahead_does_not_overtake_the_o
     refusing = suite.replace(dispatch=Dispatch(overlap="refuse"))
     with pytest.raises(UnavailableError, match="upgrade runs already"):
         take_turn(Round("nightly", refusing, {}))
+
+
+def test_a_controller_whose_machine_is_gone_is_called_crashed_and_one_that_lives_is_not(
+    client: SyncPrefectClient, suite: Suite
+) -> None:
+    suite = suite.replace(name=f"{suite.name[:30]}-power")
+    runs, hearts = {}, {}
+    for name in ("gone", "lives"):
+        runs[name] = client.create_flow_run(controller, name=name, tags=round_tags(suite.name), state=Running()).id
+        heart = ArtifactCreate(type="progress", data=10.0, flow_run_id=runs[name])
+        hearts[name] = client.create_artifact(heart).id
+    assert check_vanished.fn(suite, sleep=lambda _: pytest.fail("nobody is silent")) == []
+    later = datetime.now(UTC) + timedelta(hours=1)
+
+    def beat(_: float) -> None:
+        client.update_artifact(hearts["lives"], ArtifactUpdate(data=11.0))
+
+    assert check_vanished.fn(suite, later, beat) == ["gone"]
+    states = {name: client.read_flow_run(run).state_type for name, run in runs.items()}
+    assert states == {"gone": StateType.CRASHED, "lives": StateType.RUNNING}
