@@ -64,14 +64,21 @@ class Context:
     timings: dict[str, float] = field(default_factory=dict)
     place: tuple[str, int | None] = ("", None)
 
-    def tell(self, part: str, step: int, steps: int) -> None:
-        """Say how far the run is, and end it if someone asked for that."""
+    def stopping(self) -> bool:
+        """Whether any process was asked to stop: all have to end at the same step, and signals reach them at several.
+
+        Who stops alone waits for the others, and they for it, until someone kills them all.
+        """
+        return self.ranks.anyone(self.stop.is_set())
+
+    def tell(self, part: str, step: int, steps: int, *, stopping: bool | None = None) -> None:
+        """Say how far the run is, and end it if someone asked for that: by `stopping` where that was found already."""
         self.place = (part, step)
         if self.ranks.is_first:
             event = {"event": "progress", "part": part, "step": step, "steps": steps}
             sys.stderr.write(json.dumps(event) + "\n")
             sys.stderr.flush()
-        if self.stop.is_set():
+        if self.stopping() if stopping is None else stopping:
             raise StoppedError("stopped on request", where=f"{part} step {step}")
 
     def batches(self, *, first: int, count: int, cycle: int | None = None) -> Iterator[Batch]:

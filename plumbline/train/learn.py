@@ -94,7 +94,7 @@ class LearnRun:
     def _after(self, engine: Engine, done: int) -> None:
         """What is due when `done` steps are behind us."""
         learn = self.learn
-        last, stopping = done == learn.steps, self.context.stop.is_set()
+        last, stopping = done == learn.steps, self.context.stopping()
         evaluated, saved = done % learn.evaluate_every == 0 or last, done % learn.checkpoint_every == 0 or stopping
         if evaluated or saved or len(self._pending) >= _READ_EVERY:
             self._read_losses(engine)
@@ -104,7 +104,7 @@ class LearnRun:
             self._progress.step = done
             save_checkpoint(self._folder, engine, self._progress, self._identity)
         if not self._pending:
-            self.context.tell("learn", done, learn.steps)
+            self.context.tell("learn", done, learn.steps, stopping=stopping)
 
     def run(self) -> None:
         """Train, from the start or from where an interrupted run left a checkpoint."""

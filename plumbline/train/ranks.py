@@ -42,6 +42,14 @@ class Ranks:
         """The sum of everyone's number, added in the order of ranks."""
         return float(sum(self.gather(value)))
 
+    def anyone(self, flag: bool) -> bool:
+        """Whether the flag is up in any process; cheap enough to be asked at every step."""
+        if self.world == 1:
+            return flag
+        found = torch.tensor(int(flag))
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.control)
+        return bool(found.item())
+
     def slice(self, count: int) -> slice:
         """The rows of a global batch of `count` that are this process's."""
         if count % self.world:

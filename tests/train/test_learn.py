@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,40 @@ def test_asked_to_stop_it_stops_and_says_so(workshop: Workshop) -> None:
     assert (record.exit.status, record.exit.code, record.exit.part) == ("failed", "stopped", "learn")
     assert record.evidence.learn.losses
     assert (out / "checkpoint").is_dir()
+
+
+def _rank(number: int, out: Path) -> int:
+    """The process of a rank of the training into `out`."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            line, variables = (path.parent / "cmdline").read_bytes(), path.read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has ended since it was listed
+        if str(out).encode() in line.split(b"\0") and f"RANK={number}".encode() in variables:
+            return int(path.parent.name)
+    raise AssertionError(f"no rank {number} runs")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_asked_to_stop_one_of_two_processes_stops_both_with_a_checkpoint(workshop: Workshop, number: int) -> None:
+    """A signal reaches ranks at different steps. Each on its own, they wait for one another until they are killed."""
+    spec, out = learning(workshop, steps=5000, checkpoint_every=4000, evaluate_every=5000), workshop.out()
+    python, *rest = workshop.command(spec, out)
+    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *rest]
+    environment = trainer_environment({"OMP_NUM_THREADS": "1"})
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
+        killer = threading.Timer(60, lambda: [os.kill(one, signal.SIGKILL) for one in (_rank(0, out), _rank(1, out))])
+        killer.start()
+        for line in child.stderr:
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("part") == "learn" and event["step"] == 50:
+                os.kill(_rank(number, out), signal.SIGTERM)
+        killer.cancel()
+    record = read_record(out)
+    assert (record.exit.status, record.exit.code, record.exit.part) == ("failed", "stopped", "learn")
+    state = json.loads((out / "checkpoint" / "state.json").read_bytes())
+    assert 50 < state["progress"]["step"] == record.evidence.learn.steps < 4000
+    assert not processes_below(out)
 
 
 def test_a_deadline_leaves_nothing_running(workshop: Workshop) -> None:
