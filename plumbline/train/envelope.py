@@ -77,9 +77,8 @@ def _rerun(
     taps: list[int],
 ) -> tuple[TapBook, list[float]]:  # fmt: skip
     """The probe's first steps once more, from other weights or in another precision."""
-    if (
-        context.ranks.device.type == "cuda"
-    ):  # where memory is short; in main memory a collection costs more than it gives
+    # Where memory is short; in main memory a collection costs more than it gives.
+    if context.ranks.device.type == "cuda":
         context.release()
     model = build_model(context.spec, attention=probe.attention, dropout=0.0, device=context.ranks.device)
     load_weights(model, weights)
