@@ -14,6 +14,8 @@ from plumbline.schema.verdict import exit_code
 
 __all__ = ["register", "run"]
 
+_OTHERS = {"pass": "pass", "drift": "drift too", "broken": "could not be judged"}
+
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
@@ -86,5 +88,13 @@ def _print(answer: Any) -> None:
     for cause in answer["causes"]:
         print(f"  cause: {cause['code']} ({cause['sure']}): {cause['why']}")
     if answer["bisection"]:
-        print(f"  made by: {', '.join(answer['bisection']['culprits'])}")
-        print(f"  all other changes together: {'pass' if answer['bisection']['others_pass'] else 'drift too'}")
+        _print_bisection(answer["bisection"])
+
+
+def _print_bisection(found: Any) -> None:
+    print(f"  made by: {', '.join(found['culprits'])}")
+    print(f"  all other changes together: {_OTHERS[found['others']]}")
+    broken = sum(one["outcome"] == "broken" for one in found["trials"])
+    if broken and len(found["culprits"]) > 1:
+        # The set is only as small as the trials that told something could make it.
+        print(f"  trials that could not be judged: {broken}; fewer of these packages may make it")

@@ -1,7 +1,8 @@
 """Which packages of an upgrade make training drift: delta debugging over the changed packages.
 
 Source of the method: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28(2), 2002
-(ddmin). A subset that cannot run at all (a package without the version that it needs) is `broken`: it says nothing.
+(ddmin). A subset that cannot run at all (a package without the version that it needs), or whose training gives no
+verdict, is `broken`: it says nothing, so it is neither narrowed down to nor counted among what passes.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ class Bisection(Generic[T]):
 
     culprits: tuple[T, ...]
     trials: tuple[tuple[tuple[T, ...], Outcome], ...]
-    complement_passes: bool
-    """All changes but the culprits agree with the current lock: nothing else drifts."""
+    complement: Outcome
+    """All changes but the culprits: `pass` where nothing else drifts, `broken` where that is not known."""
 
 
 def bisect(changes: Sequence[T], trial: Callable[[tuple[T, ...]], Outcome]) -> Bisection[T]:
-    """Reduce `changes`, which drift together, to a set that drifts and of which no part does.
+    """Reduce `changes`, which drift together, to a set that drifts and of which no part is known to.
 
     `trial` runs the training with just those changes applied; it is never asked twice about one set.
     """
@@ -42,7 +43,7 @@ def bisect(changes: Sequence[T], trial: Callable[[tuple[T, ...]], Outcome]) -> B
     rest = tuple(change for change in changes if change not in culprits)
     drifts(rest)
     trials = tuple((subset, outcome) for subset, outcome in known.items() if subset)
-    return Bisection(culprits, trials, known[rest] == "pass")
+    return Bisection(culprits, trials, known[rest])
 
 
 def _ddmin(changes: tuple[T, ...], drifts: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:

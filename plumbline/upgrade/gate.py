@@ -15,6 +15,9 @@ from plumbline.upgrade.locks import Change
 
 __all__ = ["Gate", "Upgrade", "summary"]
 
+_LOOKS = 2
+"""How often a trial is trained before an inconclusive one is given up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
@@ -67,12 +70,22 @@ class Gate:
         return record
 
     def _trial(self, subset: tuple[Change, ...], reference: LoadedRecord, gates: Gates) -> Outcome:
-        record = self._train(subset)
-        outcome: Outcome = "broken"
-        if record is not None:
-            outcome = "drift" if self._held_against(reference, record, subset, gates).verdict == "drift" else "pass"
+        outcome = self._outcome(subset, reference, gates)
         self._say(f"{outcome}: {', '.join(str(change) for change in subset)}")
         return outcome
+
+    def _outcome(self, subset: tuple[Change, ...], reference: LoadedRecord, gates: Gates) -> Outcome:
+        """What these changes do to training; `broken` where that cannot be told."""
+        for _ in range(_LOOKS):
+            record = self._train(subset)
+            if record is None:
+                break
+            match self._held_against(reference, record, subset, gates).verdict:
+                case "pass" | "drift" as known:
+                    return known
+                case "invalid":
+                    break  # it would be invalid again
+        return "broken"
 
 
 def _samples_per_second(record: LoadedRecord) -> float:
@@ -88,7 +101,8 @@ def summary(upgrade: Upgrade) -> Mapping[str, object]:
         if found is None
         else {
             "culprits": [str(change) for change in found.culprits],
-            "others_pass": found.complement_passes,
+            "others_pass": found.complement == "pass",
+            "others": found.complement,
             "trials": [
                 {"changes": [str(change) for change in subset], "outcome": outcome} for subset, outcome in found.trials
             ],

@@ -22,14 +22,14 @@ def test_the_culprits_are_found_alone_or_together(data):
 
     found = bisect(packages, trial)
     assert set(found.culprits) == culprits
-    assert found.complement_passes
+    assert found.complement == "pass"
     assert len(asked) == len(set(asked))
 
 
 def test_one_of_two_independent_culprits_is_named_and_the_other_is_said_to_be_left():
     found = bisect(("a", "b", "c"), lambda subset: "drift" if {"a", "c"} & set(subset) else "pass")
     assert len(found.culprits) == 1
-    assert not found.complement_passes
+    assert found.complement == "drift"
 
 
 def test_a_subset_that_cannot_run_says_nothing():
@@ -43,6 +43,13 @@ def test_a_subset_that_cannot_run_says_nothing():
     found = bisect(("a", "nvidia", "torch", "z"), trial)
     assert set(found.culprits) == {"nvidia", "torch"}
     assert any(outcome == "broken" for _, outcome in found.trials)
+
+
+def test_what_is_left_is_not_said_to_pass_if_it_cannot_be_judged():
+    """Nor is a broken subset narrowed down to."""
+    found = bisect(("a", "b", "c"), lambda subset: "drift" if "b" in subset else "broken")
+    assert found.culprits == ("b",)
+    assert found.complement == "broken"
 
 
 def test_locks_are_read_as_pip_writes_them(tmp_path):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from plumbline.cli.upgrade import _print
 from plumbline.errors import InconclusiveError
+from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.upgrade import Change
-from plumbline.upgrade.gate import Gate
+from plumbline.upgrade.gate import Gate, summary
 from tests.unit.judge.test_speed import SLOW, record, speed
 
 SLOWER = record(speed(**SLOW["software"]))
 AS_BEFORE = record(speed())
+UNMEASURED = record(speed().replace(samples_per_second=None))
+OTHER_TASK = LoadedRecord(AS_BEFORE.record.replace(spec_sha256="0" * 64), AS_BEFORE.folder, AS_BEFORE.arrays)
 CHANGES = tuple(Change(f"p{number}", "1.0", "2.0") for number in range(3))
 
 
@@ -21,6 +25,7 @@ class Machine:
     def __init__(self, *, current=(AS_BEFORE, AS_BEFORE), guilty=(SLOWER,)):
         self.asked = []
         self.said = []
+        self.alone = {}
         self._current = list(current)
         self._guilty = list(guilty)
 
@@ -28,6 +33,9 @@ class Machine:
         self.asked.append(tuple(changes))
         if CHANGES[1] in changes:
             return self._guilty[0] if len(self._guilty) == 1 else self._guilty.pop(0)
+        if changes and changes[0] in self.alone:
+            left = self.alone[changes[0]]
+            return left[0] if len(left) == 1 else left.pop(0)
         return self._current.pop(0) if not changes and self._current else AS_BEFORE
 
     def judge(self):
@@ -40,7 +48,7 @@ def test_a_slower_lock_is_drift_and_its_package_is_named():
     assert upgrade.judgement.verdict == "drift"
     assert upgrade.judgement.causes[0].code == "software"
     assert upgrade.bisection.culprits == (CHANGES[1],)
-    assert upgrade.bisection.complement_passes
+    assert upgrade.bisection.complement == "pass"
     assert machine.asked[:4] == [(), (), CHANGES, CHANGES]
 
 
@@ -60,3 +68,37 @@ def test_the_slower_of_the_two_current_runs_is_what_the_candidate_is_held_agains
 def test_a_lock_that_cannot_train_is_inconclusive():
     with pytest.raises(InconclusiveError, match="the candidate lock did not finish"):
         Machine(guilty=(None,)).judge()
+
+
+def bisected(alone, **machine):
+    """The upgrade of a guilty package beside one whose trainings, without the guilty one, give `alone` in turn."""
+    found = Machine(**machine)
+    found.alone = {CHANGES[0]: list(alone)}
+    return found, found.judge()
+
+
+@pytest.mark.parametrize("alone", [UNMEASURED, OTHER_TASK, None], ids=["inconclusive", "invalid", "cannot train"])
+def test_what_could_not_be_judged_is_not_said_to_pass(alone, capsys):
+    _, upgrade = bisected([alone])
+    assert upgrade.bisection.culprits == (CHANGES[1],)
+    answer = summary(upgrade)
+    assert answer["bisection"]["others"] == "broken"
+    assert answer["bisection"]["others_pass"] is False
+    outcomes = {tuple(one["changes"]): one["outcome"] for one in answer["bisection"]["trials"]}
+    assert outcomes[(str(CHANGES[0]),)] == "broken"
+    _print(answer)
+    assert "all other changes together: could not be judged" in capsys.readouterr().out
+
+
+def test_a_set_that_broken_trials_kept_large_is_said_to_be_so(capsys):
+    trials = [{"changes": [name], "outcome": "broken"} for name in "ab"]
+    found = {"culprits": ["a", "b"], "others_pass": True, "others": "pass", "trials": trials}
+    _print({"verdict": "drift", "findings": [], "causes": [], "bisection": found})
+    assert "could not be judged: 2; fewer of these packages may make it" in capsys.readouterr().out
+
+
+def test_an_inconclusive_trial_is_trained_once_more():
+    machine, upgrade = bisected([UNMEASURED, AS_BEFORE])
+    assert upgrade.bisection.culprits == (CHANGES[1],)
+    assert upgrade.bisection.complement == "pass"
+    assert machine.asked.count((CHANGES[0],)) == 2
