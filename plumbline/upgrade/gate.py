@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from plumbline.errors import InconclusiveError
+from plumbline.errors import DiskFullError, InconclusiveError, InvalidInputError
 from plumbline.judge import compare, needs_rerun
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
@@ -70,7 +70,14 @@ class Gate:
         return record
 
     def _trial(self, subset: tuple[Change, ...], reference: LoadedRecord, gates: Gates) -> Outcome:
-        outcome = self._outcome(subset, reference, gates)
+        try:
+            outcome = self._outcome(subset, reference, gates)
+        except DiskFullError:
+            raise  # every trial to come would meet it too
+        except (InconclusiveError, InvalidInputError) as error:
+            # It hung, or left no record that can be read: what the other trials tell stands all the same.
+            self._say(str(error))
+            outcome = "broken"
         self._say(f"{outcome}: {', '.join(str(change) for change in subset)}")
         return outcome
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plumbline.cli.upgrade import _print
-from plumbline.errors import InconclusiveError
+from plumbline.errors import CorruptDataError, DiskFullError, InconclusiveError, UnavailableError
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.upgrade import Change
@@ -35,7 +35,10 @@ class Machine:
             return self._guilty[0] if len(self._guilty) == 1 else self._guilty.pop(0)
         if changes and changes[0] in self.alone:
             left = self.alone[changes[0]]
-            return left[0] if len(left) == 1 else left.pop(0)
+            given = left[0] if len(left) == 1 else left.pop(0)
+            if isinstance(given, Exception):
+                raise given
+            return given
         return self._current.pop(0) if not changes and self._current else AS_BEFORE
 
     def judge(self):
@@ -102,3 +105,23 @@ def test_an_inconclusive_trial_is_trained_once_more():
     assert upgrade.bisection.culprits == (CHANGES[1],)
     assert upgrade.bisection.complement == "pass"
     assert machine.asked.count((CHANGES[0],)) == 2
+
+
+LOST = {
+    "hung": [UnavailableError("did not end in time", where="trainer", key="timeout_seconds")],
+    "unreadable record": [CorruptDataError("is no JSON", where="record.json")],
+    "no second look": [SLOWER, None],
+}
+
+
+@pytest.mark.parametrize("alone", LOST.values(), ids=LOST)
+def test_one_lost_trial_does_not_lose_the_bisection(alone):
+    machine, upgrade = bisected(alone)
+    assert upgrade.bisection.culprits == (CHANGES[1],)
+    assert dict(upgrade.bisection.trials)[(CHANGES[0],)] == "broken"
+    assert any("did not" in line or "is no JSON" in line for line in machine.said)
+
+
+def test_a_full_disk_ends_the_bisection():
+    with pytest.raises(DiskFullError, match="no room"):
+        bisected([DiskFullError("no room")])
