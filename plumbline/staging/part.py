@@ -14,6 +14,8 @@ from plumbline.errors import DISK_FULL, DiskFullError, UnavailableError
 
 __all__ = ["Part", "claim", "disk_errors"]
 
+_OPEN_MODE = 0o644
+
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
@@ -79,13 +81,16 @@ class Part:
 
     def commit(self) -> Path:
         """Sync, then give it its final name: the only place where one is given."""
-        os.fchmod(self._descriptor, 0o444)
+        # All may read it before it has its name, wherever we are killed. Its owner may write until then: whoever takes
+        # up the part of one that was killed in the sync opens it so, and only root could against its mode.
+        os.fchmod(self._descriptor, _OPEN_MODE)
         os.fsync(self._descriptor)
         self.final.parent.mkdir(parents=True, exist_ok=True)
         # Before the rename, so that a kill in between leaves nothing behind: a whole part needs no etag.
         self._etag.unlink(missing_ok=True)
         # The folder is not synced: should a power cut undo the rename, the part is whole, and hashed again.
         self.path.rename(self.final)
+        os.fchmod(self._descriptor, 0o444)
         return self.final
 
 
@@ -93,7 +98,7 @@ class Part:
 def claim(path: Path, final: Path, *, wait: Callable[[], None]) -> Iterator[Part | None]:
     """The part at `path` for us alone, or `None` once `final` is there; `wait` is called while another holds it."""
     while not final.exists():
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = _opened(path)
         try:
             if not _locked(descriptor):
                 wait()
@@ -109,6 +114,21 @@ def claim(path: Path, final: Path, *, wait: Callable[[], None]) -> Iterator[Part
         finally:
             os.close(descriptor)
     yield None
+
+
+def _opened(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.suppress(PermissionError):
+        return os.open(path, flags, 0o600)
+    # Earlier code closed a part before its sync, and a kill left it so. A process of that code may hold the part now:
+    # its lock still keeps us from it, and this mode does no harm under the final name either.
+    with contextlib.suppress(PermissionError, FileNotFoundError):
+        closed = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(closed, _OPEN_MODE)
+        finally:
+            os.close(closed)
+    return os.open(path, flags, 0o600)
 
 
 def _locked(descriptor: int) -> bool:
