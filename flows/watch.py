@@ -19,8 +19,9 @@ __all__ = ["watch"]
 def watch(suite_file: str) -> State[None]:
     """Alert a round that was due and did not start, or that has lost its controller; deliver what is still pending."""
     suite = read_suite(Path(suite_file))
-    told, failed = check_missed(suite)
+    # First: it needs no central store, whose failure may be what the night has died of.
     gone = [f"{name} has lost its controller" for name in check_vanished(suite)]
+    told, failed = check_missed(suite)
     if failed:
         return Failed(message="; ".join([*failed, *gone]))
     return Completed(message="; ".join([told or "the last round that was due did run", *gone]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from pydantic import ValidationError
 
 from plumbline.central import CentralStore
@@ -18,20 +18,35 @@ from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
 from plumbline.workfolder import check_round_id
 
-__all__ = ["open_round"]
+__all__ = ["name_round", "open_round", "open_suite", "run_name"]
 
 
-def open_round(suite: dict[str, Any] | None, specs: dict[str, Any] | None, round_id: str, suite_file: str) -> Round:
-    """The round to run. Named after the flow run, so that the same run started again is the same round."""
+def run_name() -> str:
+    """What Prefect's UI calls the run: suite and night."""
+    given = flow_run.parameters or {}
+    suite = (given.get("suite") or {}).get("name") or deployment.name or Path(given.get("suite_file") or "suite").stem
+    return f"{suite} {given.get('round_id') or format(flow_run.scheduled_start_time, '%Y-%m-%d %H:%M')}"
+
+
+def name_round(round_id: str) -> str:
+    """The round's name: as given, else after the flow run, so that the same run started again is the same round."""
     if round_id:
-        check_round_id(round_id, where="the flow run's parameters", key="round_id")
-    chosen = _suite(suite) if suite is not None else read_suite(Path(suite_file))
-    name = round_id or new_round_id(flow_run.scheduled_start_time, str(flow_run.id).replace("-", ""))
+        return check_round_id(round_id, where="the flow run's parameters", key="round_id")
+    return new_round_id(flow_run.scheduled_start_time, str(flow_run.id).replace("-", ""))
+
+
+def open_suite(suite: dict[str, Any] | None, suite_file: str) -> Suite:
+    """The suite, as given or from its file."""
+    return _suite(suite) if suite is not None else read_suite(Path(suite_file))
+
+
+def open_round(suite: Suite, round_id: str, specs: dict[str, Any] | None) -> Round:
+    """The round to run, with its recipes as given or from the central store."""
     if specs is not None:
         recipes = {workload: RunSpec.model_validate(spec) for workload, spec in specs.items()}
     else:
-        recipes = read_recipes(CentralStore(open_store(chosen.store)), chosen)
-    return Round(name, chosen, recipes)
+        recipes = read_recipes(CentralStore(open_store(suite.store)), suite)
+    return Round(round_id, suite, recipes)
 
 
 def _suite(content: dict[str, Any]) -> Suite:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterType
+from prefect.client.schemas.sorting import ArtifactSort
 
 __all__ = ["Progress", "read_progress"]
 
@@ -24,13 +25,13 @@ class Progress:
 
 
 def read_progress(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, Progress]:
-    """The progress artifact of each run that has one."""
+    """The progress of each run that tells it; one that Prefect started again has an artifact of each start."""
     wanted = ArtifactFilter(
         flow_run_id=ArtifactFilterFlowRunId(any_=list(runs)), type=ArtifactFilterType(any_=["progress"])
     )
     found: dict[UUID, Progress] = {}
-    for one in client.read_artifacts(artifact_filter=wanted, limit=_PAGE):
-        if one.flow_run_id is not None:
+    for one in client.read_artifacts(artifact_filter=wanted, sort=ArtifactSort.UPDATED_DESC, limit=_PAGE):
+        if one.flow_run_id is not None and one.flow_run_id not in found:
             share = float(one.data) if isinstance(one.data, (int, float)) else 0.0
             found[one.flow_run_id] = Progress(share, one.description or "", str(one.updated))
     return found

@@ -34,7 +34,8 @@ def check_vanished(suite: Suite, now: datetime | None = None, sleep: Callable[[f
             return []
         sleep(_LOOK_AGAIN_SECONDS)
         alive = read_progress(client, [run.id for run, _ in silent])
-        gone = [run for run, before in silent if alive.get(run.id, Progress()).changed == before]
+        live = {run.id for run in live_controllers(client, suite.name)}
+        gone = [run for run, before in silent if run.id in live and alive.get(run.id, Progress()).changed == before]
         for run in gone:
             words = "it has shown no sign of life for a quarter of an hour: its machine may be gone"
             client.set_flow_run_state(run.id, Crashed(message=words), force=True)

@@ -12,13 +12,14 @@ from plumbline.alerts.state import (
     told_once,
     update,
 )
-from plumbline.alerts.words import tell_broken, tell_test
+from plumbline.alerts.words import Told, tell_broken, tell_test
 
 __all__ = [
     "AlertBook",
     "AlertState",
     "Open",
     "Outgoing",
+    "Told",
     "after_failure",
     "after_success",
     "claim",

@@ -91,7 +91,9 @@ def _number(finding: Finding) -> str:
     wanted = "expected" if isinstance(finding.limit, str) else "the limit is"
     limit = "" if finding.limit is None else f", {wanted} {_value(finding.limit)}"
     against = f", against {finding.against}" if finding.against else ""
-    return f"{finding.check}{numbers}{limit}{against}"
+    # Where there is no number, the words are all there is.
+    detail = f": {finding.detail}" if finding.detail and not numbers else ""
+    return f"{finding.check}{numbers}{limit}{against}{detail}"
 
 
 def _value(value: float | str) -> str:

@@ -31,8 +31,10 @@ class BaselineBook:
 
     def read(self, spec_sha256: str, platform: str) -> Baseline | None:
         """The baseline, or `None` if none was accepted yet or all were rejected."""
-        found = self._read(baseline_key(spec_sha256, platform))
-        return found[0] if found is not None and found[0].records else None
+        key = baseline_key(spec_sha256, platform)
+        found = self._central.read_pointer(key)
+        baseline = self._parsed(key, found[0]) if found is not None else None
+        return baseline if baseline is not None and baseline.records else None
 
     def current(self, spec_sha256: str, platforms: Iterable[str]) -> dict[str, Baseline]:
         """The baselines of one RunSpec, of those platforms that have one."""
@@ -41,9 +43,16 @@ class BaselineBook:
 
     def list(self) -> tuple[Baseline, ...]:
         """Every baseline of the store, in the order of their keys."""
-        keys = [info.key for info in self._central.store.list(f"{_FOLDER}/")]
-        found = [self._read(key) for key in keys if key.endswith(".json")]
-        return tuple(one[0] for one in found if one is not None and one[0].records)
+        keys = [info.key for info in self._central.store.list(f"{_FOLDER}/") if info.key.endswith(".json")]
+        found = [self._sound(key, data[0]) for key in keys if (data := self._central.read_pointer(key)) is not None]
+        return tuple(one for one in found if one is not None and one.records)
+
+    def _sound(self, key: str, data: bytes) -> Baseline | None:
+        """One that is damaged counts as none: the round says so of its platform, and accepting another mends it."""
+        try:
+            return self._parsed(key, data)
+        except InvalidInputError:
+            return None
 
     def accept(self, record: RunRecord) -> Baseline:
         """Approve a record; `InvalidInputError` for one that nothing can be held against."""
@@ -68,17 +77,13 @@ class BaselineBook:
 
         return self._change(baseline_key(spec_sha256, platform), change)
 
-    def _read(self, key: str) -> tuple[Baseline, str] | None:
-        found = self._central.read_pointer(key)
-        if found is None:
-            return None
-        data, etag = found
-        return read_model(Baseline, data, where=f"{self._central.store.url}/{key}"), etag
+    def _parsed(self, key: str, data: bytes) -> Baseline:
+        return read_model(Baseline, data, where=f"{self._central.store.url}/{key}")
 
     def _change(self, key: str, change: Callable[[Baseline | None], Baseline]) -> Baseline:
         for _ in range(_ATTEMPTS):
-            found = self._read(key)
-            changed = change(found[0] if found else None)
+            found = self._central.read_pointer(key)
+            changed = change(self._sound(key, found[0]) if found else None)
             try:
                 self._central.swap_pointer(key, canonical_json(changed.to_json()), found[1] if found else None)
             except PreconditionFailedError:

@@ -13,6 +13,7 @@ from plumbline.baseline import Baseline, BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.history import read_rounds
 from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError
+from plumbline.rounds import BASELINE_CHECK
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
@@ -95,8 +96,10 @@ def _accept(args: argparse.Namespace, suite: Suite, central: CentralStore, platf
 def _records(central: CentralStore, verdict: RoundVerdict, platform: str) -> list[RunRecord]:
     """The round's records of a platform, one for each RunSpec: the first is the night's, a later one its rerun."""
     result = verdict.platforms[platform]
-    if result.verdict == "invalid":
-        detail = next((finding.detail for finding in result.findings if finding.outcome == "invalid"), "")
+    # That its last baseline is damaged is a reason to accept this record, and none against it.
+    wrong = [one for one in result.findings if one.outcome == "invalid" and not one.check.endswith(BASELINE_CHECK)]
+    if result.verdict == "invalid" and (wrong or not result.findings):
+        detail = wrong[0].detail if wrong else ""
         raise InconclusiveError(f"is invalid and cannot be approved: {detail}", where=f"{verdict.round}: {platform}")
     found: dict[str, RunRecord] = {}
     with tempfile.TemporaryDirectory(prefix="plumbline-") as folder:

@@ -26,6 +26,8 @@ class Lane:
     since: float
     phase: Phase = Phase.SEEKING
     attempt: int = 0
+    taken_over: bool = False
+    """This attempt was dispatched by a controller before this one."""
     waited: float = 0.0
     """How long the server has been seen to have it waiting for a worker."""
     seen_at: float = 0.0
@@ -75,7 +77,7 @@ def _take_over(lane: Lane, attempt: int) -> Lane:
     """Go on with the attempt that an earlier controller came to: it had seen those before fail."""
     failed = range(lane.attempt + 1, attempt + 1)
     notes = tuple(f"attempt {one} failed, as an earlier controller of this round saw" for one in failed)
-    return replace(lane, attempt=attempt, notes=(*lane.notes, *notes))
+    return replace(lane, attempt=attempt, taken_over=True, notes=(*lane.notes, *notes))
 
 
 def _wait(lane: Lane, view: View, now: float, limits: Limits) -> tuple[Lane, Action]:
@@ -155,7 +157,9 @@ def _ended(lane: Lane, child: Child, now: float) -> tuple[Lane, Action]:
         ChildState.CRASHED: f"Prefect calls it crashed: {child.message}",
         ChildState.CANCELLED: "it was cancelled",
     }
-    retryable = child.state is not ChildState.CANCELLED and child.retryable
+    # Found cancelled, it was most likely the earlier controller that did it, at its own end.
+    inherited = lane.taken_over and lane.running_since is None
+    retryable = child.retryable and (child.state is not ChildState.CANCELLED or inherited)
     lane = replace(lane, phase=Phase.SETTLING, phase_since=now, why=words[child.state], retryable=retryable)
     return lane, Action.LOOK
 

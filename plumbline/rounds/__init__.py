@@ -2,12 +2,13 @@
 
 from plumbline.rounds.baselines import read_baselines
 from plumbline.rounds.harvest import Absence, Harvest, harvest
-from plumbline.rounds.judging import Baselines, judge_harvest, reruns_needed
+from plumbline.rounds.judging import BASELINE_CHECK, Baselines, judge_harvest, reruns_needed
 from plumbline.rounds.outcome import absent_result, headline, join, sum_up
 from plumbline.rounds.plan import Assignment, Round, new_round_id
 from plumbline.rounds.reporting import draw_plots, write_report
 
 __all__ = [
+    "BASELINE_CHECK",
     "Absence",
     "Assignment",
     "Baselines",

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
-from plumbline.errors import InvalidInputError
+from plumbline.errors import CorruptDataError, InvalidInputError
 from plumbline.records import LoadedRecord, load_record
 from plumbline.rounds.plan import Round
 from plumbline.schema.spec import RunSpec
 
 __all__ = ["read_baselines"]
+
+_MORE_LOOKS = 2
 
 Unreadable = dict[str, dict[str, str]]
 
@@ -28,13 +30,23 @@ def read_baselines(
     for workload, spec in this.specs.items():
         for platform in this.suite.platforms:
             try:
-                record = _current(central, spec, platform, into)
+                record = _current_again(central, spec, platform, into)
             except InvalidInputError as error:
                 unreadable[workload][platform] = str(error)
                 continue
             if record is not None:
                 found[workload][platform] = record
     return found, unreadable
+
+
+def _current_again(central: CentralStore, spec: RunSpec, platform: str, into: Path) -> LoadedRecord | None:
+    """Bytes that came wrong may come right: they are asked for again before they are called damaged."""
+    for _ in range(_MORE_LOOKS):
+        try:
+            return _current(central, spec, platform, into)
+        except CorruptDataError:
+            continue
+    return _current(central, spec, platform, into)
 
 
 def _current(central: CentralStore, spec: RunSpec, platform: str, into: Path) -> LoadedRecord | None:

@@ -12,7 +12,10 @@ from plumbline.rounds.plan import MAIN, RERUN, Assignment, Round
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Finding, PlatformResult, worst
 
-__all__ = ["Baselines", "gates_of", "judge_harvest", "reruns_needed", "stand_in"]
+__all__ = ["BASELINE_CHECK", "Baselines", "gates_of", "judge_harvest", "reruns_needed", "stand_in"]
+
+BASELINE_CHECK = "baseline.record"
+"""The check that a baseline can be read."""
 
 Baselines = Mapping[str, Mapping[str, LoadedRecord]]
 """By workload, then by platform."""
@@ -41,9 +44,10 @@ def judge_harvest(
 
 
 def _without_past(result: PlatformResult, why: str) -> PlatformResult:
-    """It was not held against its own past, though it has one: that is no pass."""
-    finding = Finding(check="baseline.record", outcome="invalid", detail=f"{why}; accept another: plumbline baseline")
-    return result.replace(verdict=worst([result.verdict, "invalid"]), findings=(*result.findings, finding))
+    """It was not held against its own past, though it has one: that is no pass; and a drift stays one."""
+    finding = Finding(check=BASELINE_CHECK, outcome="invalid", detail=f"{why} (accept another: plumbline baseline)")
+    verdict = "drift" if result.verdict == "drift" else worst([result.verdict, "invalid"])
+    return result.replace(verdict=verdict, findings=(*result.findings, finding))
 
 
 def reruns_needed(judged: Mapping[str, Mapping[str, PlatformResult]]) -> tuple[Assignment, ...]:

@@ -343,4 +343,8 @@ def test_a_finding_of_digests_says_what_was_expected_in_few_words() -> None:
         verdict(1, "drift").replace(platforms={"azure": result}), "azure", "azure/probe.batch", "drift",
         since_round="night-1", since=NIGHT,
     )  # fmt: skip
+    lost = Finding(check="baseline.record", outcome="drift", detail="its digest does not match")
+    worded = verdict(1, "drift").replace(platforms={"azure": PlatformResult(verdict="drift", findings=(lost,))})
+    without_number = tell_open(worded, "azure", "azure/x", "drift", since_round="night-1", since=NIGHT)
+    assert "baseline.record: its digest does not match\n" in without_number.body
     assert "probe.batch: aaaaaaaaaaaa..., expected bbbbbbbbbbbb..., against platform aws\n" in told.body

@@ -21,6 +21,7 @@ from prefect.deployments import run_deployment
 from flows.regression import regression
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
+from plumbline.cli.main import main
 from plumbline.localstack import Stack
 from plumbline.records import load_record
 from plumbline.rounds import Round
@@ -32,6 +33,7 @@ from tasks.blocks import AppriseUrl
 from tasks.deploying import deploy_trainings
 from tasks.dispatch import deployment_name
 from tasks.tagging import round_tags
+from tests.flows.ground import to_toml
 from tests.flows.receivers import receiver
 from tests.flows.stubs import Material, Measurement, StubWorkers, suite_of
 
@@ -153,35 +155,49 @@ def test_a_baseline_that_went_bad_in_the_store_is_said_and_the_other_platforms_a
     accepted = load_record(central.get_record(first.platforms["p01"].records[0], tmp_path / "accepted"))
     BaselineBook(central).accept(accepted.record)
     (tmp_path / "central" / "baselines" / material[0].digest / "p01.json").write_bytes(b"{")
-    verdict, state = play(suite, stack, material, tmp_path, {}, night="20261121")
+    verdict, state = play(suite, stack, material, tmp_path, {}, night="20261121", measure=drifting(material))
+    assert {name: one.verdict for name, one in verdict.platforms.items()} == {"p00": "pass", "p01": "drift"}
+    verdict, state = play(suite, stack, material, tmp_path, {}, night="20261122")
     assert {name: one.verdict for name, one in verdict.platforms.items()} == {"p00": "pass", "p01": "invalid"}
     assert "baseline.record" in state
+    path = tmp_path / "suite.toml"
+    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    assert main(["baseline", "accept", str(path), "--platform", "p01"]) == 0
+    assert play(suite, stack, material, tmp_path, {}, night="20261123")[0].verdict == "pass"
+
+
+def drifting(material: Material) -> Measurement:
+    """Evidence of p01 as of a training with twice the learning rate."""
+    probe = json.loads((material[1] / RECORD_NAME).read_bytes())["evidence"]["probe"]
+    for step in probe["steps"]:
+        step["learning_rates"] = [rate * 2 for rate in step["learning_rates"]]
+    return lambda order: {"probe": probe} if order["platform"] == "p01" else {}
 
 
 @pytest.mark.usefixtures("client")
 def test_a_drift_is_told_though_the_outbox_takes_no_experiment(
     stack: Stack, material: Material, tmp_path: Path
 ) -> None:
-    probe = json.loads((material[1] / RECORD_NAME).read_bytes())["evidence"]["probe"]
-    for step in probe["steps"]:
-        step["learning_rates"] = [rate * 2 for rate in step["learning_rates"]]
     suite = suite_of(tmp_path, "sealed", 2)
     (tmp_path / "outbox").mkdir()
     (tmp_path / "outbox" / "experiments").write_text("not a folder", encoding="utf-8")
-    drifted = {"p01": {"probe": probe}}
-    verdict, _ = play(suite, stack, material, tmp_path, {}, measure=lambda order: drifted.get(order["platform"], {}))
+    verdict, _ = play(suite, stack, material, tmp_path, {}, measure=drifting(material))
     cause = verdict.platforms["p01"].causes[0]
     assert (verdict.verdict, cause.code, cause.sure) == ("drift", "schedule", "likely")
     assert "could not be run" in cause.tried[0]
 
 
 @pytest.mark.usefixtures("client")
-def test_a_round_that_started_and_breaks_is_told(stack: Stack, material: Material, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", [["records"], ["started", "alerts"]], ids=["records", "all"])
+def test_a_round_that_breaks_is_told_also_where_the_central_store_is_the_trouble(
+    stack: Stack, material: Material, tmp_path: Path, gone: list[str]
+) -> None:
     with receiver() as webhook:
         AppriseUrl(url=webhook.url).save("broken", overwrite=True)
         suite = suite_of(tmp_path, "broken", 2).replace(alerts=[Alert(on=("missed",), block="apprise-url/broken")])
         (tmp_path / "central").mkdir()
-        (tmp_path / "central" / "records").write_text("not a folder", encoding="utf-8")
+        for folder in gone:
+            (tmp_path / "central" / folder).write_text("not a folder", encoding="utf-8")
         with pytest.raises(ObjectMissingError):
             play(suite, stack, material, tmp_path, {})
     assert [got["title"] for got in webhook.got] == ["[plumbline] broken: a round came to no verdict"]

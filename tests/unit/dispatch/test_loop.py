@@ -183,6 +183,12 @@ def test_a_controller_started_again_goes_on_with_the_attempt_that_the_one_before
     assert world.live() == []
 
 
+def test_a_cancel_that_an_ended_controller_left_behind_is_no_persons_and_costs_no_retry() -> None:
+    world = World({"a": ""}, now=100.0, started={("a", 0): 0.0}, cancelled={("a", 0): 90.0})
+    results = run_jobs(jobs_of(["a"]), world, clock=world.clock, sleep=world.sleep)
+    assert (results["a"].attempt, world.starts) == (1, [("a", 1)])
+
+
 def test_a_platform_for_which_nothing_is_deployed_takes_no_other_with_it() -> None:
     world = World({"new": "", "aws": ""})
     start = world.start
