@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ Arrays = dict[str, NDArray[Any]]
 
 _MAX_HEADER_BYTES = 16 << 20
 _MAX_TENSORS = 100_000
+# numpy's own limit; each of more could be a number of thousands of digits, to be multiplied before anything is refused.
+_MAX_DIMENSIONS = 64
 _DTYPES: dict[str, str] = {
     "F64": "<f8",
     "F32": "<f4",
@@ -46,7 +49,7 @@ def read_tensors(path: Path) -> Arrays:
         raise CorruptDataError(f"cannot be read: {error.strerror}", where=str(path)) from error
     try:
         return _parse(data)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptDataError(f"is no safetensors file: {error}", where=str(path)) from error
 
 
@@ -59,13 +62,32 @@ def _parse(data: bytes) -> Arrays:
     if len(header) > _MAX_TENSORS:
         raise ValueError(f"{len(header)} tensors")
     body = memoryview(data)[8 + length :]
+    _check_apart(header.values())
     return {str(name): _tensor(body, entry) for name, entry in sorted(header.items())}
+
+
+def _whole(number: object) -> int:
+    """The number itself: JSON's true, 1.5, Infinity and "1" are none of the sizes and offsets that a writer makes."""
+    if type(number) is not int:
+        raise ValueError(f"{number!r:.20} is no whole number")
+    return number
+
+
+def _check_apart(entries: Iterable[dict[str, Any]]) -> None:
+    """No two tensors share bytes: a small file cannot ask for the memory of many large ones."""
+    last = 0
+    for start, end in sorted(tuple(map(_whole, entry["data_offsets"])) for entry in entries):
+        if start < last:
+            raise ValueError("tensors overlap")
+        last = max(last, end)
 
 
 def _tensor(body: memoryview, entry: dict[str, Any]) -> NDArray[Any]:
     dtype = np.dtype(_DTYPES[entry["dtype"]])
-    shape = tuple(int(size) for size in entry["shape"])
-    start, end = (int(offset) for offset in entry["data_offsets"])
+    shape = tuple(_whole(size) for size in entry["shape"])
+    start, end = (_whole(offset) for offset in entry["data_offsets"])
+    if len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(f"a tensor of {len(shape)} dimensions")
     count = math.prod(shape)
     if min(shape, default=0) < 0 or not 0 <= start <= end <= len(body) or end - start != count * dtype.itemsize:
         raise ValueError("a tensor's place does not fit its shape")

@@ -64,6 +64,36 @@ def test_an_entry_that_does_not_fit_is_refused(tmp_path: Path, entry: object) ->
         read_tensors(path)
 
 
+NO_NUMBERS = ["Infinity", "-Infinity", "NaN", "1e999", "8.0", "8.5", "true", "null", '"8"', "[8]", "9" * 5000]
+
+
+@pytest.mark.parametrize("number", NO_NUMBERS, ids=lambda text: text[:9])
+@pytest.mark.parametrize("entry", ['"shape": [N], "data_offsets": [0, 8]', '"shape": [8], "data_offsets": [0, N]'])
+def test_what_json_calls_a_number_and_is_no_length_is_refused(tmp_path: Path, entry: str, number: str) -> None:
+    text = f'{{"t": {{"dtype": "U8", {entry.replace("N", number)}}}}}'.encode()
+    (tmp_path / "x").write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
+    with pytest.raises(CorruptDataError, match="x"):
+        read_tensors(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"), [([0, 2**70], "x"), ([True] * 8, "True is no whole number"), ([1] * 100, "100 dimensions")]
+)
+def test_a_shape_that_numpy_cannot_have_is_refused(tmp_path: Path, shape: list[int], words: str) -> None:
+    """The last before it is multiplied: a header has room for 3,000 sizes of 4,000 digits each."""
+    size = 0 if 0 in shape else 1
+    path = _file(tmp_path / "x", {"t": {"dtype": "U8", "shape": shape, "data_offsets": [0, size]}}, bytes(size))
+    with pytest.raises(CorruptDataError, match=words):
+        read_tensors(path)
+
+
+def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    """Each bfloat16 tensor is copied: many on the same bytes would take the controller's memory."""
+    header = {name: {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]} for name in ("a", "b")}
+    with pytest.raises(CorruptDataError, match="overlap"):
+        read_tensors(_file(tmp_path / "x", header, bytes(8)))
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"\x00" * 7, b"\xff" * 64, (10).to_bytes(8, "little") + b"{", b"\x02" + bytes(7) + b"[]"]
 )
