@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import exit_code
+
+if TYPE_CHECKING:
+    from plumbline.upgrade.gate import Upgrade
+    from plumbline.upgrade.locks import Change
 
 __all__ = ["register", "run"]
 
@@ -36,11 +41,10 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train under both locks, compare, bisect on drift; the verdict's exit code."""
-    from plumbline.prepare import prepare
-    from plumbline.upgrade.gate import Gate, summary
+    from plumbline.upgrade.gate import summary
     from plumbline.upgrade.locks import changes_between, read_lock
-    from plumbline.upgrade.overlay import Overlays, check_environment
-    from plumbline.upgrade.trainings import Trainings
+    from plumbline.upgrade.overlay import check_environment
+    from plumbline.upgrade.work import claimed
 
     suite = read_suite(args.suite)
     name = args.workload or next((key for key, workload in suite.workloads.items() if workload.probe), "")
@@ -55,17 +59,28 @@ def run(args: argparse.Namespace) -> int:
         print("both locks pin the same versions", file=sys.stderr)
         return int(ExitCode.PASS)
     check_environment(current, changes, where=str(args.current))
-    alone = _alone(suite, name, args.work)
-    spec = prepare(alone, args.work / "built", _say)[name]
-    overlays = Overlays(args.work / "overlays", pip_arguments=args.pip)
-    trainings = Trainings(spec, alone.platforms["upgrade"].data, args.work / "runs", overlays)
-    upgrade = Gate(trainings.train, _say).judge(changes, suite.gates)
+    with claimed(args.work):
+        upgrade = _judged(suite, name, changes, args)
     answer = summary(upgrade)
     if args.json:
         print(json.dumps(answer, indent=2))
     else:
         _print(answer)
     return int(exit_code(upgrade.judgement.verdict))
+
+
+def _judged(suite: Suite, name: str, changes: Sequence[Change], args: argparse.Namespace) -> Upgrade:
+    """Build what is trained on, train, and bisect, all of it in the work folder."""
+    from plumbline.prepare import prepare
+    from plumbline.upgrade.gate import Gate
+    from plumbline.upgrade.overlay import Overlays
+    from plumbline.upgrade.trainings import Trainings
+
+    alone = _alone(suite, name, args.work)
+    spec = prepare(alone, args.work / "built", _say)[name]
+    overlays = Overlays(args.work / "overlays", pip_arguments=args.pip)
+    trainings = Trainings(spec, alone.platforms["upgrade"].data, args.work, overlays)
+    return Gate(trainings.train, _say).judge(changes, suite.gates)
 
 
 def _alone(suite: Suite, name: str, work: Path) -> Suite:

@@ -11,10 +11,12 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
+from plumbline.digest import digest_json
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.upgrade.locks import Change
 
@@ -37,7 +39,7 @@ class Overlays:
                 "is dropped by the candidate, which an overlay cannot show", where=change.package,
                 mend="bisect what is changed or added; a package that goes needs an environment of its own",
             )  # fmt: skip
-        folder = self._root / f"{change.package}-{change.candidate}"
+        folder = self._root / f"{change.package}-{change.candidate}-{self._made_for()}"
         if folder.is_dir():
             return folder
         partial = folder.with_name(folder.name + ".part")
@@ -46,6 +48,13 @@ class Overlays:
         self._install(f"{change.package}=={change.candidate}", partial)
         partial.rename(folder)
         return folder
+
+    def _made_for(self) -> str:
+        """The interpreter's ABI and what pip was told: an overlay of another build must not pass for this one."""
+        # SOABI says more than the cache tag: the machine, and whether the build is free-threaded or for debugging.
+        abi = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
+        # A digest, for the arguments may hold an index's password.
+        return f"{abi}-{digest_json(self._pip_arguments)[:16]}"
 
     def _install(self, requirement: str, target: Path) -> None:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]

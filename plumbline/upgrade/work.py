@@ -1,0 +1,38 @@
+"""The work folder of an upgrade: one command at a time has it, for its runs and overlays would be another's too."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from plumbline.errors import ConfigurationError
+
+__all__ = ["claimed"]
+
+_LOCK_NAME = "plumbline-upgrade.lock"
+"""A name of our own: `--work .` may hold whatever a user calls `lock`."""
+_MEND = "wait for it, or name another folder with --work"
+
+
+@contextmanager
+def claimed(work: Path) -> Iterator[None]:
+    """Have the folder alone; `ConfigurationError` if another upgrade has it, or if it can be no folder of ours.
+
+    The lock is a `flock`: it ends with its process, however that ends.
+    """
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        lock = (work / _LOCK_NAME).open("ab")
+    except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        mend = "name a folder that can be written"
+        raise ConfigurationError(
+            f"cannot be the work folder: {error.strerror}", where=str(work), key="--work", mend=mend
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigurationError("another upgrade uses this folder", where=str(work), mend=_MEND) from error
+        yield
