@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -55,8 +55,9 @@ def _dataset(suite: Suite, workload: Workload, folder: Path, say: Callable[[str]
         mend = f"add [datasets.{workload.data}]"
         raise ConfigurationError("no source to build it from", where=suite.name, key=workload.data, mend=mend)
     made_from = {"source": source.to_json(), "name": workload.data, "task": workload.task}
-    if source.path and Path(source.path).is_file():
-        made_from["bytes"] = digest_file(Path(source.path))
+    tokenizer = Path(source.tokenizer or "")
+    files = [Path(source.path or ""), tokenizer, *sorted(tokenizer.glob("tokenizer*.json") if source.tokenizer else [])]
+    made_from["bytes"] = _digests(files)
     built = folder / "datasets" / f"{workload.data}-{digest_json(made_from)[:16]}"
     if (built / MANIFEST_NAME).is_file():
         return built, read_manifest(built)
@@ -66,11 +67,11 @@ def _dataset(suite: Suite, workload: Workload, folder: Path, say: Callable[[str]
 
 def _weights(workload: Workload, manifest: Manifest, folder: Path, say: Callable[[str], None]) -> tuple[Path, str]:
     model = architecture(workload, manifest)
-    checkpoint = Path(str(model.get("checkpoint", ""))) / "model.safetensors"
+    checkpoint = model.get("checkpoint")
     made_from = {
         "model": model,
         "seed": workload.seed,
-        "bytes": digest_file(checkpoint) if checkpoint.is_file() else "",
+        "bytes": _digests(sorted(Path(str(checkpoint)).glob("*.safetensors*")) if checkpoint else []),
     }
     path = folder / "weights" / f"{digest_json(made_from)[:16]}.safetensors"
     if path.is_file():
@@ -78,6 +79,11 @@ def _weights(workload: Workload, manifest: Manifest, folder: Path, say: Callable
     say(f"making the initial weights of {workload.model}")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path, make_weights(model, workload.seed, path)
+
+
+def _digests(files: Iterable[Path]) -> list[str]:
+    """Of those that are files: what lies there may be replaced under its name."""
+    return [f"{file.name} {digest_file(file)}" for file in files if file.is_file()]
 
 
 def _publish(suite: Suite, platform: str, datasets: dict[Path, Manifest], weights: dict[Path, str]) -> str:

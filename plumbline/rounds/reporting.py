@@ -22,6 +22,8 @@ from plumbline.schema.verdict import RoundVerdict
 __all__ = ["draw_plots", "keep_report", "report_address", "write_report"]
 
 _NIGHTS = 30
+_AT_ONCE = 8
+_MOST_READ = 600
 
 
 def report_address(central: CentralStore, round_id: str) -> str:
@@ -73,11 +75,16 @@ def keep_report(central: CentralStore, round_id: str, page: str) -> None:
 
 
 def _history(central: CentralStore, verdict: RoundVerdict) -> History:
-    names = [name for name in central.list_rounds() if name != verdict.round][-_NIGHTS:]
-    with ThreadPoolExecutor(8, thread_name_prefix="history") as pool:
-        rounds = [one for one in pool.map(lambda name: _read(central, name), names) if one is not None]
-    same = [one for one in rounds if one.suite == verdict.suite]
-    return History(points=points_of(_dated([*same, verdict])))
+    """The suite's last nights; other suites may keep theirs in the same store."""
+    names = [name for name in reversed(central.list_rounds()) if name != verdict.round]
+    same: list[RoundVerdict] = []
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="history") as pool:
+        for first in range(0, min(len(names), _MOST_READ), _NIGHTS):
+            rounds = pool.map(lambda name: _read(central, name), names[first : first + _NIGHTS])
+            same += [one for one in rounds if one is not None and one.suite == verdict.suite]
+            if len(same) >= _NIGHTS:
+                break
+    return History(points=points_of(_dated([*reversed(same[:_NIGHTS]), verdict])))
 
 
 def _read(central: CentralStore, name: str) -> RoundVerdict | None:

@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
+from plumbline.rounds.reporting import _history
 from plumbline.schema.record import RECORD_NAME, record_parts
 from plumbline.stores import open_store
 from tests.unit.report.samples import drifted, passing, record, verdict_of
@@ -143,3 +144,13 @@ def test_import_refuses_what_is_no_whole_record(stored, tmp_path, capsys):
     assert main(["import", str(write_record(tmp_path / "lab", "lab")), "--suite", suite]) == 2
     assert "'lab' is no platform of the suite" in capsys.readouterr().err
     assert not {"cut", "odd", "lab-20261120"}.intersection(central.list_records())
+
+
+def test_the_nights_before_are_the_suites_own_though_others_fill_the_store(stored):
+    central, _, _ = stored
+    for minute in range(45):
+        busy = verdict_of("pass", {"aws": passing()}, round=f"20261120-00{minute:02}00-bbbb").replace(suite="other")
+        central.put_round(busy)
+    tonight = verdict_of("drift", {"aws": passing(), "azure": drifted()}, round="20261121-020000-cccc")
+    nights = [point.when for point in _history(central, tonight).points["azure"]]
+    assert nights == ["2026-11-19", "2026-11-20", "2026-11-21"]
