@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 import yaml
 
 from plumbline.cli import report
+from plumbline.stores.gs import GoogleStore
 
 ROOT = Path(__file__).resolve().parents[3]
 INFRA = ROOT / "infra"
@@ -96,6 +98,42 @@ def test_cloud_init_is_what_cloud_init_reads():
     for path in re.findall(r"(?:locks|infra)/[\w./-]+", script):
         assert (ROOT / path).exists(), path
     assert "secret" not in files["/etc/plumbline/worker.env"]["content"].lower()
+
+
+def test_what_the_cloud_files_name_on_the_machine_is_put_there():
+    content = yaml.safe_load((INFRA / "cloud-init" / "worker.yaml").read_text())
+    written = {entry["path"] for entry in content["write_files"]}
+    for path in [INFRA / "cloud-init" / "worker.yaml", *INFRA.glob("systemd/*"), *INFRA.glob("*/README.md")]:
+        assert set(re.findall(r"/etc/plumbline/[\w.-]*\w", path.read_text())) <= written, path
+
+
+PYTHON = """#!/bin/sh
+# Stands for an image's own python3: this one, under another version.
+[ "$1" = --version ] && { echo "Python VERSION"; exit; }
+exec REAL -c "import sys; sys.version_info = tuple(map(int, 'VERSION'.split('.'))); exec(sys.argv[1])" "$2"
+"""
+
+
+@pytest.mark.parametrize(("version", "words"), [("3.10.12", "3.11 or newer"), ("3.11.0", None), ("3.12.3", None)])
+def test_the_machine_s_python_is_looked_at_before_anything_is_installed(tmp_path, version, words):
+    content = yaml.safe_load((INFRA / "cloud-init" / "worker.yaml").read_text())
+    script = next(entry["content"] for entry in content["write_files"] if entry["path"] == "/etc/plumbline/install")
+    python = PYTHON.replace("VERSION", version).replace("REAL", shlex.quote(sys.executable))
+    # The first thing that it would change ends it: nothing else of this machine is on its path.
+    for name, text in {"python3": python, "install": "#!/bin/sh\necho reached >&2\nexit 7\n"}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", "-s", "REPOSITORY", "TAG"], input=script, env={"PATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if words is None:
+        assert (done.returncode, done.stderr) == (7, "reached\n")
+    else:
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        assert words in line
+        assert version in line
 
 
 def unit():
@@ -265,3 +303,23 @@ def test_the_ci_example_calls_the_commands_as_they_are():
             assert subprocess.run(["sh", "-n"], input=step["run"], text=True, timeout=20, check=False).returncode == 0
     always = [step for step in job["steps"] if step.get("if") == "always()"]
     assert len(always) == 2
+
+
+def test_the_ci_example_gives_each_of_its_suite_s_stores_a_credential(monkeypatch):
+    job = yaml.safe_load((ROOT / "deployments" / "ci" / "github-actions.yml").read_text())["jobs"]["round"]
+    platforms = tomllib.loads((ROOT / job["env"]["SUITE"]).read_text())["platforms"].values()
+    schemes = {platform[key].split("://")[0] for platform in platforms for key in ("data", "outbox")}
+    assert schemes == {"s3", "az", "gs"}
+    logins = {step["uses"].split("@")[0] for step in job["steps"] if "uses" in step}
+    assert {"aws-actions/configure-aws-credentials", "azure/login"} <= logins
+    for name in [name for name in os.environ if name.startswith("GS_")]:
+        monkeypatch.delenv(name)
+    # A runner is no machine of Google's: the store that finds no key asks there, and is refused.
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    for name, value in job["env"].items():
+        if name.startswith("GS_"):
+            assert value == f"${{{{ secrets.{name} }}}}"
+            monkeypatch.setenv(name, f"value of {name}")
+    store = GoogleStore("gs://bucket", "bucket", "", 1.0, 1.0)
+    signed = store._make_client()._request_signer._credentials
+    assert (signed.access_key, signed.secret_key) == ("value of GS_ACCESS_KEY_ID", "value of GS_SECRET_ACCESS_KEY")
