@@ -9,7 +9,7 @@ from pathlib import Path
 
 from plumbline.errors import ConfigurationError
 
-__all__ = ["Change", "changes_between", "read_lock"]
+__all__ = ["Change", "changes_between", "normalized", "read_lock"]
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^\]]*\])?\s*==\s*(?P<version>[^\s;\\#]+)")
 
@@ -24,6 +24,11 @@ class Change:
 
     def __str__(self) -> str:
         return f"{self.package} {self.current or 'absent'} → {self.candidate or 'absent'}"
+
+
+def normalized(name: str) -> str:
+    """A package's name as PEP 503 compares it: locks and installed packages each write it in a way of their own."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_lock(path: Path) -> dict[str, str]:
@@ -42,7 +47,7 @@ def read_lock(path: Path) -> dict[str, str]:
             raise ConfigurationError(
                 f"line {number} pins no version: {text[:60]!r}", where=str(path), mend="write NAME==VERSION"
             )
-        pins[re.sub(r"[-_.]+", "-", pin["name"]).lower()] = pin["version"]
+        pins[normalized(pin["name"])] = pin["version"]
     if not pins:
         raise ConfigurationError("pins nothing", where=str(path), mend="name a lock file")
     return pins

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from plumbline.digest import digest_json
 from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.upgrade.locks import Change
+from plumbline.upgrade.locks import Change, normalized
 
 __all__ = ["Overlays", "check_environment"]
 
@@ -77,9 +77,19 @@ class Overlays:
         return {"PYTHONPATH": path} if path else {}
 
 
+def _installed() -> dict[str, str]:
+    """Package to version; of two by one name the first on `sys.path`, for that is the one that is imported."""
+    found: dict[str, str] = {}
+    for distribution in distributions():
+        # An install that broke off leaves metadata without a name; to ask for it all the same is deprecated.
+        if "Name" in distribution.metadata:
+            found.setdefault(normalized(distribution.metadata["Name"]), distribution.version)
+    return found
+
+
 def check_environment(lock: Mapping[str, str], changes: Sequence[Change], *, where: str) -> None:
     """`ConfigurationError` unless this interpreter holds the current lock's version of every package that changes."""
-    installed = {found.metadata["Name"].lower().replace("_", "-"): found.version for found in distributions()}
+    installed = _installed()
     for change in changes:
         expected, found = lock.get(change.package), installed.get(change.package)
         if expected is not None and (found or "").split("+")[0] != expected.split("+")[0]:
