@@ -25,11 +25,13 @@ from plumbline.alerts import AlertBook, claim, update
 from plumbline.alerts.words import tell_open
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
+from plumbline.errors import UnavailableError
 from plumbline.localstack.services import free_port
 from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult, RoundVerdict
 from plumbline.stores import open_store
 from tasks.addresses import Blocks
+from tasks.alerting import told_if_broken
 from tasks.blocks import AppriseUrl
 from tasks.delivering import deliver
 from tasks.sending import send
@@ -180,6 +182,22 @@ def test_a_round_that_did_not_run_is_told_once(webhook: Receiver, suite: Suite) 
     check_missed.fn(suite, late + timedelta(minutes=10))
     assert [got["title"] for got in webhook.got] == [f"[plumbline] {suite.name}: the nightly round did not run"]
     assert "2026-10-26 02:00 CET" in webhook.got[0]["message"]
+
+
+@pytest.mark.usefixtures("mailbox")
+def test_a_round_that_breaks_is_told_once_and_without_the_addresses_in_its_error(
+    webhook: Receiver, suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = suite.replace(alerts=ALERTS)
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "0d1f5b1e-0000-4000-8000-000000000000")
+    for error in (ValueError("https://token@example.com"), UnavailableError("is away", where="the store")):
+        for _ in range(2):
+            with pytest.raises(type(error)), told_if_broken(suite, f"night-{type(error).__name__.lower()}"):
+                raise error
+    assert [got["title"] for got in webhook.got] == [f"[plumbline] {suite.name}: a round came to no verdict"] * 2
+    assert "ValueError: its log says where" in webhook.got[0]["message"]
+    assert "token" not in webhook.got[0]["message"]
+    assert "the store: is away" in webhook.got[1]["message"]
 
 
 @pytest.mark.parametrize("somewhere", [True, False], ids=["away", "none"])
