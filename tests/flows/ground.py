@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import Any
 
 from plumbline.controlling import Ended, follow
 from plumbline.localstack import Stack
-from plumbline.localstack.process import Child, marked
+from plumbline.localstack.process import Child, marked, stop
 from plumbline.localstack.servers import Database
 from plumbline.schema.suite import Suite
 
@@ -164,11 +165,13 @@ class Ground:
             yield
 
     def stop_worker(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
-        """End a platform's worker; nobody starts it again."""
+        """End a platform's worker; nobody starts it again. One that does not listen is killed, as the stack does."""
         with self._checking:
             worker = self.stack._workers.pop(name)
         worker.process.send_signal(number)
-        worker.process.wait(30)
+        with suppress(subprocess.TimeoutExpired):
+            worker.process.wait(30)
+        stop([worker], grace_seconds=0)
 
     def start_worker(self, name: str) -> None:
         """Start a platform's worker."""
