@@ -19,7 +19,7 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tasks.addresses import Blocks
-from tasks.delivering import deliver
+from tasks.delivering import deliver, undelivered
 from tasks.sending import send
 
 __all__ = ["alert", "told_if_broken"]
@@ -73,6 +73,4 @@ def _tell_at_all_costs(suite: Suite, told: Told) -> list[str]:
         sent = {
             block: send(block, told.subject, told.body, known, event=told.event, about=told.about) for block in blocks
         }
-        return [
-            f"the alert {told.subject!r} could not be delivered to {block}: {why}" for block, why in sent.items() if why
-        ]
+        return [undelivered(told.subject, block, why) for block, why in sent.items() if why]

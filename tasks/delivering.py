@@ -11,7 +11,7 @@ from plumbline.alerts import AlertBook, AlertState, Outgoing, after_failure, aft
 from tasks.addresses import Blocks
 from tasks.sending import send
 
-__all__ = ["deliver"]
+__all__ = ["deliver", "undelivered"]
 
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
 _LEASE = timedelta(minutes=5)
@@ -30,8 +30,13 @@ def deliver(book: AlertBook, known: Blocks, sleep: Callable[[float], None] = tim
         # Bound to the message: the state may have moved on meanwhile.
         book.change(partial(after_failure, sent=one, why=why) if why else partial(after_success, sent=one))
         if why:
-            failed.append(f"the alert {one.subject!r} could not be delivered to {one.block}: {why}")
+            failed.append(undelivered(one.subject, one.block, why))
     return failed
+
+
+def undelivered(subject: str, block: str, why: str) -> str:
+    """A failed delivery in words."""
+    return f"the alert {subject!r} could not be delivered to {block}: {why}"
 
 
 def _claimed(book: AlertBook, one: Outgoing) -> bool:

@@ -10,7 +10,7 @@ from plumbline.rounds.harvest import Harvest
 from plumbline.rounds.outcome import absent_result
 from plumbline.rounds.plan import MAIN, RERUN, Assignment, Round
 from plumbline.schema.suite import Gates
-from plumbline.schema.verdict import Finding, PlatformResult, worst
+from plumbline.schema.verdict import Finding, PlatformResult
 
 __all__ = ["BASELINE_CHECK", "Baselines", "gates_of", "judge_harvest", "reruns_needed", "stand_in"]
 
@@ -33,11 +33,11 @@ def stand_in(this: Round, records: Mapping[str, LoadedRecord]) -> str:
 
 
 def judge_harvest(
-    this: Round, found: Harvest, baselines: Baselines, unreadable: Mapping[str, Mapping[str, str]] | None = None
+    this: Round, found: Harvest, baselines: Baselines, unreadable: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, PlatformResult]]:
     """Results by workload, then by platform, in the suite's order; `unreadable` says which baselines are damaged."""
     results = {workload: _judge_workload(this, workload, found, baselines.get(workload, {})) for workload in this.specs}
-    for workload, damaged in (unreadable or {}).items():
+    for workload, damaged in unreadable.items():
         for platform in damaged.keys() & found.of(workload).keys():
             results[workload][platform] = _without_past(results[workload][platform], damaged[platform])
     return results
@@ -46,8 +46,9 @@ def judge_harvest(
 def _without_past(result: PlatformResult, why: str) -> PlatformResult:
     """It was not held against its own past, though it has one: that is no pass; and a drift stays one."""
     finding = Finding(check=BASELINE_CHECK, outcome="invalid", detail=f"{why} (accept another: plumbline baseline)")
-    verdict = "drift" if result.verdict == "drift" else worst([result.verdict, "invalid"])
-    return result.replace(verdict=verdict, findings=(*result.findings, finding))
+    return result.replace(
+        verdict="drift" if result.verdict == "drift" else "invalid", findings=(*result.findings, finding)
+    )
 
 
 def reruns_needed(judged: Mapping[str, Mapping[str, PlatformResult]]) -> tuple[Assignment, ...]:

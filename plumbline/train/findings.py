@@ -26,12 +26,12 @@ _Found = TypeVar("_Found")
 def _left(read: Callable[[], _Found]) -> _Found | None:
     """What `read` finds, or nothing where it fails.
 
-    A device that died answers every later question with its error: what lies on it is lost, what other parts have
-    brought to the host is not. The error that ended the training is the one to tell of, so this one is dropped.
+    A device that died answers every later question with its error, a RuntimeError of torch's: what lies on it is lost,
+    what other parts have brought to the host is not. The error that ended the training is the one to tell of.
     """
     try:
         return read()
-    except Exception:  # noqa: BLE001 - see above
+    except RuntimeError:
         return None
 
 

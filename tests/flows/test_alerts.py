@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from functools import partial
@@ -16,28 +16,24 @@ from typing import Any
 
 import pytest
 from aiosmtpd.controller import Controller
-from prefect.blocks.notifications import PagerDutyWebHook
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed, Running
 
-from plumbline.alerts import AlertBook, claim, update
+from plumbline.alerts import claim, update
 from plumbline.alerts.words import tell_open
-from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.errors import UnavailableError
 from plumbline.localstack.services import free_port
 from plumbline.schema.suite import Alert, Schedule, Suite
-from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult, RoundVerdict
-from plumbline.stores import open_store
-from tasks.addresses import Blocks
+from plumbline.schema.verdict import Finding, PlatformResult
 from tasks.alerting import told_if_broken
 from tasks.blocks import AppriseUrl
 from tasks.delivering import deliver
-from tasks.sending import send
 from tasks.watching import check_missed
-from tests.flows.ground import small_suite, to_toml
-from tests.flows.receivers import Internet, Receiver, internet, receiver
+from tests.flows.alarms import ALERTS, NIGHT, NOBODY, book_of, night, verdict
+from tests.flows.ground import to_toml
+from tests.flows.receivers import Receiver, receiver
 
 
 @pytest.fixture
@@ -69,35 +65,6 @@ def mailbox(_settings: None) -> Iterator[Mailbox]:
     )
     yield box
     controller.stop()
-
-
-ALERTS = (
-    Alert(on=("drift", "invalid", "recovered", "missed"), block="apprise-url/hook"),
-    Alert(on=("drift",), block="apprise-url/mail"),
-)
-NOBODY = Blocks(small_suite(Path("/nowhere")), {})
-NIGHT = datetime(2026, 11, 20, 2, tzinfo=UTC)
-
-
-def verdict(number: int, outcome: Outcome, code: str = "precision") -> RoundVerdict:
-    causes = (Cause(code=code, sure="confirmed", why="TF32 was on"),) if outcome == "drift" else ()
-    finding = Finding(check="probe.forward", outcome=outcome, observed=3e-4, limit=2e-6, unit="relative")
-    azure = PlatformResult(verdict=outcome, findings=(finding,), causes=causes)
-    return RoundVerdict(
-        round=f"night-{number}", suite="s", verdict=outcome, platforms={"azure": azure}, report="/r/report.html"
-    )
-
-
-def book_of(tmp_path: Path) -> AlertBook:
-    return AlertBook(CentralStore(open_store(f"file://{tmp_path}/central")), "s")
-
-
-def night(
-    book: AlertBook, number: int, outcome: Outcome, code: str = "precision", alerts: Sequence[Alert] = ALERTS
-) -> list[str]:
-    now = NIGHT + timedelta(days=number)
-    book.change(lambda state: update(state, verdict(number, outcome, code), alerts, now))
-    return deliver(book, NOBODY, sleep=lambda _: None)
 
 
 def test_once_per_new_drift_none_on_the_same_night_again_once_per_recovery(
@@ -230,77 +197,6 @@ def test_the_command_proves_that_messages_arrive(
     webhook.answers = [500]
     assert main(["alert", str(path), "--test", "--json"]) == 3
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["failed"]
-
-
-HOSTS = ("hooks.slack.com", "prod-7.westeurope.logic.azure.com", "events.pagerduty.com", "events.eu.pagerduty.com")
-ADDRESSES = {
-    "slack-webhook/team": "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ",
-    "ms-teams-webhook/team": "https://prod-7.westeurope.logic.azure.com:443/workflows/643e69f83c8944/triggers/manual"
-    "/paths/invoke?api-version=2016-06-01&sp=%2Ftriggers%2Fmanual%2Frun&sv=1.0&sig=KODuebWbDGYFr0z0eu",
-    "pager-duty-webhook/team": "pagerduty://R0123456789ABCDEF@apiKEY/?region=eu",
-}
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Internet]:
-    with internet(tmp_path, HOSTS) as one:
-        for name, value in one.variables.items():
-            monkeypatch.setenv(name, value)
-        yield one
-
-
-@pytest.mark.usefixtures("_settings")
-def test_slack_teams_and_pagerduty_get_what_the_suite_made_blocks_of(
-    world: Internet,
-    suite: Suite,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    alerts = []
-    for number, (block, address) in enumerate(ADDRESSES.items()):
-        monkeypatch.setenv(f"ADDRESS_{number}", address)
-        alerts.append(Alert(on=("drift", "recovered"), block=block, address_from=f"ADDRESS_{number}"))
-    path = tmp_path / "suite.toml"
-    path.write_text(to_toml(suite.replace(alerts=alerts).model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-    assert main(["deploy", str(path), "--dry-run"]) == 0
-    assert "+ block pager-duty-webhook/team" in capsys.readouterr().out
-    assert main(["deploy", str(path)]) == 0
-    monkeypatch.setenv("ADDRESS_0", ADDRESSES["slack-webhook/team"] + "x")
-    assert main(["deploy", str(path)]) == 0
-    out = capsys.readouterr().out
-    assert "~ block slack-webhook/team" in out
-    assert "1 done" in out
-    assert not any(part in out for part in ("T1JJ3T3L2", "KODuebWb", "R0123456789ABCDEF"))
-    book = book_of(tmp_path)
-    for number, outcome in enumerate(("drift", "drift", "pass")):
-        assert night(book, number, outcome, alerts=alerts) == []
-    by_host: dict[str, list[dict[str, Any]]] = {}
-    for host, _, content in world.got:
-        by_host.setdefault(host, []).append(content)
-    slack, teams, pager = (by_host[host] for host in (HOSTS[0], HOSTS[1], HOSTS[3]))
-    assert [len(lot) for lot in (slack, teams, pager)] == [2, 2, 2]
-    for content in (slack[0], teams[0], pager[0]):
-        text = json.dumps(content)
-        for part in ("drift on azure: precision (confirmed)", "TF32 was on", "0.0003 relative", "2e-06", "new in this",
-                     "/r/report.html", "night-0"):  # fmt: skip
-            assert part in text
-    assert all("azure has recovered" in json.dumps(content) for content in (slack[1], teams[1]))
-    assert world.got[0][1].endswith("FQx")
-    assert slack[0]["attachments"][0]["color"] != slack[1]["attachments"][0]["color"]
-    assert "TF32 was on\n\nprobe.forward" in teams[0]["attachments"][0]["content"]["body"][-1]["text"]
-    assert [one["event_action"] for one in pager] == ["trigger", "resolve"]
-    assert pager[0]["dedup_key"] == pager[1]["dedup_key"] == "s/azure"
-    assert (pager[0]["payload"]["severity"], pager[0]["routing_key"]) == ("error", "R0123456789ABCDEF")
-
-
-@pytest.mark.usefixtures("_settings")
-def test_a_pager_that_refuses_is_said_without_its_key(world: Internet) -> None:
-    PagerDutyWebHook(integration_key="R0123456789ABCDEF", api_key="apiKEY").save("refused", overwrite=True)
-    world.answers = [429]
-    why = send("pager-duty-webhook/refused", "subject", "body", NOBODY)
-    assert "429" in why
-    assert "R0123" not in why
 
 
 RETIRED = """

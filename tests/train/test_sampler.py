@@ -1,0 +1,166 @@
+"""What stands beside the speed: the host and the GPU, sampled each second; whose load is whose."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from plumbline.train import host, sampler
+from plumbline.train.sampler import Sampler
+
+
+def test_the_sampler_ends_its_thread() -> None:
+    with Sampler(torch.device("cpu")) as running:
+        assert any(thread.name == "plumbline-sampler" for thread in threading.enumerate())
+    assert not any(thread.name == "plumbline-sampler" for thread in threading.enumerate())
+    assert len(running.samples()["load"]) == 1
+
+
+DISKS = """\
+   7       0 loop0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
+ 254       0 vda 10 0 {read} 5 4 0 {written} 6 0 {busy} 9 0 0 0 0 0 0
+ 254       1 vda1 10 0 {read} 5 4 0 {written} 6 0 {busy} 9 0 0 0 0 0 0
+ 253       0 dm-0 10 0 {read} 5 4 0 {written} 6 0 {busy} 9 0 0 0 0 0 0
+"""
+
+
+def test_the_disks_rates_count_each_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("loop0", "vda", "dm-0"):
+        (tmp_path / "block" / name).mkdir(parents=True)
+    table = tmp_path / "diskstats"
+    table.write_text(DISKS.format(read=100, written=10, busy=0))
+    monkeypatch.setattr(host, "_BLOCK_DEVICES", tmp_path / "block")
+    monkeypatch.setattr(host, "_DISK_TABLE", table)
+    clock = iter([100.0, 102.0])
+    monkeypatch.setattr(host.time, "monotonic", lambda: next(clock))
+    sampled = host.Host()
+    table.write_text(DISKS.format(read=100 + 4000, written=10 + 400, busy=500))
+    found = sampled.read()
+    assert found["disk_read_bytes_per_second"] == pytest.approx(4000 * 512 / 2)
+    assert found["disk_written_bytes_per_second"] == pytest.approx(400 * 512 / 2)
+    assert found["disk_busy"] == pytest.approx(0.25)
+
+
+def test_a_machine_without_disk_counters_says_nothing_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_DISK_TABLE", tmp_path / "none")
+    assert host.Host().read()["disk_busy"] is None
+
+
+RANK = r"""
+import os, subprocess, sys, time
+from pathlib import Path
+from plumbline.train.processes import own_jiffies, own_processes
+
+BURN = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); time.sleep(60)"
+folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+
+def wait(name):
+    until = time.monotonic() + 60
+    while not (folder / name).exists():
+        assert time.monotonic() < until, name
+        time.sleep(0.01)
+
+(folder / f"pid{rank}").write_text(str(os.getpid()))
+if rank == "1":
+    wait("measuring")
+    loader = subprocess.Popen([sys.executable, "-c", BURN], stdout=subprocess.PIPE, start_new_session=True)
+    (folder / "loader").write_text(str(loader.pid))
+    end = time.process_time() + 0.5
+    while time.process_time() < end:
+        pass
+    loader.stdout.readline()
+    (folder / "burnt").touch()
+    wait("measured")
+    loader.kill()
+else:
+    wait("pid1")
+    before = own_jiffies()
+    (folder / "measuring").touch()
+    wait("burnt")
+    found = [own_jiffies() - before, *own_processes()]
+    (folder / "found").write_text(" ".join(map(str, found)))
+    (folder / "measured").touch()
+"""
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "a shell"])
+def test_the_other_ranks_of_a_training_are_no_foreign_load(tmp_path: Path, launcher: str) -> None:
+    """`torchrun` gives each rank a session of its own; what the same shell has started besides is not the training."""
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    command, environment = (
+        [str(script), str(tmp_path)],
+        {**os.environ, "PYTHONPATH": str(Path(host.__file__).parents[2])},
+    )
+    ranks = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
+    if launcher == "torchrun":
+        command, ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command], [{}]
+    started = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)]
+    try:
+        started.extend(
+            subprocess.Popen([sys.executable, *command], env={**environment, **rank}, start_new_session=True)
+            for rank in ranks
+        )
+        assert [one.wait(120) for one in started[1:]] == [0] * len(ranks)
+    finally:
+        for one in started:
+            one.kill()
+            one.communicate()
+    jiffies, *processes = (tmp_path / "found").read_text().split()
+    assert set(processes) == {(tmp_path / name).read_text() for name in ("pid0", "pid1", "loader")}
+    assert float(jiffies) / os.sysconf("SC_CLK_TCK") >= 0.9  # 0.5 s of the other rank, 0.5 s of its loader
+
+
+def test_a_gpu_is_sampled_as_far_as_nvml_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each name must be NVML's own, or it could not be replaced here; what a device does not support is missing."""
+    nvml = pytest.importorskip("pynvml")
+    answers = {
+        "ClockInfo": 1980, "PowerUsage": 350_500, "Temperature": 41, "CurrentClocksEventReasons": 4,
+        "CurrPcieLinkGeneration": 5, "ComputeRunningProcesses": [SimpleNamespace(pid=1)],
+        "UtilizationRates": SimpleNamespace(gpu=97),
+    }  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(nvml, f"nvmlDeviceGet{name}", lambda *_, answer=answer: answer)
+
+    def unsupported(*_: object) -> None:
+        raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+
+    for name in ("TotalEccErrors", "CurrPcieLinkWidth"):
+        monkeypatch.setattr(nvml, f"nvmlDeviceGet{name}", unsupported)
+    asked = []
+    monkeypatch.setattr(nvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetHandleByUUID", asked.append)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1234-5678"))
+    found = sampler._Gpu(0).read()
+    assert asked == ["GPU-1234-5678"]
+    assert (found["gpu_power_watts"], found["gpu_throttle_reasons"]) == (350.5, 4)
+    assert (found["gpu_ecc_errors"], found["gpu_pcie_width"]) == (None, None)
+    assert found["foreign_gpu_processes"] == 0  # the one process there is this one, by the host's number
+
+
+@pytest.mark.parametrize("module", ["pynvml", "pynvml.nvml"])
+def test_without_a_driver_for_nvml_the_host_is_sampled_alone(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """Whichever of the two packages that bring `pynvml` is installed."""
+    error = type("NVMLError_LibraryNotFound", (Exception,), {"__module__": module})
+
+    def missing(index: int) -> None:
+        raise error(index)
+
+    monkeypatch.setattr(sampler, "_Gpu", missing)
+    assert [type(reader) for reader in sampler._readers(torch.device("cuda", 0))] == [host.Host]
+
+
+def test_an_error_that_is_not_nvmls_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(index: int) -> None:
+        raise ValueError(index)
+
+    monkeypatch.setattr(sampler, "_Gpu", broken)
+    with pytest.raises(ValueError, match="0"):
+        sampler._readers(torch.device("cuda", 0))
