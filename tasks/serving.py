@@ -1,13 +1,14 @@
 """`python -m tasks.serving`: Prefect's own server, as the local stack runs it.
 
 On SQLite, Prefect refuses a request that reads and then writes whenever another one has written in between, with 503;
-its client comes again after two seconds, for nothing: the other was done within milliseconds. Here the first refusal
-says so. Refused again soon after, the client is left to its own patience, which lasts for a minute.
+its client comes again after two seconds, then after four: for nothing, the other was done within milliseconds. Here the
+first refusals say so. Refused once more, the client is left to its own patience, which lasts for most of a minute.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable
 
@@ -21,7 +22,8 @@ from tasks.sweeping import sweep_apart
 __all__ = ["ComeAgain", "main"]
 
 _BUSY = 503
-_SOON = (b"retry-after", b"0.1")
+_SOON = (b"0.1", b"0.2", b"0.4")
+"""Of the client's five retries the first three; the last two wait for 16 and 32 s."""
 _SOON_AFTER_SECONDS = 2.0
 _MOST_PATHS = 1000
 _GRACE_SECONDS = 5
@@ -29,30 +31,32 @@ _GRACE_SECONDS = 5
 
 
 class ComeAgain:
-    """An ASGI application that answers as `app` does, and says when to come again, once for each path and trouble."""
+    """An ASGI application that answers as `app` does, and says when to come again, a few times for each trouble."""
 
     def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._clock = clock
-        self._refused: dict[str, float] = {}
+        self._refused: dict[str, tuple[int, float]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
 
         async def told(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == _BUSY and self._is_first(scope):
-                message = {**message, "headers": [*message.get("headers", ()), _SOON]}
+            if message["type"] == "http.response.start" and message["status"] == _BUSY:
+                message = {**message, "headers": [*message.get("headers", ()), *self._soon(scope["path"])]}
             await send(message)
 
         await self._app(scope, receive, told)
 
-    def _is_first(self, scope: Scope) -> bool:
-        path, now = scope["path"], self._clock()
-        before = self._refused.pop(path, None)
-        self._refused[path] = now
+    def _soon(self, path: str) -> list[tuple[bytes, bytes]]:
+        """The header, while it helps: a database that stays locked needs the client's own waits."""
+        now = self._clock()
+        times, last = self._refused.pop(path, (0, -math.inf))
+        times = times if now - last <= _SOON_AFTER_SECONDS else 0
+        self._refused[path] = (times + 1, now)
         if len(self._refused) > _MOST_PATHS:
             del self._refused[next(iter(self._refused))]
-        return before is None or now - before > _SOON_AFTER_SECONDS
+        return [(b"retry-after", _SOON[times])] if times < len(_SOON) else []
 
 
 def main() -> None:

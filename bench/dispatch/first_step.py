@@ -48,6 +48,8 @@ from plumbline.stores import open_store
 from tests.flows.ground import Ground, small_suite, to_toml
 
 _ROUND_SECONDS = 180
+_LOOK_SECONDS = 2.0
+"""Between two looks at whether the round has ended: each is a request to the server that is being measured."""
 
 
 def rounds_of(client: SyncPrefectClient, suite: str) -> list[FlowRun]:
@@ -91,7 +93,7 @@ def once(client: SyncPrefectClient, this: Ground, trigger: Callable[[], object])
     while not (found := [run for run in rounds_of(client, this.suite.name) if run.id not in before and _over(run)]):
         if time.monotonic() > deadline:
             raise SystemExit("the round did not end")
-        time.sleep(0.5)
+        time.sleep(_LOOK_SECONDS)
     controller = found[0]
     if controller.state is None or not controller.state.is_completed():
         raise SystemExit(f"the round did not pass: {controller.state}")

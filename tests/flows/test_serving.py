@@ -51,9 +51,12 @@ def test_the_clients_own_patience_is_left_alone_where_the_trouble_lasts() -> Non
         asyncio.run(served({"type": "http", "path": path, "status": status}, None, send))  # type: ignore[arg-type]
         return [tuple(each) for each in sent[0]["headers"]]
 
-    said = [(b"a", b"b"), (b"retry-after", b"0.1")]
-    assert answer("/flow_runs/1", 100.0) == said
-    assert answer("/flow_runs/1", 100.2) == [(b"a", b"b")]
-    assert answer("/flow_runs/2", 100.2) == said
-    assert answer("/flow_runs/1", 104.5) == said
+    def soon(path: str, at: float) -> bytes | None:
+        return dict(answer(path, at)).get(b"retry-after")
+
+    assert answer("/flow_runs/1", 100.0) == [(b"a", b"b"), (b"retry-after", b"0.1")]
+    assert [soon("/flow_runs/1", at) for at in (100.1, 100.3, 100.7)] == [b"0.2", b"0.4", None]
+    assert soon("/flow_runs/1", 102.0) is None
+    assert soon("/flow_runs/2", 102.0) == b"0.1"
+    assert soon("/flow_runs/1", 104.5) == b"0.1"
     assert answer("/flow_runs/3", 104.5, status=200) == [(b"a", b"b")]
