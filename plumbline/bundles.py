@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plumbline.central.outbox import record_key
+from pydantic import Field
+
+from plumbline.central.outbox import download, record_key
+from plumbline.digest import digest_file
 from plumbline.errors import CorruptDataError, InvalidInputError
-from plumbline.schema.base import read_model
+from plumbline.schema.base import Model, read_model
 from plumbline.schema.experiment import EXPERIMENT_NAME, Experiment
-from plumbline.schema.manifest import safe_key
+from plumbline.schema.manifest import DataFile
+from plumbline.staging.part import disk_errors
 from plumbline.stores import ObjectMissingError, Store, ensure_object, read_bytes
 
 __all__ = ["fetch_bundle", "has_record", "publish_bundle"]
 
 _MAX_BYTES = 4 << 30
 _MAX_FILES = 64
-_BUFFER_BYTES = 1 << 20
+_LOOKS = 3
+_FILES_NAME = "files.json"
+
+
+class BundleFiles(Model):
+    """What was sent beside `experiment.json`."""
+
+    files: tuple[DataFile, ...] = Field(max_length=_MAX_FILES)
 
 
 def has_record(outbox: Store, record_id: str) -> bool:
@@ -34,32 +45,43 @@ def _prefix(experiment_id: str) -> str:
 def publish_bundle(outbox: Store, folder: Path, experiment: Experiment) -> None:
     """Send the bundle in `folder`; doing it again does nothing."""
     prefix = _prefix(experiment.experiment_id)
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != EXPERIMENT_NAME:
-            ensure_object(outbox, prefix + path.relative_to(folder).as_posix(), path)
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    paths.pop(EXPERIMENT_NAME, None)
+    files = tuple(DataFile(key=key, size=path.stat().st_size, sha256=digest_file(path)) for key, path in paths.items())
+    for file in files:
+        ensure_object(outbox, prefix + file.key, paths[file.key], sha256=file.sha256)
+    ensure_object(outbox, prefix + _FILES_NAME, BundleFiles(files=files).model_dump_json().encode())
     ensure_object(outbox, prefix + EXPERIMENT_NAME, experiment.model_dump_json().encode())
 
 
 def fetch_bundle(outbox: Store, experiment_id: str, into: Path) -> Path:
-    """The bundle as a folder; exactly the files that its experiment names, and no more than is sane."""
+    """The bundle as a folder: exactly the files that its experiment names, as they were sent.
+
+    A tensor that was damaged on its way would refute the right cause.
+    """
     prefix = _prefix(experiment_id)
     content = read_bytes(outbox, prefix + EXPERIMENT_NAME)
     experiment = read_model(Experiment, content, where=f"{outbox.url}/{prefix}{EXPERIMENT_NAME}")
     sources = sorted({replay.source for replay in experiment.replays if replay.source is not None})
     if experiment.experiment_id != experiment_id or len(sources) > _MAX_FILES:
         raise InvalidInputError("is not the experiment that was asked for", where=outbox.url, key=prefix)
-    into.mkdir(parents=True, exist_ok=True)
-    for source in sources:
-        _download(outbox, prefix + safe_key(source), into / source)
-    (into / EXPERIMENT_NAME).write_bytes(content)
+    where = f"{outbox.url}/{prefix}{_FILES_NAME}"
+    listed = read_model(BundleFiles, read_bytes(outbox, prefix + _FILES_NAME), where=where)
+    files = {file.key: file for file in listed.files}
+    with disk_errors(into):
+        into.mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            if source not in files or files[source].size > _MAX_BYTES:
+                raise InvalidInputError(f"lists no {source!r} of a sane size", where=where, key="files")
+            _download(outbox, prefix, files[source], into)
+        (into / EXPERIMENT_NAME).write_bytes(content)
     return into
 
 
-def _download(outbox: Store, key: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    buffer = memoryview(bytearray(_BUFFER_BYTES))
-    with outbox.open(key) as reader, path.open("wb") as file:
-        if reader.info.size > _MAX_BYTES:
-            raise CorruptDataError(f"{reader.info.size} bytes, more than the {_MAX_BYTES} allowed", where=key)
-        while size := reader.readinto(buffer):
-            file.write(buffer[:size])
+def _download(outbox: Store, prefix: str, file: DataFile, into: Path) -> None:
+    for _ in range(_LOOKS - 1):
+        try:
+            return download(outbox, prefix + file.key, file, into / file.key)
+        except CorruptDataError:
+            (into / file.key).unlink(missing_ok=True)
+    return download(outbox, prefix + file.key, file, into / file.key)

@@ -10,13 +10,16 @@ from prefect import task
 from plumbline.central import CentralStore
 from plumbline.dispatch import Result
 from plumbline.rounds import Assignment, Harvest, Round, harvest
-from plumbline.stores import open_store
+from plumbline.stores import RetryPolicy, open_store
 
-__all__ = ["gather_records"]
+__all__ = ["PATIENCE", "gather_records"]
+
+# The record is there, dispatch saw it: an outbox that is away for a minute is waited for.
+PATIENCE = RetryPolicy(attempts=20, deadline_seconds=90.0)
 
 
 @task(name="gather", persist_result=False, retries=2, retry_delay_seconds=5)
 def gather_records(this: Round, results: Mapping[Assignment, Result], folder: Path) -> Harvest:
     """Collect what dispatch saw; again after a passing failure of the central store, for it is idempotent."""
-    outboxes = {name: open_store(platform.outbox) for name, platform in this.suite.platforms.items()}
+    outboxes = {name: open_store(platform.outbox, policy=PATIENCE) for name, platform in this.suite.platforms.items()}
     return harvest(this, results, outboxes, CentralStore(open_store(this.suite.store)), folder)

@@ -14,13 +14,15 @@ from plumbline.dispatch import TrainingOrder
 from plumbline.launch import run_training
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import write_spec
-from plumbline.stores import open_store
+from plumbline.stores import RetryPolicy, open_store
 from tasks.heartbeat import Heartbeat
 
-__all__ = ["train"]
+__all__ = ["PATIENCE", "train"]
 
 # The controller ends a training that takes too long; this is for when there is no controller any more.
 _AFTER_SECONDS = 120.0
+# A training's record is worth waiting for: the controller waits no longer than its own deadline anyway.
+PATIENCE = RetryPolicy(attempts=100, deadline_seconds=600.0)
 
 
 @task(name="train", task_run_name="{order.record_id}", persist_result=False)
@@ -49,7 +51,7 @@ def train(order: TrainingOrder) -> tuple[int, str]:
                 timeout_seconds=order.run_seconds + _AFTER_SECONDS,
             )
         if (work / "record" / RECORD_NAME).is_file():
-            publish_record(outbox, work / "record")
+            publish_record(open_store(order.outbox, policy=PATIENCE), work / "record")
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return code, heartbeat.last_words

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             not_run[words] = [item.nodeid for item in marked]
             config.hook.pytest_deselected(items=marked)
             items[:] = [item for item in items if item not in marked]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Every process of `pytest -n` took the same ones out; the one that reports has seen no test itself."""
+    told: dict[str, list[str]] = getattr(node, "workeroutput", {}).get("not_run", {})
+    node.config.stash.setdefault(_NOT_RUN, {}).update(told)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell it to the process that reports."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["not_run"] = session.config.stash.get(_NOT_RUN, {})
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from plumbline.central.outbox import ForeignRecordError, checked_record, receive, record_key
 from plumbline.central.store import CentralStore
@@ -16,6 +16,10 @@ from plumbline.stores.base import ObjectMissingError, Store
 from plumbline.stores.writing import read_bytes
 
 __all__ = ["Gathered", "State", "gather"]
+
+T = TypeVar("T")
+
+_LOOKS = 3
 
 State = Literal["complete", "missing", "partial", "foreign", "corrupt", "unreachable"]
 
@@ -56,15 +60,33 @@ def _one(outbox: Store | None, platform: str, record_id: str, central: CentralSt
     if outbox is None:
         return Gathered("unreachable", record_id, why="the platform has no outbox")
     try:
-        found = _fetch(outbox, platform, record_id, into)
+        found = _looked_again(lambda: _fetch(outbox, platform, record_id, into))
     except InvalidInputError as error:
         return Gathered("foreign" if isinstance(error, ForeignRecordError) else "corrupt", record_id, why=str(error))
     except PlumblineError as error:
         return Gathered("unreachable", record_id, why=str(error))
-    if found.folder is not None:
-        # A central store that cannot be written is no platform's fault: this error is the controller's own.
-        central.put_record(found.folder)
+    folder = found.folder
+    if folder is None:
+        return found
+    # A central store that cannot be written is no platform's fault: that error is the controller's own, and ends the
+    # round. What stands in the way of one record there ends that record's part in it.
+    try:
+        _looked_again(lambda: central.put_record(folder))
+    except InvalidInputError as error:
+        return Gathered("unreachable", record_id, why=f"cannot be kept: {error}")
     return found
+
+
+def _looked_again(operation: Callable[[], T]) -> T:
+    """What it gives, at the latest on the third look: a byte may be wrong on its way, and no SDK tells."""
+    for _ in range(_LOOKS - 1):
+        try:
+            return operation()
+        except ForeignRecordError:
+            raise
+        except InvalidInputError:
+            continue
+    return operation()
 
 
 def _fetch(outbox: Store, platform: str, record_id: str, into: Path) -> Gathered:

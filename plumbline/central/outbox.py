@@ -23,6 +23,7 @@ __all__ = [
     "RECORDS",
     "ForeignRecordError",
     "checked_record",
+    "download",
     "fetch_record",
     "publish_record",
     "receive",
@@ -93,7 +94,7 @@ def receive(store: Store, record: RunRecord, data: bytes, into: Path, key_of: Ca
         with disk_errors(into):
             temporary.mkdir()
         for part in record.parts:
-            _download(store, key_of(part), part, temporary / part.key)
+            download(store, key_of(part), part, temporary / part.key)
         with disk_errors(into):
             (temporary / RECORD_NAME).write_bytes(data)
             _give_name(temporary, final, data)
@@ -121,7 +122,8 @@ def _is_here(folder: Path, data: bytes) -> bool:
     return (folder / RECORD_NAME).read_bytes() == data
 
 
-def _download(store: Store, key: str, part: DataFile, path: Path) -> None:
+def download(store: Store, key: str, part: DataFile, path: Path) -> None:
+    """Fetch a file that is not there yet; `CorruptDataError` where its bytes are not those that were promised."""
     hasher, total = hashlib.sha256(), 0
     buffer = memoryview(bytearray(_BUFFER_BYTES))
     with disk_errors(path.parent):

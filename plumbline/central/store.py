@@ -10,7 +10,7 @@ from plumbline.schema.base import read_model
 from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, RunRecord, read_record
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores.base import ObjectMissingError, PreconditionFailedError, Store
-from plumbline.stores.writing import ensure_object, read_bytes, read_object
+from plumbline.stores.writing import ensure_content, ensure_object, read_bytes, read_object
 
 __all__ = ["CentralStore"]
 
@@ -33,7 +33,7 @@ class CentralStore:
         """Keep the record in `folder`: its parts as artifacts, then its marker. Doing it again does nothing."""
         record = read_record(folder)
         for part in record.parts:
-            ensure_object(self.store, _artifact(part.sha256), folder / part.key, sha256=part.sha256)
+            ensure_content(self.store, _artifact(part.sha256), folder / part.key, part.sha256)
         ensure_object(self.store, record_key(record.record_id), (folder / RECORD_NAME).read_bytes())
         return record
 

@@ -16,7 +16,7 @@ from plumbline.digest import canonical_json, digest_bytes, digest_file
 from plumbline.errors import ConfigurationError, CorruptDataError, InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile, Manifest
-from plumbline.stores import ObjectMissingError, PreconditionFailedError, Store, ensure_object
+from plumbline.stores import ObjectMissingError, PreconditionFailedError, Store, ensure_content
 from plumbline.stores.writing import read_object
 
 __all__ = ["Progress", "Published", "publish", "publish_weights", "weights_key"]
@@ -94,7 +94,7 @@ def _send(store: Store, folder: Path, name: str, file: DataFile, listed: DataFil
             size = None
         if size == file.size:
             return False
-    return ensure_object(store, key, folder / file.key, sha256=file.sha256)
+    return ensure_content(store, key, folder / file.key, file.sha256)
 
 
 def _current(store: Store, name: str) -> tuple[Manifest | None, str | None]:
@@ -134,4 +134,4 @@ def publish_weights(path: Path, store: Store, sha256: str) -> bool:
             return False
     except ObjectMissingError:
         pass
-    return ensure_object(store, key, path, sha256=sha256)
+    return ensure_content(store, key, path, sha256)

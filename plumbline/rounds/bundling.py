@@ -9,15 +9,20 @@ from pathlib import Path
 from plumbline.errors import InvalidInputError
 from plumbline.judge.confirm import Request
 from plumbline.records import LoadedRecord
+from plumbline.staging.part import disk_errors
 
 __all__ = ["write_bundle"]
 
 
 def write_bundle(request: Request, records: Mapping[str, LoadedRecord], folder: Path) -> Path:
     """Copy what the request names out of the records, under the names that its replays know."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for source in request.sources:
-        if source.record_id not in records:
-            raise InvalidInputError("the experiment needs a record that is not here", where=source.record_id)
-        shutil.copyfile(records[source.record_id].folder / source.part, folder / source.key)
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for source in request.sources:
+            if source.record_id not in records:
+                raise InvalidInputError("the experiment needs a record that is not here", where=source.record_id)
+            part = records[source.record_id].folder / source.part
+            if not part.is_file():
+                raise InvalidInputError("the record has no such part", where=source.record_id, key=source.part)
+            shutil.copyfile(part, folder / source.key)
     return folder

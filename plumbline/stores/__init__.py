@@ -13,7 +13,7 @@ from plumbline.stores.base import (
 )
 from plumbline.stores.opening import open_store
 from plumbline.stores.retry import RetryingStore, RetryPolicy
-from plumbline.stores.writing import ensure_object, read_bytes
+from plumbline.stores.writing import ensure_content, ensure_object, read_bytes
 
 __all__ = [
     "ObjectExistsError",
@@ -25,6 +25,7 @@ __all__ = [
     "RetryingStore",
     "Store",
     "StoreUnavailableError",
+    "ensure_content",
     "ensure_object",
     "open_store",
     "read_bytes",

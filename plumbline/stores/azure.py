@@ -33,6 +33,9 @@ __all__ = ["AzureStore"]
 
 _MEND = "look at the credentials of this environment: AZURE_STORAGE_* variables or identity"
 _BLOCK_BYTES = 16 << 20
+_WHOLE_BYTES = 1 << 20
+"""What goes up in one piece. The SDK hands it to the socket whole, and its timeout is then for all of it together; of
+a block, which is read as a file is, the timeout is for a few kilobytes."""
 _POOL = 64
 
 
@@ -75,6 +78,7 @@ class AzureStore:
             "retry_total": 0,
             "permit_redirects": False,
             "max_block_size": _BLOCK_BYTES,
+            "max_single_put_size": _WHOLE_BYTES,
         }  # fmt: skip
         text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
         try:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plumbline.errors import AccessError
+from plumbline.stores.base import StoreUnavailableError
 
 __all__ = ["MachineToken"]
 
@@ -36,7 +37,11 @@ class MachineToken:
         request.headers["Authorization"] = f"Bearer {self.value()}"
 
     def value(self) -> str:
-        """The token as it is now; `AccessError` where there is no metadata server, or it gives none."""
+        """The token as it is now.
+
+        `AccessError` where there is no metadata server, or it has none to give; `StoreUnavailableError` where one does
+        not answer yet, as in a pod's first seconds.
+        """
         with self._lock:
             if self._clock() >= self._until:
                 self._token, seconds = self._ask()
@@ -53,5 +58,16 @@ class MachineToken:
                 found = json.loads(answer.read(1 << 16))
                 return str(found["access_token"]), float(found["expires_in"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            what = f"no usable credentials: no HMAC keys, and no token from a metadata server ({type(error).__name__})"
+            if _may_pass(error):
+                raise StoreUnavailableError(f"no token from the metadata server: {error}", where=host) from error
+            why = str(error) if isinstance(error, urllib.error.HTTPError) else type(error).__name__
+            what = f"no usable credentials: no HMAC keys, and no token from a metadata server ({why})"
             raise AccessError(what, where=self._where, mend=_MEND) from error
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the server is there: a name that is not known is another machine's, or none of Google's."""
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code >= 500 or error.code == 429
+    reason = getattr(error, "reason", error)
+    return isinstance(reason, TimeoutError | ConnectionError)

@@ -39,7 +39,7 @@ class RetryPolicy:
     first_seconds: float = 0.5
     longest_seconds: float = 20.0
     deadline_seconds: float = 120.0
-    """From the last progress of a transfer, or from the start of anything else."""
+    """From the first failure without progress since: what takes long is not what fails."""
     lowest_rate: float = 16 << 10
     """Bytes per second below which a connection is given up, over `rate_window_seconds` of waiting for it."""
     rate_window_seconds: float = 15.0
@@ -63,19 +63,21 @@ class Attempts:
         self._where = where
         self.failures = 0
         self.last = ""
-        self._begin = policy.clock()
+        self._first_failure = 0.0
 
     def progress(self) -> None:
         """The operation moved on: earlier failures count no more."""
         self.failures = 0
-        self._begin = self._policy.clock()
 
     def failed(self, error: StoreUnavailableError) -> None:
         """Wait before the next attempt, or raise when there is none left."""
+        now = self._policy.clock()
+        if not self.failures:
+            self._first_failure = now
         self.failures += 1
         self.last = error.what
         wait = self._policy.delay(self.failures, error.retry_after_seconds)
-        spent = self._policy.clock() - self._begin
+        spent = now - self._first_failure
         if self.failures >= self._policy.attempts or spent + wait > self._policy.deadline_seconds:
             raise UnavailableError(
                 f"{error.what}; gave up after {self.failures} attempts in {spent:.0f} s", where=self._where

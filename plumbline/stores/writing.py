@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from plumbline.digest import digest_bytes
+from plumbline.digest import digest_bytes, digest_file
 from plumbline.errors import CorruptDataError, InvalidInputError
 from plumbline.stores.base import ObjectExistsError, ObjectInfo, Store
 
-__all__ = ["digest_object", "ensure_object", "read_bytes", "read_object"]
+__all__ = ["digest_object", "ensure_content", "ensure_object", "read_bytes", "read_object"]
 
 _BUFFER_BYTES = 1 << 20
+_MOST_REPLACED_BYTES = 256 << 20
+_DELETE = "delete that object: its bytes are not those that its name tells"
 
 
 def read_object(store: Store, key: str, *, max_bytes: int) -> tuple[bytes, ObjectInfo]:
@@ -50,19 +52,38 @@ def ensure_object(store: Store, key: str, source: bytes | Path, *, sha256: str =
     An object that is there already is right if its bytes are the same, and an error if not: keys are create-only.
     With `verify`, what was written is read back and hashed.
     """
-    sha256 = sha256 or (digest_bytes(source) if isinstance(source, bytes) else _digest_path(source))
+    sha256 = sha256 or _digest(source)
     try:
         store.create(key, source)
-        written = True
     except ObjectExistsError as error:
         if digest_object(store, key)[1] != sha256:
             raise InvalidInputError("exists already, with other bytes", where=store.url, key=key) from error
         return False
     if verify and digest_object(store, key)[1] != sha256:
         raise CorruptDataError("reads back as other bytes than were written", where=store.url, key=key)
-    return written
+    return True
 
 
-def _digest_path(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def ensure_content(store: Store, key: str, source: bytes | Path, sha256: str) -> bool:
+    """Make the object of a `key` that names its content be just that: whether it had to be written.
+
+    Other bytes under such a key were damaged, on their way or since, and would be in everybody's way for good: they
+    are replaced, unless they are too many to be held in memory.
+    """
+    try:
+        return ensure_object(store, key, source, sha256=sha256)
+    except InvalidInputError as error:
+        seen = store.stat(key)
+        if digest_object(store, key)[1] == sha256:
+            return True
+        if (source.stat().st_size if isinstance(source, Path) else len(source)) > _MOST_REPLACED_BYTES:
+            raise CorruptDataError(error.what, where=store.url, key=key, mend=_DELETE) from error
+    data = source.read_bytes() if isinstance(source, Path) else source
+    store.swap(key, data, if_match=seen.etag)
+    if digest_object(store, key)[1] != sha256:
+        raise CorruptDataError("reads back as other bytes than were written", where=store.url, key=key, mend=_DELETE)
+    return True
+
+
+def _digest(source: bytes | Path) -> str:
+    return digest_bytes(source) if isinstance(source, bytes) else digest_file(source)

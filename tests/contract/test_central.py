@@ -169,6 +169,56 @@ def swap_in(store: Store, key: str, data: bytes | None) -> None:
         store.swap(key, data, if_match=store.stat(key).etag)
 
 
+class OnceWrong(MemoryStore):
+    """One byte of an object is wrong, in what the first so many reads of it give."""
+
+    def __init__(self, suffix: str, reads: int) -> None:
+        super().__init__()
+        self.suffix, self.reads = suffix, reads
+
+    def open(self, key: str, **options: Any) -> Any:
+        if key.endswith(self.suffix) and self.reads:
+            self.reads -= 1
+            wrong = MemoryStore()
+            wrong.create(key, b"?" + self._objects[key][1][1:])
+            return wrong.open(key, **options)
+        return super().open(key, **options)
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "record.json"])
+def test_a_byte_that_was_wrong_on_its_way_is_fetched_again(name: str, tmp_path: Path) -> None:
+    for reads, state in ((2, "complete"), (3, "corrupt")):
+        outbox, central = OnceWrong(name, 0), CentralStore(MemoryStore())
+        publish_record(outbox, make_record(tmp_path / f"made-{reads}", "record-1", "aws"))
+        outbox.reads = reads
+        found = gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / f"into-{reads}")
+        assert found["aws"].state == state, found["aws"].why
+        assert central.has_record("record-1") is (state == "complete")
+
+
+def test_what_is_damaged_in_the_central_store_is_one_platforms_trouble_at_most(tmp_path: Path) -> None:
+    outboxes = {name: MemoryStore() for name in ("aws", "azure")}
+    folders = {
+        name: make_record(tmp_path / name, f"record-{name}", name, content=f"content of {name:8}".encode())
+        for name in outboxes
+    }
+    for name, folder in folders.items():
+        publish_record(outboxes[name], folder)
+    central = CentralStore(MemoryStore())
+    [part] = read_record(folders["aws"]).parts
+    artifact = f"artifacts/{part.sha256[:2]}/{part.sha256}"
+    central.store.create(artifact, b"rotten")
+    expected = {name: f"record-{name}" for name in outboxes}
+    found = gather(outboxes, expected, central, tmp_path / "into")
+    assert {name: entry.state for name, entry in found.items()} == dict.fromkeys(outboxes, "complete")
+    assert same_tree(central.get_record("record-aws", tmp_path / "back"), folders["aws"])
+
+    swap_in(central.store, "records/record-aws/record.json", b"another record")
+    found = gather(outboxes, expected, central, tmp_path / "into")
+    assert {name: entry.state for name, entry in found.items()} == {"aws": "unreachable", "azure": "complete"}
+    assert "cannot be kept: " in found["aws"].why
+
+
 def test_gather_again_fetches_no_part_twice(tmp_path: Path) -> None:
     class Counting(MemoryStore):
         def __init__(self) -> None:

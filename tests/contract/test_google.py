@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from plumbline.errors import AccessError
-from plumbline.stores import open_store, read_bytes
+from plumbline.errors import AccessError, UnavailableError
+from plumbline.stores import RetryPolicy, open_store, read_bytes
 from plumbline.stores.google_identity import MachineToken
 from tests.contract.conftest import give_aws
 from tests.faultserver.google import GoogleServer
@@ -41,7 +41,7 @@ def test_hmac_keys_come_first(google: GoogleServer, clean_environment: pytest.Mo
 def test_amazons_credentials_are_never_sent_to_google(
     google: GoogleServer, clean_environment: pytest.MonkeyPatch
 ) -> None:
-    clean_environment.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    clean_environment.setenv("GCE_METADATA_HOST", "metadata.invalid")
     with pytest.raises(AccessError, match="GS_ACCESS_KEY_ID"):
         open_store("gs://bucket/prefix").stat("key")
     assert google.authorizations == []
@@ -54,3 +54,21 @@ def test_a_token_is_asked_for_again_before_it_ends(google: GoogleServer) -> None
     now[0] = 3600.0 - 119.0
     assert token.value() == "token-2"
     assert google.tokens_given == 2
+
+
+def test_a_metadata_server_that_is_not_ready_yet_is_asked_again(
+    google: GoogleServer, clean_environment: pytest.MonkeyPatch
+) -> None:
+    google.refusals = [503, 429]
+    store = open_store("gs://bucket/prefix", policy=RetryPolicy(attempts=3, first_seconds=0.01))
+    assert store.create("key", b"bytes").size == 5
+    clean_environment.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    with pytest.raises(UnavailableError, match=r"no token from the metadata server.*gave up after 2 attempts"):
+        open_store("gs://bucket/prefix", policy=RetryPolicy(attempts=2, first_seconds=0.01)).stat("key")
+
+
+def test_a_machine_without_a_service_account_is_told_so_at_once(google: GoogleServer) -> None:
+    google.refusals = [404, 404]
+    with pytest.raises(AccessError, match="HTTP Error 404"):
+        open_store("gs://bucket/prefix").stat("key")
+    assert google.refusals == [404]

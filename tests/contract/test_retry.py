@@ -22,6 +22,7 @@ from plumbline.stores import (
     read_bytes,
 )
 from plumbline.stores.memory import MemoryStore
+from tasks import gathering, training
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_azure
 from tests.faultserver import FaultServer
 
@@ -81,6 +82,39 @@ def test_waits_double_up_to_the_longest_and_end() -> None:
         RetryingStore(store, policy).stat("key")
     assert world.slept == [1.0, 2.0, 4.0, 5.0, 5.0, 5.0]
     assert store.calls == 7
+
+
+def test_what_takes_long_is_not_what_fails() -> None:
+    """A large upload that breaks off after more than the deadline is tried again."""
+    world = World()
+
+    class Slow(Flaky):
+        def create(self, key: str, data: Any) -> ObjectInfo:
+            world.now += 130.0
+            return super().create(key, data)
+
+    store = Slow(passing())
+    assert RetryingStore(store, world.policy()).create("key", b"large").size == 5
+    assert store.calls == 2
+
+
+@pytest.mark.parametrize(("patience", "seconds"), [(gathering.PATIENCE, 60.0), (training.PATIENCE, 480.0)])
+def test_an_outbox_may_be_away_while_a_finished_training_waits(patience: RetryPolicy, seconds: float) -> None:
+    """Refused at once each time, as a server that restarts does: six quick attempts would be over in 15 s."""
+    world = World()
+
+    class Away(MemoryStore):
+        def stat(self, key: str) -> ObjectInfo:
+            if world.now < seconds:
+                raise passing()
+            return super().stat(key)
+
+    store = Away()
+    store.create("key", b"x")
+    for drawn in (0.0, 1.0):
+        world.now = 0.0
+        policy = replace(patience, sleep=world.sleep, clock=lambda: world.now, random=lambda drawn=drawn: drawn)
+        assert RetryingStore(store, policy).stat("key").size == 1
 
 
 def test_jitter_is_between_half_and_all_of_the_wait() -> None:

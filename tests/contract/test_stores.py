@@ -11,19 +11,26 @@ from pathlib import Path
 import boto3
 import pytest
 
+from plumbline.digest import digest_bytes
 from plumbline.errors import CorruptDataError, InvalidInputError
 from plumbline.stores import (
     ObjectExistsError,
     ObjectInfo,
     ObjectMissingError,
     PreconditionFailedError,
+    RetryPolicy,
     Store,
+    ensure_content,
     ensure_object,
     open_store,
     read_bytes,
+    writing,
 )
 from plumbline.stores.memory import MemoryStore
+from plumbline.stores.opening import Timeouts
+from plumbline.stores.writing import digest_object
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
+from tests.contract.uplink import SlowUplink
 from tests.faultserver.google import GoogleServer
 
 _numbers = itertools.count()
@@ -186,12 +193,43 @@ def test_a_large_file_arrives_whole(store: Store, tmp_path: Path) -> None:
     assert store.stat("large").size == 70 << 20
 
 
+def test_a_slow_uplink_takes_its_time(servers: Servers, clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two seconds of sending, over a socket that waits for one at most: bytes that move are no trouble."""
+    with SlowUplink(servers.blob, bytes_per_second=4 << 20) as uplink:
+        give_azure(clean_environment, f"{uplink.url}/{{account}}")
+        store = open_store(
+            f"az://{ACCOUNT}/uplink", policy=RetryPolicy(attempts=1), timeouts=Timeouts(connect_seconds=1.0)
+        )
+        store.inner._client.create_container()  # type: ignore[attr-defined]
+        data = random.Random(4).randbytes(8 << 20)
+        store.create("bytes", data)
+        (tmp_path / "file").write_bytes(data)
+        store.create("file", tmp_path / "file")
+        assert digest_object(store, "bytes") == digest_object(store, "file") == (len(data), digest_bytes(data))
+
+
 def test_ensure_refuses_other_bytes_under_a_key_in_use(store: Store) -> None:
     store.create("key", b"mine")
     with pytest.raises(InvalidInputError, match="other bytes"):
         ensure_object(store, "key", b"not mine")
     with pytest.raises(CorruptDataError, match="reads back"):
         ensure_object(store, "new", b"bytes", sha256="0" * 64)
+
+
+def test_damaged_content_is_replaced_where_the_key_names_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = random.Random(3).randbytes(3 << 20)
+    sha256 = digest_bytes(data)
+    store.create("by/digest", data[:-1] + b"?")
+    with pytest.raises(InvalidInputError, match="other bytes"):
+        ensure_object(store, "by/digest", data, sha256=sha256)
+    assert ensure_content(store, "by/digest", data, sha256)
+    assert not ensure_content(store, "by/digest", data, sha256)
+    assert digest_object(store, "by/digest") == (len(data), sha256)
+
+    monkeypatch.setattr(writing, "_MOST_REPLACED_BYTES", 4)
+    store.create("by/other", b"damaged")
+    with pytest.raises(CorruptDataError, match=r"other bytes.*delete that object"):
+        ensure_content(store, "by/other", b"right", digest_bytes(b"right"))
 
 
 @pytest.mark.parametrize("key", ["../up", "/absolute", "a//b", "a/../../b", "", "c:\\x", "a\nb"])

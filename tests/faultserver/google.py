@@ -23,6 +23,8 @@ class GoogleServer:
         self.lock = threading.Lock()
         self.authorizations: list[str] = []
         self.tokens_given = 0
+        self.refusals: list[int] = []
+        """Statuses that the metadata server gives before its first token."""
         self._http = _Server(("127.0.0.1", 0), _Handler)
         self._http.owner = self
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
@@ -96,6 +98,8 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         if parts.path.startswith("/computeMetadata/"):
             assert self.headers["Metadata-Flavor"] == "Google"
+            if self.server.owner.refusals:
+                return self._reply(self.server.owner.refusals.pop(0))
             self.server.owner.tokens_given += 1
             token = {"access_token": f"token-{self.server.owner.tokens_given}", "expires_in": 3600}
             return self._reply(200, json.dumps(token).encode())

@@ -1,0 +1,53 @@
+"""A link that is slow upwards: a proxy of bytes in front of a server."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import Self
+from urllib.parse import urlsplit
+
+__all__ = ["SlowUplink"]
+
+_PIECE = 64 << 10
+
+
+class SlowUplink:
+    """Passes on what is sent to it at so many bytes per second, and every answer as it comes."""
+
+    def __init__(self, url: str, *, bytes_per_second: int) -> None:
+        parts = urlsplit(url)
+        self._target = (str(parts.hostname), int(parts.port or 80))
+        self._path = parts.path
+        self._pause = _PIECE / bytes_per_second
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        # What the kernel would take in at once is not sent yet.
+        self._listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}{self._path}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sender, _ = self._listening.accept()
+                server = socket.create_connection(self._target)
+                threading.Thread(target=_pass, args=(sender, server, self._pause), daemon=True).start()
+                threading.Thread(target=_pass, args=(server, sender, 0.0), daemon=True).start()
+
+
+def _pass(source: socket.socket, sink: socket.socket, pause: float) -> None:
+    with contextlib.suppress(OSError):
+        while piece := source.recv(_PIECE):
+            time.sleep(pause * len(piece) / _PIECE)
+            sink.sendall(piece)
+    for end in (source, sink):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
