@@ -7,9 +7,11 @@ that need Prefect are found by their entry point, so that the core never imports
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -22,6 +24,11 @@ from plumbline.errors import ExitCode, PlumblineError
 __all__ = ["build_parser", "main"]
 
 _ENTRY_POINTS = "plumbline.commands"
+_WRONG_PATH = frozenset({
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP,
+    errno.ENAMETOOLONG,
+})  # fmt: skip
+"""What the operating system says of a path that somebody gave and that cannot be meant: nothing failed by itself."""
 
 
 def _commands() -> list[ModuleType]:
@@ -46,41 +53,58 @@ def build_parser(modules: Sequence[ModuleType]) -> argparse.ArgumentParser:
     return parser
 
 
-def _report(error: PlumblineError) -> int:
-    print(f"plumbline: {error}", file=sys.stderr)
-    return int(error.exit_code)
+def _say(what: object, code: ExitCode) -> int:
+    print(f"plumbline: {what}", file=sys.stderr)
+    return int(code)
 
 
-def _guarded(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+def _of_system(error: OSError) -> int:
+    where = f"{error.filename}: " if error.filename else ""
+    code = ExitCode.USAGE if error.errno in _WRONG_PATH else ExitCode.INCONCLUSIVE
+    return _say(f"{where}{error.strerror or error}", code)
+
+
+def _answer(error: Exception) -> int:
+    """An error as its line and its exit code: never drift's, for what failed has judged nothing."""
+    if isinstance(error, PlumblineError):
+        return _say(error, error.exit_code)
+    if isinstance(error, OSError):
+        return _of_system(error)
+    if isinstance(error, MemoryError):
+        return _say("there is not enough memory for it", ExitCode.INCONCLUSIVE)
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    what = f"a defect of Plumbline, not of what it was given: {told}"
+    return _say(f"{what} (`plumbline --debug ...` shows where: please report it)", ExitCode.INCONCLUSIVE)
+
+
+def _guarded(run: Callable[[], int], *, debug: bool) -> int:
     try:
-        return run(args)
-    except PlumblineError as error:
-        if args.debug:
-            raise
-        return _report(error)
+        return run()
     except KeyboardInterrupt:
-        print("plumbline: interrupted", file=sys.stderr)
-        return int(ExitCode.INCONCLUSIVE)
+        return _say("interrupted", ExitCode.INCONCLUSIVE)
     except BrokenPipeError:
         # The reader of our output left (`| head`); there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.USAGE)
-    except OSError as error:
-        if args.debug:
-            raise
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"plumbline: {where}{error.strerror or error}", file=sys.stderr)
-        return int(ExitCode.INCONCLUSIVE)
+    except Exception as error:  # noqa: BLE001 - Python's own answer would be a traceback, and the code of a drift
+        if debug:
+            traceback.print_exc()
+        return _answer(error)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
+def _run(argv: Sequence[str]) -> int:
     args = build_parser(_commands()).parse_args(argv)
     logging.basicConfig(
         level=logging.DEBUG if args.debug else logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
     )
-    run: Callable[[argparse.Namespace], int] = args.run
-    return _guarded(run, args)
+    return int(args.run(args))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    # Asked before they are parsed: finding the commands may fail too.
+    return _guarded(lambda: _run(words), debug="--debug" in words)
 
 
 if __name__ == "__main__":

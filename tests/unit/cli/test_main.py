@@ -1,0 +1,91 @@
+"""Every end of a command: one line on stderr, and a code that is never a drift's where nothing was judged."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.cli import history
+from plumbline.cli import main as command_line
+from plumbline.cli.main import main
+from plumbline.errors import DiskFullError
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> list[str]:
+    """A command line whose command ends with this error."""
+
+    def run(_args: argparse.Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr(history, "run", run)
+    return ["history", "suite.toml"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [(["compare", "{root}/a", "{root}/nope"], 4), (["spec", "{root}/nosuch.toml", "w", "--out", "{root}/x"], 2)],
+)
+def test_debug_adds_a_traceback_and_changes_no_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], code: int
+) -> None:
+    argv = [word.format(root=tmp_path) for word in argv]
+    assert main(argv) == code
+    line = capsys.readouterr().err
+    assert len(line.splitlines()) == 1
+    assert main(["--debug", *argv]) == code
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert told.endswith(line)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), ValueError("two\nlines"), AssertionError(), RecursionError("deep")])
+def test_what_nobody_foresaw_is_one_line_and_no_drift(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    argv = failing(monkeypatch, error)
+    assert main(argv) == 3
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) == 1
+    assert f"a defect of Plumbline, not of what it was given: {type(error).__name__}" in told
+    assert "--debug" in told
+    assert main(["--debug", *argv]) == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_command_that_cannot_be_loaded_is_no_drift(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> list[Any]:
+        raise ImportError("flows.commands.run is cut off")
+
+    monkeypatch.setattr(command_line, "_commands", broken)
+    assert main(["history", "suite.toml"]) == 3
+    assert "flows.commands.run is cut off" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        *((getattr(errno, name), 2) for name in ("ENOENT", "ENOTDIR", "EISDIR", "EEXIST", "EACCES", "EROFS")),
+        *((getattr(errno, name), 3) for name in ("ENOSPC", "EDQUOT", "EIO", "ECONNREFUSED")),
+    ],
+)
+def test_a_wrong_path_is_wrong_usage_and_a_failing_machine_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, code: int
+) -> None:
+    words = os.strerror(number)
+    assert main(failing(monkeypatch, OSError(number, words, "some/path"))) == code
+    assert capsys.readouterr().err == f"plumbline: some/path: {words}\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), OSError("no number"), DiskFullError("full")])
+def test_other_ends_are_inconclusive(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException
+) -> None:
+    assert main(failing(monkeypatch, error)) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 1
