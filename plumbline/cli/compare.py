@@ -15,6 +15,11 @@ from plumbline.schema.verdict import Judgement, exit_code
 __all__ = ["register", "run"]
 
 
+_NOTHING_ELSE = (
+    "nothing to compare but throughput; where the reference is the same platform's baseline, give --throughput"
+)
+
+
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser(
@@ -37,9 +42,12 @@ def run(args: argparse.Namespace) -> int:
     reference, candidate = load_record(args.reference), load_record(args.candidate)
     judgement = compare(
         reference, candidate, gates, against=f"record {reference.record.record_id}",
-        throughput=args.throughput or args.rerun is not None,
+        throughput="demanded" if args.throughput or args.rerun is not None else False,
         confirms=load_record(args.rerun).record.evidence.speed if args.rerun else None,
     )  # fmt: skip
+    if not judgement.findings:
+        # Every other part that both records hold has findings.
+        judgement = judgement.replace(notes=(*judgement.notes, _NOTHING_ELSE))
     if args.json:
         print(json.dumps(judgement.to_json(), indent=2, ensure_ascii=False))
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from plumbline.errors import InvalidInputError
 from plumbline.judge.breaks import Break, Suspicion
 from plumbline.judge.ladder import Ladder, walk
@@ -17,6 +19,8 @@ from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, wors
 
 __all__ = ["cause_of", "compare"]
 
+_Asked = bool | Literal["demanded"]
+
 
 def compare(
     reference: LoadedRecord,
@@ -24,16 +28,17 @@ def compare(
     gates: Gates = Gates(),  # noqa: B008 - frozen
     *,
     against: str = "",
-    throughput: bool = True,
+    throughput: _Asked = True,
     confirms: SpeedEvidence | None = None,
 ) -> Judgement:
     """The verdict on `candidate`, its first divergence and causes.
 
     Throughput is judged within one platform only, and where `throughput` asks for it: a record that is nobody's
-    baseline says nothing about how fast a platform should be. `confirms` is the rerun of a run that was too slow.
+    baseline says nothing about how fast a platform should be. Where it is `demanded`, a pair whose throughput cannot
+    be judged is `inconclusive`. `confirms` is the rerun of a run that was too slow.
     """
     try:
-        judgement = _compare(reference, candidate, gates, confirms, throughput=throughput)
+        judgement = _compare(reference, candidate, gates, confirms, throughput)
     except InvalidInputError as error:
         finding = Finding(check="record.parts", outcome="invalid", metric="record", detail=str(error))
         judgement = Judgement(verdict="invalid", findings=(finding,))
@@ -42,7 +47,7 @@ def compare(
 
 
 def _compare(
-    reference: LoadedRecord, candidate: LoadedRecord, gates: Gates, confirms: SpeedEvidence | None, *, throughput: bool
+    reference: LoadedRecord, candidate: LoadedRecord, gates: Gates, confirms: SpeedEvidence | None, throughput: _Asked
 ) -> Judgement:
     suspects = differences(reference.record.fingerprint, candidate.record.fingerprint)
     problems = validity(reference, candidate)
@@ -60,8 +65,8 @@ def _compare(
         divergence = ladder.breaks[0].at if ladder.breaks else None
         notes += _notes(pair, ladder)
     findings += learn(pair, gates)
-    if throughput and reference.record.platform == candidate.record.platform:
-        slow, why = speed(pair, gates, confirms=confirms)
+    if throughput:
+        slow, why = speed(pair, gates, confirms=confirms, demanded=throughput == "demanded")
         findings, causes = findings + slow, causes + why
         divergence = divergence or (Divergence(stage="speed", at="throughput") if why else None)
     if any(one.check == "learn.accuracy" and one.outcome == "drift" for one in findings) and not causes:

@@ -35,14 +35,18 @@ def noise_of(speed: SpeedEvidence) -> float:
     return 1.2533 * spread / speed.step_seconds / math.sqrt(speed.steps)
 
 
-def speed(pair: Pair, gates: Gates, *, confirms: SpeedEvidence | None = None) -> tuple[list[Finding], list[Cause]]:
+def speed(
+    pair: Pair, gates: Gates, *, confirms: SpeedEvidence | None = None, demanded: bool = False
+) -> tuple[list[Finding], list[Cause]]:
     """The finding on throughput, and the cause of a confirmed drop.
 
-    `confirms` is the independent rerun of a run that was too slow; a drop is drift only if both runs show it.
+    `confirms` is the independent rerun of a run that was too slow; a drop is drift only if both runs show it. A pair
+    whose throughput cannot be compared has no finding, unless somebody `demanded` one: silence would look like a pass.
     """
+    hindrance = _hindrance(pair)
     left, right = pair.reference.record.evidence.speed, pair.candidate.record.evidence.speed
-    if left is None or right is None:
-        return [], []
+    if hindrance or left is None or right is None:
+        return [_finding(None, gates, "inconclusive", hindrance)] if demanded else [], []
     drop = _drop(left, right)
     if drop is None:
         return [_finding(None, gates, "inconclusive", "no throughput was measured")], []
@@ -56,6 +60,15 @@ def speed(pair: Pair, gates: Gates, *, confirms: SpeedEvidence | None = None) ->
         return [_finding(drop, gates, "inconclusive", f"{numbers}; {_AWAITS} ({why})")], []
     found = differences(pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
     return _rerun(left, right, confirms, gates, found)
+
+
+def _hindrance(pair: Pair) -> str:
+    """Why the throughput of the two cannot be compared; empty if it can."""
+    sides = {"reference": pair.reference.record, "candidate": pair.candidate.record}
+    if sides["reference"].platform != sides["candidate"].platform:
+        return "other platform: throughput is compared with a platform's own past only"
+    without = [who for who, record in sides.items() if record.evidence.speed is None]
+    return f"no speed part in the {' and the '.join(without)}" if without else ""
 
 
 def _drop(left: SpeedEvidence, right: SpeedEvidence) -> float | None:

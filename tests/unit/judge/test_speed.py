@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from plumbline.cli import compare as command
+from plumbline.cli.main import main
+from plumbline.errors import ExitCode
 from plumbline.judge import compare, needs_rerun
+from plumbline.judge.speed import CHECK
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.evidence import Evidence, SpeedEvidence
 from plumbline.schema.suite import Gates
 
 from .conftest import make_record
@@ -144,3 +149,68 @@ def test_no_throughput_is_no_pass_and_platforms_are_not_raced() -> None:
     broken = speed().replace(samples_per_second=None)
     assert compare(record(speed()), record(broken)).verdict == "inconclusive"
     assert compare(record(speed()), record(speed(0.5), platform="right")).verdict == "pass"
+
+
+def only(platform: str = "left", evidence: SpeedEvidence | None = None) -> LoadedRecord:
+    """A record with nothing but a speed part."""
+    made = make_record()
+    spec = made.record.spec.replace(probe=None, speed={})
+    found = Evidence(speed=evidence or speed())
+    return LoadedRecord(
+        made.record.replace(platform=platform, spec=spec.to_json(), spec_sha256=spec.digest, evidence=found.to_json()),
+        made.folder,
+    )
+
+
+OTHER = "other platform: throughput is compared with a platform's own past only"
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "why"),
+    [
+        pytest.param(record(speed()), record(speed(0.5), platform="right"), OTHER, id="platforms"),
+        pytest.param(only(), only("right"), OTHER, id="platforms with a speed part alone"),
+        pytest.param(make_record(), make_record(), "no speed part in the reference and the candidate", id="neither"),
+        pytest.param(record(speed()), make_record(), "no speed part in the candidate", id="candidate"),
+        pytest.param(make_record(), record(speed()), "no speed part in the reference", id="reference"),
+    ],
+)
+def test_throughput_that_is_demanded_and_cannot_be_judged_is_inconclusive(
+    reference: LoadedRecord, candidate: LoadedRecord, why: str
+) -> None:
+    judgement = compare(reference, candidate, throughput="demanded")
+    (finding,) = (one for one in judgement.findings if one.check == CHECK)
+    assert (finding.outcome, finding.detail, finding.observed) == ("inconclusive", why, None)
+    assert judgement.verdict == "inconclusive"
+    assert not needs_rerun(judgement)
+    # A round demands nothing: there, such a pair has no finding on throughput.
+    assert not [one for one in compare(reference, candidate).findings if one.check == CHECK]
+
+
+def test_what_is_worse_than_a_throughput_that_cannot_be_judged_stays() -> None:
+    judgement = compare(make_record(), make_record(noise={"layer.linear": 3e-7}), throughput="demanded")
+    assert judgement.verdict == "drift"
+    assert "inconclusive" in {one.outcome for one in judgement.findings}
+
+
+@pytest.mark.parametrize(
+    ("flags", "demanded"), [([], False), (["--throughput"], True), (["--rerun", "rerun"], True)], ids=str
+)
+def test_the_command_demands_throughput_where_a_flag_asks_for_it(
+    flags: list[str], demanded: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = {"baseline": only(), "slow": only("right", speed(0.5)), "rerun": only("right", speed(0.5))}
+    monkeypatch.setattr(command, "load_record", lambda path: folders[path.name])
+    assert main(["compare", "baseline", "slow", "--json", *flags]) == ExitCode.INCONCLUSIVE
+    told = json.loads(capsys.readouterr().out)
+    assert [one["detail"] for one in told["findings"]] == ([OTHER] if demanded else [])
+    # Never a bare `inconclusive`: without the flag, the way to a verdict is told.
+    assert ["--throughput" in note for note in told["notes"]] == ([] if demanded else [True])
+
+
+def test_the_command_says_nothing_of_throughput_where_another_part_was_judged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "load_record", lambda _: record(speed()))
+    assert main(["compare", "one", "other"]) == ExitCode.PASS
+    assert "throughput" not in capsys.readouterr().out
