@@ -10,6 +10,7 @@ from typing import Any
 
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.launch import run_training
+from plumbline.preflight import check_training
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import read_spec
 
@@ -53,23 +54,35 @@ def _summary(record: RunRecord, folder: Path) -> dict[str, Any]:
     }
 
 
+def _told(out: Path, code: int) -> dict[str, Any]:
+    """What the record says; a training that failed early may have left none."""
+    try:
+        return _summary(read_record(out), out)
+    except InvalidInputError:
+        if code == 0:
+            raise
+        return {"record": None, "out": str(out), "status": "failed", "message": "no record was written"}
+
+
 def run(args: argparse.Namespace) -> int:
     """Train; the trainer's exit code."""
     if args.processes < 1:
         raise ConfigurationError("must be at least 1", key="--processes")
+    if args.timeout is not None and not args.timeout > 0:  # NaN is above nothing
+        raise ConfigurationError(f"{args.timeout:g} is not above 0", key="--timeout", mend="seconds, or leave it out")
     spec = read_spec(args.spec)
-    code = run_training(
-        args.spec, args.out, data=args.data, cache=args.cache, platform=args.platform,
-        record_id=args.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63], experiment=args.experiment,
-        on_progress=_progress if sys.stderr.isatty() else None, timeout_seconds=args.timeout,
-        num_processes=args.processes,
+    record_id = args.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63]
+    # The trainer asks this too, but of a trainer that ends under torchrun the exit code does not come through.
+    check_training(
+        spec, args.out, data=args.data, platform=args.platform, record_id=record_id,
+        is_experiment=args.experiment is not None,
     )  # fmt: skip
-    try:
-        summary = _summary(read_record(args.out), args.out)
-    except InvalidInputError:
-        if code == 0:
-            raise
-        summary = {"record": None, "out": str(args.out), "status": "failed", "message": "no record was written"}
+    code = run_training(
+        args.spec, args.out, data=args.data, cache=args.cache, platform=args.platform, record_id=record_id,
+        experiment=args.experiment, on_progress=_progress if sys.stderr.isatty() else None,
+        timeout_seconds=args.timeout, num_processes=args.processes,
+    )  # fmt: skip
+    summary = _told(args.out, code)
     if args.json:
         print(json.dumps(summary))
     else:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
 from plumbline.leash import follow_leash
+from plumbline.preflight import check_training
 from plumbline.schema.spec import read_spec
 
 
@@ -48,6 +49,31 @@ def _unloadable(error: Exception) -> ConfigurationError:
     )
 
 
+def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
+    spec = read_spec(arguments.spec)
+    record_id = arguments.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63]
+    check_training(
+        spec, arguments.out, data=arguments.data, platform=arguments.platform, record_id=record_id,
+        is_experiment=arguments.experiment is not None,
+    )  # fmt: skip
+    began = time.perf_counter()
+    # Looking for garbage, again and again, among what torch and transformers bring is a sixth of their import.
+    gc.disable()
+    try:
+        from plumbline.train.job import Job, run_job
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        raise _unloadable(error) from error
+    gc.freeze()
+    gc.enable()
+
+    job = Job(
+        spec=spec, out=arguments.out, data=arguments.data, cache=arguments.cache, platform=arguments.platform,
+        record_id=record_id, round_id=arguments.round_id, experiment=arguments.experiment,
+        import_seconds=time.perf_counter() - began,
+    )  # fmt: skip
+    run_job(job, stop)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one training; the exit code as DESIGN.md binds it."""
     arguments = _arguments(argv)
@@ -56,24 +82,7 @@ def main(argv: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        spec = read_spec(arguments.spec)
-        began = time.perf_counter()
-        # Looking for garbage, again and again, among what torch and transformers bring is a sixth of their import.
-        gc.disable()
-        try:
-            from plumbline.train.job import Job, run_job
-        except (ImportError, OSError, RuntimeError, AttributeError) as error:
-            raise _unloadable(error) from error
-        gc.freeze()
-        gc.enable()
-
-        job = Job(
-            spec=spec, out=arguments.out, data=arguments.data, cache=arguments.cache, platform=arguments.platform,
-            record_id=arguments.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63],
-            round_id=arguments.round_id, experiment=arguments.experiment,
-            import_seconds=time.perf_counter() - began,
-        )  # fmt: skip
-        run_job(job, stop)
+        _train(arguments, stop)
     except PlumblineError as error:
         if arguments.debug:
             raise

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from plumbline.digest import canonical_json
-from plumbline.errors import DiskFullError
+from plumbline.errors import ConfigurationError, DiskFullError
 from plumbline.schema.record import RECORD_NAME, RunRecord
 
 __all__ = ["PARTS", "clear_parts", "write_parts", "write_record"]
@@ -25,7 +25,11 @@ _ROWS = "rows.parquet"
 def clear_parts(folder: Path) -> None:
     """Take an older record away, its mark first, so that no half of it is ever taken for a whole."""
     for name in (RECORD_NAME, f"{RECORD_NAME}.part", _ROWS, *(f"{part}.safetensors" for part in PARTS)):
-        (folder / name).unlink(missing_ok=True)
+        try:
+            (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            what = f"cannot be taken away: {error.strerror}"
+            raise ConfigurationError(what, where=str(folder / name), mend="train into another folder") from error
 
 
 def write_parts(folder: Path, arrays: dict[str, dict[str, NDArray[Any]]], rows: pa.Table | None) -> list[str]:

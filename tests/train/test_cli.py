@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,110 @@ def test_a_failure_is_told_in_both_languages(
     assert json.loads(captured.out)["status"] == "failed"
     assert "--data" in captured.err
     assert main([*given, "--processes", "0"]) == 2
+
+
+REFUSED = {
+    "a platform that is no name": (("--platform", "Bad Name"), "--platform: 'Bad Name' is no name"),
+    "an empty platform": (("--platform", ""), "--platform: '' is no name"),
+    "a record id that leads elsewhere": (("--record-id", "../x"), "--record-id: '../x' is no name"),
+    "a store that is none": (("--data", "nonsense"), "--data: 'nonsense' is no store URL"),
+    "a timeout that is no number": (("--timeout", "nan"), "--timeout: nan is not above 0"),
+    "a timeout that is over": (("--timeout", "-1"), "--timeout: -1 is not above 0"),
+    "a timeout at once": (("--timeout", "0"), "--timeout: 0 is not above 0"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_meant_is_refused_before_any_training(
+    workshop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    given, words = REFUSED[what]
+    assert main(arguments(workshop, tmp_path, "--data", workshop.url, *given)) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert words in lines[0]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_file_is_no_folder_for_a_record(
+    workshop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str], below: str
+) -> None:
+    (tmp_path / "out").write_text("mine")
+    given = arguments(workshop, tmp_path, "--data", workshop.url)
+    given[given.index("--out") + 1] = str(tmp_path / "out" / below)
+    assert main(given) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert f"{tmp_path / 'out' / below}: --out: " in lines[0]
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_without_permission_is_refused(
+    workshop: Workshop,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    exists: bool,
+) -> None:
+    """The administrator, as whom tests may run, has every permission: the system's answers are played."""
+
+    def mkdir(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    given = arguments(workshop, tmp_path, "--data", workshop.url)
+    if exists:
+        (tmp_path / "out").mkdir()
+        monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    else:
+        monkeypatch.setattr(Path, "mkdir", mkdir)
+    assert main(given) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert f"{tmp_path / 'out'}: --out: " in lines[0]
+    assert ("may not be written to" if exists else "Permission denied") in lines[0]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+OTHERS = {
+    "spec": ({"seed": 8}, ()),
+    "platform": ({}, ("--platform", "laptop")),
+    "record id": ({}, ("--record-id", "s")),
+    "kind": ({}, ("--experiment", "bundle")),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_another_completed_record_is_not_written_over(
+    workshop: Workshop, baseline: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    changes, given = OTHERS[what]
+    shutil.copytree(baseline.folder, tmp_path / "out")
+    command = arguments(workshop, tmp_path, "--data", workshop.url, "--platform", "here", "--record-id", "r", *given)
+    write_spec(workshop.spec(**changes), tmp_path / "spec.json")
+    assert main(command) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert f"{tmp_path / 'out'}: --out: holds another completed record, whose {what} is" in lines[0]
+    assert "name another folder" in lines[0]
+    assert content(tmp_path / "out") == content(baseline.folder)
+
+
+def test_the_same_training_may_be_repeated_but_not_from_a_store_that_is_none(
+    workshop: Workshop, baseline: Trained, tmp_path: Path
+) -> None:
+    shutil.copytree(baseline.folder, tmp_path / "out")
+    command = arguments(workshop, tmp_path, "--platform", "here", "--record-id", "r")
+    assert main([*command, "--data", "nonsense"]) == 2
+    assert content(tmp_path / "out") == content(baseline.folder)
+    assert main([*command, "--data", workshop.url]) == 0
+    again = read_record(tmp_path / "out")
+    assert again.started_at > baseline.record.started_at
+    assert again.exit.status == "completed"
 
 
 BLOCKED = """

@@ -1,0 +1,96 @@
+"""What is asked before a training takes its folder: its names, its store's URL, and what the folder holds already.
+
+Outside `plumbline.train`, because two ask it: the command line, which has no torch, and the trainer, which `torchrun`
+may start without the command line.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from plumbline.errors import DISK_FULL, ConfigurationError, DiskFullError, InvalidInputError
+from plumbline.schema.base import Name
+from plumbline.schema.record import read_record
+from plumbline.schema.spec import RunSpec
+from plumbline.stores import open_store
+
+__all__ = ["check_training"]
+
+_NAME = TypeAdapter[str](Name)
+
+
+def check_training(
+    spec: RunSpec, out: Path, *, data: str | None, platform: str, record_id: str, is_experiment: bool = False
+) -> None:
+    """Make the folder, or `ConfigurationError` for what would fail only after the training, or at another's cost."""
+    _check_name(platform, option="--platform")
+    _check_name(record_id, option="--record-id")
+    if data is not None:
+        _check_url(data)
+    _make_folder(out)
+    _spare_record(
+        out,
+        {
+            "spec": spec.digest[:12],
+            "platform": platform,
+            "record id": record_id,
+            "kind": "experiment" if is_experiment else "training",
+        },
+    )
+
+
+def _check_name(name: str, *, option: str) -> None:
+    try:
+        _NAME.validate_python(name)
+    except ValidationError as error:
+        mend = "1 to 63 of lower-case letters, digits, dots, dashes and underscores, the first a letter or digit"
+        raise ConfigurationError(f"{name!r} is no name", key=option, mend=mend) from error
+
+
+def _check_url(url: str) -> None:
+    """The same reading that the trainer will do; nothing is asked of the network."""
+    try:
+        open_store(url)
+    except ConfigurationError as error:
+        raise ConfigurationError(error.what, where=error.where, key="--data", mend=error.mend) from error
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            raise DiskFullError(f"cannot be made: {error.strerror}", where=str(out)) from error
+        what = "is no folder" if isinstance(error, FileExistsError) else f"cannot be made: {error.strerror}"
+        raise ConfigurationError(what, where=str(out), key="--out", mend="name another folder") from error
+    if not os.access(out, os.R_OK | os.W_OK | os.X_OK):
+        what = "is a folder that may not be written to"
+        raise ConfigurationError(what, where=str(out), key="--out", mend="name another folder")
+
+
+def _spare_record(out: Path, mine: dict[str, str]) -> None:
+    """A record is immutable: the folder of a completed one is only for the same training once more.
+
+    A failed one is there to be replaced, and one that cannot be read is the half of a training that was killed.
+    """
+    try:
+        found = read_record(out, verify=False)
+    except InvalidInputError:
+        return
+    if found.exit.status != "completed":
+        return
+    theirs = {
+        "spec": found.spec_sha256[:12],
+        "platform": found.platform,
+        "record id": found.record_id,
+        "kind": "experiment" if found.experiment else "training",
+    }
+    for key, value in mine.items():
+        if theirs[key] != value:
+            raise ConfigurationError(
+                f"holds another completed record, whose {key} is {theirs[key]}, not {value}",
+                where=str(out), key="--out", mend="name another folder; a record is never overwritten",
+            )  # fmt: skip
