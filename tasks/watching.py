@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 from prefect import task
 from prefect.server.schemas.schedules import CronSchedule
 from prefect.utilities.asyncutils import run_coro_as_sync
+from pydantic import ValidationError
 
 from plumbline.alerts import AlertBook, missed
 from plumbline.alerts.due import last_due, ran_after, start_key, started_at
 from plumbline.central import CentralStore
 from plumbline.errors import ConfigurationError
 from plumbline.rounds import Round
+from plumbline.schema.base import first_problem
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.stores import open_store
 from tasks.addresses import Blocks
@@ -25,12 +27,15 @@ _BACK = timedelta(days=8)
 _MOST = 2000
 
 
-def due_times(schedule: Schedule, start: datetime, count: int) -> list[datetime]:
-    """The next times from `start` on, as Prefect's own scheduler computes them, daylight saving included."""
+def due_times(schedule: Schedule, start: datetime, count: int, *, where: str = "") -> list[datetime]:
+    """The next times from `start` on, as Prefect's own scheduler computes them; `where` is the suite's file or name."""
     try:
         cron = CronSchedule(cron=schedule.cron, timezone=schedule.timezone)
-    except ValueError as error:
-        raise ConfigurationError(f"{schedule.cron!r} is no schedule: {error}", key="schedule.cron") from error
+    except ValidationError as error:
+        key, reason = first_problem(error)
+        # Prefect's model names no key where the two do not go together, which is where it knows no such time zone.
+        mend = 'five fields, such as "0 2 * * *"' if key else "an IANA name, such as Europe/Berlin"
+        raise ConfigurationError(reason, where=where, key=f"schedule.{key or 'timezone'}", mend=mend) from error
     return list(run_coro_as_sync(cron.get_dates(n=count, start=start)) or [])
 
 
@@ -48,7 +53,7 @@ def check_missed(suite: Suite, now: datetime | None = None) -> tuple[str, list[s
     state = book.change(lambda state: state if state.watching else state.replace(watching=now))
     told = ""
     if suite.schedule is not None and state.watching is not None:
-        times = due_times(suite.schedule, now - _BACK, _MOST)
+        times = due_times(suite.schedule, now - _BACK, _MOST, where=suite.name)
         due = last_due(times, now, suite.schedule.grace_seconds, state.watching)
         starts = [started_at(info.key) for info in central.store.list(f"started/{suite.name}/")]
         if due is not None and not ran_after([start for start in starts if start], due):

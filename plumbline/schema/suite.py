@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from plumbline.errors import ConfigurationError
-from plumbline.schema.base import Model, Name, first_problem
+from plumbline.schema.base import Model, Name, first_problem, misfit
 from plumbline.schema.manifest import Task
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
+from plumbline.schema.suite_file import read_toml
+from plumbline.schema.suite_values import StoreUrl, is_time_zone
 
 __all__ = [
     "Alert",
@@ -29,26 +29,6 @@ __all__ = [
     "Workload",
     "read_suite",
 ]
-
-_SCHEMES = ("file", "s3", "az", "gs")
-
-
-def _store_url(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in _SCHEMES:
-        raise ValueError(f"{url!r} is no store URL: file://, s3://, az:// or gs://")
-    if "@" in rest or "?" in rest or re.search(r"(?i)(sig|key|token|secret)=", rest):
-        raise ValueError("carries a credential; each SDK finds its own (environment, profile, identity)")
-    if not rest.strip("/"):
-        raise ValueError(f"{url!r} names no bucket, container or folder")
-    return url.rstrip("/")
-
-
-StoreUrl = Annotated[str, AfterValidator(_store_url)]
-"""`file:///folder`, `s3://bucket/prefix`, `az://account/container[/prefix]` or `gs://bucket/prefix`; no credentials.
-
-A relative `file://` URL (`file://.plumbline/central`) is held against the working folder.
-"""
 
 
 class Workload(Model):
@@ -71,6 +51,18 @@ class Workload(Model):
     def _has_a_part(self) -> Self:
         if not (self.probe or self.speed or self.learn):
             raise ValueError("no part: add [workloads.NAME.probe], .speed or .learn")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        micro = self.optimizer.accumulation_steps
+        if self.batch_size % micro:
+            raise misfit("optimizer.accumulation_steps", f"{micro} does not divide batch_size, {self.batch_size}")
+        if self.probe is not None:
+            steps = self.probe.steps
+            beyond = next((step for step in self.probe.tap_steps if not 0 <= step < steps), None)
+            if beyond is not None:
+                raise misfit("probe.tap_steps", f"{beyond} is no step of the probe: its steps are 0 to {steps - 1}")
         return self
 
 
@@ -215,16 +207,21 @@ class Suite(Model):
 
 def read_suite(path: Path) -> Suite:
     """The suite in `path`; `ConfigurationError` names the file, the key and the mend."""
+    content = read_toml(path)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot be read: {error.strerror}", where=str(path), mend="name a suite file"
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"not TOML: {error}", where=str(path)) from error
-    try:
-        return Suite.model_validate(content)
+        # Strict, for TOML has types of its own: `seed = true` and `steps = "10"` are slips. A record's JSON is not
+        # read so: there, a tuple is a list.
+        suite = Suite.model_validate(content, strict=True)
     except ValidationError as error:
         key, reason = first_problem(error)
         raise ConfigurationError(reason, where=str(path), key=key, mend="docs/SUITE.md lists every key") from error
+    _check_time_zone(suite, str(path))
+    return suite
+
+
+def _check_time_zone(suite: Suite, where: str) -> None:
+    # Here and not in the model: a suite that was read is good on a machine that knows fewer time zones, too.
+    if suite.schedule is not None and not is_time_zone(suite.schedule.timezone):
+        reason = f"{suite.schedule.timezone!r} is no time zone"
+        mend = "an IANA name, such as Europe/Berlin"
+        raise ConfigurationError(reason, where=where, key="schedule.timezone", mend=mend)

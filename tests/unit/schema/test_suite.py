@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ from pydantic import ValidationError
 
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.rounds.plan import MAIN, RERUN, Round
+from plumbline.schema import suite_values
 from plumbline.schema.base import first_problem
-from plumbline.schema.suite import Suite, read_suite
+from plumbline.schema.suite import Schedule, Suite, read_suite
+from tasks.watching import due_times
 
 SUITE = """
 name = "nightly"
@@ -71,6 +75,126 @@ def test_a_slip_is_named_with_file_and_key(tmp_path, old, new, key):
     assert refused.value.key == key
     assert "suite.toml" in str(refused.value)
     assert refused.value.exit_code == ExitCode.USAGE
+
+
+SLIPS = [
+    ("seed = 7", "seed = true", "workloads.reviews.seed"),
+    ("batch_size = 8", 'batch_size = "8"', "workloads.reviews.batch_size"),
+    ("batch_size = 8", "batch_size = 8\nsequence_length = 16.0", "workloads.reviews.sequence_length"),
+    ("steps = 5", 'steps = "5"', "workloads.reviews.probe.steps"),
+    ("steps = 5", "steps = 5\ntap_steps = [true]", "workloads.reviews.probe.tap_steps.0"),
+    ("steps = 5", "steps = 5\ntap_steps = 1", "workloads.reviews.probe.tap_steps"),
+    ("steps = 5", 'steps = 5\n[workloads.reviews.speed]\ncompile = "yes"', "workloads.reviews.speed.compile"),
+    ("steps = 5", "steps = 5\n[workloads.reviews.speed]\ncompile = 1", "workloads.reviews.speed.compile"),
+    ('work_pool = "aws-gpu"', 'work_pool = "aws-gpu"\nretries = "2"', "platforms.aws.retries"),
+    ("throughput_drop = 0.05", 'throughput_drop = "0.05"', "gates.throughput_drop"),
+    ("throughput_drop = 0.05", "accuracy_margin = true", "gates.accuracy_margin"),
+    ("[gates]", "[schedule]\ncron = 2026-11-20", "schedule.cron"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "key"), SLIPS, ids=[new.splitlines()[-1] for _, new, _ in SLIPS])
+def test_a_value_of_another_type_is_no_value(tmp_path, old, new, key):
+    assert old in SUITE
+    text = SUITE.replace("throughput_drop = 0.05", "") if old == "[gates]" else SUITE
+    with pytest.raises(ConfigurationError, match="Input should be a valid") as refused:
+        read_suite(write(tmp_path, text.replace(old, new)))
+    assert refused.value.key == key
+
+
+def test_a_whole_number_is_a_number_and_every_list_is_read(tmp_path):
+    more = """
+[schedule]
+cron = "0 2 * * *"
+grace_seconds = 60
+[[alerts]]
+on = ["drift", "missed"]
+block = "slack-webhook/team"
+[local.aws]
+prepare = ["true", "{data}"]
+[workloads.reviews.optimizer]
+betas = [0, 0.99]
+"""
+    suite = read_suite(write(tmp_path, SUITE.replace("steps = 5", "steps = 5\ntap_steps = [0, 4]") + more))
+    assert suite.schedule.grace_seconds == 60.0
+    assert suite.alerts[0].on == ("drift", "missed")
+    assert suite.local["aws"].prepare == ("true", "{data}")
+    assert suite.workloads["reviews"].optimizer.betas == (0.0, 0.99)
+    assert suite.workloads["reviews"].probe.tap_steps == (0, 4)
+
+
+def test_what_was_read_goes_through_json_and_back(tmp_path):
+    suite = read_suite(write(tmp_path, SUITE))
+    assert Suite.model_validate(suite.to_json()) == suite
+    assert Suite.model_validate_json(json.dumps(suite.to_json())) == suite
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        (
+            "[platforms.aws]",
+            "[workloads.reviews.optimizer]\naccumulation_steps = 3\n[platforms.aws]",
+            "workloads.reviews.optimizer.accumulation_steps: 3 does not divide batch_size, 8",
+        ),
+        (
+            "steps = 5",
+            "steps = 5\ntap_steps = [0, 5]",
+            "workloads.reviews.probe.tap_steps: 5 is no step of the probe: its steps are 0 to 4",
+        ),
+        ("steps = 5", "steps = 5\ntap_steps = [-1]", "workloads.reviews.probe.tap_steps: -1 is no step of the probe"),
+        (
+            "[gates]",
+            '[schedule]\ncron = "0 2 * * *"\ntimezone = "Mars/Base"\n[gates]',
+            "schedule.timezone: 'Mars/Base' is no time zone (an IANA name",
+        ),
+        (
+            "[gates]",
+            '[schedule]\ncron = "0 2 * * *"\ntimezone = "../zone"\n[gates]',
+            "schedule.timezone: '../zone' is no time zone (an IANA name",
+        ),
+        ("steps = 5", "steps = 5\ntap_steps = 1", "workloads.reviews.probe.tap_steps: Input should be a valid list"),
+        ('reference = "aws"', 'reference = "mars"', "suite.toml: reference names 'mars', which is no platform"),
+        (
+            '"s3://data/plumbline"',
+            '"file://cen\\u0000tral"',
+            "platforms.aws.data: 'file://cen\\x00tral' holds a control",
+        ),
+        ('"file://central"', '"file://cen\\ntral"', "store: 'file://cen\\ntral' holds a control character"),
+        ("seed = 7", f"seed = {'9' * 5000}", "suite.toml: seed: a number too long to read"),
+        ("seed = 7", f"seed = 0x{'f' * 5000}", "workloads.reviews.seed: Input should be less than"),
+        ("seed = 7", f"seed = {'[' * 5000}", "suite.toml: seed: nested too deep"),
+        ("seed = 7", f"seed.{'a.' * 5000}b = 1", "suite.toml: nested too deep"),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_what_cannot_be_meant_is_one_line(tmp_path, old, new, line):
+    assert old in SUITE
+    with pytest.raises(ConfigurationError) as refused:
+        read_suite(write(tmp_path, SUITE.replace(old, new)))
+    said = str(refused.value)
+    assert line in said
+    assert "Value error" not in said
+    assert len(said.splitlines()) == 1
+    assert refused.value.exit_code == ExitCode.USAGE
+
+
+def test_a_machine_without_time_zones_doubts_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite_values, "available_timezones", set)
+    scheduled = SUITE + '[schedule]\ncron = "0 2 * * *"\ntimezone = "Mars/Base"\n'
+    assert read_suite(write(tmp_path, scheduled)).schedule.timezone == "Mars/Base"
+
+
+def test_a_cron_line_that_is_none_is_one_line_with_its_key():
+    for schedule, line in (
+        (Schedule(cron="61 2 * * *"), 'nightly: schedule.cron: Invalid cron string: "61 2 * * *" (five fields'),
+        (Schedule(cron="0 2 * * *", timezone="Mars/Base"), 'nightly: schedule.timezone: Invalid timezone: "Mars/Base"'),
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            due_times(schedule, datetime.now(UTC), 1, where="nightly")
+        assert str(refused.value).startswith(line)
+        assert len(str(refused.value).splitlines()) == 1
+        assert "pydantic" not in str(refused.value)
 
 
 def named(platforms, workloads, part="probe"):

@@ -1,0 +1,49 @@
+"""The TOML of a suite as plain values, whatever somebody wrote into it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from plumbline.errors import ConfigurationError
+
+__all__ = ["read_toml"]
+
+_KEY = r"(?m)^[ \t]*([\w.\"'-]+)[ \t]*=[^\n]*?"
+_TOO_LONG = re.compile(_KEY + r"\d[\d_]{4299}")
+_TOO_DEEP = re.compile(_KEY + r"[\[{](?:\s*[\[{]){99}")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What stands in `path`, with tuples for lists, as a strict validation wants them."""
+    where, text = str(path), ""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return {key: _plain(value) for key, value in tomllib.loads(text).items()}
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error.strerror}", where=where, mend="name a suite file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"not TOML: {error}", where=where) from error
+    except ValueError as error:
+        # The one that tomllib lets through: Python reads no number of more than 4300 digits.
+        mend = "docs/SUITE.md has every key's range"
+        raise ConfigurationError(
+            "a number too long to read", where=where, key=_key(_TOO_LONG, text), mend=mend
+        ) from error
+    except RecursionError as error:
+        mend = "no key of a suite is nested so deep: docs/SUITE.md"
+        raise ConfigurationError("nested too deep", where=where, key=_key(_TOO_DEEP, text), mend=mend) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(content) for key, content in value.items()}
+    return tuple(_plain(content) for content in value) if isinstance(value, list) else value
+
+
+def _key(pattern: re.Pattern[str], text: str) -> str:
+    """The key on the line that cannot be read, for tomllib does not tell; empty if it is not to be found."""
+    found = pattern.search(text)
+    return found[1] if found else ""
