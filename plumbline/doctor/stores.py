@@ -66,6 +66,8 @@ def examine_store(visit: Visit) -> Ailment:
         store = open_store(url, policy=_QUICK)
         return _read(where, store, dataset) if needs == "read" else _write(where, store, replace="replace" in needs)
     except ObjectMissingError as error:
+        if error.what == "no such object" and not dataset:
+            return _wrong(where, url, "does not give back what was just written", "is it this folder or bucket alone?")
         if error.what == "no such object":
             return _wrong(where, url, f"holds no dataset {dataset}", "publish it: `plumbline deploy SUITE --publish`")
         return _wrong(where, url, error.what, f"make it, or correct the suite: {url}")

@@ -16,7 +16,14 @@ from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
-from plumbline.errors import DISK_FULL, AccessError, DiskFullError, InvalidInputError, PlumblineError
+from plumbline.errors import (
+    DISK_FULL,
+    AccessError,
+    ConfigurationError,
+    DiskFullError,
+    InvalidInputError,
+    PlumblineError,
+)
 from plumbline.stores.base import (
     ObjectExistsError,
     ObjectInfo,
@@ -29,7 +36,9 @@ from plumbline.stores.keys import checked_key
 __all__ = ["FileStore"]
 
 _OWN_FOLDER = ".store"
+_MEND = "give the URL of a folder, or of one that can be made"
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
+_NO_FOLDER = _MISSING | {errno.EEXIST}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -67,9 +76,18 @@ class FileStore:
             return DiskFullError("no room left on the store's disk", where=self.url, key=key)
         if error.errno in _DENIED:
             return AccessError(f"refused: {error.strerror}", where=self.url, key=key)
+        if error.errno == errno.ENOTDIR and not self._root.is_dir():
+            return ConfigurationError("is no folder", where=self.url, mend=_MEND)
         if error.errno in _MISSING:
             return ObjectMissingError("no such object", where=self.url, key=key)
         return StoreUnavailableError(str(error.strerror), where=self.url)
+
+    def _unwritten(self, error: OSError, key: str) -> PlumblineError:
+        """Why nothing was written: a path that leads nowhere is then the store's own, and no missing object."""
+        if error.errno in _NO_FOLDER:
+            what = f"the store's folder cannot be made: {error.strerror}"
+            return ConfigurationError(what, where=self.url, key=key, mend=_MEND)
+        return self._error(error, key)
 
     @contextmanager
     def open(
@@ -103,7 +121,13 @@ class FileStore:
         """All objects whose key starts with `prefix`."""
         start = self._root / prefix.rpartition("/")[0] if "/" in prefix else self._root
         found = []
-        for folder, folders, names in os.walk(start):
+
+        def refused(error: OSError) -> None:
+            # Nothing was written there yet, or it is an object and no folder; all else must not look like no objects.
+            if not isinstance(told := self._error(error, prefix), ObjectMissingError):
+                raise told from error
+
+        for folder, folders, names in os.walk(start, onerror=refused):
             if Path(folder) == self._root:
                 folders[:] = [name for name in folders if name != _OWN_FOLDER]
             found += [(Path(folder) / name).relative_to(self._root).as_posix() for name in names]
@@ -118,12 +142,13 @@ class FileStore:
         try:
             with self._beside(data) as temporary:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                os.link(temporary, path)
+                try:
+                    os.link(temporary, path)
+                except FileExistsError as error:
+                    raise ObjectExistsError("exists already", where=self.url, key=key) from error
                 return _info(key, path.stat())
-        except FileExistsError as error:
-            raise ObjectExistsError("exists already", where=self.url, key=key) from error
         except OSError as error:
-            raise self._error(error, key) from error
+            raise self._unwritten(error, key) from error
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
         """Replace the object whose etag is `if_match`, under the store's lock."""
@@ -137,7 +162,7 @@ class FileStore:
                 temporary.replace(path)
                 return _info(key, path.stat())
         except OSError as error:
-            raise self._error(error, key) from error
+            raise self._unwritten(error, key) from error
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -149,6 +174,8 @@ class FileStore:
 
     @contextmanager
     def _beside(self, data: bytes | Path) -> Iterator[Path]:
+        if isinstance(data, Path) and not data.is_file():
+            raise InvalidInputError("no such file", where=str(data))
         own = self._root / _OWN_FOLDER
         own.mkdir(parents=True, exist_ok=True)
         temporary = own / f"{secrets.token_hex(8)}.part"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from plumbline.doctor import Ailment, Expected, Report, examine_report, look_her
 from plumbline.doctor.refusals import tell_refusal
 from plumbline.doctor.stores import Visit, examine_disk, examine_store
 from plumbline.errors import AccessError
+from plumbline.stores import ObjectMissingError
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 GOOD = Report(plumbline=__version__, torch="2.13.0+cpu", gpus=("NVIDIA A10G",), free_bytes=1 << 40, now=NOON)
@@ -75,6 +77,28 @@ def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     away = examine_store(Visit("central store", "s3://bucket/prefix", "write, replace and read"))
     assert (away.well, away.code) == (False, 3)
     assert away.mend
+
+
+@pytest.mark.parametrize("needs", ["read", "write and read", "write, replace and read"])
+def test_a_url_that_leads_to_a_file_is_no_dataset_that_is_missing(tmp_path: Path, needs: Any) -> None:
+    (tmp_path / "x.toml").write_text("x")
+    url = f"file://{tmp_path}/x.toml"
+    found = examine_store(Visit("data", url, needs, "reviews" if needs == "read" else ""))
+    assert (found.well, found.code) == (False, 2)
+    assert found.what.startswith(url)
+    assert "folder" in found.what
+    assert found.mend == "give the URL of a folder, or of one that can be made"
+
+
+def test_a_store_that_keeps_nothing_of_what_was_written_holds_no_nameless_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_store: object, key: str) -> bytes:
+        raise ObjectMissingError("no such object", where="file:///x", key=key)
+
+    monkeypatch.setattr("plumbline.doctor.stores.read_bytes", gone)
+    found = examine_store(Visit("outbox", f"file://{tmp_path}", "write and read"))
+    assert found.what == f"file://{tmp_path}: does not give back what was just written"
 
 
 def test_a_full_disk_is_found(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""A folder as a store, where it is none: never mistaken for an empty one, nor for a missing object."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.cli.main import main
+from plumbline.errors import AccessError, ConfigurationError, InvalidInputError
+from plumbline.stores.base import ObjectMissingError, StoreUnavailableError
+from plumbline.stores.file import FileStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    found = FileStore("file:///store", tmp_path / "store")
+    for key in ("a/one", "a/two", "b/three"):
+        found.create(key, b"x")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EACCES, AccessError), (errno.EIO, StoreUnavailableError), (errno.ENOENT, None)]
+)
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_folder_that_cannot_be_read_is_no_empty_one(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: Any, *, inner: bool
+) -> None:
+    barred, scandir = tmp_path / "store" / ("a" if inner else ""), os.scandir
+
+    def refuse(folder: Any) -> Any:
+        if Path(folder) == barred:
+            raise OSError(number, os.strerror(number), str(folder))
+        return scandir(folder)
+
+    # As root, no folder's mode refuses anything.
+    monkeypatch.setattr(os, "scandir", refuse)
+    if kind is None:  # Nothing was written yet, or it went while we looked.
+        assert [info.key for info in store.list()] == (["b/three"] if inner else [])
+        return
+    with pytest.raises(kind):
+        list(store.list())
+
+
+def test_where_nothing_was_written_yet_is_empty(store: FileStore, tmp_path: Path) -> None:
+    assert list(FileStore("file:///none", tmp_path / "none").list("rounds/")) == []
+    assert list(store.list("c/")) == []
+    # An object, and no folder.
+    assert list(store.list("a/one/")) == []
+
+
+@pytest.fixture(params=["a file", "below a file"])
+def misled(request: pytest.FixtureRequest, tmp_path: Path) -> FileStore:
+    """A store whose URL leads to no folder, and to none that could be made."""
+    (tmp_path / "x.toml").write_text("x")
+    root = tmp_path / "x.toml" if request.param == "a file" else tmp_path / "x.toml" / "deeper"
+    return FileStore("file:///x.toml", root)
+
+
+def test_a_url_that_leads_to_a_file_is_wrong_configuration(misled: FileStore) -> None:
+    why = "the store's folder cannot be made: Not a directory"
+    with pytest.raises(ConfigurationError, match=why):
+        misled.create("rounds/x", b"x")
+    with pytest.raises(ConfigurationError, match=why):
+        misled.swap("rounds/x", b"x", if_match=None)
+    for look in (misled.stat, lambda key: misled.open(key).__enter__(), lambda key: list(misled.list(f"{key}/"))):
+        with pytest.raises(ConfigurationError, match="is no folder"):
+            look("rounds/x")
+
+
+def test_an_object_in_the_place_of_a_folder_is_no_object_that_exists(store: FileStore) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be made: File exists"):
+        store.create("a/one/deeper", b"x")
+    with pytest.raises(ObjectMissingError):
+        store.stat("a/one/deeper")
+
+
+def test_a_file_that_is_not_there_to_be_sent_is_named(store: FileStore, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="gone: no such file"):
+        store.create("c", tmp_path / "gone")
+
+
+@pytest.mark.parametrize("command", [["report", "latest"], ["report", "20261120-020000-7f3a"]])
+def test_the_command_line_calls_it_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    (tmp_path / "x.toml").write_text("x")
+    url = f"file://{tmp_path}/x.toml"
+    assert main([*command, "--store", url]) == 2
+    assert capsys.readouterr().err.startswith(f"plumbline: {url}: is no folder (")
