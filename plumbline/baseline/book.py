@@ -41,11 +41,18 @@ class BaselineBook:
         found = {name: self.read(spec_sha256, name) for name in platforms}
         return {name: baseline for name, baseline in found.items() if baseline is not None}
 
-    def list(self) -> tuple[Baseline, ...]:
-        """Every baseline of the store, in the order of their keys."""
-        keys = [info.key for info in self._central.store.list(f"{_FOLDER}/") if info.key.endswith(".json")]
-        found = [self._sound(key, data[0]) for key in keys if (data := self._central.read_pointer(key)) is not None]
-        return tuple(one for one in found if one is not None and one.records)
+    def list(self) -> tuple[tuple[Baseline, ...], dict[str, str]]:
+        """Every baseline of the store, in the order of their keys; and of those that are damaged, by key, why."""
+        found: dict[str, Baseline] = {}
+        damaged: dict[str, str] = {}
+        for info in [info for info in self._central.store.list(f"{_FOLDER}/") if info.key.endswith(".json")]:
+            try:
+                data = self._central.read_pointer(info.key)
+                if data is not None:
+                    found[info.key] = self._parsed(info.key, data[0])
+            except InvalidInputError as error:
+                damaged[info.key] = str(error)
+        return tuple(one for one in found.values() if one.records), damaged
 
     def _sound(self, key: str, data: bytes) -> Baseline | None:
         """One that is damaged counts as none: the round says so of its platform, and accepting another mends it."""

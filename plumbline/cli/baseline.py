@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from plumbline.baseline import Baseline, BaselineBook
+from plumbline.baseline.book import baseline_key
 from plumbline.central import CentralStore
-from plumbline.cli.history import read_rounds
-from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError
+from plumbline.cli.history import read_round, read_rounds
+from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError, InvalidInputError
 from plumbline.rounds import BASELINE_CHECK
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.suite import Suite, read_suite
@@ -20,6 +22,8 @@ from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 
 __all__ = ["last_round", "register", "run"]
+
+_REPLACED = "`plumbline baseline accept SUITE` replaces it and its accepted records: put a copy back, if there is one"
 
 
 def register(subparsers: Any) -> None:
@@ -48,24 +52,30 @@ def run(args: argparse.Namespace) -> int:
     """Do what was asked, and print what stands afterwards."""
     suite = read_suite(args.suite)
     central = CentralStore(open_store(suite.store))
-    book = BaselineBook(central)
+    damaged: Mapping[str, str] = {}
     if args.action == "list":
-        baselines: Sequence[Baseline] = book.list()
+        baselines, damaged = BaselineBook(central).list()
     else:
         platforms = _platforms(suite, args.platform)
-        changes = {"show": _show, "accept": _accept, "reject": _reject}
-        baselines = changes[args.action](args, suite, central, platforms)
+        if args.action == "show":
+            baselines, damaged = _of(central, platforms)
+        else:
+            change = _accept if args.action == "accept" else _reject
+            baselines = tuple(change(args, suite, central, platforms))
+    for why in damaged.values():
+        print(f"plumbline: a baseline is damaged: {why} ({_REPLACED})", file=sys.stderr)
     if args.json:
-        print(json.dumps({"baselines": [one.to_json() for one in baselines]}, indent=2))
-    else:
+        told = [{**one.to_json(), "current": one.current} for one in baselines]
+        print(json.dumps({"baselines": told, "damaged": dict(damaged)}, indent=2))
+    elif baselines or not damaged:
         _print(baselines)
-    return int(ExitCode.PASS)
+    return int(ExitCode.INVALID if damaged else ExitCode.PASS)
 
 
 def last_round(central: CentralStore, suite: str, wanted: str = "") -> RoundVerdict:
     """The round of this id, or the suite's last; `ConfigurationError` if there is none."""
     if wanted:
-        return central.get_round(wanted)
+        return read_round(central, wanted, "--round")
     if found := read_rounds(central, suite, 1):
         return found[0]
     raise ConfigurationError("has no round yet", where=suite, mend="start one with `plumbline run`")
@@ -80,8 +90,14 @@ def _platforms(suite: Suite, asked: Sequence[str]) -> list[str]:
     return list(asked or suite.platforms)
 
 
-def _show(_args: argparse.Namespace, _suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
-    return [one for one in BaselineBook(central).list() if one.platform in platforms]
+def _of(central: CentralStore, platforms: Sequence[str]) -> tuple[tuple[Baseline, ...], dict[str, str]]:
+    """The baselines of these platforms, and why those that are damaged are so."""
+    found, damaged = BaselineBook(central).list()
+    ends = tuple(f"/{name}.json" for name in platforms)
+    return (
+        tuple(one for one in found if one.platform in platforms),
+        {key: why for key, why in damaged.items() if key.endswith(ends)},
+    )
 
 
 def _accept(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
@@ -90,6 +106,10 @@ def _accept(args: argparse.Namespace, suite: Suite, central: CentralStore, platf
     if not records:
         raise InconclusiveError("holds no record of these platforms", where=f"round {verdict.round}")
     book = BaselineBook(central)
+    _, damaged = _of(central, platforms)
+    for record in records:
+        if why := damaged.get(baseline_key(record.spec_sha256, record.platform)):
+            print(f"plumbline: replaces a damaged baseline and its accepted records: {why}", file=sys.stderr)
     return [book.accept(record) for record in records]
 
 
@@ -111,9 +131,12 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str) -> lis
 
 def _reject(args: argparse.Namespace, _suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
     book = BaselineBook(central)
-    known = [one for one in book.list() if one.platform in platforms]
+    found, damaged = _of(central, platforms)
+    known = list(found)
     if args.record:
         known = [one for one in known if args.record in {entry.record_id for entry in one.records}]
+    if not known and damaged:
+        raise InvalidInputError(f"a baseline is damaged: {next(iter(damaged.values()))}", mend=_REPLACED)
     if not known:
         raise ConfigurationError("there is no such accepted record", mend="`plumbline baseline show` lists them")
     return [book.reject(one.spec_sha256, one.platform, args.record or None) for one in known]

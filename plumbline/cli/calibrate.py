@@ -9,6 +9,7 @@ from typing import Any
 
 from plumbline.central import CentralStore
 from plumbline.cli.history import read_rounds
+from plumbline.cli.options import at_least
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.judge.history import nights
 from plumbline.judge.noise import NoiseFloor, noise_floor, recommended_drop
@@ -29,8 +30,9 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure the spread over the rounds that passed, and say which limit it asks for."""
+    last = at_least("--last", args.last, 1)
     suite = read_suite(args.suite)
-    rounds = read_rounds(CentralStore(open_store(suite.store)), suite.name, max(args.last, 1))
+    rounds = read_rounds(CentralStore(open_store(suite.store)), suite.name, last)
     floors: dict[str, NoiseFloor] = {}
     for name in suite.platforms:
         passed = [one.samples_per_second for one in nights(rounds, name) if one.verdict == "pass"]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from plumbline.cli.options import at_least, check_folder
 from plumbline.data import build_dataset, publish
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.manifest import Manifest, Task
@@ -83,6 +84,8 @@ def _build(args: argparse.Namespace) -> int:
     if unknown or not suite.datasets:
         what = f"there is no dataset {unknown[0]!r}" if unknown else "there is no dataset to build"
         raise ConfigurationError(what, where=str(args.suite), key="datasets", mend="add [datasets.NAME]")
+    for name in args.names or suite.datasets:
+        check_folder(args.out / name)
     built = {
         name: build_dataset(suite.datasets[name], name, dataset_task(suite, name), args.out / name)
         for name in args.names or suite.datasets
@@ -98,12 +101,13 @@ def dataset_task(suite: Suite, name: str) -> Task:
 
 def _import(args: argparse.Namespace) -> int:
     """Make a dataset of your own rows."""
+    check_folder(args.out)
     source = DatasetSource(
         path=args.source,
-        train_rows=_at_least("--train-rows", args.train_rows, 8),
-        evaluation_rows=_at_least("--evaluation-rows", args.evaluation_rows, 8),
-        rows_per_shard=_at_least("--rows-per-shard", args.rows_per_shard, 1),
-        vocab_size=_at_least("--vocab-size", args.vocab_size, 64),
+        train_rows=at_least("--train-rows", args.train_rows, 8),
+        evaluation_rows=at_least("--evaluation-rows", args.evaluation_rows, 8),
+        rows_per_shard=at_least("--rows-per-shard", args.rows_per_shard, 1),
+        vocab_size=at_least("--vocab-size", args.vocab_size, 64),
         lowercase=not args.cased,
         tokenizer=args.tokenizer,
         text_column=args.text_column,
@@ -111,12 +115,6 @@ def _import(args: argparse.Namespace) -> int:
     )
     manifest = build_dataset(source, args.name, args.task, args.out)
     return _tell(args, {args.name: _summary(manifest, args.out)})
-
-
-def _at_least(option: str, value: int, least: int) -> int:
-    if value < least:
-        raise ConfigurationError(f"{value} is less than {least}", where=option)
-    return value
 
 
 def _push(args: argparse.Namespace) -> int:

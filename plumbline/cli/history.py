@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.central import CentralStore
+from plumbline.cli.options import at_least
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.judge.history import Night, nights, trend
 from plumbline.schema.suite import read_suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import open_store
+from plumbline.stores import ObjectMissingError, open_store
+from plumbline.workfolder import check_round_id
 
-__all__ = ["latest_first", "read_rounds", "register", "run"]
+__all__ = ["latest_first", "read_round", "read_rounds", "register", "run"]
 
 
 def register(subparsers: Any) -> None:
@@ -27,6 +29,15 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--last", type=int, default=90, metavar="N", help="as many rounds at most (default: 90)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
+
+
+def read_round(central: CentralStore, wanted: str, where: str) -> RoundVerdict:
+    """The round of this id, which stands in `where`; `ConfigurationError` if it is none, or there is none of it."""
+    try:
+        return central.get_round(check_round_id(wanted, where=where))
+    except ObjectMissingError as error:
+        mend = "`plumbline history SUITE` lists the rounds"
+        raise ConfigurationError(f"there is no round {wanted!r}", where=central.store.url, mend=mend) from error
 
 
 def latest_first(central: CentralStore) -> Iterator[RoundVerdict]:
@@ -51,11 +62,12 @@ def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdi
 
 def run(args: argparse.Namespace) -> int:
     """Print the nights, platform by platform."""
+    last = at_least("--last", args.last, 1)
     suite = read_suite(args.suite)
     if args.platform is not None and args.platform not in suite.platforms:
         mend = ", ".join(suite.platforms)
         raise ConfigurationError(f"there is no platform {args.platform!r}", where=str(args.suite), mend=mend)
-    rounds = read_rounds(CentralStore(open_store(suite.store)), suite.name, max(args.last, 1))
+    rounds = read_rounds(CentralStore(open_store(suite.store)), suite.name, last)
     platforms = [args.platform] if args.platform else list(suite.platforms)
     told = {name: nights(rounds, name) for name in platforms}
     trends = {name: trend(told[name]) for name in platforms}

@@ -12,8 +12,9 @@ from typing import Any
 
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
-from plumbline.cli.history import latest_first, read_rounds
-from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.cli.history import latest_first, read_round, read_rounds
+from plumbline.cli.options import check_file
+from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.records import LoadedRecord, load_record
 from plumbline.report import History, points_of, render_report
 from plumbline.report.junit import junit_xml
@@ -48,34 +49,35 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Render, write, and say where."""
+    if args.out:
+        check_file(args.out)
     suite = read_suite(args.suite) if args.suite else None
     central = CentralStore(open_store(suite.store if suite else args.store))
     verdict = _round(central, args.round, suite)
+    answer = {"round": verdict.round, "verdict": verdict.verdict}
     if args.format == "html":
-        where = _html(central, verdict, suite, args.out)
+        answer["report"] = _html(central, verdict, suite, args.out)
     else:
         text = _text(args, verdict)
-        where = str(args.out or "")
+        answer["report"] = str(args.out or "")
         if args.out:
             args.out.write_text(text, encoding="utf-8")
-        elif not args.json:
+        elif args.json:
+            answer["text"] = text
+        else:
             sys.stdout.write(text)
             return int(ExitCode.PASS)
-    print(json.dumps({"round": verdict.round, "verdict": verdict.verdict, "report": where}) if args.json else where)
+    print(json.dumps(answer, ensure_ascii=False) if args.json else answer["report"])
     return int(ExitCode.PASS)
 
 
 def _round(central: CentralStore, wanted: str, suite: Suite | None) -> RoundVerdict:
-    mend = "`plumbline history SUITE` lists the rounds"
-    if wanted == _LATEST:
-        found = read_rounds(central, suite.name, 1) if suite else [*islice(latest_first(central), 1)]
-        if not found:
-            raise ConfigurationError("there is no round yet", where=central.store.url, mend="plumbline run SUITE")
-        return found[0]
-    try:
-        return central.get_round(wanted)
-    except ObjectMissingError as error:
-        raise ConfigurationError(f"there is no round {wanted!r}", where=central.store.url, mend=mend) from error
+    if wanted != _LATEST:
+        return read_round(central, wanted, "plumbline report")
+    found = read_rounds(central, suite.name, 1) if suite else [*islice(latest_first(central), 1)]
+    if not found:
+        raise ConfigurationError("there is no round yet", where=central.store.url, mend="plumbline run SUITE")
+    return found[0]
 
 
 def _text(args: argparse.Namespace, verdict: RoundVerdict) -> str:
@@ -83,7 +85,7 @@ def _text(args: argparse.Namespace, verdict: RoundVerdict) -> str:
         return junit_xml(verdict)
     if args.format == "summary":
         return step_summary(verdict)
-    colour = args.out is None and sys.stdout.isatty()
+    colour = args.out is None and not args.json and sys.stdout.isatty()
     return verdict_table(verdict, colour=colour, suite_file=str(args.suite or ""))
 
 
@@ -117,6 +119,9 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str, into: 
         except ObjectMissingError:
             print(f"plumbline: the record {record_id} is no longer in the store", file=sys.stderr)
             continue
+        except InvalidInputError as error:
+            print(f"plumbline: the record {record_id} is left out: {error}", file=sys.stderr)
+            continue
         known = found.get(one.record.spec.workload)
         if one.record.experiment is None and (
             known is None or len(one.record.spec.parts) > len(known.record.spec.parts)
@@ -126,10 +131,17 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str, into: 
 
 
 def _baselines(central: CentralStore, platform: str, records: list[LoadedRecord], into: Path) -> list[LoadedRecord]:
+    """What each was held against; one that has gone bad is named on stderr, and takes no other with it."""
     book = BaselineBook(central)
-    found = [book.read(one.record.spec_sha256, platform) for one in records]
-    names = [baseline.current for baseline in found if baseline is not None and baseline.current is not None]
-    return [load_record(central.get_record(name, into)) for name in names]
+    found: list[LoadedRecord] = []
+    for one in records:
+        try:
+            baseline = book.read(one.record.spec_sha256, platform)
+            if baseline is not None and baseline.current is not None:
+                found.append(load_record(central.get_record(baseline.current, into)))
+        except InvalidInputError as error:
+            print(f"plumbline: the baseline of {platform} is left out: {error}", file=sys.stderr)
+    return found
 
 
 def _reference(verdict: RoundVerdict) -> str:

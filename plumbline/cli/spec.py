@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.data import dataset_task
+from plumbline.cli.options import check_file
 from plumbline.data import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
 from plumbline.data.spec import workload_named
 from plumbline.errors import ConfigurationError, ExitCode
@@ -36,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Build what the workload needs, publish it, and write the spec."""
     suite = read_suite(args.suite)
     workload = workload_named(suite, args.workload, str(args.suite))
+    check_file(args.out, parents=True)
     folder = args.data or args.out.parent / "build" / workload.data
     manifest = read_manifest(folder) if args.data else _built(suite, workload.data, folder, args.suite)
     weights = args.out.parent / "build" / f"{args.workload}.safetensors"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ __all__ = ["Columns", "read_rows"]
 _MAX_LINE_BYTES = 8 * MAX_TEXT_CHARS
 _BUFFER_BYTES = 1 << 20
 _BATCH_ROWS = 512
+_ESCAPED = re.compile("[\udc80-\udcff]")
+"""What `surrogateescape` makes of a byte that is no UTF-8; UTF-8 itself holds none of these."""
 _SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
@@ -77,9 +80,22 @@ def _csv(source: Path, columns: Columns) -> Iterator[tuple[str, Mapping[str, Any
                         "has more fields than the header", where=f"{source}, {place}", mend="quote texts with commas"
                     )
                 yield place, values
-        except (csv.Error, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            where = f"{source}, line {_line_of_bad_byte(source)}"
+            what = f"not CSV in UTF-8: the byte 0x{error.object[error.start]:02x} ({error.reason})"
+            raise InvalidInputError(what, where=where, mend="save it as UTF-8") from error
+        except csv.Error as error:
             where = f"{source}, line {reader.line_num + 1}"
             raise InvalidInputError(f"not CSV in UTF-8: {error}", where=where) from error
+
+
+def _line_of_bad_byte(source: Path) -> int:
+    """Where the first byte stands that is no UTF-8: the reader itself decodes far ahead of the line that it is at."""
+    number = 1
+    with source.open(encoding="utf-8-sig", newline="", errors="surrogateescape") as file:
+        while (piece := file.readline(_MAX_LINE_BYTES)) and not _ESCAPED.search(piece):
+            number += piece.endswith(("\n", "\r"))
+    return number
 
 
 def _jsonl(source: Path, _columns: Columns) -> Iterator[tuple[str, Mapping[str, Any]]]:

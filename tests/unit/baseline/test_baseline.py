@@ -43,7 +43,7 @@ def test_the_record_accepted_last_is_current_until_it_is_rejected(central: Centr
     assert book.reject(BASE.spec_sha256, "left").current == "r001"
     book.reject(BASE.spec_sha256, "left", "r001")
     assert book.read(BASE.spec_sha256, "left") is None
-    assert book.list() == ()
+    assert book.list() == ((), {})
 
 
 def test_accepting_twice_counts_once_and_the_list_is_bounded(central: CentralStore) -> None:
@@ -182,3 +182,75 @@ def test_a_round_that_cannot_be_read_costs_no_command_the_others(
     assert (accepted["baselines"][0]["records"][0]["record_id"], left_out) == ("r003", both[:1])
     # Asked for by its name, it is an error.
     assert main(["baseline", "accept", suite, "--round", "round-008"]) == 4
+
+
+def _told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().err.strip().splitlines()
+
+
+def test_a_damaged_baseline_is_named_and_is_not_replaced_in_silence(
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = str(_suite(tmp_path))
+    _round(central, tmp_path, 1)
+    assert main(["baseline", "accept", suite]) == 0
+    key = f"baselines/{BASE.spec_sha256}/left.json"
+    central.put_text(key, "cut off {")
+    for action in ("list", "show"):
+        capsys.readouterr()
+        assert main(["baseline", action, suite]) == 4
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"/{key}: " in err
+        assert "`plumbline baseline accept SUITE` replaces it and its accepted records" in err
+    assert main(["baseline", "list", suite, "--json"]) == 4
+    assert list(json.loads(capsys.readouterr().out)["damaged"]) == [key]
+    assert main(["baseline", "reject", suite]) == 4
+    assert "a baseline is damaged" in _told(capsys)[0]
+    assert main(["baseline", "accept", suite]) == 0
+    assert f"replaces a damaged baseline and its accepted records: {central.store.url}/{key}" in _told(capsys)[0]
+    assert main(["baseline", "list", suite]) == 0
+    assert _told(capsys) == []
+
+
+def test_a_damaged_baseline_hides_no_other(
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    BaselineBook(central).accept(record(1))
+    central.put_text(f"baselines/{'0' * 64}/right.json", "{}")
+    assert main(["baseline", "list", str(_suite(tmp_path))]) == 4
+    out, err = capsys.readouterr()
+    assert "r001  ← current" in out
+    assert "/right.json: " in err
+    # Only what was asked for counts.
+    assert main(["baseline", "show", str(_suite(tmp_path)), "--platform", "left"]) == 0
+
+
+def test_the_current_record_stands_in_the_json_too(
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (2, 1):
+        BaselineBook(central).accept(record(number))
+    assert main(["baseline", "list", str(_suite(tmp_path)), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["baselines"][0]["current"] == "r001"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("nope", "there is no round 'nope'"), ("../../x", "'../../x' is no name of a round")]
+)
+def test_only_a_round_that_is_there_can_be_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
+) -> None:
+    assert main(["baseline", "accept", str(_suite(tmp_path)), "--round", name]) == 2
+    assert message in "".join(_told(capsys))
+
+
+@pytest.mark.parametrize("command", ["history", "calibrate"])
+@pytest.mark.parametrize("last", ["0", "-3"])
+def test_no_rounds_are_not_taken_for_one(
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, last: str
+) -> None:
+    for number in range(4):
+        _round(central, tmp_path, number)
+    assert main([command, str(_suite(tmp_path)), "--last", last]) == 2
+    assert _told(capsys) == [f"plumbline: --last: {last} is less than 1"]

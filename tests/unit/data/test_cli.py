@@ -84,6 +84,8 @@ def test_verify_tells_platforms_that_hold_different_datasets(suite, tmp_path, ca
         (["verify", "reviews", "--suite", "{suite}"], (4, "reviews/manifest.json")),
         (["import", "x.csv", "--name", "A b", "--out", "{root}/y"], (2, "'A b' cannot name a dataset")),
         (["import", "x.csv", "--name", "x", "--out", "{root}/y", "--vocab-size", "3"], (2, "--vocab-size: 3 is less")),
+        (["build", "{suite}", "--out", "{suite}"], (2, "suite.toml: --out: is no folder")),
+        (["import", "x.csv", "--name", "x", "--out", "{suite}"], (2, "suite.toml: --out: is no folder")),
     ],
 )
 def test_what_is_wrong_is_one_line_with_its_exit_code(suite, tmp_path, capsys, argv, expected):
@@ -92,3 +94,27 @@ def test_what_is_wrong_is_one_line_with_its_exit_code(suite, tmp_path, capsys, a
     errors = capsys.readouterr().err
     assert message in errors
     assert len(errors.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("out", "message"), [("taken", "taken: --out: is a folder"), ("suite.toml/x", "suite.toml: --out: is no folder")]
+)
+def test_a_spec_that_cannot_be_written_leaves_nothing_behind(suite, tmp_path, capsys, out, message):
+    (tmp_path / "taken").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["spec", suite, "tiny", "--out", str(tmp_path / out)]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_rows_that_may_not_be_read_are_wrong_usage(tmp_path, capsys, monkeypatch):
+    source = tmp_path / "rows.csv"
+    source.write_text("text,label\n")
+
+    def refuse(path, *_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    # As root, no file's mode refuses anything.
+    monkeypatch.setattr("pathlib.Path.open", refuse)
+    assert main(["data", "import", str(source), "--name", "x", "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == f"plumbline: {source}: Permission denied\n"

@@ -245,3 +245,15 @@ def test_splits_of_a_hub_dataset_are_kept_apart_and_hidden_labels_are_not_evalua
     whole, hidden = map(json.loads, done.stdout.splitlines())
     assert whole == [[["a", 0], ["b", 1]], [["c", 1], ["d", 0]]]
     assert hidden == [[["a", 0], ["b", 1]], None]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("line", [1, 2, 62, 5000])
+def test_the_line_of_a_byte_that_is_no_utf8_is_named(tmp_path, end, line):
+    lines = [b"text,label", *(f"caf\u00e9 {i},{i % 2}".encode() for i in range(6000))]
+    lines[line - 1] += " caf\u00e9".encode("latin-1")
+    path = tmp_path / "latin.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + end.join(lines))
+    with pytest.raises(InvalidInputError) as caught:
+        list(read_rows(path, COLUMNS))
+    assert str(caught.value).startswith(f"{path}, line {line}: not CSV in UTF-8: the byte 0xe9 ")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.rounds.reporting import _history
@@ -106,6 +107,10 @@ def test_a_round_that_cannot_be_read_costs_the_others_no_report(stored, tmp_path
             "there is no round 'none' (`plumbline history SUITE` lists the rounds)",
         ),
         (["report", "latest", "--store", "file://{root}/empty"], "there is no round yet"),
+        (["report", "../x", "--store", "{url}"], "'../x' is no name of a round"),
+        (["report", "latest", "--store", "{url}", "--out", "{root}/none/x.html"], "/none: --out: no such folder"),
+        (["report", "latest", "--store", "{url}", "--out", "{root}"], "--out: is a folder"),
+        (["report", "latest", "--store", "{url}", "--out", "{root}/suite.toml/x"], "/suite.toml: --out: is no folder"),
     ],
 )
 def test_an_unknown_round_is_one_line(stored, tmp_path, capsys, argv, message):
@@ -154,3 +159,32 @@ def test_the_nights_before_are_the_suites_own_though_others_fill_the_store(store
     tonight = verdict_of("drift", {"aws": passing(), "azure": drifted()}, round="20261121-020000-cccc")
     nights = [point.when for point in _history(central, tonight).points["azure"]]
     assert nights == ["2026-11-19", "2026-11-20", "2026-11-21"]
+
+
+def test_a_damaged_baseline_or_record_is_left_out_of_a_report_and_named(stored, tmp_path, capsys):
+    central, url, _ = stored
+    loaded = record("aws")
+    BaselineBook(central).accept(loaded.record)
+    key = f"baselines/{loaded.record.spec_sha256}/aws.json"
+    central.put_text(key, "cut off {")
+    argv = ["report", "latest", "--store", url, "--out", str(tmp_path / "page.html")]
+    assert main(argv) == 0
+    told = capsys.readouterr().err
+    assert f"plumbline: the baseline of aws is left out: {url}/{key}: " in told
+    assert "azure has drifted" in (tmp_path / "page.html").read_text()
+    central.put_text("records/azure-20261120/record.json", "{}")
+    assert main(argv) == 0
+    assert "the record azure-20261120 is left out: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["text", "junit", "summary"])
+def test_what_was_rendered_stands_in_the_json_where_no_file_takes_it(stored, tmp_path, capsys, form):
+    argv = ["report", "latest", "--suite", stored[2], "--format", form]
+    assert main(argv) == 0
+    rendered = capsys.readouterr().out
+    assert main([*argv, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["report"], answer["text"]) == ("", rendered)
+    assert main([*argv, "--json", "--out", str(tmp_path / "out")]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["report"], "text" in answer) == (str(tmp_path / "out"), False)
