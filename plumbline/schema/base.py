@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
-from pydantic_core import PydanticCustomError
 
 from plumbline.errors import InvalidInputError
 
-__all__ = ["Model", "Name", "Sha256", "first_problem", "misfit", "read_model"]
+__all__ = ["Model", "Name", "Sha256", "first_problem", "read_model"]
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """64 lower-case hexadecimal digits."""
@@ -20,7 +19,6 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 """A name that is safe as a key, a folder and a Prefect name."""
 
 M = TypeVar("M", bound="Model")
-_MISFIT = "misfit"
 _REASONS = {
     "extra_forbidden": "unknown key",
     "missing": "missing",
@@ -48,18 +46,12 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
 
     An unknown key comes first: where a key is misspelt, the one that is missing is only its shadow.
     """
-    entries = error.errors(include_url=False)
+    entries = error.errors(include_url=False, include_context=False)
     entry = next((entry for entry in entries if entry["type"] == "extra_forbidden"), entries[0])
-    place = [*entry["loc"], *([entry["ctx"]["key"]] if entry["type"] == _MISFIT else [])]
-    key = ".".join(str(part) for part in place)
+    key = ".".join(str(part) for part in entry["loc"])
     # Pydantic writes this before what a validator of ours says.
     said = entry["msg"].removeprefix("Value error, ")
     return key, _REASONS.get(entry["type"], said)
-
-
-def misfit(key: str, reason: str) -> PydanticCustomError:
-    """What a validator raises where two keys do not fit together: it names the one to mend, from its own model on."""
-    return PydanticCustomError(_MISFIT, "{reason}", {"key": key, "reason": reason})
 
 
 def read_model(kind: type[M], source: bytes | Path, *, where: str = "", max_bytes: int = 64 << 20) -> M:

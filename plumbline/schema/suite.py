@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from plumbline.errors import ConfigurationError
-from plumbline.schema.base import Model, Name, first_problem, misfit
+from plumbline.schema.base import Model, Name, first_problem
 from plumbline.schema.manifest import Task
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
 from plumbline.schema.suite_file import read_toml
@@ -51,18 +51,6 @@ class Workload(Model):
     def _has_a_part(self) -> Self:
         if not (self.probe or self.speed or self.learn):
             raise ValueError("no part: add [workloads.NAME.probe], .speed or .learn")
-        return self
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        micro = self.optimizer.accumulation_steps
-        if self.batch_size % micro:
-            raise misfit("optimizer.accumulation_steps", f"{micro} does not divide batch_size, {self.batch_size}")
-        if self.probe is not None:
-            steps = self.probe.steps
-            beyond = next((step for step in self.probe.tap_steps if not 0 <= step < steps), None)
-            if beyond is not None:
-                raise misfit("probe.tap_steps", f"{beyond} is no step of the probe: its steps are 0 to {steps - 1}")
         return self
 
 
@@ -215,13 +203,26 @@ def read_suite(path: Path) -> Suite:
     except ValidationError as error:
         key, reason = first_problem(error)
         raise ConfigurationError(reason, where=str(path), key=key, mend="docs/SUITE.md lists every key") from error
-    _check_time_zone(suite, str(path))
+    for key, reason in _misfits(suite):
+        raise ConfigurationError(reason, where=str(path), key=key, mend="docs/SUITE.md lists every key")
     return suite
 
 
-def _check_time_zone(suite: Suite, where: str) -> None:
-    # Here and not in the model: a suite that was read is good on a machine that knows fewer time zones, too.
+def _misfits(suite: Suite) -> Iterator[tuple[str, str]]:
+    """Key and reason of what cannot be meant though each value is one by itself.
+
+    Looked at where a person's file is read and not in the models: so the key that is named is the one to mend, and a
+    suite that was read stays good on a machine that knows fewer time zones.
+    """
+    for name, workload in suite.workloads.items():
+        micro = workload.optimizer.accumulation_steps
+        if workload.batch_size % micro:
+            reason = f"{micro} does not divide batch_size, {workload.batch_size}"
+            yield f"workloads.{name}.optimizer.accumulation_steps", reason
+        for step in workload.probe.tap_steps if workload.probe else ():
+            if workload.probe and not 0 <= step < workload.probe.steps:
+                reason = f"{step} is no step of the probe: its steps are 0 to {workload.probe.steps - 1}"
+                yield f"workloads.{name}.probe.tap_steps", reason
     if suite.schedule is not None and not is_time_zone(suite.schedule.timezone):
-        reason = f"{suite.schedule.timezone!r} is no time zone"
-        mend = "an IANA name, such as Europe/Berlin"
-        raise ConfigurationError(reason, where=where, key="schedule.timezone", mend=mend)
+        reason = f"{suite.schedule.timezone!r} is no time zone: give an IANA name, such as Europe/Berlin"
+        yield "schedule.timezone", reason

@@ -146,12 +146,12 @@ def test_what_was_read_goes_through_json_and_back(tmp_path):
         (
             "[gates]",
             '[schedule]\ncron = "0 2 * * *"\ntimezone = "Mars/Base"\n[gates]',
-            "schedule.timezone: 'Mars/Base' is no time zone (an IANA name",
+            "schedule.timezone: 'Mars/Base' is no time zone: give an IANA name",
         ),
         (
             "[gates]",
             '[schedule]\ncron = "0 2 * * *"\ntimezone = "../zone"\n[gates]',
-            "schedule.timezone: '../zone' is no time zone (an IANA name",
+            "schedule.timezone: '../zone' is no time zone: give an IANA name",
         ),
         ("steps = 5", "steps = 5\ntap_steps = 1", "workloads.reviews.probe.tap_steps: Input should be a valid list"),
         ('reference = "aws"', 'reference = "mars"', "suite.toml: reference names 'mars', which is no platform"),
