@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _round(central: CentralStore, wanted: str, suite: Suite | None) -> RoundVerdict:
     if wanted != _LATEST:
-        return read_round(central, wanted, "plumbline report")
+        return read_round(central, wanted, "ROUND")
     found = read_rounds(central, suite.name, 1) if suite else [*islice(latest_first(central), 1)]
     if not found:
         raise ConfigurationError("there is no round yet", where=central.store.url, mend="plumbline run SUITE")

@@ -107,7 +107,7 @@ def test_a_round_that_cannot_be_read_costs_the_others_no_report(stored, tmp_path
             "there is no round 'none' (`plumbline history SUITE` lists the rounds)",
         ),
         (["report", "latest", "--store", "file://{root}/empty"], "there is no round yet"),
-        (["report", "../x", "--store", "{url}"], "'../x' is no name of a round"),
+        (["report", "../x", "--store", "{url}"], "plumbline: ROUND: '../x' is no name of a round"),
         (["report", "latest", "--store", "{url}", "--out", "{root}/none/x.html"], "/none: --out: no such folder"),
         (["report", "latest", "--store", "{url}", "--out", "{root}"], "--out: is a folder"),
         (["report", "latest", "--store", "{url}", "--out", "{root}/suite.toml/x"], "/suite.toml: --out: is no folder"),
@@ -188,3 +188,10 @@ def test_what_was_rendered_stands_in_the_json_where_no_file_takes_it(stored, tmp
     assert main([*argv, "--json", "--out", str(tmp_path / "out")]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["report"], "text" in answer) == (str(tmp_path / "out"), False)
+
+
+@pytest.mark.usefixtures("stored")
+def test_import_into_a_file_says_that_it_is_no_folder(tmp_path, capsys):
+    url = f"file://{tmp_path}/suite.toml"
+    assert main(["import", str(tmp_path / "r1"), "--store", url]) == 2
+    assert capsys.readouterr().err.startswith(f"plumbline: {url}: is no folder (")
