@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from tasks.watching import due_times
 
     if suite.schedule is not None:
-        due_times(suite.schedule, datetime.now(UTC), 1)
+        due_times(suite.schedule, datetime.now(UTC), 1, where=str(args.suite))
     blocks = Blocks(suite, os.environ)
     # A worker opens the suite by this name, from the folder of the checkout that it runs in.
     name = os.path.relpath(args.suite)

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from plumbline.errors import ConfigurationError
 from plumbline.judge import compare
-from plumbline.records import load_record
+from plumbline.records import LoadedRecord, load_record
+from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates, read_suite
 from plumbline.schema.verdict import Judgement, exit_code
 
@@ -43,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     judgement = compare(
         reference, candidate, gates, against=f"record {reference.record.record_id}",
         throughput="demanded" if args.throughput or args.rerun is not None else False,
-        confirms=load_record(args.rerun).record.evidence.speed if args.rerun else None,
+        confirms=_confirming(args.rerun, candidate) if args.rerun else None,
     )  # fmt: skip
     if not judgement.findings:
         # Every other part that both records hold has findings.
@@ -53,6 +55,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(judgement)
     return int(exit_code(judgement.verdict))
+
+
+def _confirming(rerun: Path, candidate: LoadedRecord) -> SpeedEvidence:
+    """The speed of the second run: of the same platform, or it says nothing of the first."""
+    record = load_record(rerun).record
+    if record.platform != candidate.record.platform:
+        what = f"is a record of {record.platform!r}, the candidate is one of {candidate.record.platform!r}"
+    elif record.evidence.speed is None:
+        what = "has no speed part"
+    else:
+        return record.evidence.speed
+    raise ConfigurationError(what, where=str(rerun), key="--rerun", mend="give a second run of the candidate")
 
 
 def _print(judgement: Judgement) -> None:

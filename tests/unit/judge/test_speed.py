@@ -162,6 +162,12 @@ def only(platform: str = "left", evidence: SpeedEvidence | None = None) -> Loade
     )
 
 
+def bare(platform: str) -> LoadedRecord:
+    """A record without a speed part."""
+    made = make_record()
+    return LoadedRecord(made.record.replace(platform=platform), made.folder, made.arrays)
+
+
 OTHER = "other platform: throughput is compared with a platform's own past only"
 
 
@@ -206,6 +212,20 @@ def test_the_command_demands_throughput_where_a_flag_asks_for_it(
     assert [one["detail"] for one in told["findings"]] == ([OTHER] if demanded else [])
     # Never a bare `inconclusive`: without the flag, the way to a verdict is told.
     assert ["--throughput" in note for note in told["notes"]] == ([] if demanded else [True])
+
+
+@pytest.mark.parametrize(
+    ("rerun", "why"),
+    [(only("left", speed(0.5)), "'left', the candidate is one of 'right'"), (bare("right"), "no speed part")],
+    ids=["other platform", "no speed"],
+)
+def test_a_rerun_that_says_nothing_of_the_candidate_is_refused(
+    rerun: LoadedRecord, why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = {"baseline": only("right"), "slow": only("right", speed(0.5)), "rerun": rerun}
+    monkeypatch.setattr(command, "load_record", lambda path: folders[path.name])
+    assert main(["compare", "baseline", "slow", "--rerun", "rerun"]) == ExitCode.USAGE
+    assert why in capsys.readouterr().err
 
 
 def test_the_command_says_nothing_of_throughput_where_another_part_was_judged(
