@@ -18,6 +18,7 @@ from enum import IntEnum
 
 __all__ = [
     "DISK_FULL",
+    "WRONG_PATH",
     "AccessError",
     "ConfigurationError",
     "CorruptDataError",
@@ -83,6 +84,13 @@ class DiskFullError(InconclusiveError):
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The `errno`s by which the operating system says so."""
+
+
+WRONG_PATH = frozenset({
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP,
+    errno.ENAMETOOLONG,
+})  # fmt: skip
+"""What it says of a path that somebody gave and that cannot be meant: nothing failed by itself."""
 
 
 class InvalidInputError(PlumblineError):

@@ -11,7 +11,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from plumbline.errors import DISK_FULL, ConfigurationError, DiskFullError, InvalidInputError
+from plumbline.errors import (
+    DISK_FULL,
+    WRONG_PATH,
+    ConfigurationError,
+    DiskFullError,
+    InvalidInputError,
+    UnavailableError,
+)
 from plumbline.schema.base import Name
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec
@@ -64,6 +71,8 @@ def _make_folder(out: Path) -> None:
     except OSError as error:
         if error.errno in DISK_FULL:
             raise DiskFullError(f"cannot be made: {error.strerror}", where=str(out)) from error
+        if error.errno not in WRONG_PATH:
+            raise UnavailableError(f"cannot be made: {error.strerror}", where=str(out)) from error
         what = "is no folder" if isinstance(error, FileExistsError) else f"cannot be made: {error.strerror}"
         raise ConfigurationError(what, where=str(out), key="--out", mend="name another folder") from error
     if not os.access(out, os.R_OK | os.W_OK | os.X_OK):

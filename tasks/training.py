@@ -21,7 +21,7 @@ __all__ = ["PATIENCE", "train"]
 
 # The controller ends a training that takes too long; this is for when there is no controller any more.
 _AFTER_SECONDS = 120.0
-# A training's record is worth waiting for: the controller waits no longer than its own deadline anyway.
+# A training's record is worth waiting for, as long as the controller's own deadline lets it.
 PATIENCE = RetryPolicy(attempts=100, deadline_seconds=600.0)
 
 
@@ -35,9 +35,10 @@ def train(order: TrainingOrder) -> tuple[int, str]:
     outbox = open_store(order.outbox)
     logger = get_run_logger()
     try:
-        write_spec(order.spec, work / "spec.json")
-        experiment = fetch_bundle(outbox, order.experiment_id, work / "experiment") if order.experiment_id else None
+        # Around the outbox too: a controller takes a training that is silent for a minute for lost.
         with Heartbeat(logger) as heartbeat:
+            write_spec(order.spec, work / "spec.json")
+            experiment = fetch_bundle(outbox, order.experiment_id, work / "experiment") if order.experiment_id else None
             code = run_training(
                 work / "spec.json",
                 work / "record",
@@ -50,8 +51,8 @@ def train(order: TrainingOrder) -> tuple[int, str]:
                 on_progress=heartbeat.on_progress,
                 timeout_seconds=order.run_seconds + _AFTER_SECONDS,
             )
-        if (work / "record" / RECORD_NAME).is_file():
-            publish_record(open_store(order.outbox, policy=PATIENCE), work / "record")
+            if (work / "record" / RECORD_NAME).is_file():
+                publish_record(open_store(order.outbox, policy=PATIENCE), work / "record")
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return code, heartbeat.last_words

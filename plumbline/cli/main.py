@@ -7,7 +7,6 @@ that need Prefect are found by their entry point, so that the core never imports
 from __future__ import annotations
 
 import argparse
-import errno
 import logging
 import os
 import sys
@@ -19,16 +18,11 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 from plumbline import __version__, cli
-from plumbline.errors import ExitCode, PlumblineError
+from plumbline.errors import WRONG_PATH, ExitCode, PlumblineError
 
 __all__ = ["build_parser", "main"]
 
 _ENTRY_POINTS = "plumbline.commands"
-_WRONG_PATH = frozenset({
-    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP,
-    errno.ENAMETOOLONG,
-})  # fmt: skip
-"""What the operating system says of a path that somebody gave and that cannot be meant: nothing failed by itself."""
 
 
 def _commands() -> list[ModuleType]:
@@ -60,7 +54,7 @@ def _say(what: object, code: ExitCode) -> int:
 
 def _of_system(error: OSError) -> int:
     where = f"{error.filename}: " if error.filename else ""
-    code = ExitCode.USAGE if error.errno in _WRONG_PATH else ExitCode.INCONCLUSIVE
+    code = ExitCode.USAGE if error.errno in WRONG_PATH else ExitCode.INCONCLUSIVE
     return _say(f"{where}{error.strerror or error}", code)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
 import urllib.error
@@ -66,8 +67,10 @@ class MachineToken:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether the server is there: a name that is not known is another machine's, or none of Google's."""
+    """Whether the server may answer yet. A name that nobody knows is of no machine of Google's."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code >= 500 or error.code == 429
     reason = getattr(error, "reason", error)
+    if isinstance(reason, socket.gaierror):
+        return reason.errno == socket.EAI_AGAIN
     return isinstance(reason, TimeoutError | ConnectionError)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from pathlib import Path
 
 from plumbline.digest import digest_bytes, digest_file
 from plumbline.errors import CorruptDataError, InvalidInputError
-from plumbline.stores.base import ObjectExistsError, ObjectInfo, Store
+from plumbline.stores.base import ObjectExistsError, ObjectInfo, PreconditionFailedError, Store
 
 __all__ = ["digest_object", "ensure_content", "ensure_object", "read_bytes", "read_object"]
 
@@ -79,7 +80,8 @@ def ensure_content(store: Store, key: str, source: bytes | Path, sha256: str) ->
         if (source.stat().st_size if isinstance(source, Path) else len(source)) > _MOST_REPLACED_BYTES:
             raise CorruptDataError(error.what, where=store.url, key=key, mend=_DELETE) from error
     data = source.read_bytes() if isinstance(source, Path) else source
-    store.swap(key, data, if_match=seen.etag)
+    with contextlib.suppress(PreconditionFailedError):  # another was faster, who puts the same there
+        store.swap(key, data, if_match=seen.etag)
     if digest_object(store, key)[1] != sha256:
         raise CorruptDataError("reads back as other bytes than were written", where=store.url, key=key, mend=_DELETE)
     return True

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from plumbline.digest import canonical_json
-from plumbline.errors import ConfigurationError, DiskFullError
+from plumbline.errors import WRONG_PATH, ConfigurationError, DiskFullError, UnavailableError
 from plumbline.schema.record import RECORD_NAME, RunRecord
 
 __all__ = ["PARTS", "clear_parts", "write_parts", "write_record"]
@@ -29,6 +29,8 @@ def clear_parts(folder: Path) -> None:
             (folder / name).unlink(missing_ok=True)
         except OSError as error:
             what = f"cannot be taken away: {error.strerror}"
+            if error.errno not in WRONG_PATH:
+                raise UnavailableError(what, where=str(folder / name)) from error
             raise ConfigurationError(what, where=str(folder / name), mend="train into another folder") from error
 
 

@@ -16,6 +16,7 @@ def main(url: str, cache: str, connections: str, max_file_bytes: str = "") -> in
     """Stage all, the first files in stripes, and print what it took."""
     striping.SMALLEST_BYTES = 50_000
     if max_file_bytes:
+        sys.dont_write_bytecode = True  # half a compiled module would break everybody
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(max_file_bytes), int(max_file_bytes)))
     try:
         with Stager(open_store(url), "reviews", Cache(Path(cache)), connections=int(connections)) as stager:

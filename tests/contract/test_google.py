@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -72,3 +74,19 @@ def test_a_machine_without_a_service_account_is_told_so_at_once(google: GoogleSe
     with pytest.raises(AccessError, match="HTTP Error 404"):
         open_store("gs://bucket/prefix").stat("key")
     assert google.refusals == [404]
+
+
+def test_names_that_nobody_can_look_up_yet_are_looked_up_again(
+    google: GoogleServer, clean_environment: pytest.MonkeyPatch
+) -> None:
+    real, troubles = socket.getaddrinfo, [socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")]
+
+    def look_up(*arguments: Any, **options: Any) -> Any:
+        if troubles:
+            raise troubles.pop()
+        return real(*arguments, **options)
+
+    clean_environment.setattr(socket, "getaddrinfo", look_up)
+    store = open_store("gs://bucket/prefix", policy=RetryPolicy(attempts=2, first_seconds=0.01))
+    assert store.create("key", b"bytes").size == 5
+    assert google.tokens_given == 1

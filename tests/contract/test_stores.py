@@ -232,6 +232,18 @@ def test_damaged_content_is_replaced_where_the_key_names_it(store: Store, monkey
         ensure_content(store, "by/other", b"right", digest_bytes(b"right"))
 
 
+def test_two_who_mend_the_same_object_do_not_disturb_each_other() -> None:
+    class Raced(MemoryStore):
+        def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
+            super().swap(key, data, if_match=if_match)
+            return super().swap(key, data, if_match=if_match)
+
+    store = Raced()
+    store.create("by/digest", b"damaged")
+    assert ensure_content(store, "by/digest", b"right", digest_bytes(b"right"))
+    assert read_bytes(store, "by/digest") == b"right"
+
+
 @pytest.mark.parametrize("key", ["../up", "/absolute", "a//b", "a/../../b", "", "c:\\x", "a\nb"])
 def test_keys_that_leave_the_store_are_refused(store: Store, key: str) -> None:
     for use in (store.stat, lambda key: store.create(key, b""), lambda key: read_from(store, key)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from plumbline.data.publish import publish, publish_weights, weights_key
 from plumbline.digest import digest_file
-from plumbline.errors import ConfigurationError, DiskFullError, InvalidInputError, TrainingError
+from plumbline.errors import ConfigurationError, DiskFullError, InvalidInputError, TrainingError, UnavailableError
 from plumbline.launch import trainer_environment
 from plumbline.preflight import check_training
 from plumbline.schema.manifest import Manifest
@@ -338,12 +339,17 @@ def test_only_a_completed_record_keeps_its_folder(workshop: Workshop, baseline: 
     check_training(other, tmp_path, **given)
 
 
-def test_a_full_disk_is_no_wrong_usage(workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mkdir(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EIO, UnavailableError)])
+def test_a_failing_disk_is_no_wrong_usage(
+    number: int, kind: type[Exception], workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's training is tried again after it; a wrong path's is not."""
 
-    monkeypatch.setattr(Path, "mkdir", mkdir)
-    with pytest.raises(DiskFullError, match="No space left on device"):
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", fails)
+    with pytest.raises(kind, match=os.strerror(number)):
         check_training(workshop.spec(), tmp_path / "out", data=None, platform="here", record_id="r")
 
 

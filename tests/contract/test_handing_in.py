@@ -1,0 +1,61 @@
+"""What the worker's task does around the trainer: it shows life for as long as anything of the training is its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from plumbline.bundles import has_record
+from plumbline.dispatch import TrainingOrder
+from plumbline.schema.record import read_record
+from plumbline.stores import open_store
+from tasks import training
+from tests.contract.records import make_record
+
+
+def test_the_record_is_handed_in_under_a_beating_heart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outbox may be away for minutes; a training that is silent for one is given up, and trained again."""
+    beating: list[bool] = []
+    handed_in: list[bool] = []
+
+    class Heart:
+        last_words = ""
+
+        def __init__(self, _: object) -> None:
+            pass
+
+        def __enter__(self) -> Self:
+            beating.append(True)
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            beating.clear()
+
+        def on_progress(self, event: dict[str, Any]) -> None:
+            raise AssertionError(event)
+
+    def trained(_: Path, out: Path, **__: object) -> int:
+        make_record(out, "record-1", "aws")
+        return 0
+
+    def publish(*arguments: Any) -> None:
+        handed_in.append(bool(beating))
+        training_publish(*arguments)
+
+    training_publish = training.publish_record
+    monkeypatch.setenv("PLUMBLINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(training, "Heartbeat", Heart)
+    monkeypatch.setattr(training, "run_training", trained)
+    monkeypatch.setattr(training, "publish_record", publish)
+    order = TrainingOrder(
+        platform="aws", data=f"file://{tmp_path}/data", outbox=f"file://{tmp_path}/outbox", record_id="record-1",
+        round_id="round-1", spec=read_record(make_record(tmp_path / "made", "record-0", "aws")).spec, run_seconds=60,
+    )  # fmt: skip
+    with disable_run_logger():
+        assert training.train.fn(order) == (0, "")
+    assert handed_in == [True]
+    assert has_record(open_store(order.outbox), "record-1")
+    assert not list((tmp_path / "cache/work").iterdir())
