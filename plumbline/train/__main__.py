@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
@@ -85,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         _train(arguments, stop)
     except PlumblineError as error:
         if arguments.debug:
-            raise
+            traceback.print_exc()
         sys.stderr.write(f"{error}\n")
         return int(error.exit_code)
     return int(ExitCode.PASS)

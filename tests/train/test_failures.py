@@ -325,6 +325,11 @@ def test_the_process_itself_takes_no_file_for_a_folder(workshop: Workshop, tmp_p
     done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert f"{out}: --out: is no folder" in done.stderr
+    # What developers ask for beside it does not make a drift of it: 1 is Python's own answer to an exception.
+    done = subprocess.run(
+        [*command, "--debug"], env=trainer_environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (2, True), done.stderr
 
 
 def test_only_a_completed_record_keeps_its_folder(workshop: Workshop, baseline: Trained, tmp_path: Path) -> None:
