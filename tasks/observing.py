@@ -15,11 +15,13 @@ from prefect.exceptions import PrefectHTTPStatusError
 from plumbline.dispatch import Child, ChildState
 from tasks.progress import Progress
 
-__all__ = ["INVALID", "PREFECT_ERRORS", "read_children", "read_keys", "worker_states"]
+__all__ = ["BY_US", "INVALID", "PREFECT_ERRORS", "read_children", "read_keys", "worker_states"]
 
 # The server is away, restarts, or its database is locked: the next look will tell.
 PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, OSError)
 
+BY_US = "the round's controller ends it"
+"""The words of a cancel that no person asked for."""
 INVALID = "Invalid"
 """The state of a training that would fail again: wrong input, not infrastructure."""
 
@@ -61,11 +63,18 @@ def read_children(client: SyncPrefectClient, runs: Collection[UUID], alive: dict
     """The state of each run."""
     wanted = FlowRunFilter(id=FlowRunFilterId(any_=list(runs)))
     found = client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE)
-    return {run.id: _child(run, alive.get(run.id, Progress())) for run in found}
+    return {run.id: _child(client, run, alive.get(run.id, Progress())) for run in found}
 
 
-def _child(run: FlowRun, alive: Progress) -> Child:
+def _child(client: SyncPrefectClient, run: FlowRun, alive: Progress) -> Child:
     if run.state is None:
         return Child(ChildState.SCHEDULED)
     known = _STATES.get(run.state.type, ChildState.SCHEDULED)
-    return Child(known, run.state.message or "", alive.changed, retryable=run.state.name != INVALID)
+    by_person = _by_person(client, run) if known is ChildState.CANCELLED else None
+    return Child(known, run.state.message or "", alive.changed, run.state.name != INVALID, by_person)
+
+
+def _by_person(client: SyncPrefectClient, run: FlowRun) -> bool | None:
+    """Whether a person was the first to ask for its end; the worker that ended it wrote words of its own."""
+    asked = [state for state in client.read_flow_run_states(run.id) if state.type is StateType.CANCELLING]
+    return min(asked, key=lambda state: state.timestamp).message != BY_US if asked else None

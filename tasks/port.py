@@ -13,7 +13,7 @@ from prefect.states import Cancelled, Cancelling
 from plumbline.dispatch import Child, Job, TrainingOrder
 from plumbline.dispatch.loop import Run
 from plumbline.errors import ConfigurationError
-from tasks.observing import PREFECT_ERRORS, read_children, read_keys, worker_states
+from tasks.observing import BY_US, PREFECT_ERRORS, read_children, read_keys, worker_states
 from tasks.progress import Progress, read_progress
 
 __all__ = ["PrefectPort"]
@@ -74,7 +74,7 @@ class PrefectPort:
     def cancel(self, runs: Sequence[Run], *, force: bool = False) -> None:  # noqa: D102 - the port's
         for run in (self._ids[run] for run in runs if run in self._ids):
             with suppress(*PREFECT_ERRORS, ObjectNotFound):
-                self._client.set_flow_run_state(run, Cancelled() if force else Cancelling(), force=force)
+                self._client.set_flow_run_state(run, Cancelled() if force else Cancelling(message=BY_US), force=force)
 
     def recorded(self, job: Job, attempt: int) -> bool | None:  # noqa: D102 - the port's
         return self._recorded(job.platform, self._orders(job.key, attempt).record_id)

@@ -157,11 +157,17 @@ def _ended(lane: Lane, child: Child, now: float) -> tuple[Lane, Action]:
         ChildState.CRASHED: f"Prefect calls it crashed: {child.message}",
         ChildState.CANCELLED: "it was cancelled",
     }
-    # Found cancelled, it was most likely the earlier controller that did it, at its own end.
-    inherited = lane.taken_over and lane.running_since is None
-    retryable = child.retryable and (child.state is not ChildState.CANCELLED or inherited)
+    retryable = child.retryable and (child.state is not ChildState.CANCELLED or _inherited(lane, child))
     lane = replace(lane, phase=Phase.SETTLING, phase_since=now, why=words[child.state], retryable=retryable)
     return lane, Action.LOOK
+
+
+def _inherited(lane: Lane, child: Child) -> bool:
+    """Whether a controller before this one cancelled it, at its own end, and no person did."""
+    if child.by_person is not None:
+        return not child.by_person
+    # One that no worker has started yet ends at once, and who asked is not kept.
+    return lane.taken_over and lane.running_since is None
 
 
 def _give_up(lane: Lane, why: str, now: float, *, retryable: bool = False) -> tuple[Lane, Action]:

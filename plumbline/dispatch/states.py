@@ -88,6 +88,8 @@ class Child:
     """Changes with every sign of life."""
     retryable: bool = True
     """For a failure: whether it was one of infrastructure."""
+    by_person: bool | None = None
+    """Whether a person cancelled it, and no controller; `None` where the server does not know who asked."""
 
 
 @dataclass(frozen=True, slots=True)

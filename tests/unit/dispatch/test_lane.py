@@ -13,8 +13,10 @@ ONCE = Job(key="r-aws-w", platform="aws", start_seconds=100, run_seconds=1000, r
 ONLINE = View(online=True)
 
 
-def child(state: ChildState, message: str = "", alive: str = "", *, retryable: bool = True) -> View:
-    return View(child=Child(state, message, alive, retryable))
+def child(
+    state: ChildState, message: str = "", alive: str = "", *, retryable: bool = True, by_person: bool | None = None
+) -> View:
+    return View(child=Child(state, message, alive, retryable, by_person))
 
 
 def recorded(answer: bool | None) -> View:
@@ -114,6 +116,24 @@ def test_wrong_input_and_a_persons_cancel_are_not_tried_again(view: View) -> Non
     lane, _ = play((1, ONLINE), (2, RUNNING), (9, view), (9, recorded(False)))
     assert lane.result is not None
     assert (lane.result.attempt, lane.result.attempts) == (None, 1)
+
+
+@pytest.mark.parametrize(("by_person", "attempts"), [(True, 1), (False, 2), (None, 2)])
+@pytest.mark.parametrize("seen_running", [True, False])
+def test_what_was_cancelled_while_nobody_watched_is_tried_again_unless_a_person_did_it(
+    by_person: bool | None, attempts: int, seen_running: bool
+) -> None:
+    """A controller that is started again may find a training cancelled, or on its way there."""
+    left = View(online=True, left=0)
+    looks = ((2.0, RUNNING),) if seen_running else ()
+    lane, _ = play((1, left), *looks, (9, child(ChildState.CANCELLED, by_person=by_person)), (9, recorded(False)))
+    if by_person is None and seen_running:
+        attempts = 1
+    if attempts == 1:
+        assert lane.result is not None
+        assert (lane.result.why, lane.result.attempts) == ("it was cancelled", 1)
+    else:
+        assert (lane.phase, lane.attempt, lane.result) == (Phase.SEEKING, 1, None)
 
 
 def test_a_completed_run_without_a_record_is_no_success() -> None:
