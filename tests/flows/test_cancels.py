@@ -1,0 +1,52 @@
+"""Who cancelled a training, as the server keeps it: the one who is told of it later need not have been there."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.states import Cancelled, Cancelling, Running
+
+from plumbline.dispatch import ChildState, Job
+from tasks.observing import read_children
+from tasks.port import PrefectPort
+
+JOB = Job(key="r-aws-w", platform="aws", start_seconds=100, run_seconds=1000, retries=1)
+
+
+@flow(name="training")
+def training() -> None: ...
+
+
+def port_of(client: SyncPrefectClient, run: UUID) -> PrefectPort:
+    """A controller's port, which has started this run."""
+
+    def orders(*_: Any) -> Any:
+        return None
+
+    port = PrefectPort(client, {"aws": "pool"}, lambda *_: run, orders, lambda *_: None)
+    assert port.start(JOB, 0)
+    return port
+
+
+@pytest.mark.parametrize("first", ["person", "controller"])
+def test_a_persons_cancel_is_told_from_a_controllers(client: SyncPrefectClient, first: str) -> None:
+    run = client.create_flow_run(training, state=Running()).id
+    port = port_of(client, run)
+    if first == "person":
+        # As the UI and `prefect flow-run cancel` do.
+        client.set_flow_run_state(run, Cancelling())
+    port.cancel([(JOB.key, 0)])
+    # The worker that ended it writes words of its own.
+    client.set_flow_run_state(run, Cancelled(message="ended by its worker"), force=True)
+    child = read_children(client, [run], {})[run]
+    assert (child.state, child.by_person) == (ChildState.CANCELLED, first == "person")
+
+
+def test_of_one_that_nobody_asked_to_end_nothing_is_said(client: SyncPrefectClient) -> None:
+    run = client.create_flow_run(training, state=Running()).id
+    client.set_flow_run_state(run, Cancelled(), force=True)
+    assert read_children(client, [run], {})[run].by_person is None
