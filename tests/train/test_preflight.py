@@ -1,4 +1,4 @@
-"""What the trainer asks before it takes its folder: `torchrun` starts it without the command line, which asks the same."""
+"""What the trainer asks before it takes its folder, also where `torchrun` starts it without the command line."""
 
 from __future__ import annotations
 
