@@ -12,6 +12,7 @@ from pathlib import Path
 
 from plumbline.central import CentralStore
 from plumbline.errors import ExitCode, InconclusiveError, PlumblineError
+from plumbline.loading import without_collection
 from plumbline.prepare import prepare
 from plumbline.schema.suite import read_suite
 from plumbline.stores import open_store
@@ -26,25 +27,21 @@ def _round(args: argparse.Namespace) -> int:
     specs = prepare(suite, args.state / "build", lambda message: tell("say", message=message)) if args.prepare else None
     tell("phase", name="deployments")
     # Prefect is imported only now: a suite or a store that is wrong is told before.
-    from prefect import tags
-    from prefect.exceptions import FailedRun
+    with without_collection():
+        from prefect import tags
+        from prefect.exceptions import FailedRun
 
-    from flows.regression import regression
-    from tasks.answering import wait_for_api
-    from tasks.deploying import deploy_trainings
-    from tasks.tagging import round_tags
+        from flows.regression import regression
+        from tasks.answering import wait_for_api
+        from tasks.deploying import deploy_trainings
+        from tasks.tagging import round_tags
 
     wait_for_api(seconds=120.0)
-    deploy_trainings(suite, python=sys.executable if args.local else None)
+    deploy_trainings(suite)
     recipes = {name: spec.to_json() for name, spec in specs.items()} if specs else None
     with tags(*round_tags(suite.name)):
-        state = regression(
-            suite=suite.model_dump(mode="json"),
-            specs=recipes,
-            round_id=args.round,
-            state=str(args.state),
-            return_state=True,
-        )
+        told = suite.model_dump(mode="json")
+        state = regression(suite=told, specs=recipes, round_id=args.round, state=str(args.state), return_state=True)
     error = state.result(raise_on_failure=False)
     if isinstance(error, PlumblineError):
         raise error
@@ -62,7 +59,6 @@ def main() -> int:
     parser.add_argument("--round", required=True)
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--prepare", action="store_true", help="build and publish data and weights first")
-    parser.add_argument("--local", action="store_true", help="workers run in this very environment")
     args = parser.parse_args()
     events_only()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -20,9 +20,9 @@ from tasks.server import observed
 __all__ = ["apply", "deploy_trainings", "plan", "prune"]
 
 
-def deploy_trainings(suite: Suite, *, python: str | None) -> None:
+def deploy_trainings(suite: Suite) -> None:
     """Bring up to date what a round by hand needs: the platforms' pools and the deployments of their trainings."""
-    wanted = desired(suite, "", controllers=next(iter(suite.platforms.values())).work_pool, python=python)
+    wanted = desired(suite, "", controllers=next(iter(suite.platforms.values())).work_pool)
     needed = [one for one in wanted if one.kind == "work-pool" or one.name.startswith("training/")]
     with get_client(sync_client=True) as client:
         apply(client, plan(client, suite.name, needed))

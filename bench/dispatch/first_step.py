@@ -48,8 +48,9 @@ from plumbline.stores import open_store
 from tests.flows.ground import Ground, small_suite, to_toml
 
 _ROUND_SECONDS = 180
+_QUIET_SECONDS = 10.0
 _LOOK_SECONDS = 2.0
-"""Between two looks at whether the round has ended: each is a request to the server that is being measured."""
+"""Before the first look at whether the round has ended, and between two: each is a request to the server measured."""
 
 
 def rounds_of(client: SyncPrefectClient, suite: str) -> list[FlowRun]:
@@ -90,6 +91,7 @@ def once(client: SyncPrefectClient, this: Ground, trigger: Callable[[], object])
     since = datetime.now(UTC)
     trigger()
     deadline = time.monotonic() + _ROUND_SECONDS
+    time.sleep(_QUIET_SECONDS)
     while not (found := [run for run in rounds_of(client, this.suite.name) if run.id not in before and _over(run)]):
         if time.monotonic() > deadline:
             raise SystemExit("the round did not end")

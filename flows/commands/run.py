@@ -80,7 +80,7 @@ def _on_local_stack(args: argparse.Namespace, suite: Suite, round_id: str, displ
     display.phase("stack")
     with Stack(suite, args.state, port=args.port, database=args.database, say=display.say) as stack:
         stack.servers.wait_for_stores()
-        command = _command(args, round_id, "--prepare", "--local")
+        command = _command(args, round_id, "--prepare")
         # Its imports and the data go on while the server starts.
         child = stack.start_controller(command)
         stack.servers.wait_for_api()

@@ -35,19 +35,16 @@ def desired(
     suite_file: str,
     *,
     controllers: str,
-    python: str | None = None,
     addresses: Mapping[str, str] | None = None,
 ) -> tuple[Item, ...]:
     """Everything, in the order in which it has to be made.
 
-    With `python`, workers run flow runs with that interpreter, in this environment. `addresses` are fingerprints of the
-    addresses of those blocks that we make.
+    `addresses` are fingerprints of the addresses of those blocks that we make.
     """
-    variables = {"command": f"{python} -m prefect.engine"} if python else {}
     return (
         *_pools(suite, controllers),
         *_blocks(suite, addresses or {}),
-        *_deployments(suite, suite_file, controllers, variables),
+        *_deployments(suite, suite_file, controllers),
         *_automations(suite),
     )
 
@@ -66,15 +63,14 @@ def _pools(suite: Suite, controllers: str) -> Iterator[Item]:
         yield Item("work-pool", controllers, {})
 
 
-def _deployments(suite: Suite, suite_file: str, controllers: str, variables: dict[str, Any]) -> Iterator[Item]:
+def _deployments(suite: Suite, suite_file: str, controllers: str) -> Iterator[Item]:
     tags = ["plumbline", f"suite:{suite.name}"]
     for name, platform in suite.platforms.items():
         fields = {"entrypoint": "flows.training.training", "work_pool": platform.work_pool}
-        yield _deployment(f"training/{suite.name}-{name}", variables, tags=[*tags, f"platform:{name}"], **fields)
+        yield _deployment(f"training/{suite.name}-{name}", tags=[*tags, f"platform:{name}"], **fields)
     schedule = suite.schedule
     yield _deployment(
         f"regression/{suite.name}",
-        variables,
         entrypoint="flows.regression.regression",
         work_pool=controllers,
         tags=[*tags, "plumbline-round"],
@@ -85,7 +81,6 @@ def _deployments(suite: Suite, suite_file: str, controllers: str, variables: dic
     if schedule and any("missed" in alert.on for alert in suite.alerts):
         yield _deployment(
             f"watch/{suite.name}",
-            variables,
             entrypoint="flows.watch.watch",
             work_pool=controllers,
             tags=tags,
@@ -95,8 +90,8 @@ def _deployments(suite: Suite, suite_file: str, controllers: str, variables: dic
         )
 
 
-def _deployment(name: str, variables: dict[str, Any], **fields: Any) -> Item:
-    empty = {"parameters": {}, "cron": None, "timezone": None, "job_variables": variables}
+def _deployment(name: str, **fields: Any) -> Item:
+    empty: dict[str, Any] = {"parameters": {}, "cron": None, "timezone": None, "job_variables": {}}
     return Item("deployment", name, {**empty, **fields})
 
 

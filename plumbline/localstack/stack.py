@@ -17,7 +17,8 @@ from uuid import uuid4
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.localstack import services
 from plumbline.localstack.guard import start_guard
-from plumbline.localstack.leftovers import end_leftovers, ensure_pool
+from plumbline.localstack.leftovers import end_leftovers
+from plumbline.localstack.pools import ensure_pool
 from plumbline.localstack.process import MARK, Child, adopt_orphans, end_marked, reap_orphans, start, stop
 from plumbline.localstack.servers import Database, Servers
 from plumbline.localstack.signals import undisturbed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
 from plumbline.leash import follow_leash
+from plumbline.loading import without_collection
 from plumbline.preflight import check_training
 from plumbline.schema.spec import read_spec
 
@@ -58,14 +58,11 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
         is_experiment=arguments.experiment is not None,
     )  # fmt: skip
     began = time.perf_counter()
-    # Looking for garbage, again and again, among what torch and transformers bring is a sixth of their import.
-    gc.disable()
     try:
-        from plumbline.train.job import Job, run_job
+        with without_collection():
+            from plumbline.train.job import Job, run_job
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
         raise _unloadable(error) from error
-    gc.freeze()
-    gc.enable()
 
     job = Job(
         spec=spec, out=arguments.out, data=arguments.data, cache=arguments.cache, platform=arguments.platform,

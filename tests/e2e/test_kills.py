@@ -39,7 +39,7 @@ def test_kill_9_of_the_command_itself_leaves_nothing(folder, start, suite):
 
 
 @pytest.mark.parametrize(
-    "victim", ["plumbline.train ", "prefect.engine", "worker start", "flows.controller"],
+    "victim", ["plumbline.train ", "tasks.starting", "worker start", "flows.controller"],
     ids=["training", "child", "worker", "controller"],
 )  # fmt: skip
 def test_the_round_goes_on_or_says_what_was_lost(start, suite, victim):

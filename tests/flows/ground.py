@@ -190,7 +190,7 @@ class Ground:
         path = self.stack.state / "suites" / f"{round_id}-{self._rounds}.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-        options = ["--suite", str(path), "--round", round_id, "--state", str(self.stack.state), "--prepare", "--local"]
+        options = ["--suite", str(path), "--round", round_id, "--state", str(self.stack.state), "--prepare"]
         command = [*prefix, sys.executable, "-m", "flows.controller", *options]
         child = self.stack.start_controller(command, log=f"controller-{round_id}-{self._rounds}")
         return Follower(child, self._check, suite, round_id)

@@ -99,7 +99,7 @@ def test_a_deployment_of_another_suite_is_not_taken_over(
             " or its platform; if nightly is gone, `prefect deployment delete training/nightly-large-aws`)\n"
         )
     with pytest.raises(ConfigurationError, match="belongs to the suite nightly"):
-        deploying.deploy_trainings(read_suite(Path(path)), python=None)
+        deploying.deploy_trainings(read_suite(Path(path)))
     after = client.read_deployment_by_name("training/nightly-large-aws")
     assert (after.tags, after.updated) == (before.tags, before.updated)
     # Nothing of the second suite was made either.

@@ -42,7 +42,7 @@ def test_the_doctor_on_a_server(
     assert "there is no work pool" in str(found["aws: worker"]["what"])
     assert "plumbline deploy" in str(found["aws: worker"]["mend"])
     assert found["central store"]["well"]
-    deploy_trainings(suite, python=None)
+    deploy_trainings(suite)
     main(command)
     assert "no worker online" in str(checks(capsys)["aws: worker"]["what"])
     client.send_worker_heartbeat(suite.platforms["aws"].work_pool, "w1", heartbeat_interval_seconds=30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,7 +79,7 @@ def test_what_the_workers_see(
     publish_manifest(suite.platforms["azure"].data, 64, 1 << 40)
     path = tmp_path / "suite.toml"
     path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-    deploy_trainings(suite, python=sys.executable)
+    deploy_trainings(suite)
     start_worker("aws", {})
     start_worker("azure", sick_place(tmp_path))
     assert main(["doctor", str(path), "--state", str(tmp_path), "--workers", "--json"]) == 2

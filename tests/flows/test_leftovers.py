@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.states import Running, Scheduled
 
 from plumbline.localstack import Stack
-from plumbline.localstack.leftovers import end_leftovers, ensure_pool
+from plumbline.localstack.leftovers import end_leftovers
+from plumbline.localstack.pools import ensure_pool
 
 
 @flow(name="left-over")
@@ -46,7 +48,11 @@ def test_only_what_an_earlier_stack_left_is_ended(client: SyncPrefectClient, sta
     client.delete_flow_run(ours)
 
 
-def test_a_pool_that_the_controller_made_first_is_kept_as_it_is(client: SyncPrefectClient, stack: Stack) -> None:
-    ensure_pool(stack.api_url, "made-first", limit=3)
+def test_a_pool_that_the_controller_made_first_keeps_its_limit_and_learns_the_interpreter(
+    client: SyncPrefectClient, stack: Stack
+) -> None:
+    client.create_work_pool(WorkPoolCreate(name="made-first", type="process", concurrency_limit=3))
     ensure_pool(stack.api_url, "made-first", limit=1)
-    assert client.read_work_pool("made-first").concurrency_limit == 3
+    pool = client.read_work_pool("made-first")
+    assert pool.concurrency_limit == 3
+    assert pool.base_job_template["job_configuration"]["command"] == f"{sys.executable} -m tasks.starting"

@@ -57,7 +57,7 @@ def play(
         return kind.removeprefix("always ") if attempt == 0 or kind.startswith("always ") else "good"
 
     if not deployed:
-        deploy_trainings(suite, python=None)
+        deploy_trainings(suite)
     name = f"{night}-020000-{suite.name}"
     workers = StubWorkers(suite, stack.api_url, record, folder / "work", behave, measure=measure)
     with workers, tags(*round_tags(suite.name)):
@@ -137,7 +137,7 @@ def test_a_platform_that_is_not_deployed_yet_is_unavailable_and_the_others_are_j
     stack: Stack, material: Material, tmp_path: Path
 ) -> None:
     suite = suite_of(tmp_path, "newcomer", 3)
-    deploy_trainings(suite, python=None)
+    deploy_trainings(suite)
     with get_client(sync_client=True) as client:
         client.delete_deployment(client.read_deployment_by_name(deployment_name(suite.name, "p02")).id)
     verdict, _ = play(suite, stack, material, tmp_path, {}, deployed=True)
@@ -209,7 +209,7 @@ def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
     suite = suite_of(tmp_path, "again", 3, start_seconds=5)
     this = Round(f"20261120-020000-{suite.name}", suite, {"tiny": material[0]})
     order = this.order(this.assignments()[1], 0)
-    deploy_trainings(suite, python=None)
+    deploy_trainings(suite)
     name = deployment_name(suite.name, order.platform)
     run = run_deployment(name, {"order": order.to_json()}, timeout=0, idempotency_key=order.record_id)
     verdict, _ = play(suite, stack, material, tmp_path, {"p01": "always absent", "p02": "always absent"})

@@ -42,7 +42,7 @@ def test_a_drop_is_drift_only_if_an_independent_rerun_shows_it(
     stack: Stack, material: Material, tmp_path: Path, lasts: bool
 ) -> None:
     suite = suite_of(tmp_path, f"slow-{lasts}".lower(), 2)
-    deploy_trainings(suite, python=None)
+    deploy_trainings(suite)
     central = CentralStore(open_store(suite.store))
     before, _ = night(0, suite, stack, material, tmp_path, measure=lambda _: {"speed": speed().to_json()})
     for platform in before.platforms.values():

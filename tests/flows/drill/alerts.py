@@ -27,7 +27,7 @@ from tests.flows.receivers import Receiver, receiver
 __all__ = ["main"]
 
 NAME = "drill-alerts"
-_ENGINE = "prefect.engine"
+_ENGINE = "tasks.starting"
 _GRACE_SECONDS = 5
 
 

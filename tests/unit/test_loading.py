@@ -1,0 +1,22 @@
+"""Imports without a search for garbage, which goes on afterwards whatever happened."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+
+import pytest
+
+from plumbline.loading import without_collection
+
+
+def test_garbage_is_looked_for_again_afterwards() -> None:
+    with without_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_also_after_an_import_that_failed() -> None:
+    with pytest.raises(ImportError), without_collection():
+        importlib.import_module("there_is_no_such_module")
+    assert gc.isenabled()
