@@ -12,14 +12,17 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from plumbline.cli import report
 from plumbline.stores.gs import GoogleStore
+from plumbline.upgrade.locks import normalized, read_lock
 
 ROOT = Path(__file__).resolve().parents[3]
 INFRA = ROOT / "infra"
@@ -31,8 +34,7 @@ JOB_KEYS = {"backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", 
 
 
 def pins(name):
-    lines = (ROOT / "locks" / f"{name}.txt").read_text().splitlines()
-    return dict(line.split("==") for line in lines if re.match(r"[a-z0-9]", line))
+    return read_lock(ROOT / "locks" / f"{name}.txt")
 
 
 def required(extra):
@@ -255,6 +257,16 @@ def test_roles_are_taken_only_under_a_condition(path):
 def test_the_readmes_name_files_that_exist(path):
     for name in re.findall(r"infra/[a-z0-9-]+/[\w.-]+\.\w+", path.read_text()):
         assert (ROOT / name).is_file(), name
+
+
+@pytest.mark.parametrize("full", ["3.11.0", "3.12.0", "3.13.0", "3.14.0"])
+def test_the_lock_pins_what_every_python_needs(full):
+    pinned = pins("all")
+    place = {"python_full_version": full, "python_version": full.rpartition(".")[0], "extra": ""}
+    installed = {normalized(one.metadata["Name"]): one for one in metadata.distributions()}
+    asked = [Requirement(text) for name in pinned if name in installed for text in installed[name].requires or ()]
+    needed = {normalized(one.name) for one in asked if one.marker is None or one.marker.evaluate(place)}
+    assert not needed - pinned.keys()
 
 
 RESOLVER = """#!/bin/sh
