@@ -22,8 +22,8 @@ from tasks.sweeping import sweep_apart
 __all__ = ["ComeAgain", "main"]
 
 _BUSY = 503
-_SOON = (b"0.1", b"0.2", b"0.4")
-"""Of the client's five retries the first three; the last two wait for 16 and 32 s."""
+_SOON = (b"0.1", b"0.2", b"0.4", b"0.8")
+"""Of the six retries of the stack's clients the first four; the last two wait for 32 and 64 s."""
 _SOON_AFTER_SECONDS = 2.0
 _MOST_PATHS = 1000
 _GRACE_SECONDS = 5

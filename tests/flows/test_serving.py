@@ -55,7 +55,7 @@ def test_the_clients_own_patience_is_left_alone_where_the_trouble_lasts() -> Non
         return dict(answer(path, at)).get(b"retry-after")
 
     assert answer("/flow_runs/1", 100.0) == [(b"a", b"b"), (b"retry-after", b"0.1")]
-    assert [soon("/flow_runs/1", at) for at in (100.1, 100.3, 100.7)] == [b"0.2", b"0.4", None]
+    assert [soon("/flow_runs/1", at) for at in (100.1, 100.3, 100.7, 101.5)] == [b"0.2", b"0.4", b"0.8", None]
     assert soon("/flow_runs/1", 102.0) is None
     assert soon("/flow_runs/2", 102.0) == b"0.1"
     assert soon("/flow_runs/1", 104.5) == b"0.1"
