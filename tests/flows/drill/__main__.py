@@ -2,7 +2,8 @@
 
 Each drill starts a real round, breaks something, and checks that the round ends by its deadline with the right verdict,
 that no training runs on, and that no record is lost or counted twice. `--fleet` does five of them at random to a round
-over twenty platforms, seed by seed. With `--out FILE` the outcome of each is kept there, in place of an earlier one.
+over twenty platforms, seed by seed. `--as-deployed` has the workers start trainings as they do on clouds, where no work
+pool names an interpreter. With `--out FILE` the outcome of each is kept there, in place of an earlier one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from prefect import get_client
+from prefect.client.schemas.actions import WorkPoolUpdate
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.workers.process import ProcessWorker
 
 from tests.flows.drill import fleet, rounds, servers, speed, workers
 from tests.flows.drill.telling import SAID, say
@@ -64,10 +70,20 @@ class Outcomes:
         self._out.write_text(json.dumps({"place": place, "cases": cases}, indent=1) + "\n", encoding="utf-8")
 
 
-def _drill(names: list[str], state: Path, outcomes: Outcomes) -> None:
+def _as_deployed(this: Ground) -> None:
+    """Give the platforms' pools Prefect's own template, as `plumbline deploy` does."""
+    template = ProcessWorker.get_default_base_job_template()
+    with temporary_settings({PREFECT_API_URL: this.stack.api_url}), get_client(sync_client=True) as client:
+        for platform in this.suite.platforms.values():
+            client.update_work_pool(platform.work_pool, WorkPoolUpdate(base_job_template=template))
+
+
+def _drill(names: list[str], state: Path, outcomes: Outcomes, *, as_deployed: bool) -> None:
     chosen = [drill for drill in DRILLS if not names or drill.__name__ in names]
     if chosen:
         with ground(state, ("aws", "azure", "onprem"), without=("onprem",)) as this:
+            if as_deployed:
+                _as_deployed(this)
             this.suite = small_suite(state)
             for drill in chosen:
                 this.forgive()
@@ -96,6 +112,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="the drills to run (default: all)")
     parser.add_argument("--fleet", action="store_true", help="twenty platforms, five random failures")
+    parser.add_argument("--as-deployed", action="store_true", help="work pools as `plumbline deploy` makes them")
     parser.add_argument("--seeds", type=_seeds, default=range(1, 21), metavar="FIRST-LAST", help="default: 1-20")
     parser.add_argument("--state", type=Path, help="keep all state and logs in this folder")
     parser.add_argument("--out", type=Path, help="keep the outcomes in this file")
@@ -111,7 +128,7 @@ def main() -> int:
         if args.fleet:
             _fleet(args.seeds, state, outcomes)
         else:
-            _drill(args.names, state, outcomes)
+            _drill(args.names, state, outcomes, as_deployed=args.as_deployed)
     finally:
         if args.state is None:
             shutil.rmtree(state, ignore_errors=True)
