@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import cast
 
@@ -12,14 +13,13 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 
 from plumbline.bundles import has_record
-from plumbline.dispatch import Lane, Limits, Result, TrainingOrder, run_jobs
-from plumbline.dispatch.loop import Run
+from plumbline.dispatch import Limits, Result, TrainingOrder, run_jobs
 from plumbline.errors import PlumblineError
 from plumbline.rounds import Assignment, Round
 from plumbline.stores import Store, open_store
+from tasks.clock import server_clock
 from tasks.port import PrefectPort
-from tasks.progress import Progress
-from tasks.telling import tell
+from tasks.progress import tell_lanes
 
 __all__ = ["deployment_name", "dispatch"]
 
@@ -29,13 +29,14 @@ def deployment_name(suite: str, platform: str) -> str:
     return f"training/{suite}-{platform}"
 
 
-def _start(this: Round, assignment: Assignment, order: TrainingOrder) -> FlowRun:
+def _start(this: Round, assignment: Assignment, order: TrainingOrder, due: datetime) -> FlowRun:
     run = run_deployment(
         deployment_name(this.suite.name, order.platform),
         parameters={"order": order.to_json()},
         flow_run_name=assignment.run_name(this.night),
         tags=[f"suite:{this.suite.name}", f"round:{this.id}", f"platform:{order.platform}"],
         idempotency_key=order.record_id,
+        scheduled_time=due,
         timeout=0,
     )
     return cast("FlowRun", run)
@@ -48,13 +49,6 @@ def _recorded(outboxes: Mapping[str, Store], platform: str, record: str) -> bool
         return None
 
 
-def _show(lanes: Sequence[Lane], progress: Mapping[Run, Progress]) -> None:
-    for lane in lanes:
-        seen = progress.get((lane.job.key, lane.attempt), Progress())
-        told = {"phase": lane.phase.value, "attempt": lane.attempt, "share": seen.share, "words": seen.words}
-        tell("lane", platform=lane.job.platform, **told)
-
-
 @task(name="dispatch", persist_result=False)
 def dispatch(this: Round, assignments: Sequence[Assignment], limits: Limits) -> dict[Assignment, Result]:
     """Run the assignments, all platforms at once; whatever happens, no child runs on."""
@@ -62,10 +56,11 @@ def dispatch(this: Round, assignments: Sequence[Assignment], limits: Limits) -> 
     platforms = this.suite.platforms
     outboxes = {name: open_store(platform.outbox) for name, platform in platforms.items()}
     with get_client(sync_client=True) as client:
+        now = server_clock(client)
         port = PrefectPort(
             client,
             {name: platform.work_pool for name, platform in platforms.items()},
-            start=lambda order, key: _start(this, jobs[key], order).id,
+            start=lambda order, key: _start(this, jobs[key], order, now()).id,
             orders=lambda key, attempt: this.order(jobs[key], attempt),
             recorded=partial(_recorded, outboxes),
         )
@@ -74,7 +69,7 @@ def dispatch(this: Round, assignments: Sequence[Assignment], limits: Limits) -> 
             port,
             clock=time.monotonic,
             sleep=time.sleep,
-            tell=lambda lanes: _show(lanes, port.progress),
+            tell=lambda lanes: tell_lanes(lanes, port.progress),
             limits=limits,
         )
     return {jobs[key]: result for key, result in results.items()}

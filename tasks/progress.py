@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -10,7 +10,11 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterType
 from prefect.client.schemas.sorting import ArtifactSort
 
-__all__ = ["Progress", "read_progress"]
+from plumbline.dispatch import Lane
+from plumbline.dispatch.loop import Run
+from tasks.telling import tell
+
+__all__ = ["Progress", "read_progress", "tell_lanes"]
 
 _PAGE = 200
 
@@ -35,3 +39,11 @@ def read_progress(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUI
             share = float(one.data) if isinstance(one.data, (int, float)) else 0.0
             found[one.flow_run_id] = Progress(share, one.description or "", str(one.updated))
     return found
+
+
+def tell_lanes(lanes: Sequence[Lane], progress: Mapping[Run, Progress]) -> None:
+    """Tell the parent of this process where each training is."""
+    for lane in lanes:
+        seen = progress.get((lane.job.key, lane.attempt), Progress())
+        told = {"phase": lane.phase.value, "attempt": lane.attempt, "share": seen.share, "words": seen.words}
+        tell("lane", platform=lane.job.platform, **told)

@@ -113,11 +113,12 @@ def move_clock(jump: Path, seconds: float) -> None:
 
 
 def clock_jumps(this: Ground) -> None:
-    """The controller's wall clock jumps an hour ahead, then two hours back: deadlines are not moved."""
+    """The controller's wall clock is an hour ahead from the start, then jumps: it moves no deadline and no training."""
     prefix, jump = build_clock_jump(this.stack.state)
+    move_clock(jump, 3600.0)
     one = this.start_round(prefix=prefix)
     one.until("aws", "running")
-    for seconds in (3600.0, -3600.0):
+    for seconds in (-3600.0, 0.0):
         move_clock(jump, seconds)
         say(f"the controller's clock is {seconds:+.0f} s off")
         time.sleep(3)
