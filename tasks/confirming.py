@@ -10,9 +10,11 @@ from plumbline.bundles import publish_bundle
 from plumbline.dispatch import Limits
 from plumbline.errors import PlumblineError
 from plumbline.records import LoadedRecord
-from plumbline.rounds import Assignment, Harvest, Round, reruns_needed
+from plumbline.rounds import Assignment, Round
 from plumbline.rounds.bundling import write_bundle
 from plumbline.rounds.confirming import Wanted, absorb, apply_cases, open_cases, wanted
+from plumbline.rounds.harvest import Harvest
+from plumbline.rounds.judging import reruns_needed
 from plumbline.stores import open_store
 from tasks.dispatch import dispatch
 from tasks.gathering import gather_records

@@ -9,7 +9,8 @@ from prefect import task
 
 from plumbline.central import CentralStore
 from plumbline.dispatch import Result
-from plumbline.rounds import Assignment, Harvest, Round, harvest
+from plumbline.rounds import Assignment, Round
+from plumbline.rounds.harvest import Harvest, harvest
 from plumbline.stores import RetryPolicy, open_store
 
 __all__ = ["PATIENCE", "gather_records"]

@@ -11,7 +11,11 @@ from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
 from plumbline.central import CentralStore
-from plumbline.rounds import Baselines, Harvest, Round, join, judge_harvest, read_baselines, sum_up
+from plumbline.rounds import Round
+from plumbline.rounds.baselines import read_baselines
+from plumbline.rounds.harvest import Harvest
+from plumbline.rounds.judging import Baselines, judge_harvest
+from plumbline.rounds.outcome import join, sum_up
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 from plumbline.stores import open_store
 

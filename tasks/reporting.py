@@ -7,7 +7,9 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
 from plumbline.central import CentralStore
 from plumbline.report.summary import findings_table, step_summary
-from plumbline.rounds import Harvest, Round, draw_plots, write_report
+from plumbline.rounds import Round
+from plumbline.rounds.harvest import Harvest
+from plumbline.rounds.reporting import draw_plots, write_report
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tasks.judging import Judged

@@ -17,6 +17,7 @@ from prefect.server.api.server import create_app
 from prefect.settings import get_current_settings
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tasks.noting import note_sparingly
 from tasks.sweeping import sweep_apart
 
 __all__ = ["ComeAgain", "main"]
@@ -65,10 +66,13 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
-    app = ComeAgain(create_app(final=True))
+    app = create_app(final=True)
+    note_sparingly(vars(app)["api_app"])
     sweep_apart()
     level = get_current_settings().server.logging_level.lower()
-    uvicorn.run(app, host=args.host, port=args.port, log_level=level, timeout_graceful_shutdown=_GRACE_SECONDS)
+    uvicorn.run(
+        ComeAgain(app), host=args.host, port=args.port, log_level=level, timeout_graceful_shutdown=_GRACE_SECONDS
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from plumbline.baseline.book import baseline_key
 from plumbline.central import CentralStore
 from plumbline.cli.history import read_round, read_rounds
 from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError, InvalidInputError
-from plumbline.rounds import BASELINE_CHECK
+from plumbline.rounds.judging import BASELINE_CHECK
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict

@@ -11,7 +11,8 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
@@ -25,11 +26,26 @@ __all__ = ["build_parser", "main"]
 _ENTRY_POINTS = "plumbline.commands"
 
 
-def _commands() -> list[ModuleType]:
-    """The command modules: the core's by their file, the others by their entry point; without Prefect, no others."""
-    here = [import_module(f"plumbline.cli.{found.name}") for found in iter_modules(cli.__path__)]
+def _loaders() -> dict[str, Callable[[], ModuleType]]:
+    """How to load what stands under each command's name: the core's files, and what others offer as entry points."""
+    here = {found.name.rstrip("_"): f"plumbline.cli.{found.name}" for found in iter_modules(cli.__path__)}
     elsewhere = sorted(entry_points(group=_ENTRY_POINTS), key=lambda entry: entry.name)
-    return [module for module in here if hasattr(module, "register")] + [entry.load() for entry in elsewhere]
+    core = {name: partial(import_module, path) for name, path in here.items()}
+    return core | {entry.name: entry.load for entry in elsewhere}
+
+
+def _load(loaders: Iterable[Callable[[], ModuleType]]) -> list[ModuleType]:
+    return [module for module in (load() for load in loaders) if hasattr(module, "register")]
+
+
+def _commands(argv: Sequence[str]) -> list[ModuleType]:
+    """The command that `argv` asks for, which does not wait for what the others load; all of them if it asks for none.
+
+    Without Prefect there are fewer.
+    """
+    loaders = _loaders()
+    asked = next((word for word in argv if not word.startswith("-")), "")
+    return (_load([loaders[asked]]) if asked in loaders else []) or _load(loaders.values())
 
 
 def build_parser(modules: Sequence[ModuleType]) -> argparse.ArgumentParser:
@@ -87,7 +103,7 @@ def _guarded(run: Callable[[], int], *, debug: bool) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    args = build_parser(_commands()).parse_args(argv)
+    args = build_parser(_commands(argv)).parse_args(argv)
     logging.basicConfig(
         level=logging.DEBUG if args.debug else logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
     )

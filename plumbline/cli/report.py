@@ -16,7 +16,8 @@ from plumbline.cli.history import latest_first, read_round, read_rounds
 from plumbline.cli.options import check_file
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.records import LoadedRecord, load_record
-from plumbline.report import History, points_of, render_report
+from plumbline.report.history import History, points_of
+from plumbline.report.html import render_report
 from plumbline.report.junit import junit_xml
 from plumbline.report.summary import step_summary
 from plumbline.report.terminal import verdict_table

@@ -12,7 +12,7 @@ from plumbline.errors import ConfigurationError
 
 __all__ = ["Port", "run_jobs"]
 
-_POLL_SECONDS = (0.3, 3.0)
+_POLL_SECONDS = (1.0, 3.0)
 _BACKOFF = 1.25
 
 Run = tuple[str, int]

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from plumbline.central import CentralStore
 from plumbline.errors import InvalidInputError
 from plumbline.records import LoadedRecord
-from plumbline.report import History, points_of
 from plumbline.report.figures import figures_page
+from plumbline.report.history import History, points_of
 from plumbline.report.html import render_page
 from plumbline.report.view import ReportView, build_view
 from plumbline.rounds.harvest import Harvest

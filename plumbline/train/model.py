@@ -8,12 +8,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
-from transformers import BertConfig
-from transformers.models.bert import modeling_bert
 
 from plumbline.digest import digest_array, digest_json
 from plumbline.schema.evidence import ModelEvidence, Parameter
 from plumbline.schema.spec import ModelSpec, RunSpec
+from plumbline.train.bert import BertConfig, modeling_bert
 from plumbline.train.digests import host_array
 from plumbline.train.failure import TrainingFailedError
 

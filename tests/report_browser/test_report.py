@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from plumbline.report import render_report
+from plumbline.report.html import render_report
 from tests.unit.report.samples import drifted, nights, passing, record, verdict_of
 
 pytestmark = pytest.mark.browser

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +63,7 @@ def test_what_nobody_foresaw_is_one_line_and_no_drift(
 def test_a_command_that_cannot_be_loaded_is_no_drift(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken() -> list[Any]:
+    def broken(_argv: list[str]) -> list[Any]:
         raise ImportError("flows.commands.run is cut off")
 
     monkeypatch.setattr(command_line, "_commands", broken)
@@ -89,3 +92,42 @@ def test_other_ends_are_inconclusive(
 ) -> None:
     assert main(failing(monkeypatch, error)) == 3
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+LATE = ["numpy", "pyarrow", "pydantic", "prefect", "torch", "plumbline.judge", "plumbline.records"]
+
+
+def loaded_by(*argv: str) -> set[str]:
+    """Which of the large libraries a command line loads before its command begins."""
+    code = f"import sys, plumbline.cli.main as m; m._commands({argv!r}); print(*(set({LATE!r}) & sys.modules.keys()))"
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(told.stdout.split())
+
+
+def test_a_round_does_not_wait_for_what_other_commands_load() -> None:
+    assert loaded_by("run", "suite.toml") <= {"pydantic"}
+    assert loaded_by("--debug", "deploy", "suite.toml") <= {"pydantic"}
+    assert "numpy" in loaded_by("--help")
+
+
+def test_every_command_stands_under_its_own_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    offered = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.MULTILINE)
+    assert {"run", "deploy", "compare", "import"} <= set(offered)
+    for name in offered:
+        (alone,) = command_line._commands([name])
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.startswith(f"usage: plumbline {name} "), alone
+
+
+@pytest.mark.parametrize("word", ["main", "options", "nonsense"])
+def test_what_is_no_command_is_told_what_there_is(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([word])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert f"invalid choice: '{word}'" in told
+    assert "compare" in told

@@ -10,7 +10,7 @@ import numpy as np
 
 from plumbline.digest import digest_json
 from plumbline.records import LoadedRecord
-from plumbline.report import History, HistoryPoint
+from plumbline.report.history import History, HistoryPoint
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import Cause, Divergence, Finding, PlatformResult, RoundVerdict

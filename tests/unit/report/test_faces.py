@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from plumbline.report import render_report
 from plumbline.report.figures import figures_page
+from plumbline.report.html import render_report
 from plumbline.report.junit import junit_xml
 from plumbline.report.summary import findings_table, step_summary
 from plumbline.report.terminal import verdict_table

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from plumbline.dispatch.turn import Turn
-from plumbline.rounds import Absence, Round, absent_result, headline, join, sum_up
+from plumbline.rounds import Round
+from plumbline.rounds.harvest import Absence
+from plumbline.rounds.outcome import absent_result, headline, join, sum_up
 from plumbline.rounds.plan import night_of
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult
