@@ -84,6 +84,8 @@ def prefect_environment(api_url: str, home: Path) -> dict[str, str]:
         "PREFECT_API_URL": api_url,
         # One more than its own five: the server has the first four come again at once, see `tasks.serving`.
         "PREFECT_CLIENT_MAX_RETRIES": "6",
+        # The server asks for no tokens; a client that may has to ask whether it does, each time it is made.
+        "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false",
         "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_HOME": str(home),
