@@ -1,7 +1,7 @@
 """That a worker has asked for work, written down now and then instead of every time.
 
 Of each poll Prefect's server notes, in two jobs of its background worker, that the queue and its deployments are
-served: three quarters of what a poll costs, and two transactions on SQLite, each of which may have another request
+served: more than half of what a poll costs, and two transactions on SQLite, each of which may have another request
 refused. It takes a queue for deserted when nothing was noted for a minute.
 """
 
