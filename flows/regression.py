@@ -42,7 +42,7 @@ def regression(
             take_turn(this)
             with phase("training"):
                 results = dispatch(this, this.assignments(), Limits())
-            # Not before: numpy and the judge take a fifth of a second to load, and every training would wait for them.
+            # Not before: numpy and the judge take a sixth of a second to load, and every training would wait for them.
             from flows.concluding import conclude_round, tell_round
 
             concluded = conclude_round(this, results, folder, phase)

@@ -23,7 +23,7 @@ _POLLS = (mark_deployments_ready, mark_work_queues_ready)
 _NOTED_SECONDS = 10.0
 
 
-async def _noted(*_: object, **__: object) -> None:
+async def _done_lately(*_: object, **__: object) -> None:
     """In the place of a job that was done a moment ago."""
 
 
@@ -40,7 +40,7 @@ class Sparing:
         if function in _POLLS:
             now = self._clock()
             if now - self._noted.get(key, -_NOTED_SECONDS) < _NOTED_SECONDS:
-                return _noted
+                return _done_lately
             self._noted[key] = now
         return self._docket.add(function, when=when, key=key)
 
