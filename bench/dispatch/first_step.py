@@ -53,7 +53,9 @@ from tests.flows.ground import Ground, small_suite, to_toml
 _ROUND_SECONDS = 180
 _QUIET_SECONDS = 10.0
 _LOOK_SECONDS = 2.0
-"""Before the first look at whether the round has ended, and between two: each is a request to the server measured."""
+_IDLE_SECONDS = 15.0
+"""Before the first look at whether the round has ended, and between two: each is a request to the server measured.
+Before each round the workers have been idle for the last of the three, as they are at night."""
 
 
 def rounds_of(client: SyncPrefectClient, suite: str) -> list[FlowRun]:
@@ -99,6 +101,7 @@ def _moments(client: SyncPrefectClient, run: FlowRun, since: datetime) -> dict[s
 
 def once(client: SyncPrefectClient, this: Ground, trigger: Callable[[], object]) -> dict[str, Any]:
     """One round, and its moments."""
+    time.sleep(_IDLE_SECONDS)
     before = {run.id for run in rounds_of(client, this.suite.name)}
     pace = [_pace()]
     since = datetime.now(UTC)

@@ -74,7 +74,7 @@ def azurite_command(port: int) -> list[str]:
 def worker_command(pool: str, name: str, limit: int = 1) -> list[str]:
     """A worker of one process work pool; of trainings, one at a time."""
     options = ["--pool", pool, "--name", name, "--type", "process", "--limit", str(limit)]
-    return [sys.executable, "-m", "prefect", "worker", "start", *options]
+    return [sys.executable, "-m", "tasks.working", "worker", "start", *options]
 
 
 def prefect_environment(api_url: str, home: Path) -> dict[str, str]:
