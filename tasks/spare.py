@@ -49,12 +49,15 @@ class Spare:
         if self._process is None and self._clock() >= self._due:
             # As Prefect makes it for a flow run, but for what is the run's own.
             environment = {**os.environ, **get_current_settings().to_environment_variables(exclude_unset=True)}
-            self._process = await anyio.open_process([*COMMAND, WAITING], env=environment)
+            try:
+                self._process = await anyio.open_process([*COMMAND, WAITING], env=environment)
+            except OSError:  # no memory, no processes left: the worker can do without
+                self._due = self._clock() + _AGAIN_SECONDS
 
     async def take(self, command: list[str], options: dict[str, Any]) -> Process | None:
         """The process that waited, told what to run; None where it is not what was asked for, or has died."""
         piped = options.get("stdout") == options.get("stderr") == subprocess.PIPE
-        if command != COMMAND or not piped or set(options) != _OPTIONS:
+        if command != COMMAND or not piped or set(options) != _OPTIONS or options["cwd"] is None:
             return None
         process, self._process = self._process, None
         if process is None or process.stdin is None:

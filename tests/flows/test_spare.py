@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -173,3 +174,19 @@ async def _lives_of_a_spare(monkey: pytest.MonkeyPatch) -> None:
     third = spare.pid or 0
     await spare.close()
     assert gone(third)
+
+
+def test_a_worker_that_cannot_have_one_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def refused(command: list[str], **_: Any) -> Process:
+        asked.append(command)
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("anyio.open_process", refused)
+    now = [0.0]
+    spare = Spare(lambda: now[0])
+    for now[0] in (5.0, 6.0, 64.0, 65.0):
+        asyncio.run(spare.tend())
+    assert spare.pid is None
+    assert len(asked) == 2
