@@ -20,6 +20,7 @@ from plumbline.errors import (
     UnavailableError,
 )
 from plumbline.schema.base import Name
+from plumbline.schema.experiment import EXPERIMENT_NAME
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec
 from plumbline.stores import open_store
@@ -30,21 +31,26 @@ _NAME = TypeAdapter[str](Name)
 
 
 def check_training(
-    spec: RunSpec, out: Path, *, data: str | None, platform: str, record_id: str, is_experiment: bool = False
-) -> None:
+    spec: RunSpec, out: Path, *, data: str | None, cache: Path, platform: str, record_id: str,
+    experiment: Path | None = None,
+) -> None:  # fmt: skip
     """Make the folder, or `ConfigurationError` for what would fail only after the training, or at another's cost."""
     _check_name(platform, option="--platform")
     _check_name(record_id, option="--record-id")
     if data is not None:
         _check_url(data)
-    _make_folder(out)
+        _make_folder(cache, option="--cache")  # one that nothing is staged into need not be writable
+    if experiment is not None and not (experiment / EXPERIMENT_NAME).is_file():
+        mend = "name the folder of an experiment's bundle"
+        raise ConfigurationError(f"holds no {EXPERIMENT_NAME}", where=str(experiment), key="--experiment", mend=mend)
+    _make_folder(out, option="--out")
     _spare_record(
         out,
         {
             "spec": spec.digest[:12],
             "platform": platform,
             "record id": record_id,
-            "kind": "experiment" if is_experiment else "training",
+            "kind": "experiment" if experiment else "training",
         },
     )
 
@@ -65,19 +71,19 @@ def _check_url(url: str) -> None:
         raise ConfigurationError(error.what, where=error.where, key="--data", mend=error.mend) from error
 
 
-def _make_folder(out: Path) -> None:
+def _make_folder(folder: Path, *, option: str) -> None:
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if error.errno in DISK_FULL:
-            raise DiskFullError(f"cannot be made: {error.strerror}", where=str(out)) from error
+            raise DiskFullError(f"cannot be made: {error.strerror}", where=str(folder)) from error
         if error.errno not in WRONG_PATH:
-            raise UnavailableError(f"cannot be made: {error.strerror}", where=str(out)) from error
+            raise UnavailableError(f"cannot be made: {error.strerror}", where=str(folder)) from error
         what = "is no folder" if isinstance(error, FileExistsError) else f"cannot be made: {error.strerror}"
-        raise ConfigurationError(what, where=str(out), key="--out", mend="name another folder") from error
-    if not os.access(out, os.R_OK | os.W_OK | os.X_OK):
+        raise ConfigurationError(what, where=str(folder), key=option, mend="name another folder") from error
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         what = "is a folder that may not be written to"
-        raise ConfigurationError(what, where=str(out), key="--out", mend="name another folder")
+        raise ConfigurationError(what, where=str(folder), key=option, mend="name another folder")
 
 
 def _spare_record(out: Path, mine: dict[str, str]) -> None:

@@ -14,11 +14,14 @@ from plumbline.rounds import Round, new_round_id
 from plumbline.rounds.recipes import read_recipes
 from plumbline.schema.base import first_problem
 from plumbline.schema.spec import RunSpec
-from plumbline.schema.suite import Suite, read_suite
+from plumbline.schema.suite import Suite, parse_suite, read_suite
+from plumbline.schema.suite_file import with_tuples
 from plumbline.stores import open_store
 from plumbline.workfolder import check_round_id
 
 __all__ = ["name_round", "open_round", "open_suite", "run_name"]
+
+_WHERE = "the flow run's parameters"
 
 
 def run_name() -> str:
@@ -31,27 +34,31 @@ def run_name() -> str:
 def name_round(round_id: str) -> str:
     """The round's name: as given, else after the flow run, so that the same run started again is the same round."""
     if round_id:
-        return check_round_id(round_id, where="the flow run's parameters", key="round_id")
+        return check_round_id(round_id, where=_WHERE, key="round_id")
     return new_round_id(flow_run.scheduled_start_time, str(flow_run.id).replace("-", ""))
 
 
 def open_suite(suite: dict[str, Any] | None, suite_file: str) -> Suite:
-    """The suite, as given or from its file."""
-    return _suite(suite) if suite is not None else read_suite(Path(suite_file))
+    """The suite, as given or from its file: what somebody typed into Prefect's page is read as strictly."""
+    if suite is None and not suite_file:
+        raise ConfigurationError("give suite_file, or suite", where=_WHERE)
+    if suite is None:
+        return read_suite(Path(suite_file))
+    return parse_suite(with_tuples(suite), where=f"{_WHERE}: suite")
 
 
 def open_round(suite: Suite, round_id: str, specs: dict[str, Any] | None) -> Round:
     """The round to run, with its recipes as given or from the central store."""
     if specs is not None:
-        recipes = {workload: RunSpec.model_validate(spec) for workload, spec in specs.items()}
+        recipes = {workload: _recipe(workload, spec) for workload, spec in specs.items()}
     else:
         recipes = read_recipes(CentralStore(open_store(suite.store)), suite)
     return Round(round_id, suite, recipes)
 
 
-def _suite(content: dict[str, Any]) -> Suite:
+def _recipe(workload: str, content: dict[str, Any]) -> RunSpec:
     try:
-        return Suite.model_validate(content)
+        return RunSpec.model_validate(content)
     except ValidationError as error:
         key, reason = first_problem(error)
-        raise ConfigurationError(reason, where="the flow run's suite", key=key) from error
+        raise ConfigurationError(reason, where=f"{_WHERE}: specs", key=f"{workload}.{key}") from error

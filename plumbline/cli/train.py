@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     record_id = args.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63]
     # The trainer asks this too, but of a trainer that ends under torchrun the exit code does not come through.
     check_training(
-        spec, args.out, data=args.data, platform=args.platform, record_id=record_id,
-        is_experiment=args.experiment is not None,
+        spec, args.out, data=args.data, cache=args.cache, platform=args.platform, record_id=record_id,
+        experiment=args.experiment,
     )  # fmt: skip
     code = run_training(
         args.spec, args.out, data=args.data, cache=args.cache, platform=args.platform, record_id=record_id,

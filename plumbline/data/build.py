@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -45,16 +48,31 @@ def build_dataset(source: DatasetSource, name: str, task: Task, out: Path) -> Ma
         mend = "lower-case letters, digits, dots, dashes and underscores, 63 at most"
         raise ConfigurationError(f"{name[:80]!r} cannot name a dataset", where=str(out), mend=mend) from error
     try:
-        with Spool(out) as spool:
+        with _gone_if_it_fails(out), Spool(out) as spool:
             make = _imported if source.grammar_seed is None else _generated
             manifest = _write(make(source, task, spool), source, name, task, out)
-        write_whole(out / MANIFEST_NAME, canonical_json(manifest.to_json()))
+            write_whole(out / MANIFEST_NAME, canonical_json(manifest.to_json()))
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
         mend = "free some space, or name another folder"
         raise DiskFullError(f"no room left: {error.strerror}", where=str(out), mend=mend) from error
     return manifest
+
+
+@contextlib.contextmanager
+def _gone_if_it_fails(out: Path) -> Iterator[None]:
+    """A folder that was not there before is not there after a build that failed, or was broken off."""
+    new = [folder for folder in (out, *out.parents) if not folder.exists()]
+    try:
+        yield
+    except BaseException:
+        if new:
+            shutil.rmtree(out, ignore_errors=True)
+        for parent in new[1:]:
+            with contextlib.suppress(OSError):  # somebody else has put something there meanwhile
+                parent.rmdir()
+        raise
 
 
 def _write(content: _Content, source: DatasetSource, name: str, task: Task, out: Path) -> Manifest:

@@ -20,7 +20,9 @@ def learn(pair: Pair, gates: Gates) -> list[Finding]:
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return []
-    if left.weights_sha256 == right.weights_sha256 and left.losses == right.losses and _same_ends(left, right):
+    known = left.weights_sha256 is not None  # after a failure it may be missing, and is then equal to nothing
+    same = known and left.weights_sha256 == right.weights_sha256 and left.losses == right.losses
+    if same and _same_ends(left, right):
         return [_finding("pass", 0.0, gates, "the curves are equal to the bit")]
     ours, theirs = _end(left), _end(right)
     if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:

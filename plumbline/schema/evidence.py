@@ -207,7 +207,8 @@ class LearnEvidence(Model):
     steps: int = Field(ge=0)
     losses: tuple[float | None, ...]
     evaluations: tuple[EvaluationEvidence, ...]
-    weights_sha256: Sha256
+    weights_sha256: Sha256 | None = None
+    """Of the weights that it ended with; `None` if the training failed with the device that held them."""
     resumed_at: tuple[int, ...] = ()
     """Steps at which an interrupted run went on from its checkpoint."""
 

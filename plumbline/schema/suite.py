@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -27,8 +27,11 @@ __all__ = [
     "StoreUrl",
     "Suite",
     "Workload",
+    "parse_suite",
     "read_suite",
 ]
+
+_MEND = "docs/SUITE.md lists every key"
 
 
 class Workload(Model):
@@ -195,24 +198,31 @@ class Suite(Model):
 
 def read_suite(path: Path) -> Suite:
     """The suite in `path`; `ConfigurationError` names the file, the key and the mend."""
-    content = read_toml(path)
+    suite = parse_suite(read_toml(path), where=str(path))
+    # Asked of the file alone: a suite that was read stays good on a machine that knows fewer time zones.
+    if suite.schedule is not None and not is_time_zone(suite.schedule.timezone):
+        reason = f"{suite.schedule.timezone!r} is no time zone: give an IANA name, such as Europe/Berlin"
+        raise ConfigurationError(reason, where=str(path), key="schedule.timezone", mend=_MEND)
+    return suite
+
+
+def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
+    """The suite of values with tuples for lists; `ConfigurationError` names `where`, the key and the mend."""
     try:
-        # Strict, for TOML has types of its own: `seed = true` and `steps = "10"` are slips. A record's JSON is not
-        # read so: there, a tuple is a list.
+        # Strict, for TOML and JSON have types of their own: `seed = true` and `steps = "10"` are slips.
         suite = Suite.model_validate(content, strict=True)
     except ValidationError as error:
         key, reason = first_problem(error)
-        raise ConfigurationError(reason, where=str(path), key=key, mend="docs/SUITE.md lists every key") from error
+        raise ConfigurationError(reason, where=where, key=key, mend=_MEND) from error
     for key, reason in _misfits(suite):
-        raise ConfigurationError(reason, where=str(path), key=key, mend="docs/SUITE.md lists every key")
+        raise ConfigurationError(reason, where=where, key=key, mend=_MEND)
     return suite
 
 
 def _misfits(suite: Suite) -> Iterator[tuple[str, str]]:
     """Key and reason of what cannot be meant though each value is one by itself.
 
-    Looked at where a person's file is read and not in the models: so the key that is named is the one to mend, and a
-    suite that was read stays good on a machine that knows fewer time zones.
+    Looked at where a person's words are read and not in the models: so the key that is named is the one to mend.
     """
     for name, workload in suite.workloads.items():
         micro = workload.optimizer.accumulation_steps
@@ -223,6 +233,3 @@ def _misfits(suite: Suite) -> Iterator[tuple[str, str]]:
             if workload.probe and not 0 <= step < workload.probe.steps:
                 reason = f"{step} is no step of the probe: its steps are 0 to {workload.probe.steps - 1}"
                 yield f"workloads.{name}.probe.tap_steps", reason
-    if suite.schedule is not None and not is_time_zone(suite.schedule.timezone):
-        reason = f"{suite.schedule.timezone!r} is no time zone: give an IANA name, such as Europe/Berlin"
-        yield "schedule.timezone", reason

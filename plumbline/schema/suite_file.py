@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from plumbline.errors import ConfigurationError
 
-__all__ = ["read_toml"]
+__all__ = ["read_toml", "with_tuples"]
 
 _KEY = r"(?m)^[ \t]*([\w.\"'-]+)[ \t]*=[^\n]*?"
 _TOO_LONG = re.compile(_KEY + r"\d[\d_]{4299}")
@@ -17,11 +18,11 @@ _TOO_DEEP = re.compile(_KEY + r"[\[{](?:\s*[\[{]){99}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What stands in `path`, with tuples for lists, as a strict validation wants them."""
+    """What stands in `path`, with tuples for lists."""
     where, text = str(path), ""
     try:
         text = path.read_text(encoding="utf-8")
-        return {key: _plain(value) for key, value in tomllib.loads(text).items()}
+        return {key: with_tuples(value) for key, value in tomllib.loads(text).items()}
     except OSError as error:
         raise ConfigurationError(f"cannot be read: {error.strerror}", where=where, mend="name a suite file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -37,10 +38,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigurationError("nested too deep", where=where, key=_key(_TOO_DEEP, text), mend=mend) from error
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(content) for key, content in value.items()}
-    return tuple(_plain(content) for content in value) if isinstance(value, list) else value
+def with_tuples(value: Any) -> Any:
+    """The same with tuples for lists, which neither TOML nor JSON has: a strict validation wants them."""
+    if isinstance(value, Mapping):
+        return {key: with_tuples(content) for key, content in value.items()}
+    return tuple(with_tuples(content) for content in value) if isinstance(value, list) else value
 
 
 def _key(pattern: re.Pattern[str], text: str) -> str:

@@ -54,8 +54,8 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
     spec = read_spec(arguments.spec)
     record_id = arguments.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63]
     check_training(
-        spec, arguments.out, data=arguments.data, platform=arguments.platform, record_id=record_id,
-        is_experiment=arguments.experiment is not None,
+        spec, arguments.out, data=arguments.data, cache=arguments.cache, platform=arguments.platform,
+        record_id=record_id, experiment=arguments.experiment,
     )  # fmt: skip
     began = time.perf_counter()
     try:

@@ -75,7 +75,7 @@ class Findings:
             model=self.probe.model_evidence if self.probe else None,
             probe=_left(self.probe.evidence) if self.probe else None,
             speed=_left(self.speed.evidence) if self.speed else None,
-            learn=_left(self.learn.evidence) if self.learn else None,
+            learn=(_left(self.learn.evidence) or self.learn.curve()) if self.learn else None,
         )
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:

@@ -129,14 +129,20 @@ class LearnRun:
         drop_checkpoints(self._folder)
 
     def evidence(self) -> LearnEvidence | None:
-        """The curve, all of it or up to where it ended."""
+        """The curve, all of it or up to where it ended, and the weights there."""
+        if self._model is None:
+            return None
+        return self.curve(digest_tensors(dict(self._model.named_parameters())))
+
+    def curve(self, weights_sha256: str | None = None) -> LearnEvidence | None:
+        """What lies on the host: losses as far as they were read, and the evaluations."""
         if self._model is None:
             return None
         return LearnEvidence(
             steps=len(self._progress.losses),
             losses=tuple(self._progress.losses),
             evaluations=tuple(EvaluationEvidence.model_validate(e) for e in self._progress.evaluations),
-            weights_sha256=digest_tensors(dict(self._model.named_parameters())),
+            weights_sha256=weights_sha256,
             resumed_at=tuple(self._progress.resumed_at),
         )
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,29 +86,35 @@ def test_a_file_is_no_folder_for_a_record(
     assert (tmp_path / "out").read_text() == "mine"
 
 
+@pytest.mark.parametrize("folder", ["out", "cache"])
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_folder_without_permission_is_refused(
     workshop: Workshop,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    *,
     exists: bool,
+    folder: str,
 ) -> None:
     """The administrator, as whom tests may run, has every permission: the system's answers are played."""
+    plain, refused = Path.mkdir, tmp_path / folder
 
-    def mkdir(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
+    def mkdir(self: Path, *given: Any, **more: Any) -> None:
+        if self == refused:
+            raise PermissionError(13, "Permission denied")
+        plain(self, *given, **more)
 
-    given = arguments(workshop, tmp_path, "--data", workshop.url)
+    given = arguments(workshop, tmp_path, "--data", workshop.url, "--cache", str(tmp_path / "cache"))
     if exists:
-        (tmp_path / "out").mkdir()
-        monkeypatch.setattr(os, "access", lambda *_, **__: False)
+        refused.mkdir()
+        monkeypatch.setattr(os, "access", lambda path, _: path != refused)
     else:
         monkeypatch.setattr(Path, "mkdir", mkdir)
     assert main(given) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert f"{tmp_path / 'out'}: --out: " in lines[0]
+    assert f"{refused}: --{folder}: " in lines[0]
     assert ("may not be written to" if exists else "Permission denied") in lines[0]
 
 
@@ -119,7 +126,7 @@ OTHERS = {
     "spec": ({"seed": 8}, ()),
     "platform": ({}, ("--platform", "laptop")),
     "record id": ({}, ("--record-id", "s")),
-    "kind": ({}, ("--experiment", "bundle")),
+    "kind": ({}, ("--experiment", "BUNDLE")),
 }
 
 
@@ -129,6 +136,9 @@ def test_another_completed_record_is_not_written_over(
 ) -> None:
     changes, given = OTHERS[what]
     shutil.copytree(baseline.folder, tmp_path / "out")
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "experiment.json").touch()
+    given = tuple(word.replace("BUNDLE", str(tmp_path / "bundle")) for word in given)
     command = arguments(workshop, tmp_path, "--data", workshop.url, "--platform", "here", "--record-id", "r", *given)
     write_spec(workshop.spec(**changes), tmp_path / "spec.json")
     assert main(command) == 2

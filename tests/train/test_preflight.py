@@ -24,6 +24,8 @@ from tests.train.conftest import Trained, Workshop
         (("--platform", "Bad Name"), "--platform: 'Bad Name' is no name"),
         (("--record-id", "../x"), "--record-id: '../x' is no name"),
         (("--data", "nonsense"), "--data: 'nonsense' is no store URL"),
+        (("--platform", "here", "--record-id", "r", "--cache", "/dev/null"), "/dev/null: --cache: is no folder"),
+        (("--platform", "here", "--record-id", "r", "--experiment", "/proc"), "/proc: --experiment: holds no exper"),
         ((), "holds another completed record, whose platform is here, not local"),
     ],
 )
@@ -57,7 +59,7 @@ def test_the_process_itself_takes_no_file_for_a_folder(workshop: Workshop, tmp_p
 
 def test_only_a_completed_record_keeps_its_folder(workshop: Workshop, baseline: Trained, tmp_path: Path) -> None:
     other = workshop.spec(seed=8)
-    given = {"data": workshop.url, "platform": "here", "record_id": "r"}
+    given = {"data": workshop.url, "cache": tmp_path / "cache", "platform": "here", "record_id": "r"}
     write_record(tmp_path, baseline.record)
     with pytest.raises(ConfigurationError, match="whose spec is"):
         check_training(other, tmp_path, **given)
@@ -78,7 +80,7 @@ def test_a_failing_disk_is_no_wrong_usage(
 
     monkeypatch.setattr(Path, "mkdir", fails)
     with pytest.raises(kind, match=os.strerror(number)):
-        check_training(workshop.spec(), tmp_path / "out", data=None, platform="here", record_id="r")
+        check_training(workshop.spec(), tmp_path / "out", data=None, cache=tmp_path, platform="here", record_id="r")
 
 
 def test_what_cannot_be_taken_away_is_named(workshop: Workshop) -> None:

@@ -180,6 +180,17 @@ def test_a_path_that_cannot_be_read_is_a_wrong_configuration(tmp_path, name, mes
         build_dataset(DatasetSource(path=str(tmp_path / name)), "mine", "sequence-classification", tmp_path / "out")
 
 
+def test_a_build_that_fails_leaves_no_folder_that_was_not_there(tmp_path):
+    path = write(tmp_path / "rows.csv", [("the same label everywhere", 1)] * 50)
+    kept = tmp_path / "kept"
+    (kept / "there").mkdir(parents=True)
+    for out in (tmp_path / "new" / "deep" / "out", kept / "there", kept / "beside"):
+        with pytest.raises(InvalidInputError, match="all rows carry the same label"):
+            build_dataset(DatasetSource(path=str(path)), "mine", "sequence-classification", out)
+    assert not (tmp_path / "new").exists()
+    assert list(kept.iterdir()) == [kept / "there"]
+
+
 def test_a_disk_without_room_is_one_clear_line_and_leaves_nothing(tmp_path):
     path = write(tmp_path / "rows.csv", [(f"row {i} " + "word " * 100, i % 2) for i in range(200)])
     out = tmp_path / "out"
@@ -198,7 +209,7 @@ def test_a_disk_without_room_is_one_clear_line_and_leaves_nothing(tmp_path):
     assert done.stderr.startswith(f"plumbline: {out}: no room left: ")
     assert "free some space" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert list(out.iterdir()) == []
+    assert not out.exists()
 
 
 OFFLINE = """

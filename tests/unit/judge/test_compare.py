@@ -298,6 +298,16 @@ def test_no_accuracy_is_no_pass_and_equal_curves_are() -> None:
     assert compare(reference, bare).verdict == "inconclusive"
 
 
+def test_weights_that_nobody_knows_are_not_equal() -> None:
+    curve = _learned(0.85, (0.7, 0.5), "a")
+    learned = curve.record.evidence.learn.replace(weights_sha256=None)  # type: ignore[union-attr]
+    evidence = curve.record.evidence.replace(learn=learned.to_json())
+    partial = LoadedRecord(curve.record.replace(evidence=evidence.to_json()), curve.folder, curve.arrays)
+    details = [one.detail for one in compare(partial, partial).findings if one.check == "learn.accuracy"]
+    assert details
+    assert not any("equal to the bit" in detail for detail in details)
+
+
 def test_a_tensor_that_is_only_rounding_on_both_sides_says_nothing() -> None:
     reference = make_record(own_error=1e-3)
     noisy = make_record(own_error=1e-3, noise={"layer.norm": 1e-3}, fingerprint=other_kernel())
