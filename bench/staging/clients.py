@@ -187,7 +187,7 @@ class Clients:
             return stager.bytes_moved
 
     def _run_s5cmd(self, what: str, count: int, verify: bool) -> int:
-        binary = shutil.which("s5cmd") or str(Path(".plumbline/bench/bin/s5cmd"))
+        binary = shutil.which("s5cmd") or str(Path(".venv/peers/s5cmd/bin/s5cmd"))
         with tempfile.TemporaryDirectory(dir=target(what)) as folder:
             lines = "".join(f"cp s3://bucket/{key} {folder}/{number}\n" for number, key in enumerate(self.keys))
             command = [binary, "--endpoint-url", self.url, "--numworkers", str(count), "run"]

@@ -1,7 +1,7 @@
 """How fast each client moves a dataset, warm or cold: interleaved rounds, medians of paired ratios.
 
-`python bench/staging/rates.py --out bench/results/staging-warm.json`; needs nginx and `bench/requirements.txt` in
-`.plumbline/bench` (docs/STAGING.md).
+`python bench/staging/rates.py --out bench/results/staging-warm.json`; needs nginx and `make .venv/peers`
+(docs/STAGING.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PEERS = HERE.parents[1] / ".plumbline/bench/lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+PEERS = HERE.parents[1] / ".venv" / "peers"
 sys.path[:0] = [str(HERE), str(PEERS)]
 
 from clients import ENVIRONMENT, Clients  # noqa: E402

@@ -1,6 +1,6 @@
 """Everything that only a GPU can show, in one command, `make gpu`.
 
-    PYTHONPATH=. python bench/train/gpu.py [--only CHECK ...] [--out bench/results/gpu]
+    PYTHONPATH=.:.venv/peers python bench/train/gpu.py [--only CHECK ...] [--out bench/results/gpu]
 
 Each check writes its raw result to `OUT/CHECK.json`, and says what was asked and whether it holds:
 
@@ -91,8 +91,8 @@ def _throughput(place: Place, size: str, batch: int, length: int) -> Found:
     command = [sys.executable, "-m", "bench.train.throughput"]
     command += [str(word) for pair in given.items() for word in pair]
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if place.device == "cpu" else {}
-    # The trainer's own: without it strict determinism is refused on a GPU.
-    environment = trainer_environment({**hidden, "PYTHONPATH": str(ROOT)})
+    # The trainer's own: without it strict determinism is refused on a GPU. What it is measured against is found by ours.
+    environment = trainer_environment({**hidden, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))})
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InconclusiveError((done.stderr.strip().splitlines() or ["no reason given"])[-1], where=f"{size} {batch}")

@@ -1,8 +1,8 @@
 """Our speed part, Hugging Face's Trainer and a bare PyTorch loop on one model, data, precision and batch, alternating.
 
-    PYTHONPATH=. python bench/train/throughput.py --out bench/results/train-throughput.json
+    PYTHONPATH=.:.venv/peers python bench/train/throughput.py --out bench/results/train-throughput.json
 
-The Trainer needs `accelerate`; where it is missing, the Trainer is left out, and the result says so. Two more
+The Trainer needs `accelerate` (`make .venv/peers`); where it is missing, the Trainer is left out, and the result says so. Two more
 variants answer two more questions: `unobserved` is our loop without clock and sampler (what does evidence cost?), and
 `strict` is that loop under strict determinism (what does that cost?). All live in one process and take turns step by
 step; ratios are taken within a round, so that what the machine does to all of them falls out. `cpu` is the time that
