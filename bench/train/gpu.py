@@ -91,7 +91,7 @@ def _throughput(place: Place, size: str, batch: int, length: int) -> Found:
     command = [sys.executable, "-m", "bench.train.throughput"]
     command += [str(word) for pair in given.items() for word in pair]
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if place.device == "cpu" else {}
-    # The trainer's own: without it strict determinism is refused on a GPU. What it is measured against is found by ours.
+    # The trainer's own: without it strict determinism is refused on a GPU. Where the peers lie, our caller says.
     environment = trainer_environment({**hidden, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT))})
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -2,11 +2,11 @@
 
     PYTHONPATH=.:.venv/peers python bench/train/throughput.py --out bench/results/train-throughput.json
 
-The Trainer needs `accelerate` (`make .venv/peers`); where it is missing, the Trainer is left out, and the result says so. Two more
-variants answer two more questions: `unobserved` is our loop without clock and sampler (what does evidence cost?), and
-`strict` is that loop under strict determinism (what does that cost?). All live in one process and take turns step by
-step; ratios are taken within a round, so that what the machine does to all of them falls out. `cpu` is the time that
-the process computed, which a busy machine does not stretch.
+The Trainer needs `accelerate` (`make .venv/peers`). Where that is missing, or the Trainer fails, it is left out, and
+the result says why. Two more variants answer two more questions: `unobserved` is our loop without clock and sampler
+(what does evidence cost?), and `strict` is that loop under strict determinism (what does that cost?). All live in one
+process and take turns step by step; ratios are taken within a round, so that what the machine does to all of them
+falls out. `cpu` is the time that the process computed, which a busy machine does not stretch.
 """
 
 from __future__ import annotations
@@ -14,46 +14,33 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import itertools
 import json
 import os
 import statistics
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
+from bench.train.peers import PeerFailedError, Step, bare, make_model, trainer
 from bench.train.workload import Workload, machine
 from plumbline.launch import DETERMINISM
 from plumbline.train.clock import StepClock
 from plumbline.train.context import Context
-from plumbline.train.engine import MODEL_FIELDS, Engine
-from plumbline.train.model import build_model, load_weights
-from plumbline.train.numerics import apply_settings, autocast
-from plumbline.train.optimizing import make_optimizer, make_schedule
+from plumbline.train.engine import Engine
+from plumbline.train.numerics import apply_settings
 from plumbline.train.sampler import Sampler
 
-Step = Callable[[], None]
 WARMUP = 8
-SPARE = 100
-
-
-def _model(context: Context) -> torch.nn.Module:
-    speed = context.spec.speed
-    model = build_model(context.spec, attention=speed.attention, dropout=speed.dropout, device=context.ranks.device)
-    load_weights(model, context.weights)
-    return model.train()
 
 
 def _engine(context: Context, total: int, clock: StepClock | None) -> tuple[Engine, Any]:
     spec = context.spec
     engine = Engine(
-        spec, _model(context), context.ranks, steps=total, precision=spec.speed.precision, part="bench",
+        spec, make_model(context), context.ranks, steps=total, precision=spec.speed.precision, part="bench",
         fused=spec.speed.fused_optimizer, clock=clock,
     )  # fmt: skip
     return engine, enumerate(context.batches(first=0, count=total, cycle=spec.speed.steps))
@@ -87,88 +74,6 @@ def void(_: object) -> None:
     """A step leaves nothing."""
 
 
-def _tensors(context: Context) -> dict[str, torch.Tensor]:
-    """The rows that the part reads, tokenised before the clock starts."""
-    batches = list(context.batches(first=0, count=context.spec.speed.steps))
-    return {name: torch.cat([batch[name] for batch in batches]) for name in MODEL_FIELDS}
-
-
-@contextlib.contextmanager
-def bare(context: Context, total: int) -> Iterator[Step]:
-    """What one would write by hand."""
-    spec, device = context.spec, context.ranks.device
-    model = _model(context)
-    optimizer = make_optimizer(model, spec.optimizer, fused=spec.speed.fused_optimizer)
-    schedule = make_schedule(optimizer, spec, total)
-    dataset = TensorDataset(*_tensors(context).values())
-    loader = DataLoader(dataset, batch_size=spec.batch_size, pin_memory=device.type == "cuda")
-    batches = itertools.chain.from_iterable(iter(loader) for _ in itertools.count())
-
-    def step() -> None:
-        found = zip(MODEL_FIELDS, next(batches), strict=True)
-        inputs = {name: values.to(device, non_blocking=True) for name, values in found}
-        optimizer.zero_grad(set_to_none=True)
-        with autocast(spec.speed.precision, device):
-            loss = model(**inputs).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), spec.optimizer.max_grad_norm)
-        optimizer.step()
-        schedule.step()
-
-    yield step
-
-
-def _arguments(context: Context, total: int, folder: str) -> Any:
-    from transformers import TrainingArguments
-
-    spec = context.spec
-    return TrainingArguments(
-        output_dir=folder, max_steps=total, per_device_train_batch_size=spec.batch_size,
-        learning_rate=spec.optimizer.learning_rate, weight_decay=spec.optimizer.weight_decay,
-        max_grad_norm=spec.optimizer.max_grad_norm, warmup_steps=spec.schedule.warmup_steps,
-        optim="adamw_torch_fused", lr_scheduler_type="linear", bf16=spec.speed.precision == "bf16",
-        logging_strategy="no", save_strategy="no", report_to=[], disable_tqdm=True,
-        use_cpu=context.ranks.device.type == "cpu", dataloader_pin_memory=context.ranks.device.type == "cuda",
-    )  # fmt: skip
-
-
-@contextlib.contextmanager
-def trainer(context: Context, total: int) -> Iterator[Step]:
-    """Hugging Face's Trainer on the same tensors, in a thread that runs only when it is its turn.
-
-    A turn ends at the end of a step, so that it holds the wait for the step's batch too.
-    """
-    from transformers import Trainer, TrainerCallback
-
-    tensors = _tensors(context)
-    rows = [{name: values[row] for name, values in tensors.items()} for row in range(len(tensors["labels"]))]
-    turn, over, end = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
-
-    class Turns(TrainerCallback):  # type: ignore[misc]
-        def on_step_end(self, _arguments: Any, _state: Any, control: Any, **_: Any) -> None:
-            over.release()
-            turn.acquire()
-            control.should_training_stop = end.is_set()
-
-    def run(folder: str) -> None:
-        turn.acquire()
-        arguments = _arguments(context, total + SPARE, folder)
-        Trainer(model=_model(context), args=arguments, train_dataset=rows, callbacks=[Turns()]).train()
-        over.release()
-
-    def step() -> None:
-        turn.release()
-        over.acquire()
-
-    with tempfile.TemporaryDirectory() as folder:
-        thread = threading.Thread(target=run, args=(folder,), daemon=True)
-        thread.start()
-        yield step
-        end.set()
-        turn.release()
-        thread.join()
-
-
 VARIANTS = {"ours": ours, "bare": bare, "unobserved": unobserved, "strict": unobserved}
 if importlib.util.find_spec("accelerate") is not None:
     VARIANTS["trainer"] = trainer
@@ -187,21 +92,30 @@ def _seconds(step: Step, device: torch.device) -> tuple[float, float]:
     return (time.perf_counter() - wall) / each, (time.process_time() - cpu) / each
 
 
-def measure(context: Context, rounds: int) -> list[dict[str, dict[str, float]]]:
-    """Seconds of each variant, round by round; a round gives each a turn, every other round in reverse."""
+def measure(context: Context, rounds: int) -> tuple[list[dict[str, dict[str, float]]], list[str]]:
+    """Seconds of each variant, round by round, and why any was left out.
+
+    A round gives each a turn, every other round in reverse.
+    """
     precision, device = context.spec.speed.precision, context.ranks.device
     total = 10 * (WARMUP + rounds) if device.type == "cuda" else WARMUP + rounds
     found = []
+    left_out = [] if "trainer" in VARIANTS else ["trainer: accelerate is not installed (make .venv/peers)"]
     with contextlib.ExitStack() as stack:
         steps = {name: stack.enter_context(make(context, total)) for name, make in VARIANTS.items()}
         for place in range(WARMUP + rounds):
             seconds = {}
             for name in list(steps) if place % 2 == 0 else list(steps)[::-1]:
                 apply_settings(precision, strict=name == "strict", part="bench")
-                wall, cpu = _seconds(steps[name], device)
+                try:
+                    wall, cpu = _seconds(steps[name], device)
+                except PeerFailedError as error:
+                    left_out.append(f"{name}: {error}")
+                    del steps[name]
+                    continue
                 seconds[name] = {"wall": wall, "cpu": cpu}
             found.append(seconds)
-    return found[WARMUP:]
+    return found[WARMUP:], left_out
 
 
 def _ratios(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
@@ -237,11 +151,11 @@ def main() -> None:
         workload = Workload(Path(folder), arguments.size, arguments.length)
         spec = workload.spec(arguments.batch_size, speed={"steps": 40, "precision": arguments.precision})
         with workload.context(spec) as context:
-            rounds = measure(context, arguments.rounds)
+            rounds, left_out = measure(context, arguments.rounds)
     result = {
         "machine": machine(),
         "workload": {key: str(value) for key, value in vars(arguments).items() if key != "out"},
-        "left_out": [] if "trainer" in rounds[0] else ["trainer: accelerate is not installed"],
+        "left_out": left_out,
         "seconds_per_step": rounds,
         "ratios": _ratios(rounds),
     }

@@ -17,8 +17,9 @@ from plumbline.records import load_record
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def gpu(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+def gpu(*arguments: str, peers: Path | None = None) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(str(folder) for folder in (ROOT, peers) if folder)
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "bench/train/gpu.py", *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170, check=False)
 
@@ -41,6 +42,24 @@ def test_records_of_two_devices_are_judged_and_kept(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "records").iterdir()} == {"cpu", "cpu-again", "tf32"}
     assert load_record(tmp_path / "records" / "tf32").record.exit.status == "completed"
     assert json.loads((tmp_path / "dropout.json").read_bytes())["holds"] is True
+
+
+@pytest.mark.slow
+def test_a_trainer_that_does_not_run_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Nor does it take the other ratios along. It is looked for where the caller says, as `make gpu` does."""
+    peers = tmp_path / "peers"
+    (peers / "accelerate-0.0.1.dist-info").mkdir(parents=True)
+    (peers / "accelerate-0.0.1.dist-info" / "METADATA").write_text("Name: accelerate\nVersion: 0.0.1\n")
+    (peers / "accelerate").mkdir()
+    (peers / "accelerate" / "__init__.py").touch()
+    given = ("--device", "cpu", "--size", "tiny", "--only", "throughput-base", "--out", str(tmp_path / "out"))
+    done = gpu(*given, peers=peers)
+    assert done.returncode == 3, done.stdout + done.stderr
+    found = json.loads((tmp_path / "out" / "throughput-base.json").read_bytes())
+    assert found["could_not_be_run"].startswith("trainer: ")
+    assert "accelerate>=" in found["could_not_be_run"]
+    assert {"ours/bare", "strict/default"} <= set(found["ratios"])
+    assert "ours/trainer" not in found["ratios"]
 
 
 def test_what_does_not_hold_and_what_could_not_be_run_are_told_apart(

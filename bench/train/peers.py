@@ -1,0 +1,124 @@
+"""What our loop is measured against: Hugging Face's Trainer, and a bare PyTorch loop as one would write it by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from plumbline.train.context import Context
+from plumbline.train.engine import MODEL_FIELDS
+from plumbline.train.model import build_model, load_weights
+from plumbline.train.numerics import autocast
+from plumbline.train.optimizing import make_optimizer, make_schedule
+
+__all__ = ["PeerFailedError", "Step", "bare", "make_model", "trainer"]
+
+Step = Callable[[], None]
+SPARE = 100
+
+
+def make_model(context: Context) -> torch.nn.Module:
+    """The model that every contender trains."""
+    speed = context.spec.speed
+    model = build_model(context.spec, attention=speed.attention, dropout=speed.dropout, device=context.ranks.device)
+    load_weights(model, context.weights)
+    return model.train()
+
+
+def _tensors(context: Context) -> dict[str, torch.Tensor]:
+    """The rows that the part reads, tokenised before the clock starts."""
+    batches = list(context.batches(first=0, count=context.spec.speed.steps))
+    return {name: torch.cat([batch[name] for batch in batches]) for name in MODEL_FIELDS}
+
+
+@contextlib.contextmanager
+def bare(context: Context, total: int) -> Iterator[Step]:
+    """What one would write by hand."""
+    spec, device = context.spec, context.ranks.device
+    model = make_model(context)
+    optimizer = make_optimizer(model, spec.optimizer, fused=spec.speed.fused_optimizer)
+    schedule = make_schedule(optimizer, spec, total)
+    dataset = TensorDataset(*_tensors(context).values())
+    loader = DataLoader(dataset, batch_size=spec.batch_size, pin_memory=device.type == "cuda")
+    batches = itertools.chain.from_iterable(iter(loader) for _ in itertools.count())
+
+    def step() -> None:
+        found = zip(MODEL_FIELDS, next(batches), strict=True)
+        inputs = {name: values.to(device, non_blocking=True) for name, values in found}
+        optimizer.zero_grad(set_to_none=True)
+        with autocast(spec.speed.precision, device):
+            loss = model(**inputs).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), spec.optimizer.max_grad_norm)
+        optimizer.step()
+        schedule.step()
+
+    yield step
+
+
+def _arguments(context: Context, total: int, folder: str) -> Any:
+    from transformers import TrainingArguments
+
+    spec = context.spec
+    return TrainingArguments(
+        output_dir=folder, max_steps=total, per_device_train_batch_size=spec.batch_size,
+        learning_rate=spec.optimizer.learning_rate, weight_decay=spec.optimizer.weight_decay,
+        max_grad_norm=spec.optimizer.max_grad_norm, warmup_steps=spec.schedule.warmup_steps,
+        optim="adamw_torch_fused", lr_scheduler_type="linear", bf16=spec.speed.precision == "bf16",
+        logging_strategy="no", save_strategy="no", report_to=[], disable_tqdm=True,
+        use_cpu=context.ranks.device.type == "cpu", dataloader_pin_memory=context.ranks.device.type == "cuda",
+    )  # fmt: skip
+
+
+class PeerFailedError(Exception):
+    """What we are measured against does not run here; the others do."""
+
+
+@contextlib.contextmanager
+def trainer(context: Context, total: int) -> Iterator[Step]:
+    """Hugging Face's Trainer on the same tensors, in a thread that runs only when it is its turn.
+
+    A turn ends at the end of a step, so that it holds the wait for the step's batch too.
+    """
+    from transformers import Trainer, TrainerCallback
+
+    tensors = _tensors(context)
+    rows = [{name: values[row] for name, values in tensors.items()} for row in range(len(tensors["labels"]))]
+    turn, over, end = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+    failed: list[Exception] = []
+
+    class Turns(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, _arguments: Any, _state: Any, control: Any, **_: Any) -> None:
+            over.release()
+            turn.acquire()
+            control.should_training_stop = end.is_set()
+
+    def run(folder: str) -> None:
+        turn.acquire()
+        try:
+            arguments = _arguments(context, total + SPARE, folder)
+            Trainer(model=make_model(context), args=arguments, train_dataset=rows, callbacks=[Turns()]).train()
+        except Exception as error:  # noqa: BLE001 - the thread's boundary: whoever waits for its turn is told
+            failed.append(error)
+        over.release()
+
+    def step() -> None:
+        turn.release()
+        over.acquire()
+        if failed:
+            raise PeerFailedError(next(iter(str(failed[0]).splitlines()), "") or type(failed[0]).__name__)
+
+    with tempfile.TemporaryDirectory() as folder:
+        thread = threading.Thread(target=run, args=(folder,), daemon=True)
+        thread.start()
+        yield step
+        end.set()
+        turn.release()
+        thread.join()
