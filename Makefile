@@ -9,17 +9,20 @@ CHROMIUM := $(shell command -v chromium || command -v chromium-browser || comman
 CODE := plumbline flows tasks tests bench
 APART := --numprocesses=2 --dist=loadfile
 SHARED := tests/unit tests/contract tests/train tests/report_browser
+FLOWS := tests/flows
 
 .PHONY: run test check lint format faults gpu drill lock clean browser
 
 run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
 
+# Flows wait for a server most of the time, and two at once do no harm; beside trainings they would wait too long.
 # All others, whole rounds and injected faults, have the machine to themselves: throughput is among what they judge.
 test: export PLUMBLINE_NO_BROWSER := 1
 test: lint $(AZURITE) browser
 	$(BIN)/python -m pytest -q --durations=10 $(APART) $(SHARED)
-	$(BIN)/python -m pytest -q --durations=10 tests $(SHARED:%=--ignore=%)
+	$(BIN)/python -m pytest -q --durations=10 $(APART) $(FLOWS)
+	$(BIN)/python -m pytest -q --durations=10 tests $(patsubst %,--ignore=%,$(SHARED) $(FLOWS))
 
 check: lint
 	$(BIN)/python -m pytest -q $(APART) tests/unit
