@@ -270,44 +270,6 @@ def test_part_of_another_shape_is_invalid(reference: LoadedRecord) -> None:
     assert judgement.verdict == "invalid"
 
 
-def _learned(accuracy: float, losses: tuple[float, ...], weights: str, rows: int = 1024) -> LoadedRecord:
-    made = make_record()
-    evaluation = made.record.evidence.probe.evaluation.replace(accuracy=accuracy, num_rows=rows)  # type: ignore[union-attr]
-    learn = {"steps": 2, "losses": losses, "evaluations": [evaluation.to_json()], "weights_sha256": weights * 64}
-    evidence = made.record.evidence.replace(learn=learn)
-    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
-
-
-@pytest.mark.parametrize(
-    ("accuracy", "verdict"), [(0.85, "pass"), (0.84, "pass"), (0.82, "inconclusive"), (0.7, "drift")]
-)
-def test_accuracy_against_the_margin_and_the_chance_of_its_rows(accuracy: float, verdict: str) -> None:
-    reference, candidate = _learned(0.85, (0.7, 0.5), "a"), _learned(accuracy, (0.7, 0.6), "b")
-    judgement = compare(reference, candidate)
-    assert judgement.verdict == verdict
-    assert any("curves part at step 1" in note for note in judgement.notes)
-    assert codes(judgement) == (["unattributed"] if verdict == "drift" else [])
-
-
-def test_no_accuracy_is_no_pass_and_equal_curves_are() -> None:
-    reference = _learned(0.85, (0.7, 0.5), "a")
-    assert compare(reference, reference).verdict == "pass"
-    empty = reference.record.evidence.learn.replace(evaluations=(), weights_sha256="c" * 64)  # type: ignore[union-attr]
-    evidence = reference.record.evidence.replace(learn=empty.to_json())
-    bare = LoadedRecord(reference.record.replace(evidence=evidence.to_json()), reference.folder, reference.arrays)
-    assert compare(reference, bare).verdict == "inconclusive"
-
-
-def test_weights_that_nobody_knows_are_not_equal() -> None:
-    curve = _learned(0.85, (0.7, 0.5), "a")
-    learned = curve.record.evidence.learn.replace(weights_sha256=None)  # type: ignore[union-attr]
-    evidence = curve.record.evidence.replace(learn=learned.to_json())
-    partial = LoadedRecord(curve.record.replace(evidence=evidence.to_json()), curve.folder, curve.arrays)
-    details = [one.detail for one in compare(partial, partial).findings if one.check == "learn.accuracy"]
-    assert details
-    assert not any("equal to the bit" in detail for detail in details)
-
-
 def test_a_tensor_that_is_only_rounding_on_both_sides_says_nothing() -> None:
     reference = make_record(own_error=1e-3)
     noisy = make_record(own_error=1e-3, noise={"layer.norm": 1e-3}, fingerprint=other_kernel())
