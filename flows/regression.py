@@ -3,49 +3,76 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
 
 from plumbline.dispatch import Limits
-from plumbline.workfolder import work_folder
-from tasks.alerting import told_if_broken
+from plumbline.errors import ExitCode, PlumblineError
+from plumbline.rounds.outcome import headline
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import RoundVerdict
+from tasks.alert import alert_about_verdict, alert_without_verdict
+from tasks.confirm import confirm_causes, confirm_throughput
 from tasks.dispatch import dispatch
-from tasks.heartbeat import Heartbeat
-from tasks.opening import name_round, open_round, open_suite, run_name
-from tasks.tagging import untagged
-from tasks.taking_turns import take_turn
-from tasks.telling import Phases
-from tasks.watching import mark_start
+from tasks.events import Phases, ProgressReporter
+from tasks.gather import gather_records
+from tasks.judge import conclude, judge
+from tasks.open_round import check_suite, name_round, open_round, refuse_after_crashes, run_name
+from tasks.report import emit_verdict, publish, report, show_in_ui
 
-__all__ = ["regression"]
+__all__ = ["ERROR_STATE_NAMES", "STATE_NAMES", "regression"]
 
-_PHASES = ("training", "gathering", "judging", "confirming", "reporting", "telling")
+_PHASES = ("training", "gathering", "judging", "confirming", "reporting", "alerting")
+STATE_NAMES = {"drift": "Drift", "inconclusive": "Inconclusive", "invalid": "Invalid"}
+"""State of a round by its verdict, for people and automations; a pass is Completed."""
+ERROR_STATE_NAMES = {
+    ExitCode.USAGE: "Misconfigured",
+    ExitCode.INCONCLUSIVE: "Inconclusive",
+    ExitCode.INVALID: "Invalid",
+}
+"""State of a round without a verdict, by the error's exit code."""
 
 
-@flow(name="regression", flow_run_name=run_name, persist_result=False, validate_parameters=False)
-def regression(
-    suite: dict[str, Any] | None = None,
-    specs: dict[str, Any] | None = None,
-    round_id: str = "",
-    suite_file: str = "",
-    state: str = ".plumbline",
-) -> State[None]:
-    """Train on every platform, gather, judge, tell. The verdict is the state: COMPLETED only for a pass."""
-    name, chosen = name_round(round_id), open_suite(suite, suite_file)
-    with untagged(), Heartbeat(get_run_logger()) as heartbeat, work_folder(Path(state), name) as folder:
-        phase = Phases(heartbeat.on_progress, _PHASES)
-        with told_if_broken(chosen, name):
-            this = open_round(chosen, name, specs)
-            mark_start(this)
-            take_turn(this)
-            with phase("training"):
-                results = dispatch(this, this.assignments(), Limits())
-            # Not before: numpy and the judge take a sixth of a second to load, and every training would wait for them.
-            from flows.concluding import conclude_round, tell_round
+@flow(name="plumbline-regression", flow_run_name=run_name, persist_result=False)
+def regression(suite: Suite, round_id: str = "") -> State[None]:
+    """Train on every platform, compare, name the cause, report and alert; the state's name is the verdict."""
+    try:
+        with ProgressReporter(get_run_logger()) as progress, TemporaryDirectory(prefix="plumbline-") as folder:
+            verdict = _run_round(suite, round_id, Phases(progress, _PHASES), Path(folder))
+            progress.show(100.0, "done", f"done: {verdict.verdict}")
+    except PlumblineError as error:
+        return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=str(error))
+    message = headline(verdict)
+    if verdict.verdict == "pass":
+        return Completed(message=message)
+    return Failed(name=STATE_NAMES[verdict.verdict], message=message)
 
-            concluded = conclude_round(this, results, folder, phase)
-        ended = tell_round(this, concluded, phase)
-        heartbeat.on_progress({"part": "done", "step": 1, "steps": 1, "words": concluded.verdict.verdict})
-    return ended
+
+def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> RoundVerdict:
+    name = name_round(round_id)
+    with alert_without_verdict(suite, name):
+        refuse_after_crashes()
+        round_ = open_round(check_suite(suite), name)
+        with phase("training"):
+            results = dispatch(round_, round_.assignments(), Limits())
+        with phase("gathering"):
+            found = gather_records(round_, results, folder)
+        with phase("judging"):
+            judged = judge(round_, found, folder)
+        with phase("confirming"):
+            found, judged = confirm_throughput(round_, found, judged, folder)
+            judged = confirm_causes(round_, found, judged, folder)
+        verdict = conclude(round_, judged, phase.timings)
+        with phase("reporting"):
+            verdict = report(round_, verdict, found, judged)
+            publish(round_, verdict, judged)
+    with phase("alerting"):
+        if failures := alert_about_verdict(round_, verdict):
+            verdict = report(round_, verdict.replace(notes=(*verdict.notes, *failures)), found, judged)
+            publish(round_, verdict, judged)
+        show_in_ui(round_, verdict, found, judged, return_state=True)  # the verdict stands if this fails
+        emit_verdict(verdict)
+    return verdict

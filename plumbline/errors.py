@@ -5,7 +5,8 @@ PlumblineError
 │   └── AccessError      2  credentials or permissions refused
 ├── InconclusiveError    3  too little evidence; infrastructure failed, nothing is known of training
 │   ├── UnavailableError 3  a platform, an endpoint or an object could not be reached in time
-│   └── DiskFullError    3  no room for what has to be written
+│   ├── DiskFullError    3  no room for what has to be written
+│   └── StoppedError     3  the training was asked to stop
 └── InvalidInputError    4  missing, non-finite, mismatched or corrupt input
     ├── CorruptDataError 4  bytes that do not match their digest
     └── TrainingError    4  the training itself stopped: a NaN loss, out of memory, labels out of range
@@ -18,6 +19,8 @@ from enum import IntEnum
 
 __all__ = [
     "DISK_FULL",
+    "INFRASTRUCTURE",
+    "RECORD_CODES",
     "WRONG_PATH",
     "AccessError",
     "ConfigurationError",
@@ -27,8 +30,10 @@ __all__ = [
     "InconclusiveError",
     "InvalidInputError",
     "PlumblineError",
+    "StoppedError",
     "TrainingError",
     "UnavailableError",
+    "record_code",
 ]
 
 
@@ -47,17 +52,17 @@ class PlumblineError(Exception):
 
     exit_code = ExitCode.USAGE
 
-    def __init__(self, what: str, *, where: str = "", key: str = "", mend: str = "") -> None:
+    def __init__(self, what: str, *, where: str = "", key: str = "", hint: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.where = where
         self.key = key
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
         place = ": ".join(part for part in (self.where, self.key) if part)
         line = f"{place}: {self.what}" if place else self.what
-        return f"{line} ({self.mend})" if self.mend else line
+        return f"{line} ({self.hint})" if self.hint else line
 
 
 class ConfigurationError(PlumblineError):
@@ -80,6 +85,10 @@ class UnavailableError(InconclusiveError):
 
 class DiskFullError(InconclusiveError):
     """There is no room for what has to be written."""
+
+
+class StoppedError(InconclusiveError):
+    """The training was asked to stop: by SIGTERM, SIGINT or the end of its machine."""
 
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -105,3 +114,27 @@ class CorruptDataError(InvalidInputError):
 
 class TrainingError(InvalidInputError):
     """The training itself could not go on; `where` says at which step and place."""
+
+
+RECORD_CODES: tuple[tuple[type[Exception], str], ...] = (
+    (AccessError, "access"),
+    (DiskFullError, "disk-full"),
+    (StoppedError, "stopped"),
+    (InconclusiveError, "unavailable"),
+    (ConfigurationError, "setting"),
+    (TrainingError, "setting"),
+    (InvalidInputError, "data"),
+    (PlumblineError, "error"),
+    (MemoryError, "out-of-memory"),
+)
+"""The code that a record keeps of each class of error, the narrower class first."""
+
+INFRASTRUCTURE = frozenset({"access", "disk-full", "unavailable", "stopped"})
+"""The codes that describe the machine and its services. The training itself is not known to be wrong."""
+
+
+def record_code(error: Exception) -> str:
+    """Return the code that a record keeps of `error`; an unknown class is `error`."""
+    if isinstance(error, OSError) and not isinstance(error, PlumblineError):
+        return "disk-full" if error.errno in DISK_FULL else "unavailable"
+    return next((code for kind, code in RECORD_CODES if isinstance(error, kind)), "error")

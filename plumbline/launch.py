@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from plumbline.errors import ExitCode, InvalidInputError, UnavailableError
-from plumbline.leash import LEASH
+from plumbline.parent_watch import PARENT_WATCH
+from plumbline.schema.expected import Expected
 from plumbline.schema.record import read_record
 
 __all__ = ["DETERMINISM", "make_weights", "run_training", "trainer_environment"]
@@ -88,7 +89,7 @@ def _stop(child: subprocess.Popen[str]) -> None:
 @contextlib.contextmanager
 def _started(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     child = subprocess.Popen(
-        command, env={**environment, LEASH: "stdin"}, start_new_session=True, text=True, errors="replace",
+        command, env={**environment, PARENT_WATCH: "stdin"}, start_new_session=True, text=True, errors="replace",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -127,8 +128,12 @@ def _relay(stream: IO[str], on_progress: Callable[[dict[str, Any]], None] | None
             del last[:-_LAST_LINES]
 
 
-def _wait(child: subprocess.Popen[str], reader: threading.Thread, deadline: float | None) -> int:
+def _wait(
+    child: subprocess.Popen[str], reader: threading.Thread, deadline: float | None, should_stop: Callable[[], bool]
+) -> int:
     while child.poll() is None:
+        if should_stop():
+            raise UnavailableError("its round has ended", where="trainer")
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise UnavailableError("did not end in time", where="trainer", key="timeout_seconds")
@@ -151,25 +156,29 @@ def _outcome(code: int, out: Path) -> int:
     if code != ExitCode.DRIFT and code in {int(found) for found in ExitCode}:
         return code
     try:
-        failed = read_record(out, verify=False).exit.status == "failed"
+        ending = read_record(out, verify=False).exit
     except InvalidInputError:
-        failed = False
-    return int(ExitCode.INVALID if failed else ExitCode.INCONCLUSIVE)
+        return int(ExitCode.INCONCLUSIVE)
+    invalid = ending.status == "failed" and not ending.is_infrastructure
+    return int(ExitCode.INVALID if invalid else ExitCode.INCONCLUSIVE)
 
 
 def run_training(
     spec: Path, out: Path, *, data: str | None, cache: Path, platform: str, record_id: str, round_id: str = "",
     experiment: Path | None = None, environment: Mapping[str, str] | None = None,
     on_progress: Callable[[dict[str, Any]], None] | None = None, timeout_seconds: float | None = None,
-    num_processes: int = 1,
+    num_processes: int = 1, should_stop: Callable[[], bool] = lambda: False,
+    attempt: int = 0, nonce: str = "", expected: Expected | None = None,
 ) -> int:  # fmt: skip
     """Run one training in a process of its own, under torchrun for more than one; its exit code.
 
     A trainer that died of a signal leaves 3: nothing is known about training. Nothing of it is left running.
+    `should_stop` is polled twice a second; once it is true, the training ends with `UnavailableError`.
     """
     options = {
         "data": data, "cache": cache, "platform": platform, "record-id": record_id, "round-id": round_id,
-        "experiment": experiment,
+        "experiment": experiment, "attempt": attempt or None, "nonce": nonce,
+        "expected": expected.model_dump_json() if expected else None,
     }  # fmt: skip
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     last: list[str] = []
@@ -178,7 +187,7 @@ def run_training(
         readers = [threading.Thread(target=_relay, args=(stream, on_progress, last), daemon=True) for stream in streams]
         for reader in readers:
             reader.start()
-        code = _wait(child, readers[-1], deadline)
+        code = _wait(child, readers[-1], deadline, should_stop)
     return _outcome(code, out)
 
 

@@ -41,8 +41,8 @@ def check_training(
         _check_url(data)
         _make_folder(cache, option="--cache")  # one that nothing is staged into need not be writable
     if experiment is not None and not (experiment / EXPERIMENT_NAME).is_file():
-        mend = "name the folder of an experiment's bundle"
-        raise ConfigurationError(f"holds no {EXPERIMENT_NAME}", where=str(experiment), key="--experiment", mend=mend)
+        hint = "name the folder of an experiment's bundle"
+        raise ConfigurationError(f"holds no {EXPERIMENT_NAME}", where=str(experiment), key="--experiment", hint=hint)
     _make_folder(out, option="--out")
     _spare_record(
         out,
@@ -59,8 +59,8 @@ def _check_name(name: str, *, option: str) -> None:
     try:
         _NAME.validate_python(name)
     except ValidationError as error:
-        mend = "1 to 63 of lower-case letters, digits, dots, dashes and underscores, the first a letter or digit"
-        raise ConfigurationError(f"{name!r} is no name", key=option, mend=mend) from error
+        hint = "1 to 63 of lower-case letters, digits, dots, dashes and underscores, the first a letter or digit"
+        raise ConfigurationError(f"{name!r} is no name", key=option, hint=hint) from error
 
 
 def _check_url(url: str) -> None:
@@ -68,7 +68,7 @@ def _check_url(url: str) -> None:
     try:
         open_store(url)
     except ConfigurationError as error:
-        raise ConfigurationError(error.what, where=error.where, key="--data", mend=error.mend) from error
+        raise ConfigurationError(error.what, where=error.where, key="--data", hint=error.hint) from error
 
 
 def _make_folder(folder: Path, *, option: str) -> None:
@@ -80,10 +80,10 @@ def _make_folder(folder: Path, *, option: str) -> None:
         if error.errno not in WRONG_PATH:
             raise UnavailableError(f"cannot be made: {error.strerror}", where=str(folder)) from error
         what = "is no folder" if isinstance(error, FileExistsError) else f"cannot be made: {error.strerror}"
-        raise ConfigurationError(what, where=str(folder), key=option, mend="name another folder") from error
+        raise ConfigurationError(what, where=str(folder), key=option, hint="name another folder") from error
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         what = "is a folder that may not be written to"
-        raise ConfigurationError(what, where=str(folder), key=option, mend="name another folder")
+        raise ConfigurationError(what, where=str(folder), key=option, hint="name another folder")
 
 
 def _spare_record(out: Path, mine: dict[str, str]) -> None:
@@ -107,5 +107,5 @@ def _spare_record(out: Path, mine: dict[str, str]) -> None:
         if theirs[key] != value:
             raise ConfigurationError(
                 f"holds another completed record, whose {key} is {theirs[key]}, not {value}",
-                where=str(out), key="--out", mend="name another folder; a record is never overwritten",
+                where=str(out), key="--out", hint="name another folder; a record is never overwritten",
             )  # fmt: skip

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from plumbline.data import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
 from plumbline.data.build import MANIFEST_NAME
+from plumbline.data.files import content_marks, is_file_source
+from plumbline.data.spec import dataset_source, dataset_task
 from plumbline.digest import digest_file, digest_json
 from plumbline.errors import ConfigurationError
 from plumbline.launch import make_weights
@@ -50,19 +52,18 @@ def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> dict[str,
 
 
 def _dataset(suite: Suite, workload: Workload, folder: Path, say: Callable[[str], None]) -> tuple[Path, Manifest]:
-    source = suite.datasets.get(workload.data)
-    if source is None:
-        mend = f"add [datasets.{workload.data}]"
-        raise ConfigurationError("no source to build it from", where=suite.name, key=workload.data, mend=mend)
-    made_from = {"source": source.to_json(), "name": workload.data, "task": workload.task}
+    source = dataset_source(suite, workload.data)
+    task = dataset_task(suite, workload.data)
+    made_from = {"source": source.to_json(), "name": workload.data, "task": task}
     tokenizer = Path(source.tokenizer or "")
-    files = [Path(source.path or ""), tokenizer, *sorted(tokenizer.glob("tokenizer*.json") if source.tokenizer else [])]
-    made_from["bytes"] = _digests(files)
+    files = [tokenizer, *sorted(tokenizer.glob("tokenizer*.json") if source.tokenizer else [])]
+    paths = [path for path in (source.path, source.evaluation_path) if path and is_file_source(path)]
+    made_from["bytes"] = [*_digests(files), *(line for path in paths for line in content_marks(path))]
     built = folder / "datasets" / f"{workload.data}-{digest_json(made_from)[:16]}"
     if (built / MANIFEST_NAME).is_file():
         return built, read_manifest(built)
     say(f"building the dataset {workload.data}")
-    return built, build_dataset(source, workload.data, workload.task, built)
+    return built, build_dataset(source, workload.data, task, built)
 
 
 def _weights(workload: Workload, manifest: Manifest, folder: Path, say: Callable[[str], None]) -> tuple[Path, str]:

@@ -55,11 +55,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Take out the tests whose marker names something that is not here."""
     not_run = config.stash.setdefault(_NOT_RUN, {})
     for marker, (is_here, words) in NEEDS.items():
-        marked = [item for item in items if item.get_closest_marker(marker)]
-        if marked and not is_here():
-            not_run[words] = [item.nodeid for item in marked]
-            config.hook.pytest_deselected(items=marked)
-            items[:] = [item for item in items if item not in marked]
+        find_by_mark = [item for item in items if item.get_closest_marker(marker)]
+        if find_by_mark and not is_here():
+            not_run[words] = [item.nodeid for item in find_by_mark]
+            config.hook.pytest_deselected(items=find_by_mark)
+            items[:] = [item for item in items if item not in find_by_mark]
 
 
 @pytest.hookimpl(optionalhook=True)

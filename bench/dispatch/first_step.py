@@ -1,19 +1,19 @@
-"""How long it takes from the trigger to the first training step, and where the time goes.
+"""The time from the trigger to the first training step, and where it goes.
 
     python bench/dispatch/first_step.py --out bench/results/first-step.json
 
-A local stack that is up, its workers idle: two platforms, an S3 and a Blob endpoint, as in `make run`. Two triggers:
+A local stack that is up, its workers idle: a stock server, a stock worker for each of two platforms and for the
+controllers, an S3 and a Blob endpoint, as in `make run`. Two triggers:
 
-- `deployment`: a flow run of the round's deployment is made, as a schedule, an event or a webhook does; counted from
-  just before that request.
-- `command`: `plumbline run SUITE --api`; counted from just before the process is started.
+- `deployment`: a flow run of the round's deployment is created, as a schedule, an event or a webhook does; the time
+  counts from just before that request.
+- `command`: `plumbline run SUITE --api`; the time counts from just before the process is started.
 
-The end is the moment at which the trainer says that it begins step 0 of the probe, as Prefect's log of the training has
-it: its data and weights are staged by then, its model is built. Both platforms start at once, on a core each where
-there are two, and it is the slower one that counts; the faster stands beside it.
+The end is the moment at which the trainer reports step 0 of the probe, as Prefect's log of the training shows it: the
+data and the weights are staged, the model is built. Both platforms start at once, on a core each where there are two,
+and the slower one counts; the faster one is reported beside it.
 
-A machine that others share is now faster, now slower: beside each round stands what one fixed loop took just before and
-just after it.
+The speed of a shared machine changes: each round comes with the time of one fixed loop just before and just after it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import os
 import platform as machine
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -46,16 +45,17 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from plumbline.central import CentralStore
-from plumbline.localstack import Stack
+from plumbline.deployment import REGRESSION
 from plumbline.stores import open_store
-from tests.flows.ground import Ground, small_suite, to_toml
+from tests.flows.local_stack import RunningRound, RunningStack, running_stack
+from tests.flows.small_suite import small_suite
 
 _ROUND_SECONDS = 180
 _QUIET_SECONDS = 10.0
-_LOOK_SECONDS = 2.0
+"""Before the first poll for the end of the round: each poll is a request to the measured server."""
+_POLL_SECONDS = 2.0
 _IDLE_SECONDS = 15.0
-"""Before the first look at whether the round has ended, and between two: each is a request to the server measured.
-Before each round the workers have been idle for the last of the three, as they are at night."""
+"""Before each round, so that the workers are idle as they are at night."""
 
 
 def rounds_of(client: SyncPrefectClient, suite: str) -> list[FlowRun]:
@@ -99,31 +99,31 @@ def _moments(client: SyncPrefectClient, run: FlowRun, since: datetime) -> dict[s
     return told
 
 
-def once(client: SyncPrefectClient, this: Ground, trigger: Callable[[], object]) -> dict[str, Any]:
-    """One round, and its moments."""
+def once(client: SyncPrefectClient, stack: RunningStack, trigger: Callable[[], object]) -> dict[str, Any]:
+    """Run one round, and return its moments."""
     time.sleep(_IDLE_SECONDS)
-    before = {run.id for run in rounds_of(client, this.suite.name)}
+    before = {run.id for run in rounds_of(client, stack.suite.name)}
     pace = [_pace()]
     since = datetime.now(UTC)
     trigger()
     deadline = time.monotonic() + _ROUND_SECONDS
     time.sleep(_QUIET_SECONDS)
-    while not (found := [run for run in rounds_of(client, this.suite.name) if run.id not in before and _over(run)]):
+    while not (found := [run for run in rounds_of(client, stack.suite.name) if run.id not in before and _over(run)]):
         if time.monotonic() > deadline:
             raise SystemExit("the round did not end")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     controller = found[0]
     if controller.state is None or not controller.state.is_completed():
         raise SystemExit(f"the round did not pass: {controller.state}")
-    round_id = (controller.state.message or "") and _round_of(client, controller, this.suite.name)
-    central = CentralStore(open_store(this.suite.store))
+    round_id = _round_of(client, controller, stack.suite.name)
+    central = CentralStore(open_store(stack.suite.store))
     platforms = {}
     for run in _children(client, round_id):
-        record = central.get_round(round_id).platforms[run.name.split()[0]].records[0]
-        timings = json.loads((central_record(central, record, this.stack.state) / "record.json").read_bytes())[
-            "timings"
-        ]
-        platforms[run.name.split()[0]] = {
+        platform = run.name.split()[0]
+        record = central.get_round(round_id).platforms[platform].records[0]
+        folder = central.get_record(record, stack.stack.state / "gathered")
+        timings = json.loads((folder / "record.json").read_bytes())["timings"]
+        platforms[platform] = {
             **_moments(client, run, since),
             "first_step": _seconds(since, _first_step(client, run)),
             "trainer_import_seconds": round(timings["import"], 3),
@@ -142,7 +142,7 @@ def _over(run: FlowRun) -> bool:
 
 
 def _round_of(client: SyncPrefectClient, controller: FlowRun, suite: str) -> str:
-    """The round's name stands in the tags of its trainings, which began after it."""
+    """Return the round's name from the tags of its trainings, which began after it."""
     wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"suite:{suite}"]))
     for run in sorted(client.read_flow_runs(flow_run_filter=wanted, limit=200), key=lambda one: str(one.created)):
         if str(run.created) > str(controller.created):
@@ -156,60 +156,33 @@ def _children(client: SyncPrefectClient, round_id: str) -> list[FlowRun]:
     return client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[f"round:{round_id}"])))
 
 
-def central_record(central: CentralStore, record: str, state: Path) -> Path:
-    """The record's folder."""
-    return central.get_record(record, state / "gathered")
-
-
-def _warm(this: Ground) -> None:
-    """The second round of a stack is like every later one: caches are filled, compiled files are there."""
-    this.start_round().verdict()
-
-
 def measure(state: Path, repeat: int) -> dict[str, Any]:
-    """Both triggers, by turns."""
+    """Run rounds from both triggers in turn."""
     suite = small_suite(state, "first-step")
-    path = state / "first-step.toml"
-    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-    with Stack(suite, state, say=lambda line: print(line, file=sys.stderr)) as stack:
-        stack.servers.wait_for_stores()
-        stack.servers.wait_for_api()
-        stack.prepare_pools()
-        stack.start_workers()
-        this = Ground(stack, suite)
-        this.until_online(*suite.platforms)
-        command = [sys.executable, "-m", "plumbline"]
-        where = ["--state", str(state / "by-hand")]
-        subprocess.run(
-            [*command, "deploy", str(path), "--publish", *where], env=stack.environment(), check=True,
-            stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        stack.start_controller_worker("plumbline")
-        with temporary_settings({PREFECT_API_URL: stack.api_url}), get_client(sync_client=True) as client:
-            _warm(this)
-            deployment = client.read_deployment_by_name(f"regression/{suite.name}")
-            by_hand: list[subprocess.Popen[bytes]] = []
-
-            def start() -> None:
-                by_hand.append(
-                    subprocess.Popen(
-                        [*command, "run", str(path), "--api", "--json", *where], env=stack.environment(),
-                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                    )
-                )  # fmt: skip
-
-            triggers = {
-                "deployment": lambda: client.create_flow_run_from_deployment(deployment.id),
-                "command": start,
-            }
-            rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in triggers}
-            for _ in range(repeat):
-                for name, trigger in triggers.items():
-                    rounds[name].append(once(client, this, trigger))
-                    if by_hand and by_hand.pop().wait(60):
-                        raise SystemExit("the command failed")
-                    print(json.dumps({name: rounds[name][-1]}), flush=True)
-                    time.sleep(2)
+    rounds: dict[str, list[dict[str, Any]]] = {"deployment": [], "command": []}
+    with (
+        running_stack(state, suite=suite) as stack,
+        temporary_settings({PREFECT_API_URL: stack.stack.api_url}),
+        get_client(sync_client=True) as client,
+    ):
+        # The second round of a stack is like every later one: caches are filled, compiled files exist.
+        stack.start_round().verdict()
+        path = stack.write_suite(suite)
+        deployment = client.read_deployment_by_name(f"{REGRESSION}/{suite.name}")
+        commands: list[RunningRound] = []
+        triggers: dict[str, Callable[[], object]] = {
+            "deployment": lambda: client.create_flow_run_from_deployment(deployment.id),
+            "command": lambda: commands.append(
+                stack.start_deployed(path, suite, f"{time.strftime('%Y%m%d-%H%M%S')}-by-command")
+            ),
+        }
+        for _ in range(repeat):
+            for name, trigger in triggers.items():
+                rounds[name].append(once(client, stack, trigger))
+                if commands and commands.pop().end(60):
+                    raise SystemExit("the command failed")
+                print(json.dumps({name: rounds[name][-1]}), flush=True)
+                time.sleep(2)
     return {
         name: {"median_seconds": statistics.median(one["seconds"] for one in lot), "rounds": lot}
         for name, lot in rounds.items()

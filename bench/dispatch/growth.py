@@ -2,8 +2,9 @@
 
     python bench/dispatch/growth.py --out bench/results/dispatch-growth.json
 
-A real Prefect server, a real controller process and real flow runs; stub workers deliver copies of one real record at
-once, so that what is measured is the controller's. Its CPU time is the process's own (user and system).
+A stock Prefect server, a stock worker of the controllers and real flow runs; stub workers deliver copies of one real
+record at once, so that the measured cost is the controller's. The CPU time is that of the round's flow run process
+(user and system), its start and imports included.
 """
 
 from __future__ import annotations
@@ -12,24 +13,33 @@ import argparse
 import json
 import os
 import platform as machine
-import resource
 import shutil
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.deployments import run_deployment
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
 from plumbline.central import CentralStore
-from plumbline.localstack import Stack
+from plumbline.deployment import REGRESSION
 from plumbline.prepare import prepare
 from plumbline.rounds.recipes import keep_recipes
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
-from tests.flows.ground import Follower, small_suite, to_toml
-from tests.flows.stubs import StubWorkers, model_record
+from tests.flows.local_stack import RunningStack, running_stack
+from tests.flows.small_suite import small_suite
+from tests.flows.stubs import StubWorkers, deploy, model_record
+
+_ROUND_SECONDS = 300
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def suite_of(state: Path, count: int) -> Suite:
@@ -41,55 +51,68 @@ def suite_of(state: Path, count: int) -> Suite:
     return Suite.model_validate({**base, "reference": "p00", "platforms": platforms})
 
 
-def one_round(stack: Stack, suite: Suite, record: Path, state: Path) -> dict[str, Any]:
-    """One round in a controller of its own, and what it cost."""
-    path = state / f"{suite.name}.toml"
-    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-    options = ["--suite", str(path), "--round", f"20261120-020000-{suite.name}", "--state", str(state)]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    began = time.monotonic()
-    with StubWorkers(suite, stack.api_url, record, state / "work"):
-        child = stack.start_controller([sys.executable, "-m", "flows.controller", *options], log=suite.name)
-        peak = [0]
-
-        def tick() -> None:
-            status = Path(f"/proc/{child.process.pid}/status")
-            lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
-            peak.extend(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-        verdict = Follower(child, tick, suite).verdict(300)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    if verdict["verdict"] != "pass":
-        raise SystemExit(f"{suite.name}: {verdict['verdict']}: {verdict['notes']}")
-    count = len(suite.platforms)
+def one_round(stack: RunningStack, client: SyncPrefectClient, suite: Suite, record: Path) -> dict[str, Any]:
+    """Run one deployed round, and return what its flow run process cost."""
+    state = stack.stack.state
+    round_id = f"20261120-020000-{suite.name}"
+    deploy(suite)
+    with StubWorkers(suite, stack.stack.api_url, record, state / "work"):
+        run = cast("FlowRun", run_deployment(f"{REGRESSION}/{suite.name}", {"round_id": round_id}, timeout=0))
+        cpu, peak, deadline = 0.0, 0, time.monotonic() + _ROUND_SECONDS
+        while not _is_over(run := client.read_flow_run(run.id)):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{suite.name}: the round did not end")
+            for pid in stack.controllers():
+                with suppress(OSError, StopIteration):
+                    cpu, peak = max(cpu, _cpu_seconds(pid)), max(peak, _peak_kib(pid))
+            time.sleep(0.5)
+    verdict = CentralStore(open_store(suite.store)).get_round(round_id)
+    if verdict.verdict != "pass":
+        raise SystemExit(f"{suite.name}: {verdict.verdict}: {verdict.notes}")
     return {
-        "platforms": count,
-        "wall_seconds": round(time.monotonic() - began, 2),
+        "platforms": len(suite.platforms),
+        "wall_seconds": round(run.total_run_time.total_seconds(), 2),
         "cpu_seconds": round(cpu, 2),
-        "peak_mib": max(peak) // 1024,
-        "phases": {name: round(seconds, 2) for name, seconds in verdict["timings"].items()},
+        "peak_mib": peak // 1024,
+        "phases": {name: round(seconds, 2) for name, seconds in verdict.timings.items()},
     }
+
+
+def _is_over(run: FlowRun) -> bool:
+    return run.state is not None and run.state.is_final()
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _peak_kib(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 def main() -> int:
     """Measure, print, and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--counts", type=int, nargs="*", default=[2, 5, 10, 20, 50])
     args = parser.parse_args()
     state = Path(tempfile.mkdtemp(prefix="plumbline-growth-"))
+    rounds = []
     try:
         suite = small_suite(state, platforms=("onprem",))
         specs = prepare(suite, state / "build", lambda line: print(line, file=sys.stderr))
         record = model_record(specs["tiny"], suite.platforms["onprem"].data, state / "model")
-        with Stack(suite, state, say=lambda line: print(line, file=sys.stderr)) as stack:
-            stack.servers.wait_for_api()
-            rounds = []
+        with (
+            running_stack(state, suite=suite) as stack,
+            temporary_settings({PREFECT_API_URL: stack.stack.api_url}),
+            get_client(sync_client=True) as client,
+        ):
             for count in args.counts:
                 grown = suite_of(state, count)
                 keep_recipes(CentralStore(open_store(grown.store)), grown, specs)
-                rounds.append(one_round(stack, grown, record, state))
+                rounds.append(one_round(stack, client, grown, record))
                 print(json.dumps(rounds[-1]), flush=True)
     finally:
         shutil.rmtree(state, ignore_errors=True)

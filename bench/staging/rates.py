@@ -1,5 +1,7 @@
 """How fast each client moves a dataset, warm or cold: interleaved rounds, medians of paired ratios.
 
+Ratios above 1 are for the first of a pair, in rate (`paired_ratio`) and in CPU time (`cpu_ratio`).
+
 `python bench/staging/rates.py --out bench/results/staging-warm.json`; needs nginx and `make .venv/peers`
 (docs/STAGING.md).
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -54,6 +57,7 @@ def measure(arguments: argparse.Namespace, names: list[str]) -> dict[str, Any]:
     from server import serve
 
     rates: dict[str, list[float]] = {name: [] for name in names}
+    cpu: dict[str, list[float]] = {name: [] for name in names}
     load: list[float] = []
     with serve(arguments.shards, arguments.size) as (url, folder):
         clients = Clients(url, folder)
@@ -63,7 +67,7 @@ def measure(arguments: argparse.Namespace, names: list[str]) -> dict[str, Any]:
         for number in range(arguments.rounds):
             turn = number % len(names)
             for name in names[turn:] + names[:turn]:
-                begin = time.perf_counter()
+                begin, spent = time.perf_counter(), cpu_seconds()
                 if arguments.cold:
                     seconds = once_cold(url, folder, name, not arguments.no_verify)
                 else:
@@ -71,13 +75,20 @@ def measure(arguments: argparse.Namespace, names: list[str]) -> dict[str, Any]:
                     seconds = time.perf_counter() - begin
                     assert moved == clients.size, (name, moved)
                 rates[name].append(clients.size / seconds / 2**20)
+                cpu[name].append(cpu_seconds() - spent)
             load.append(os.getloadavg()[0])
             print(f"round {number}: load {load[-1]:.1f}", file=sys.stderr, flush=True)
     return {
         "load_average": load,
         "mib_per_second": rates,
+        "cpu_seconds": cpu,
         "median": {name: statistics.median(found) for name, found in rates.items()},
     }
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and its children so far: on a busy machine it says more than the clock."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def ratio(rates: dict[str, list[float]], one: str, other: str) -> float | None:
@@ -111,11 +122,13 @@ def main() -> None:
         (one, other) for one in names if one.startswith(("plumbline", "stager")) for other in names if one != other
     ]
     found["paired_ratio"] = {f"{one} / {other}": ratio(found["mib_per_second"], one, other) for one, other in pairs}
+    found["cpu_ratio"] = {f"{one} / {other}": ratio(found["cpu_seconds"], other, one) for one, other in pairs}
     found |= {key: getattr(arguments, key) for key in ("shards", "size", "rounds", "cold", "no_verify")}
     text = json.dumps(found, indent=1)
     if arguments.out:
         arguments.out.write_text(text + "\n")
-    print(json.dumps({"median": found["median"], "paired_ratio": found["paired_ratio"]}, indent=1))
+    shown = ("median", "paired_ratio", "cpu_ratio")
+    print(json.dumps({name: found[name] for name in shown}, indent=1))
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def _judged(reference: LoadedRecord, candidate: LoadedRecord) -> Found:
     judgement = compare(reference, candidate)
     return {
         "verdict": judgement.verdict,
-        "notes": list(judgement.notes),
+        "notes": [note.to_json() for note in judgement.notes],
         "causes": [cause.code for cause in judgement.causes],
         "findings": [one.model_dump(mode="json") for one in judgement.findings],
     }

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from plumbline.train.context import Context
-from plumbline.train.engine import MODEL_FIELDS
+from plumbline.train.families import MODEL_FIELDS
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import autocast
 from plumbline.train.optimizing import make_optimizer, make_schedule

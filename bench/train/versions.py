@@ -51,7 +51,7 @@ def _judged(reference: LoadedRecord, candidate: LoadedRecord) -> dict[str, Any]:
     closest = [one for one in judgement.findings if one.observed is not None]
     return {
         "verdict": judgement.verdict,
-        "notes": list(judgement.notes),
+        "notes": [note.to_json() for note in judgement.notes],
         "causes": [cause.code for cause in judgement.causes],
         "findings": [{"metric": one.metric, "observed": one.observed, "limit": one.limit} for one in closest],
     }

@@ -18,7 +18,7 @@ from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
 from plumbline.schema.suite import DatasetSource
 from plumbline.stores import open_store
-from plumbline.train.job import Job, open_run
+from plumbline.train.job import TrainJob, open_run
 from plumbline.train.weights import make_weights
 
 __all__ = ["Workload", "machine"]
@@ -80,5 +80,5 @@ class Workload:
 
     def context(self, spec: RunSpec) -> Any:
         """What the trainer's parts run in, within this process."""
-        job = Job(spec, self.folder / "out", self.url, self.folder / "cache", "bench", "bench")
+        job = TrainJob(spec, self.folder / "out", self.url, self.folder / "cache", "bench", "bench")
         return open_run(job, threading.Event())

@@ -1,4 +1,4 @@
-"""`plumbline alert SUITE`: send a test through every block of the suite, or see whether the nightly round ran."""
+"""`plumbline alert SUITE`: send a test through every block of the suite, or check whether the scheduled round ran."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["register", "run"]
 
 def register(subparsers: Any) -> None:
     """Add `alert`."""
-    parser = subparsers.add_parser("alert", help="test the alerts; tell a round that did not run", description=__doc__)
+    parser = subparsers.add_parser("alert", help="send a test alert; alert about missed rounds", description=__doc__)
     parser.add_argument("suite", type=Path)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--test", action="store_true", help="send a test message through every block")
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Send; exit code 3 where something could not be delivered."""
     suite = read_suite(args.suite)
     if not suite.alerts:
-        raise ConfigurationError("names nobody to tell", where=str(args.suite), key="alerts", mend="add [[alerts]]")
+        raise ConfigurationError("has no recipient", where=str(args.suite), key="alerts", hint="add [[alerts]]")
     told, failed = _test(suite) if args.test else _check(suite)
     if args.json:
         print(json.dumps({"told": told, "failed": failed}))
@@ -44,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _test(suite: Suite) -> tuple[list[str], list[str]]:
-    from tasks.addresses import Blocks
-    from tasks.sending import send
+    from tasks.prefect_client.notifications import Blocks, send
 
     subject, body = tell_test(suite.name, datetime.now(UTC))
     known = Blocks(suite, os.environ)
@@ -59,7 +58,7 @@ def _blocks(suite: Suite) -> list[str]:
 
 
 def _check(suite: Suite) -> tuple[list[str], list[str]]:
-    from tasks.watching import check_missed
+    from tasks.watch import check_missed_rounds
 
-    told, failed = check_missed.fn(suite)
+    told, failed = check_missed_rounds(suite)
     return [told] if told else [], failed

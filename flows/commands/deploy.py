@@ -1,4 +1,4 @@
-"""`plumbline deploy SUITE`: make a Prefect server what the suite says; again and again, with the same outcome."""
+"""`plumbline deploy SUITE`: create or update on a Prefect server what the suite needs; repeatable."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline.deploying import Change, desired, lines
+from plumbline.deployment import Item, PlanItem, desired, lines
+from plumbline.deployment.file_urls import with_absolute_urls
+from plumbline.deployment.prefect_yaml import to_prefect_yaml
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
 
-__all__ = ["register", "run"]
+__all__ = ["publish_data", "register", "run"]
 
 _API_SECONDS = 10.0
+_KINDS = ("work-pool", "block", "deployment", "automation")
 
 
 def register(subparsers: Any) -> None:
@@ -26,72 +29,96 @@ def register(subparsers: Any) -> None:
     parser.add_argument("suite", type=Path)
     parser.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
     parser.add_argument("--prune", action="store_true", help="delete deployments and automations that left the suite")
-    parser.add_argument("--publish", action="store_true", help="build and publish data, weights and recipes as well")
+    parser.add_argument("--publish", action="store_true", help="build and publish data, weights and specs as well")
+    parser.add_argument("--only", choices=_KINDS, action="append", help="only this kind of object (repeatable)")
     parser.add_argument("--controllers", default="plumbline", help="work pool of the controllers (%(default)s)")
+    parser.add_argument("--write-prefect-yaml", type=Path, metavar="FILE", help="write a prefect.yaml and stop")
     parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder of what is built (%(default)s)")
+    # For `plumbline run` on a local stack that has just started.
+    parser.add_argument("--end-leftovers", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, and unless it is a dry run, apply."""
-    suite = read_suite(args.suite)
-    from prefect import get_client
-
-    from tasks import deploying
-    from tasks.addresses import Blocks
-    from tasks.answering import answering, wait_for_api
-    from tasks.watching import due_times
-
-    if suite.schedule is not None:
-        due_times(suite.schedule, datetime.now(UTC), 1, where=str(args.suite))
-    blocks = Blocks(suite, os.environ)
-    # A worker opens the suite by this name, from the folder of the checkout that it runs in.
-    name = os.path.relpath(args.suite)
-    wanted = desired(suite, name, controllers=args.controllers, addresses=blocks.fingerprints)
-    wait_for_api(_API_SECONDS)
-    with answering(), get_client(sync_client=True) as client:
-        changes = deploying.plan(client, suite.name, wanted)
-        _check_blocks(args.suite, suite, changes, blocks.fingerprints)
-        if not args.dry_run:
-            deploying.apply(client, changes, blocks)
-            if args.prune:
-                deploying.prune(client, changes)
+    suite = with_absolute_urls(read_suite(args.suite), Path.cwd())
+    if args.write_prefect_yaml:
+        text = to_prefect_yaml(desired(suite, controllers=args.controllers), os.path.relpath(args.suite))
+        args.write_prefect_yaml.write_text(text, encoding="utf-8")
+        print(f"{args.write_prefect_yaml} written")
+        return int(ExitCode.PASS)
+    changes = _deploy(args, suite)
     if args.publish and not args.dry_run:
-        _publish(args)
+        publish_data(suite, args.state, lambda line: print(line, file=sys.stderr))
     _print(args, changes)
     return int(ExitCode.PASS)
 
 
-def _check_blocks(path: Path, suite: Suite, changes: Sequence[Change], known: Collection[str]) -> None:
-    """Every block of the alerts is there, or can be made."""
+def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
+    from prefect import get_client
+
+    from tasks.prefect_client import deployments
+    from tasks.prefect_client.api import server_errors, wait_for_api
+    from tasks.prefect_client.flow_runs import end_leftovers
+    from tasks.prefect_client.notifications import Blocks
+    from tasks.watch import due_times
+
+    if suite.schedule is not None:
+        due_times(suite.schedule, datetime.now(UTC), 1, where=str(args.suite))
+    blocks = Blocks(suite, os.environ)
+    wanted = _chosen(args, desired(suite, controllers=args.controllers, addresses=blocks.fingerprints))
+    wait_for_api(_API_SECONDS)
+    with server_errors(), get_client(sync_client=True) as client:
+        if args.end_leftovers:
+            end_leftovers(client, datetime.now(UTC))
+        changes = deployments.plan(client, suite.name, wanted)
+        _check_blocks(args.suite, suite, changes, blocks.fingerprints)
+        if args.only:
+            changes = tuple(change for change in changes if change.verb != "extra")
+        if not args.dry_run:
+            deployments.apply(client, changes, blocks)
+            if args.prune:
+                deployments.prune(client, changes)
+    return changes
+
+
+def _chosen(args: argparse.Namespace, wanted: Sequence[Item]) -> list[Item]:
+    """Return the items of the kinds asked for; the automation that starts a deployment belongs to that deployment."""
+    kinds = args.only or _KINDS
+    owned = [one for one in wanted if one.kind == "automation" and one.fields["action"]["type"] == "run-deployment"]
+    of_kind = [one for one in wanted if one.kind in kinds]
+    return [one for one in of_kind if "deployment" in kinds or one not in owned]
+
+
+def _check_blocks(path: Path, suite: Suite, changes: Sequence[PlanItem], known: Collection[str]) -> None:
+    """Raise `ConfigurationError` for a block of the alerts that neither exists nor can be created."""
     for change in changes:
         if change.item.kind == "block" and change.verb == "create" and change.item.name not in known:
             variables = [one.address_from for one in suite.alerts if one.block == change.item.name and one.address_from]
-            mend = f"set {variables[0]} to its address" if variables else "make it in Prefect, or add address_from"
+            hint = f"set {variables[0]} to its address" if variables else "create it in Prefect, or add address_from"
             raise ConfigurationError(
-                f"names the block {change.item.name}, which is not on the server",
-                where=str(path), key="alerts", mend=f"{mend}: docs/OPERATIONS.md",
+                f"the block {change.item.name} does not exist on the server",
+                where=str(path), key="alerts", hint=f"{hint}: docs/OPERATIONS.md",
             )  # fmt: skip
 
 
-def _publish(args: argparse.Namespace) -> None:
+def publish_data(suite: Suite, state: Path, say: Any) -> None:
+    """Build and publish the suite's data and weights, and store the spec of each workload."""
     from plumbline.central import CentralStore
     from plumbline.prepare import prepare
     from plumbline.rounds.recipes import keep_recipes
     from plumbline.stores import open_store
 
-    suite = read_suite(args.suite)
-    specs = prepare(suite, args.state / "build", lambda line: print(line, file=sys.stderr))
-    keep_recipes(CentralStore(open_store(suite.store)), suite, specs)
+    keep_recipes(CentralStore(open_store(suite.store)), suite, prepare(suite, state / "build", say))
 
 
-def _print(args: argparse.Namespace, changes: Sequence[Change]) -> None:
+def _print(args: argparse.Namespace, changes: Sequence[PlanItem]) -> None:
     if args.json:
-        told = [
+        items = [
             {"verb": one.verb, "kind": one.item.kind, "name": one.item.name, "fields": one.fields} for one in changes
         ]
-        print(json.dumps({"dry_run": args.dry_run, "changes": told}))
+        print(json.dumps({"dry_run": args.dry_run, "changes": items}))
         return
     for line in lines(changes):
         print(line)

@@ -1,4 +1,4 @@
-"""`plumbline doctor SUITE`: find what would lose a night before it does, and name the mend."""
+"""`plumbline doctor SUITE`: find what would lose a night before it does, with a hint for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from plumbline.doctor import Ailment, examine_stores, worst_code
+from plumbline.deployment.file_urls import with_absolute_urls
+from plumbline.doctor import CheckResult, examine_conformance, examine_stores, worst_code
+from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import read_suite
 
 __all__ = ["register", "run"]
@@ -19,36 +21,44 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor", help="check reach, credentials, versions, clock, disk", description=__doc__
     )
-    parser.add_argument("suite", type=Path)
+    parser.add_argument("suite", type=Path, nargs="?")
+    parser.add_argument("--store", metavar="URL", help="run the store contract against a bucket or folder instead")
     parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder of all state (%(default)s)")
-    parser.add_argument("--workers", action="store_true", help="ask every platform's worker as well (dispatches)")
+    parser.add_argument("--workers", action="store_true", help="run a check through every work pool as well")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examine; 0 if nothing is wrong, 2 for what a person configured wrongly, 3 for what does not answer."""
-    suite = read_suite(args.suite)
-    found = list(examine_stores(suite, args.state))
-    from tasks.examining import examine_prefect, examine_workers
+    """Check; 0 if all checks passed, 2 for wrong configuration, 3 for what does not answer."""
+    if (args.suite is None) == (args.store is None):
+        raise ConfigurationError("give either SUITE or --store URL", where="plumbline doctor")
+    if args.store is not None:
+        return _report(args, list(examine_conformance(args.store)))
+    suite = with_absolute_urls(read_suite(args.suite), Path.cwd())
+    results = list(examine_stores(suite, args.state))
+    from tasks.doctor import check_server, check_workers
 
-    of_prefect, online = examine_prefect(suite)
-    found += of_prefect
-    if args.workers and online:
-        longest = max(suite.platforms[name].start_seconds for name in online)
-        print(f"asking the workers of {', '.join(online)}, for up to {longest:g} s ...", file=sys.stderr)
-        found += examine_workers(suite, online)
+    of_server, pools = check_server(suite)
+    results += of_server
+    if args.workers and pools:
+        print(f"asking the workers of {', '.join(pools)} ...", file=sys.stderr)
+        results += check_workers(suite, pools)
+    return _report(args, results)
+
+
+def _report(args: argparse.Namespace, results: list[CheckResult]) -> int:
     if args.json:
-        print(json.dumps({"checks": [one.to_json() for one in found]}))
+        print(json.dumps({"checks": [result.to_json() for result in results]}))
     else:
-        _print(found)
-    return int(worst_code(found))
+        _print(results)
+    return int(worst_code(results))
 
 
-def _print(found: list[Ailment]) -> None:
-    for one in found:
-        sign = "ok  " if one.well else "FAIL"
-        mend = f"\n     mend: {one.mend}" if one.mend and not one.well else ""
-        print(f"{sign} {one.where}: {one.what}{mend}")
-    ill = sum(not one.well for one in found)
-    print(f"{ill} of {len(found)} checks found something" if ill else f"all {len(found)} checks are well")
+def _print(results: list[CheckResult]) -> None:
+    for result in results:
+        sign = "ok  " if result.well else "FAIL"
+        hint = f"\n     hint: {result.hint}" if result.hint and not result.well else ""
+        print(f"{sign} {result.where}: {result.what}{hint}")
+    num_failed = sum(not result.well for result in results)
+    print(f"{num_failed} of {len(results)} checks failed" if num_failed else f"all {len(results)} checks passed")

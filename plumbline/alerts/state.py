@@ -1,4 +1,4 @@
-"""What is told, once: one alert per platform and cause until it changes or recovers. Pure; the clock is handed in.
+"""Alerts, each sent once: one per platform, workload and cause until it changes or recovers. Pure.
 
 The state is written before anything is sent, and marked after it was delivered: an alert may be sent twice if the
 sender dies in between, with the same id, and is never lost.
@@ -6,11 +6,12 @@ sender dies in between, with the same id, and is never lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from pydantic import AwareDatetime
 
+from plumbline.alerts.troubles import find_troubles, place_of
 from plumbline.alerts.words import Told, tell_missed, tell_open, tell_recovered
 from plumbline.digest import digest_json
 from plumbline.schema.base import Model
@@ -56,7 +57,7 @@ class AlertState(Model):
     watching: AwareDatetime | None = None
     """Since when it is watched whether rounds run at all."""
     open: dict[str, Open] = {}
-    """By `platform/cause`."""
+    """By the key of the trouble: platform, workload and cause."""
     pending: tuple[Outgoing, ...] = ()
     rounds: tuple[str, ...] = ()
     """The last rounds taken in, and those that were missed, so that none is told twice."""
@@ -68,27 +69,31 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
         return state
     messages: list[Outgoing] = []
     entries: dict[str, Open] = {}
-    troubles = {key: (name, event) for name, one in verdict.platforms.items() for key, event in _troubles(name, one)}
-    for key, (name, event) in troubles.items():
+    troubles = {trouble.key: trouble for name, one in verdict.platforms.items() for trouble in find_troubles(name, one)}
+    for key, trouble in troubles.items():
         known = state.open.get(key)
-        entry = known if known is not None and known.event == event else Open(
-            event=event, since_round=verdict.round, since=now
+        entry = known if known is not None and known.event == trouble.event else Open(
+            event=trouble.event, since_round=verdict.round, since=now
         )  # fmt: skip
-        told = tell_open(verdict, name, key, event, since_round=entry.since_round, since=entry.since)
+        told = tell_open(verdict, trouble, since_round=entry.since_round, since=entry.since)
         entries[key], sent = _remind(entry, told, alerts, now)
         messages += sent
-    recovered: set[str] = set()
+    recovered: set[tuple[str, str]] = set()
     for key, known in state.open.items():
-        name = key.partition("/")[0]
         if key in troubles:
             continue
+        name, workload = place_of(key)
         result = verdict.platforms.get(name)
-        if result is not None and result.verdict == "pass":
-            recovered.add(name)
-        elif result is None or result.verdict == "inconclusive":
-            entries[key] = known  # nothing is known tonight
-    for name in sorted(recovered):
-        messages += _send(tell_recovered(verdict, name), alerts, now)
+        if known.event == "improved":
+            continue  # ends when a new baseline is accepted, and nothing has recovered
+        outcome = result.workloads.get(workload, result.verdict) if result is not None else None
+        if outcome == "pass":
+            recovered.add((name, workload))
+        elif outcome in (None, "inconclusive") and not (known.event == "unavailable" and _is_there(result, workload)):
+            entries[key] = known  # nothing is known of it tonight
+    whole = {name for name, workload in recovered if not workload}
+    for name, workload in sorted(one for one in recovered if not one[1] or one[0] not in whole):
+        messages += _send(tell_recovered(verdict, name, workload), alerts, now)
     return AlertState(
         watching=state.watching,
         open=entries,
@@ -141,14 +146,9 @@ def _same(one: Outgoing, other: Outgoing) -> bool:
     return (one.id, one.block) == (other.id, other.block)
 
 
-def _troubles(name: str, result: PlatformResult) -> Iterator[tuple[str, AlertEvent]]:
-    """The keys of a platform's troubles: its causes, or where there is none, its failed checks."""
-    if result.verdict not in ("drift", "invalid"):
-        return
-    codes = [cause.code for cause in result.causes if cause.code != "environment"]
-    checks = [one.check for one in result.findings if one.outcome == result.verdict]
-    for code in dict.fromkeys(codes or checks[:1] or [result.verdict]):
-        yield f"{name}/{code}", result.verdict
+def _is_there(result: PlatformResult | None, workload: str) -> bool:
+    """Return whether the platform left a record, of the workload or of any."""
+    return result is not None and (workload not in result.absent if workload else not result.unavailable)
 
 
 def _remind(entry: Open, told: Told, alerts: Sequence[Alert], now: datetime) -> tuple[Open, list[Outgoing]]:

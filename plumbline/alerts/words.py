@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from plumbline.alerts.troubles import Trouble
 from plumbline.schema.suite import AlertEvent
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
@@ -26,27 +27,60 @@ class Told:
     body: str
 
 
-def tell_open(
-    verdict: RoundVerdict, platform: str, key: str, event: AlertEvent, *, since_round: str, since: datetime
-) -> Told:
-    """A trouble on a platform."""
+def tell_open(verdict: RoundVerdict, trouble: Trouble, *, since_round: str, since: datetime) -> Told:
+    """Return the message about a trouble."""
+    result = verdict.platforms[trouble.platform]
+    causes = [one for one in result.causes if (one.code, one.workload) == (trouble.what, trouble.workload)]
+    cause = next(iter(causes), None)
+    what = f"{cause.code} ({cause.sure})" if cause else trouble.what
+    if trouble.event == "unjudged":
+        what = f"nothing judged for {result.unjudged_nights} nights"
+    elif trouble.event == "improved":
+        what = f"{trouble.what.removeprefix('improved-')} is better than its reference: accept a new baseline"
+    where = _place(result, trouble.platform, trouble.workload)
+    lines = [
+        *_cause_lines(cause),
+        *_missing(result, trouble),
+        *(_number(one) for one in _worst(result, trouble)),
+        "new in this round"
+        if since_round == verdict.round
+        else f"since {since:%Y-%m-%d %H:%M %Z}, round {since_round}",
+        *_links(verdict),
+    ]
+    subject = f"[plumbline] {verdict.suite}: {trouble.event} on {where}: {what}"
+    if trouble.event == "unavailable":
+        subject = f"[plumbline] {verdict.suite}: {where} is unavailable"
+    about = _about(verdict, result, trouble.platform, trouble.workload)
+    return Told(f"{verdict.round}/{trouble.key}/{trouble.event}", trouble.event, about, subject, "\n".join(lines))
+
+
+def tell_recovered(verdict: RoundVerdict, platform: str, workload: str = "") -> Told:
+    """Return the message that a platform, or one workload on it, passes again."""
     result = verdict.platforms[platform]
-    cause = next((one for one in result.causes if f"{platform}/{one.code}" == key), None)
-    what = f"{cause.code} ({cause.sure})" if cause else key.partition("/")[2]
-    new = since_round == verdict.round
-    told = "new in this round" if new else f"since {since:%Y-%m-%d %H:%M %Z}, round {since_round}"
-    lines = [*_cause_lines(cause), *(_number(one) for one in _worst(result)), told, *_links(verdict)]
-    subject = f"[plumbline] {verdict.suite}: {event} on {platform}: {what}"
-    about = f"{verdict.suite}/{platform}"
-    return Told(f"{verdict.round}/{key}/{event}", event, about, subject, "\n".join(lines))
+    where = _place(result, platform, workload)
+    subject = f"[plumbline] {verdict.suite}: {where} has recovered"
+    body = "\n".join([f"{where} passes in round {verdict.round}", *_links(verdict)])
+    about = _about(verdict, result, platform, workload)
+    key = f"{platform}/{workload}" if workload else platform
+    return Told(f"{verdict.round}/{key}/recovered", "recovered", about, subject, body)
 
 
-def tell_recovered(verdict: RoundVerdict, platform: str) -> Told:
-    """A platform passes again."""
-    subject = f"[plumbline] {verdict.suite}: {platform} has recovered"
-    body = "\n".join([f"{platform} passes in round {verdict.round}", *_links(verdict)])
-    about = f"{verdict.suite}/{platform}"
-    return Told(f"{verdict.round}/{platform}/recovered", "recovered", about, subject, body)
+def _place(result: PlatformResult, platform: str, workload: str) -> str:
+    """Return the platform, and the workload where the platform trains several."""
+    return f"{platform}, {workload}" if workload and len(result.workloads) > 1 else platform
+
+
+def _about(verdict: RoundVerdict, result: PlatformResult, platform: str, workload: str) -> str:
+    """Return what the receiver keeps one incident for: the same for a trouble and for its end."""
+    several = workload and len(result.workloads) > 1
+    return f"{verdict.suite}/{platform}/{workload}" if several else f"{verdict.suite}/{platform}"
+
+
+def _missing(result: PlatformResult, trouble: Trouble) -> list[str]:
+    if trouble.event != "unavailable":
+        return []
+    why = result.absent.get(trouble.workload, "") if trouble.workload else result.unavailable
+    return [f"no record: {why or result.unavailable}. Nothing is known of this platform in this round."]
 
 
 def tell_missed(suite: str, due: datetime) -> Told:
@@ -81,8 +115,9 @@ def _cause_lines(cause: Cause | None) -> list[str]:
     return [f"{cause.code}, {cause.sure}: {cause.why}", *(f"  {line}" for line in cause.evidence[:_MOST_FINDINGS])]
 
 
-def _worst(result: PlatformResult) -> list[Finding]:
-    return [one for one in result.findings if one.outcome == result.verdict][:_MOST_FINDINGS]
+def _worst(result: PlatformResult, trouble: Trouble) -> list[Finding]:
+    found = [one for one in result.findings if one.outcome == trouble.event and one.workload == trouble.workload]
+    return found[:_MOST_FINDINGS]
 
 
 def _number(finding: Finding) -> str:
@@ -91,8 +126,7 @@ def _number(finding: Finding) -> str:
     wanted = "expected" if isinstance(finding.limit, str) else "the limit is"
     limit = "" if finding.limit is None else f", {wanted} {_value(finding.limit)}"
     against = f", against {finding.against}" if finding.against else ""
-    # Where there is no number, the words are all there is.
-    detail = f": {finding.detail}" if finding.detail and not numbers else ""
+    detail = f": {finding.detail}" if finding.detail else ""
     return f"{finding.check}{numbers}{limit}{against}{detail}"
 
 
@@ -102,5 +136,5 @@ def _value(value: float | str) -> str:
 
 
 def _links(verdict: RoundVerdict) -> list[str]:
-    pairs = (("report", verdict.report), ("run", verdict.flow_run))
+    pairs = (("report", verdict.report), ("note", verdict.report_note), ("run", verdict.flow_run))
     return [f"round: {verdict.round}", *(f"{label}: {value}" for label, value in pairs if value)]

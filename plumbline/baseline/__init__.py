@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from plumbline.baseline.book import BaselineBook
-from plumbline.baseline.schema import Accepted, Baseline
+from plumbline.baseline.schema import Accepted, Baseline, Note
 
-__all__ = ["Accepted", "Baseline", "BaselineBook"]
+__all__ = ["Accepted", "Baseline", "BaselineBook", "Note"]

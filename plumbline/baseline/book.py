@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from plumbline.baseline.schema import Baseline, with_record, without_record
+from plumbline.baseline.schema import Baseline, Note, restored, with_record, without_record
 from plumbline.central import CentralStore
 from plumbline.digest import canonical_json
 from plumbline.errors import ConfigurationError, InvalidInputError, UnavailableError
@@ -54,6 +54,15 @@ class BaselineBook:
                 damaged[info.key] = str(error)
         return tuple(one for one in found.values() if one.records), damaged
 
+    def everything(self) -> tuple[Baseline, ...]:
+        """Every readable baseline of the store, those without an accepted record included."""
+        found = []
+        for info in [info for info in self._central.store.list(f"{_FOLDER}/") if info.key.endswith(".json")]:
+            data = self._central.read_pointer(info.key)
+            baseline = self._sound(info.key, data[0]) if data is not None else None
+            found += [baseline] if baseline is not None else []
+        return tuple(found)
+
     def _sound(self, key: str, data: bytes) -> Baseline | None:
         """One that is damaged counts as none: the round says so of its platform, and accepting another mends it."""
         try:
@@ -61,16 +70,18 @@ class BaselineBook:
         except InvalidInputError:
             return None
 
-    def accept(self, record: RunRecord) -> Baseline:
+    def accept(self, record: RunRecord, note: Note | None = None) -> Baseline:
         """Approve a record; `InvalidInputError` for one that nothing can be held against."""
         problem = _unfit(record)
         if problem:
-            raise InvalidInputError(problem, where=record.record_id, mend="accept a record of a completed training")
+            raise InvalidInputError(problem, where=record.record_id, hint="accept a record of a completed training")
         empty = Baseline(spec_sha256=record.spec_sha256, platform=record.platform, workload=record.spec.workload)
         key = baseline_key(record.spec_sha256, record.platform)
-        return self._change(key, lambda baseline: with_record(baseline or empty, record))
+        return self._change(key, lambda baseline: with_record(baseline or empty, record, note))
 
-    def reject(self, spec_sha256: str, platform: str, record_id: str | None = None) -> Baseline:
+    def reject(
+        self, spec_sha256: str, platform: str, record_id: str | None = None, note: Note | None = None
+    ) -> Baseline:
         """Take a record out of a baseline, the current one unless another is named."""
 
         def change(baseline: Baseline | None) -> Baseline:
@@ -78,9 +89,24 @@ class BaselineBook:
                 raise ConfigurationError("has no accepted record", where=f"baseline of {platform}")
             name = record_id or baseline.current
             if name is None or name not in {one.record_id for one in baseline.records}:
-                mend = "`plumbline baseline show` lists them"
-                raise ConfigurationError(f"{name} is none of its records", where=f"baseline of {platform}", mend=mend)
-            return without_record(baseline, name)
+                hint = "`plumbline baseline show` lists them"
+                raise ConfigurationError(f"{name} is none of its records", where=f"baseline of {platform}", hint=hint)
+            return without_record(baseline, name, note)
+
+        return self._change(baseline_key(spec_sha256, platform), change)
+
+    def restore(
+        self, spec_sha256: str, platform: str, record_id: str | None = None, note: Note | None = None
+    ) -> Baseline:
+        """Put a rejected record back, the one rejected last unless another is named."""
+
+        def change(baseline: Baseline | None) -> Baseline:
+            names = [one.record_id for one in baseline.rejected] if baseline is not None else []
+            name = record_id or (names[-1] if names else None)
+            if baseline is None or name is None or name not in names:
+                hint = "`plumbline baseline log` lists the rejected records"
+                raise ConfigurationError("has no such rejected record", where=f"baseline of {platform}", hint=hint)
+            return restored(baseline, name, note)
 
         return self._change(baseline_key(spec_sha256, platform), change)
 

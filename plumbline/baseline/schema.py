@@ -1,4 +1,4 @@
-"""The Baseline: which records of one RunSpec on one platform are approved, and how much their speed varies."""
+"""The Baseline: the approved records of one RunSpec on one platform, its anchor, and the log of decisions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
-from plumbline.judge.noise import NoiseFloor, noise_floor
+from plumbline.history.noise import NoiseFloor, noise_floor
 from plumbline.schema.base import Model, Name, Sha256
 from plumbline.schema.record import RunRecord
 
-__all__ = ["MAX_ACCEPTED", "Accepted", "Baseline", "accepted", "with_record", "without_record"]
+__all__ = [
+    "MAX_ACCEPTED",
+    "Accepted",
+    "Baseline",
+    "LogEntry",
+    "Note",
+    "accepted",
+    "restored",
+    "with_record",
+    "without_record",
+]
 
 MAX_ACCEPTED = 50
+MAX_LOG = 400
 
 
 class Accepted(Model):
@@ -24,6 +35,29 @@ class Accepted(Model):
     samples_per_second: float | None = None
     accuracy: float | None = None
     lock_sha256: str = ""
+    suite: str = ""
+    """The suite whose round it was; empty for one accepted before this was recorded."""
+
+
+class Note(Model):
+    """Who decided, when, why, and for which suite."""
+
+    who: str = ""
+    when: AwareDatetime | None = None
+    why: str = ""
+    suite: str = ""
+    forced: bool = False
+    """Accepted although its round was not a pass."""
+    as_anchor: bool = False
+    """The record becomes the anchor, against which cumulative loss is measured."""
+
+
+class LogEntry(Model):
+    """One decision on a baseline."""
+
+    action: Literal["accept", "reject", "restore"]
+    record_id: Name
+    note: Note = Note()
 
 
 class Baseline(Model):
@@ -35,6 +69,11 @@ class Baseline(Model):
     workload: Name
     records: tuple[Accepted, ...] = Field(default=(), max_length=MAX_ACCEPTED)
     noise: NoiseFloor = NoiseFloor(runs=0)
+    anchor: Accepted | None = None
+    """The record accepted first: it stays when the list is full, and only a decision replaces it."""
+    rejected: tuple[Accepted, ...] = Field(default=(), max_length=MAX_ACCEPTED)
+    """Records taken out, the newest last, to be restored."""
+    log: tuple[LogEntry, ...] = Field(default=(), max_length=MAX_LOG)
 
     @property
     def current(self) -> str | None:
@@ -42,7 +81,7 @@ class Baseline(Model):
         return self.records[-1].record_id if self.records else None
 
 
-def accepted(record: RunRecord) -> Accepted:
+def accepted(record: RunRecord, suite: str = "") -> Accepted:
     """What a baseline keeps of a record."""
     speed, learn = record.evidence.speed, record.evidence.learn
     return Accepted(
@@ -52,20 +91,59 @@ def accepted(record: RunRecord) -> Accepted:
         samples_per_second=speed.samples_per_second if speed else None,
         accuracy=learn.evaluations[-1].accuracy if learn and learn.evaluations else None,
         lock_sha256=record.fingerprint.lock_sha256,
+        suite=suite,
     )
 
 
-def with_record(baseline: Baseline, record: RunRecord) -> Baseline:
-    """The baseline with `record` accepted last; accepting it again moves it there."""
+def with_record(baseline: Baseline, record: RunRecord, note: Note | None = None) -> Baseline:
+    """Return the baseline with `record` accepted last; accepting it again moves it there."""
+    note = note or Note()
+    entry = accepted(record, note.suite)
     kept = [one for one in baseline.records if one.record_id != record.record_id]
-    return _measured(baseline, (*kept, accepted(record))[-MAX_ACCEPTED:])
+    first = baseline.anchor or (baseline.records[0] if baseline.records else None)
+    anchor = entry if first is None or note.as_anchor else first
+    logged = LogEntry(action="accept", record_id=record.record_id, note=note)
+    return _measured(baseline, (*kept, entry)[-MAX_ACCEPTED:], logged, anchor=anchor)
 
 
-def without_record(baseline: Baseline, record_id: str) -> Baseline:
-    """The baseline with one record taken out."""
-    return _measured(baseline, tuple(one for one in baseline.records if one.record_id != record_id))
+def without_record(baseline: Baseline, record_id: str, note: Note | None = None) -> Baseline:
+    """Return the baseline with one record taken out, which `restored` puts back."""
+    gone = tuple(one for one in baseline.records if one.record_id == record_id)
+    left = tuple(one for one in baseline.records if one.record_id != record_id)
+    anchor = baseline.anchor
+    if anchor is not None and anchor.record_id == record_id:
+        anchor = left[0] if left else None
+    rejected = (*(one for one in baseline.rejected if one.record_id != record_id), *gone)[-MAX_ACCEPTED:]
+    logged = LogEntry(action="reject", record_id=record_id, note=note or Note())
+    return _measured(baseline, left, logged, anchor=anchor, rejected=rejected)
 
 
-def _measured(baseline: Baseline, records: tuple[Accepted, ...]) -> Baseline:
+def restored(baseline: Baseline, record_id: str, note: Note | None = None) -> Baseline:
+    """Return the baseline with a rejected record back in its place by time."""
+    back = tuple(one for one in baseline.rejected if one.record_id == record_id)
+    left = tuple(one for one in baseline.rejected if one.record_id != record_id)
+    records = tuple(sorted((*baseline.records, *back), key=lambda one: one.started_at))[-MAX_ACCEPTED:]
+    logged = LogEntry(action="restore", record_id=record_id, note=note or Note())
+    return _measured(
+        baseline, records, logged, anchor=baseline.anchor or (records[0] if records else None), rejected=left
+    )
+
+
+def _measured(
+    baseline: Baseline,
+    records: tuple[Accepted, ...],
+    entry: LogEntry,
+    *,
+    anchor: Accepted | None,
+    rejected: tuple[Accepted, ...] | None = None,
+) -> Baseline:
     speeds = [one.samples_per_second for one in records if one.samples_per_second is not None]
-    return baseline.replace(records=[one.model_dump() for one in records], noise=noise_floor(speeds).model_dump())
+    return baseline.model_copy(
+        update={
+            "records": records,
+            "noise": noise_floor(speeds),
+            "anchor": anchor,
+            "rejected": baseline.rejected if rejected is None else rejected,
+            "log": (*baseline.log, entry)[-MAX_LOG:],
+        }
+    )

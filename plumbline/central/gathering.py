@@ -10,12 +10,14 @@ from typing import Literal, TypeVar
 
 from plumbline.central.outbox import ForeignRecordError, checked_record, receive, record_key
 from plumbline.central.store import CentralStore
+from plumbline.dispatch.order import TrainingOrder
+from plumbline.dispatch.states import Recorded, RecordKind
 from plumbline.errors import InvalidInputError, PlumblineError
 from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
 from plumbline.stores.base import ObjectMissingError, Store
 from plumbline.stores.writing import read_bytes
 
-__all__ = ["Gathered", "State", "gather"]
+__all__ = ["Gathered", "State", "find_record", "gather"]
 
 T = TypeVar("T")
 
@@ -40,27 +42,65 @@ class Gathered:
 
 
 def gather(
-    outboxes: Mapping[str, Store], expected: Mapping[str, str], central: CentralStore, into: Path
+    outboxes: Mapping[str, Store],
+    expected: Mapping[str, str],
+    central: CentralStore,
+    into: Path,
+    orders: Mapping[str, TrainingOrder] | None = None,
 ) -> dict[str, Gathered]:
     """Collect the expected record of each platform, in parallel, into `into` and the central store.
 
-    Doing it again fetches nothing that is here, and finds what has come since. No platform's trouble is another's.
+    A record that does not answer its platform's order is `foreign`, and is not kept. Doing it again fetches nothing
+    that is here, and finds what has come since. No platform's trouble is another's.
     """
     if not expected:
         return {}
     with ThreadPoolExecutor(max_workers=min(16, len(expected)), thread_name_prefix="gather") as pool:
         jobs = {
-            platform: pool.submit(_one, outboxes.get(platform), platform, record_id, central, into)
+            platform: pool.submit(
+                _one, outboxes.get(platform), _Wanted(platform, record_id, (orders or {}).get(platform)), central, into
+            )
             for platform, record_id in expected.items()
         }
         return {platform: job.result() for platform, job in jobs.items()}
 
 
-def _one(outbox: Store | None, platform: str, record_id: str, central: CentralStore, into: Path) -> Gathered:
+def find_record(outbox: Store, order: TrainingOrder) -> Recorded:
+    """Return what the outbox holds under the order's record id; `PlumblineError` where it cannot be asked.
+
+    A record that cannot be read counts as complete: gathering says what is wrong with it.
+    """
+    key = record_key(order.record_id)
+    try:
+        data = read_bytes(outbox, key, max_bytes=MAX_RECORD_BYTES)
+        record = checked_record(data, order.record_id, f"{outbox.url}/{key}")
+    except ObjectMissingError:
+        return Recorded(RecordKind.ABSENT)
+    except ForeignRecordError as error:
+        return Recorded(RecordKind.FOREIGN, str(error))
+    except InvalidInputError as error:
+        return Recorded(RecordKind.COMPLETE, str(error))
+    if order.foreign_fields(record):
+        return Recorded(RecordKind.FOREIGN)
+    kind = RecordKind.INFRASTRUCTURE if record.exit.is_infrastructure else RecordKind.COMPLETE
+    return Recorded(kind, record.exit.message or record.exit.code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The record that is expected of one platform, and the order that it has to answer."""
+
+    platform: str
+    record_id: str
+    order: TrainingOrder | None
+
+
+def _one(outbox: Store | None, wanted: _Wanted, central: CentralStore, into: Path) -> Gathered:
+    record_id = wanted.record_id
     if outbox is None:
         return Gathered("unreachable", record_id, why="the platform has no outbox")
     try:
-        found = _looked_again(lambda: _fetch(outbox, platform, record_id, into))
+        found = _looked_again(lambda: _fetch(outbox, wanted, into))
     except InvalidInputError as error:
         return Gathered("foreign" if isinstance(error, ForeignRecordError) else "corrupt", record_id, why=str(error))
     except PlumblineError as error:
@@ -89,7 +129,8 @@ def _looked_again(operation: Callable[[], T]) -> T:
     return operation()
 
 
-def _fetch(outbox: Store, platform: str, record_id: str, into: Path) -> Gathered:
+def _fetch(outbox: Store, wanted: _Wanted, into: Path) -> Gathered:
+    platform, record_id, order = wanted.platform, wanted.record_id, wanted.order
     key = record_key(record_id)
     try:
         data = read_bytes(outbox, key, max_bytes=MAX_RECORD_BYTES)
@@ -98,6 +139,9 @@ def _fetch(outbox: Store, platform: str, record_id: str, into: Path) -> Gathered
     record = checked_record(data, record_id, f"{outbox.url}/{key}")
     if record.platform != platform:
         return Gathered("foreign", record_id, why=f"is a record of the platform {record.platform!r}")
+    foreign = order.foreign_fields(record) if order else ()
+    if foreign:
+        return Gathered("foreign", record_id, why=f"does not answer this round's order: {', '.join(foreign)} differ")
     folder = receive(outbox, record, data, into / platform, lambda part: record_key(record_id, part.key))
     return Gathered("complete", record_id, folder, record)
 

@@ -32,6 +32,8 @@ __all__ = [
 
 RECORDS = "records"
 MAX_PART_BYTES = 8 << 30
+_MAX_PARTS_BYTES = 16 << 30
+"""Of all parts of one record together."""
 _BUFFER_BYTES = 1 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -72,6 +74,9 @@ def checked_record(data: bytes, record_id: str, where: str) -> RunRecord:
         raise ForeignRecordError(f"is the record {record.record_id!r}", where=where, key="record_id")
     if record.spec.digest != record.spec_sha256:
         raise InvalidInputError("is not the digest of the spec in it", where=where, key="spec_sha256")
+    size = sum(part.size for part in record.parts)
+    if size > _MAX_PARTS_BYTES:
+        raise InvalidInputError(f"they have {size} bytes together", where=where, key="parts")
     keys = [part.key.lower() for part in record.parts]
     for part in record.parts:
         inside = any(other.startswith(f"{part.key.lower()}/") for other in keys)

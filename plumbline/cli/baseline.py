@@ -1,19 +1,22 @@
-"""`plumbline baseline list/show/accept/reject`: the approved records of each platform."""
+"""`plumbline baseline list/show/log/accept/reject/restore`: the approved records of each platform."""
 
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline.baseline import Baseline, BaselineBook
+from plumbline.baseline import Baseline, BaselineBook, Note
 from plumbline.baseline.book import baseline_key
+from plumbline.baseline.schema import Accepted, accepted
 from plumbline.central import CentralStore
-from plumbline.cli.history import read_round, read_rounds
+from plumbline.cli.nights import read_round, read_rounds
 from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError, InvalidInputError
 from plumbline.rounds.judging import BASELINE_CHECK
 from plumbline.schema.record import RunRecord, read_record
@@ -33,18 +36,24 @@ def register(subparsers: Any) -> None:
     for name, words in (
         ("list", "every baseline of the suite's store"),
         ("show", "the accepted records of one or all platforms"),
-        ("accept", "approve the records of a round: the next rounds are held against them"),
+        ("log", "who accepted and rejected what, when and why"),
+        ("accept", "approve the records of a round: the next rounds are compared with them"),
         ("reject", "take an accepted record out again"),
+        ("restore", "put a rejected record back"),
     ):
         command = commands.add_parser(name, help=words, description=words)
         command.add_argument("suite", type=Path)
         command.add_argument("--json", action="store_true", help="print one JSON document")
         if name != "list":
-            command.add_argument("--platform", action="append", default=[], help="only this one; may stand repeatedly")
+            command.add_argument("--platform", action="append", default=[], help="only this one; may be repeated")
         if name == "accept":
             command.add_argument("--round", default="", help="the round whose records are approved (default: the last)")
-        if name == "reject":
-            command.add_argument("--record", default="", help="the record (default: the one accepted last)")
+            command.add_argument("--force", action="store_true", help="accept records of a round that is not a pass")
+            command.add_argument("--anchor", action="store_true", help="measure cumulative loss from these records on")
+        if name in ("reject", "restore"):
+            command.add_argument("--record", default="", help="the record (default: the one accepted or rejected last)")
+        if name in ("accept", "reject", "restore"):
+            command.add_argument("--reason", default="", help="why; kept in the log (needed by --force and --anchor)")
         command.set_defaults(run=run)
 
 
@@ -55,12 +64,14 @@ def run(args: argparse.Namespace) -> int:
     damaged: Mapping[str, str] = {}
     if args.action == "list":
         baselines, damaged = BaselineBook(central).list()
+    elif args.action == "log":
+        return _log(args, suite, central, _platforms(suite, args.platform))
     else:
         platforms = _platforms(suite, args.platform)
         if args.action == "show":
             baselines, damaged = _of(central, platforms)
         else:
-            change = _accept if args.action == "accept" else _reject
+            change = {"accept": _accept, "reject": _reject, "restore": _restore}[args.action]
             baselines = tuple(change(args, suite, central, platforms))
     for why in damaged.values():
         print(f"plumbline: a baseline is damaged: {why} ({_REPLACED})", file=sys.stderr)
@@ -78,14 +89,14 @@ def last_round(central: CentralStore, suite: str, wanted: str = "") -> RoundVerd
         return read_round(central, wanted, "--round")
     if found := read_rounds(central, suite, 1):
         return found[0]
-    raise ConfigurationError("has no round yet", where=suite, mend="start one with `plumbline run`")
+    raise ConfigurationError("has no round yet", where=suite, hint="start one with `plumbline run`")
 
 
 def _platforms(suite: Suite, asked: Sequence[str]) -> list[str]:
     for name in asked:
         if name not in suite.platforms:
             raise ConfigurationError(
-                f"there is no platform {name!r}", where=suite.name, mend=", ".join(suite.platforms)
+                f"there is no platform {name!r}", where=suite.name, hint=", ".join(suite.platforms)
             )
     return list(asked or suite.platforms)
 
@@ -100,9 +111,27 @@ def _of(central: CentralStore, platforms: Sequence[str]) -> tuple[tuple[Baseline
     )
 
 
+def _note(args: argparse.Namespace, suite: Suite) -> Note:
+    """Return who decides, now, and why; `ConfigurationError` where a reason is needed and not given."""
+    forced, as_anchor = getattr(args, "force", False), getattr(args, "anchor", False)
+    if (forced or as_anchor) and not args.reason.strip():
+        option = "--force" if forced else "--anchor"
+        raise ConfigurationError("needs a reason", where=option, hint="add --reason 'why'")
+    try:
+        who = getpass.getuser()
+    except (KeyError, OSError):
+        who = "unknown"
+    now = datetime.now(UTC)
+    return Note(who=who, when=now, why=args.reason.strip(), suite=suite.name, forced=forced, as_anchor=as_anchor)
+
+
 def _accept(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
+    note = _note(args, suite)
     verdict = last_round(central, suite.name, args.round)
-    records = [record for name in platforms if name in verdict.platforms for record in _records(central, verdict, name)]
+    chosen = [name for name in platforms if name in verdict.platforms]
+    if not note.forced:
+        _refuse_other_than_pass(verdict, chosen)
+    records = [record for name in chosen for record in _records(central, verdict, name)]
     if not records:
         raise InconclusiveError("holds no record of these platforms", where=f"round {verdict.round}")
     book = BaselineBook(central)
@@ -110,7 +139,39 @@ def _accept(args: argparse.Namespace, suite: Suite, central: CentralStore, platf
     for record in records:
         if why := damaged.get(baseline_key(record.spec_sha256, record.platform)):
             print(f"plumbline: replaces a damaged baseline and its accepted records: {why}", file=sys.stderr)
-    return [book.accept(record) for record in records]
+        else:
+            for line in _compared(book.read(record.spec_sha256, record.platform), accepted(record)):
+                print(f"plumbline: {record.platform}: {line}", file=sys.stderr)
+    return [book.accept(record, note) for record in records]
+
+
+def _refuse_other_than_pass(verdict: RoundVerdict, platforms: Sequence[str]) -> None:
+    """Raise for the first platform that drifted or is inconclusive; what is invalid is refused with its own reason."""
+    for name in platforms:
+        result = verdict.platforms[name]
+        if result.verdict in ("drift", "inconclusive") and result.records:
+            hint = "if the change is meant: --force --reason 'why'"
+            what = f"is {result.verdict}, not a pass, and cannot be approved"
+            raise ConfigurationError(what, where=f"{verdict.round}: {name}", hint=hint)
+
+
+def _compared(baseline: Baseline | None, new: Accepted) -> list[str]:
+    """Say what changes against the last accepted record and against the anchor."""
+    if baseline is None or not baseline.records:
+        return []
+    pairs = [("the last baseline", baseline.records[-1])]
+    anchor = baseline.anchor or baseline.records[0]
+    if anchor.record_id != baseline.records[-1].record_id:
+        pairs.append(("the anchor", anchor))
+    lines = []
+    for words, old in pairs:
+        parts = []
+        if old.samples_per_second and new.samples_per_second:
+            parts.append(f"throughput {new.samples_per_second / old.samples_per_second - 1:+.2%}")
+        if old.accuracy is not None and new.accuracy is not None:
+            parts.append(f"accuracy {new.accuracy - old.accuracy:+.4f}")
+        lines.append(f"against {words} {old.record_id}: {', '.join(parts) or 'no number in common'}")
+    return lines
 
 
 def _records(central: CentralStore, verdict: RoundVerdict, platform: str) -> list[RunRecord]:
@@ -129,17 +190,62 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str) -> lis
     return list(found.values())
 
 
-def _reject(args: argparse.Namespace, _suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
-    book = BaselineBook(central)
+def _own(suite: Suite, baseline: Baseline, entry: Accepted) -> bool:
+    """Return whether the suite accepted the record; an entry of before suites were recorded goes by its workload."""
+    return entry.suite == suite.name or (not entry.suite and baseline.workload in suite.workloads)
+
+
+def _reject(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
+    """Take out the record that this suite accepted last, or the one named; other suites' baselines stay."""
+    book, note = BaselineBook(central), _note(args, suite)
     found, damaged = _of(central, platforms)
-    known = list(found)
-    if args.record:
-        known = [one for one in known if args.record in {entry.record_id for entry in one.records}]
-    if not known and damaged:
-        raise InvalidInputError(f"a baseline is damaged: {next(iter(damaged.values()))}", mend=_REPLACED)
-    if not known:
-        raise ConfigurationError("there is no such accepted record", mend="`plumbline baseline show` lists them")
-    return [book.reject(one.spec_sha256, one.platform, args.record or None) for one in known]
+    chosen = []
+    for one in found:
+        own = [entry.record_id for entry in one.records if _own(suite, one, entry)]
+        own = [name for name in own if args.record in ("", name)]
+        chosen += [(one, own[-1])] if own else []
+    if not chosen and damaged:
+        raise InvalidInputError(f"a baseline is damaged: {next(iter(damaged.values()))}", hint=_REPLACED)
+    if not chosen:
+        hint = "`plumbline baseline show` lists them"
+        raise ConfigurationError("there is no such record that this suite accepted", where=suite.name, hint=hint)
+    return [book.reject(one.spec_sha256, one.platform, name, note) for one, name in chosen]
+
+
+def _restore(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
+    book, note = BaselineBook(central), _note(args, suite)
+    chosen = []
+    for one in book.everything():
+        own = [entry.record_id for entry in one.rejected if one.platform in platforms and _own(suite, one, entry)]
+        own = [name for name in own if args.record in ("", name)]
+        chosen += [(one, own[-1])] if own else []
+    if not chosen:
+        hint = "`plumbline baseline log` lists them"
+        raise ConfigurationError("there is no such rejected record", where=suite.name, hint=hint)
+    return [book.restore(one.spec_sha256, one.platform, name, note) for one, name in chosen]
+
+
+def _log(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: Sequence[str]) -> int:
+    """Print every decision on the suite's baselines, ordered by time."""
+    entries = [
+        {"platform": one.platform, "workload": one.workload, **entry.to_json()}
+        for one in BaselineBook(central).everything()
+        for entry in one.log
+        if one.platform in platforms and entry.note.suite in ("", suite.name)
+    ]
+    entries.sort(key=lambda entry: str(entry["note"]["when"] or ""))
+    if args.json:
+        print(json.dumps({"log": entries}, indent=2))
+        return int(ExitCode.PASS)
+    if not entries:
+        print("no decision yet: approve the records of a round with `plumbline baseline accept SUITE`")
+    for entry in entries:
+        note = entry["note"]
+        when = str(note["when"] or "")[:16].replace("T", " ")
+        extra = " (forced)" if note["forced"] else " (anchor)" if note["as_anchor"] else ""
+        about = f"{entry['platform']}  {entry['workload']}  {entry['record_id']}"
+        print(f"{when}  {entry['action']}{extra}  {about}  {note['who']}  {note['why']}".rstrip())
+    return int(ExitCode.PASS)
 
 
 def _print(baselines: Sequence[Baseline]) -> None:

@@ -1,18 +1,23 @@
-"""`plumbline calibrate SUITE`: the noise floor of each platform, and the limit that keeps false alarms rare."""
+"""`plumbline calibrate SUITE`: the noise of each line, and the limits that keep false alarms rare."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from plumbline.central import CentralStore
-from plumbline.cli.history import read_rounds
+from plumbline.cli.nights import allowed_of, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least
 from plumbline.errors import ConfigurationError, ExitCode
-from plumbline.judge.history import nights
-from plumbline.judge.noise import NoiseFloor, noise_floor, recommended_drop
+from plumbline.history.limits import Allowed
+from plumbline.history.noise import NoiseFloor, noise_floor, recommended_drop
+from plumbline.history.reference import Reference
+from plumbline.history.segments import Line
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
 
@@ -23,45 +28,90 @@ def register(subparsers: Any) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser("calibrate", help="noise floors, and the limits they ask for", description=__doc__)
     parser.add_argument("suite", type=Path)
-    parser.add_argument("--last", type=int, default=60, metavar="N", help="of as many rounds at most (default: 60)")
+    parser.add_argument("--last", type=int, default=60, metavar="N", help="maximum number of nights (default: 60)")
+    parser.add_argument("--write", action="store_true", help="write throughput_drop of each platform into the suite")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure the spread over the rounds that passed, and say which limit it asks for."""
+    """Measure the spread over all nights, whatever their verdict, and print or write the limits."""
     last = at_least("--last", args.last, 1)
     suite = read_suite(args.suite)
-    rounds = read_rounds(CentralStore(open_store(suite.store)), suite.name, last)
-    floors: dict[str, NoiseFloor] = {}
+    central = CentralStore(open_store(suite.store))
+    series = read_all_series(central, suite, list(suite.platforms))
+    nights = read_nights(central, suite, series, last)
+    allowed = allowed_of(suite)
+    floors, limits = {}, {}
     for name in suite.platforms:
-        passed = [one.samples_per_second for one in nights(rounds, name) if one.verdict == "pass"]
-        floors[name] = noise_floor([value for value in passed if value is not None])
+        lines = [line for line in read_lines(central, series[name], nights[name]) if line.metric.name == "throughput"]
+        floors[name] = _widest(lines, last)
+        limits[name] = _limit(floors[name], allowed)
     if not any(floor.runs for floor in floors.values()):
-        mend = "run it at least three times on quiet machines: `plumbline run`"
-        raise ConfigurationError("has no passed round that measured speed", where=str(args.suite), mend=mend)
-    limits = {name: _limit(suite, floor) for name, floor in floors.items()}
+        hint = "run it three times or more on quiet machines: `plumbline run`"
+        raise ConfigurationError("has no night that measured throughput", where=str(args.suite), hint=hint)
+    if args.write:
+        _write(args.suite, {name: limit for name, limit in limits.items() if limit is not None}, floors)
     if args.json:
         document = {name: {"noise": floors[name].to_json(), "throughput_drop": limits[name]} for name in floors}
-        print(json.dumps({"suite": suite.name, "platforms": document}, indent=2))
+        written = {"written": str(args.suite)} if args.write else {}
+        print(json.dumps({"suite": suite.name, "platforms": document, **written}, indent=2))
     else:
         for name, floor in floors.items():
             _print(name, floor, limits[name], suite)
     return int(ExitCode.PASS)
 
 
-def _limit(suite: Suite, floor: NoiseFloor) -> float | None:
-    return recommended_drop(floor, platforms=len(suite.platforms), false_alarms_a_year=suite.gates.false_alarms_a_year)
+def _widest(lines: Sequence[Line], last: int) -> NoiseFloor:
+    """Return the noisiest workload's floor, over its present segment: one limit serves all of a platform's."""
+    floors = []
+    for line in lines:
+        start = max((one.index for one in line.boundaries if one.what in ("spec", "hardware")), default=0)
+        values = line.values[max(start, len(line.values) - last) :]
+        floors.append(noise_floor([value for value in values if value is not None]))
+    return max(floors, key=lambda floor: (floor.relative_sd or 0.0, floor.runs), default=NoiseFloor(runs=0))
+
+
+def _limit(floor: NoiseFloor, allowed: Allowed) -> float | None:
+    if floor.relative_sd is None:
+        return None
+    return recommended_drop(Reference(0.0, floor.relative_sd, floor.runs, floor.autocorrelation), allowed)
 
 
 def _print(name: str, floor: NoiseFloor, limit: float | None, suite: Suite) -> None:
     if floor.relative_sd is None or limit is None:
-        print(f"{name}: {floor.runs} passed runs with a speed; at least three are needed")
+        print(f"{name}: {floor.runs} nights with a throughput; three or more are needed")
         return
     now = suite.platforms[name].throughput_drop or suite.gates.throughput_drop
-    rare = f"{suite.gates.false_alarms_a_year:g} false alarms a year"
     verdict = "holds" if now >= limit else "is too tight"
     print(
         f"{name}: varies by {floor.relative_sd:.2%} over {floor.runs} runs, autocorrelation {floor.autocorrelation:.2f}"
     )
-    print(f"  throughput_drop of at least {limit:.4f} keeps to {rare}; the suite's {now:g} {verdict}")
+    print(f"  throughput_drop of {limit:.4f} or more asks for reruns rarely enough; the suite's {now:g} {verdict}")
+
+
+def _write(path: Path, limits: Mapping[str, float], floors: Mapping[str, NoiseFloor]) -> None:
+    """Set each platform's limit in the suite file, with the reason and the date beside it; comments stay."""
+    text = path.read_text(encoding="utf-8")
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    for name, limit in limits.items():
+        floor = floors[name]
+        why = f"calibrated {today}: SD {floor.relative_sd or 0:.2%} over {floor.runs} nights"
+        text = _with_limit(text, name, f"throughput_drop = {limit:.4f} # {why}", where=str(path))
+    path.write_text(text, encoding="utf-8")
+
+
+def _with_limit(text: str, platform: str, line: str, *, where: str) -> str:
+    header = re.compile(
+        rf'^\[platforms\.(?:{re.escape(platform)}|"{re.escape(platform)}")\][ \t]*(?:#.*)?$', re.MULTILINE
+    )
+    found = header.search(text)
+    if found is None:
+        hint = f"write the platform as a table, [platforms.{platform}], or set throughput_drop yourself"
+        raise ConfigurationError("no such table", where=where, key=f"platforms.{platform}", hint=hint)
+    after = re.compile(r"^\[", re.MULTILINE).search(text, found.end())
+    end = after.start() if after else len(text)
+    table = text[found.end() : end]
+    known = re.compile(r"^throughput_drop[ \t]*=.*$", re.MULTILINE)
+    table = known.sub(lambda _: line, table, count=1) if known.search(table) else f"\n{line}{table}"
+    return text[: found.end()] + table + text[end:]

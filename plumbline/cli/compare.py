@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from plumbline.errors import ConfigurationError
+from plumbline.escape import printable
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates, read_suite
-from plumbline.schema.verdict import Judgement, exit_code
+from plumbline.schema.verdict import Judgement, Note, exit_code
 
 __all__ = ["register", "run"]
 
@@ -49,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     if not judgement.findings:
         # Every other part that both records hold has findings.
-        judgement = judgement.replace(notes=(*judgement.notes, _NOTHING_ELSE))
+        judgement = judgement.replace(notes=(*judgement.notes, Note(code="hint", text=_NOTHING_ELSE)))
     if args.json:
         print(json.dumps(judgement.to_json(), indent=2, ensure_ascii=False))
     else:
@@ -66,23 +68,28 @@ def _confirming(rerun: Path, candidate: LoadedRecord) -> SpeedEvidence:
         what = "has no speed part"
     else:
         return record.evidence.speed
-    raise ConfigurationError(what, where=str(rerun), key="--rerun", mend="give a second run of the candidate")
+    raise ConfigurationError(what, where=str(rerun), key="--rerun", hint="give a second run of the candidate")
 
 
 def _print(judgement: Judgement) -> None:
-    print(judgement.verdict)
+    for line in _lines(judgement):
+        print(printable(line).replace("\n", " "))
+
+
+def _lines(judgement: Judgement) -> Iterator[str]:
+    yield judgement.verdict
     if judgement.first_divergence:
         place = judgement.first_divergence
         step = "" if place.step is None else f" at step {place.step}"
-        print(f"  first divergence: {place.stage}{step}" + (f", {place.at}" if place.at else ""))
+        yield f"  first divergence: {place.stage}{step}" + (f", {place.at}" if place.at else "")
     for cause in judgement.causes:
-        print(f"  cause: {cause.code} ({cause.sure}): {cause.why}")
+        yield f"  cause: {cause.code} ({cause.sure}): {cause.why}"
         for line in (*cause.evidence, *(f"suspect {name}" for name in cause.suspects), *cause.tried):
-            print(f"    {line}")
+            yield f"    {line}"
     for finding in judgement.findings:
         number = "" if finding.observed is None else f" {finding.observed}"
         limit = "" if finding.limit is None else f" (limit {finding.limit})"
         detail = f": {finding.detail}" if finding.detail else ""
-        print(f"  {finding.outcome} {finding.check} {finding.metric}{number}{limit}{detail}".rstrip())
+        yield f"  {finding.outcome} {finding.check} {finding.metric}{number}{limit}{detail}".rstrip()
     for note in judgement.notes:
-        print(f"  {note}")
+        yield f"  {note}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +12,20 @@ from typing import Any
 
 from plumbline.cli.options import at_least, check_folder
 from plumbline.data import build_dataset, publish
+from plumbline.data.classes import class_notes
+from plumbline.data.spec import dataset_source, dataset_task
 from plumbline.errors import ConfigurationError, ExitCode
-from plumbline.schema.manifest import Manifest, Task
-from plumbline.schema.suite import DatasetSource, Suite, read_suite
+from plumbline.schema.manifest import Manifest
+from plumbline.schema.suggestions import did_you_mean, suggest_or_list
+from plumbline.schema.suite import DatasetSource, read_suite
 from plumbline.staging.cache import Cache
 from plumbline.staging.verify import verify_dataset
 from plumbline.stores import open_store
 
-__all__ = ["dataset_task", "register"]
+__all__ = ["register"]
 
 _ALL = 1 << 40
+_MOST_CLASSES = 20
 
 
 def register(subparsers: Any) -> None:
@@ -46,17 +51,29 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", help="a CSV, JSONL or Parquet file, or a Hugging Face dataset: NAME or NAME:CONFIG")
+    parser.add_argument(
+        "source",
+        help="a file, folder, glob or store URL of CSV, TSV, JSON, JSONL or Parquet; or a Hugging Face dataset",
+    )
     parser.add_argument("--name", required=True, help="what suites call it")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the dataset")
     parser.add_argument("--task", choices=("sequence-classification", "masked-lm"), default="sequence-classification")
-    parser.add_argument("--text-column", default="text")
-    parser.add_argument("--label-column", default="label")
-    parser.add_argument("--train-rows", type=int, default=_ALL, help="at most so many (default: all)")
-    parser.add_argument("--evaluation-rows", type=int, default=1024, help="at most so many (default: %(default)s)")
+    parser.add_argument("--text-column", help="default: the one with a usual name, such as `text`")
+    parser.add_argument("--pair-column", help="the second text, for pairs of sentences")
+    parser.add_argument("--label-column", help="default: the one with a usual name, such as `label`")
+    parser.add_argument(
+        "--labels", metavar="A,B,...", help="the classes in order; also FIRST..LAST, for numbers that are classes"
+    )
+    parser.add_argument("--evaluation", metavar="SOURCE", help="files that evaluate, kept apart from those that train")
+    parser.add_argument("--config", help="configuration of a Hugging Face dataset; also NAME:CONFIG")
+    parser.add_argument("--split", help="its split to train on (default: train)")
+    parser.add_argument("--evaluation-split", help="its split to evaluate on (default: validation, else test)")
+    parser.add_argument("--revision", help="its branch, tag or commit; the commit is kept in the manifest")
+    parser.add_argument("--train-rows", type=int, default=_ALL, help="maximum (default: all)")
+    parser.add_argument("--evaluation-rows", type=int, default=1024, help="maximum (default: %(default)s)")
     parser.add_argument("--rows-per-shard", type=int, default=8192, help="default: %(default)s")
     parser.add_argument("--vocab-size", type=int, default=8192, help="of the tokenizer trained (default: %(default)s)")
-    parser.add_argument("--tokenizer", help="a tokenizer.json or a checkpoint's folder, in place of a trained one")
+    parser.add_argument("--tokenizer", help="a tokenizer.json or a checkpoint's folder, instead of a trained one")
     parser.add_argument("--cased", action="store_true", help="train a tokenizer that keeps capitals apart")
 
 
@@ -83,20 +100,17 @@ def _build(args: argparse.Namespace) -> int:
     unknown = [name for name in args.names if name not in suite.datasets]
     if unknown or not suite.datasets:
         what = f"there is no dataset {unknown[0]!r}" if unknown else "there is no dataset to build"
-        raise ConfigurationError(what, where=str(args.suite), key="datasets", mend="add [datasets.NAME]")
+        hint = did_you_mean(unknown[0], suite.datasets) if unknown else ""
+        raise ConfigurationError(what, where=str(args.suite), key="datasets", hint=hint or "add [datasets.NAME]")
     for name in args.names or suite.datasets:
         check_folder(args.out / name)
     built = {
-        name: build_dataset(suite.datasets[name], name, dataset_task(suite, name), args.out / name)
+        name: build_dataset(
+            dataset_source(suite, name, str(args.suite)), name, dataset_task(suite, name), args.out / name
+        )
         for name in args.names or suite.datasets
     }
     return _tell(args, {name: _summary(manifest, args.out / name) for name, manifest in built.items()})
-
-
-def dataset_task(suite: Suite, name: str) -> Task:
-    """What the suite trains on this dataset: with labels, if any workload needs them."""
-    tasks = {workload.task for workload in suite.workloads.values() if workload.data == name}
-    return "masked-lm" if tasks == {"masked-lm"} else "sequence-classification"
 
 
 def _import(args: argparse.Namespace) -> int:
@@ -111,10 +125,32 @@ def _import(args: argparse.Namespace) -> int:
         lowercase=not args.cased,
         tokenizer=args.tokenizer,
         text_column=args.text_column,
+        pair_column=args.pair_column,
         label_column=args.label_column,
+        labels=_labels(args.labels),
+        evaluation_path=args.evaluation,
+        config=args.config,
+        split=args.split,
+        evaluation_split=args.evaluation_split,
+        revision=args.revision,
     )
     manifest = build_dataset(source, args.name, args.task, args.out)
     return _tell(args, {args.name: _summary(manifest, args.out)})
+
+
+def _labels(words: str | None) -> tuple[str, ...] | None:
+    """Return the classes of `A,B,...` or `FIRST..LAST`."""
+    if words is None:
+        return None
+    numbers = re.fullmatch(r"(-?\d{1,4})\.\.(-?\d{1,4})", words.strip())
+    if numbers:
+        names = [str(number) for number in range(int(numbers[1]), int(numbers[2]) + 1)]
+    else:
+        names = [name.strip() for name in words.split(",")]
+    if len(names) < 2 or len(set(names)) != len(names) or "" in names:
+        hint = "two or more different classes: negative,positive or 1..5"
+        raise ConfigurationError(f"{words[:80]!r} lists no classes", key="--labels", hint=hint)
+    return tuple(names)
 
 
 def _push(args: argparse.Namespace) -> int:
@@ -173,7 +209,10 @@ def _places(args: argparse.Namespace, urls: list[str], option: str) -> dict[str,
     platforms = read_suite(args.suite).platforms
     for name in args.platform:
         if name not in platforms:
-            raise ConfigurationError(f"there is no platform {name!r}", where=str(args.suite), key="platforms")
+            hint = suggest_or_list(name, list(platforms))
+            raise ConfigurationError(
+                f"there is no platform {name!r}", where=str(args.suite), key="platforms", hint=hint
+            )
     return {name: platforms[name].data for name in args.platform or platforms}
 
 
@@ -192,10 +231,13 @@ def _summary(manifest: Manifest, folder: Path) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "manifest": manifest.digest,
+        "content": manifest.content_sha256,
         "source": manifest.source,
         "train_rows": sum(shard.num_rows for shard in manifest.train),
         "evaluation_rows": sum(shard.num_rows for shard in manifest.evaluation),
         "labels": manifest.num_labels,
+        "classes": {entry.name: [entry.train_rows, entry.evaluation_rows] for entry in manifest.classes},
+        "notes": list(class_notes(manifest.classes)),
         "vocab_size": manifest.vocab_size,
         "bytes": sum(file.size for file in manifest.files),
         "best_accuracy": manifest.best_accuracy,
@@ -209,6 +251,19 @@ def _tell(args: argparse.Namespace, answer: dict[str, Any]) -> int:
     for name, entry in answer.items():
         print(name)
         for key, value in entry.items():
-            if value is not None and not isinstance(value, list):
+            if key == "classes":
+                _print_classes(value)
+            elif value is not None and not isinstance(value, list):
                 print(f"  {key.replace('_', ' '):16} {value:,}" if isinstance(value, int) else f"  {key:16} {value}")
+        for note in entry.get("notes", ()):
+            print(f"note: {name}: {note}", file=sys.stderr)
     return int(ExitCode.PASS)
+
+
+def _print_classes(classes: dict[str, list[int]]) -> None:
+    """Print what each label stands for, with its rows."""
+    for number, (name, (train, evaluation)) in enumerate(classes.items()):
+        if number == _MOST_CLASSES:
+            print(f"  {'':16} and {len(classes) - number} more in the manifest")
+            return
+        print(f"  {'classes' if not number else '':16} {number} = {name} ({train:,} train, {evaluation:,} evaluation)")

@@ -1,98 +1,143 @@
-"""`plumbline history SUITE`: the rounds of a suite, and what changed over them."""
+"""`plumbline history SUITE` or `--from FILE`: what happened over time, judged by the engine of the nights."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from plumbline.central import CentralStore
+from plumbline.central.series import rebuild_series, records_of_rounds, write_series
+from plumbline.cli.nights import Night, allowed_of, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
-from plumbline.judge.history import Night, nights, trend
-from plumbline.schema.suite import read_suite
-from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import ObjectMissingError, open_store
-from plumbline.workfolder import check_round_id
+from plumbline.history.external import parse_external
+from plumbline.history.limits import allowed_for
+from plumbline.history.segments import Line
+from plumbline.history.summary import ChangeSummary, LineSummary, summarise
+from plumbline.schema.suite import Suite, read_suite
+from plumbline.stores import open_store
 
-__all__ = ["latest_first", "read_round", "read_rounds", "register", "run"]
+__all__ = ["register", "run"]
+
+_MAX_BYTES = 256 << 20
 
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser("history", help="what happened over time", description=__doc__)
-    parser.add_argument("suite", type=Path)
+    parser.add_argument("suite", type=Path, nargs="?", help="the suite file")
+    parser.add_argument(
+        "--from", type=Path, dest="source", metavar="FILE", help="judge the series of a CSV or JSONL file"
+    )
+    parser.add_argument(
+        "--higher-is-worse", action="append", default=[], metavar="METRIC", help="with --from; may be repeated"
+    )
     parser.add_argument("--platform", help="only this one")
-    parser.add_argument("--last", type=int, default=90, metavar="N", help="as many rounds at most (default: 90)")
+    parser.add_argument("--last", type=int, default=90, metavar="N", help="maximum number of nights (default: 90)")
+    parser.add_argument("--rebuild", action="store_true", help="make the series files again from the records")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
 
-def read_round(central: CentralStore, wanted: str, where: str) -> RoundVerdict:
-    """The round of this id, which stands in `where`; `ConfigurationError` if it is none, or there is none of it."""
-    try:
-        return central.get_round(check_round_id(wanted, where=where))
-    except ObjectMissingError as error:
-        mend = "`plumbline history SUITE` lists the rounds"
-        raise ConfigurationError(f"there is no round {wanted!r}", where=central.store.url, mend=mend) from error
-
-
-def latest_first(central: CentralStore) -> Iterator[RoundVerdict]:
-    """The rounds of all suites; one that cannot be read is named on stderr, and takes no other with it."""
-    for name in reversed(central.list_rounds()):
-        try:
-            yield central.get_round(name)
-        except InvalidInputError as error:
-            print(f"plumbline: the round {name} is left out: {error}", file=sys.stderr)
-
-
-def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdict]:
-    """The suite's last rounds, the oldest first."""
-    found: list[RoundVerdict] = []
-    for one in latest_first(central):
-        if one.suite in ("", suite):
-            found.append(one)
-        if len(found) == last:
-            break
-    return found[::-1]
-
-
 def run(args: argparse.Namespace) -> int:
-    """Print the nights, platform by platform."""
+    """Print the nights and the lines, platform by platform."""
     last = at_least("--last", args.last, 1)
+    if (args.suite is None) == (args.source is None):
+        raise ConfigurationError("give either a suite or --from FILE", where="plumbline history")
+    if args.source is not None:
+        return _external(args)
     suite = read_suite(args.suite)
     if args.platform is not None and args.platform not in suite.platforms:
-        mend = ", ".join(suite.platforms)
-        raise ConfigurationError(f"there is no platform {args.platform!r}", where=str(args.suite), mend=mend)
-    rounds = read_rounds(CentralStore(open_store(suite.store)), suite.name, last)
+        hint = ", ".join(suite.platforms)
+        raise ConfigurationError(f"there is no platform {args.platform!r}", where=str(args.suite), hint=hint)
     platforms = [args.platform] if args.platform else list(suite.platforms)
-    told = {name: nights(rounds, name) for name in platforms}
-    trends = {name: trend(told[name]) for name in platforms}
+    central = CentralStore(open_store(suite.store))
+    if args.rebuild:
+        _rebuild(central, suite)
+    series = read_all_series(central, suite, platforms)
+    nights = read_nights(central, suite, series, last)
+    allowed = allowed_of(suite)
+    lines = {name: read_lines(central, series[name], nights[name]) for name in platforms}
+    told = {name: [summarise(line, allowed, last=last) for line in lines[name]] for name in platforms}
     if args.json:
         document = {
-            name: {"nights": [one.to_json() for one in told[name]], "trend": trends[name].to_json()}
+            name: {
+                "nights": [one.to_json() for one in nights[name]],
+                "lines": [one.to_json() for one in told[name]],
+            }
             for name in platforms
         }
         print(json.dumps({"suite": suite.name, "platforms": document}, indent=2, ensure_ascii=False))
         return int(ExitCode.PASS)
-    if not rounds:
+    if not any(nights.values()):
         print("no round yet: start one with `plumbline run`")
     for name in platforms:
-        _print(name, told[name], (*trends[name].changes, trends[name].creep))
+        _print_nights(name, nights[name])
+        _print_lines(told[name])
     return int(ExitCode.PASS)
 
 
-def _print(platform: str, told: tuple[Night, ...], lines: tuple[str, ...]) -> None:
-    if told:
+def _rebuild(central: CentralStore, suite: Suite) -> None:
+    records = list(records_of_rounds(central, suite.name))
+    for series in rebuild_series(central, suite.name, records, list(suite.platforms)).values():
+        write_series(central, series)
+
+
+def _external(args: argparse.Namespace) -> int:
+    try:
+        if args.source.stat().st_size > _MAX_BYTES:
+            raise ConfigurationError(f"more than {_MAX_BYTES >> 20} MiB", where=str(args.source), key="--from")
+        text = args.source.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError("is not UTF-8 text", where=str(args.source)) from error
+    lines: Sequence[Line] = parse_external(text, where=str(args.source), higher_is_worse=args.higher_is_worse)
+    if args.platform is not None:
+        lines = [line for line in lines if line.platform == args.platform]
+    if not lines:
+        raise ConfigurationError("holds no row of this platform", where=str(args.source), key="--platform")
+    allowed = allowed_for(num_platforms=len({line.platform for line in lines}), num_series=len(lines))
+    told = [summarise(line, allowed) for line in lines]
+    if args.json:
+        print(json.dumps({"from": str(args.source), "lines": [one.to_json() for one in told]}, indent=2))
+    else:
+        _print_lines(told)
+    return int(ExitCode.PASS)
+
+
+def _print_nights(platform: str, nights: Sequence[Night]) -> None:
+    if nights:
         print(platform)
-    for one in told:
+    for one in nights:
         accuracy = "" if one.accuracy is None else f"  accuracy {one.accuracy:.4f}"
         speed = "" if one.samples_per_second is None else f"  {one.samples_per_second:.4g} samples/s"
         causes = f"  {', '.join(one.causes)}" if one.causes else ""
         print(f"  {one.round}  {one.verdict}{accuracy}{speed}{causes}")
-    for line in lines:
-        if line:
-            print(f"  {line}")
+
+
+def _print_lines(lines: Sequence[LineSummary]) -> None:
+    for one in lines:
+        about = " ".join(part for part in (one.platform, one.workload, one.metric) if part)
+        if one.reference is None:
+            print(f"  {about}: {one.nights} nights, too few for a reference")
+        else:
+            spread = f" ± {one.relative_sd or 0:.2%}"
+            print(f"  {about}: reference {one.reference:.4g} {one.unit}{spread} of {one.reference_nights} nights")
+        for start in one.segments:
+            print(f"    {start.since} {start.round}: {start.what} changed: {start.before} → {start.after}")
+        for change in one.changes:
+            print(f"    {_change(change)}")
+        if one.reason not in ("quiet", "learning"):
+            print(f"    tonight: {one.verdict}: {one.sentence}")
+
+
+def _change(change: ChangeSummary) -> str:
+    size = "" if change.change is None else f" ({change.change:+.1%})"
+    way = "worse" if change.worse else "better"
+    beside = f", with a change of {change.with_boundary}" if change.with_boundary else ""
+    return (
+        f"{change.shape} since {change.since}, {change.round}: {change.before:.4g} → {change.after:.4g}{size}, {way}, "
+        f"p = {change.p_value:.2g}{beside}"
+    )

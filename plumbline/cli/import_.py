@@ -33,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
     loaded = load_record(args.folder)
     record = loaded.record
     if suite is not None and record.platform not in suite.platforms:
-        mend = f"train it with --platform and one of {', '.join(suite.platforms)}, or give --store"
-        raise ConfigurationError(f"{record.platform!r} is no platform of the suite", where=str(args.folder), mend=mend)
+        hint = f"train it with --platform and one of {', '.join(suite.platforms)}, or give --store"
+        raise ConfigurationError(f"{record.platform!r} is no platform of the suite", where=str(args.folder), hint=hint)
     _read_all(loaded)
     store = suite.store if suite else args.store
     central = CentralStore(open_store(store))

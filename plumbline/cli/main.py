@@ -7,11 +7,13 @@ that need Prefect are found by their entry point, so that the core never imports
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -20,6 +22,7 @@ from types import ModuleType
 
 from plumbline import __version__, cli
 from plumbline.errors import WRONG_PATH, ExitCode, PlumblineError
+from plumbline.escape import printable
 
 __all__ = ["build_parser", "main"]
 
@@ -63,43 +66,65 @@ def build_parser(modules: Sequence[ModuleType]) -> argparse.ArgumentParser:
     return parser
 
 
-def _say(what: object, code: ExitCode) -> int:
-    print(f"plumbline: {what}", file=sys.stderr)
-    return int(code)
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """How a command ended that has judged nothing."""
+
+    line: str
+    code: ExitCode
+    where: str = ""
+    key: str = ""
+    hint: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the document of `--json`, with the keys of a judgement; wrong usage has no verdict."""
+        verdict = {ExitCode.INCONCLUSIVE: "inconclusive", ExitCode.INVALID: "invalid"}.get(self.code)
+        error = {"message": self.line, "where": self.where, "key": self.key, "hint": self.hint}
+        empty: dict[str, object] = {"findings": [], "first_divergence": None, "causes": []}
+        return {"verdict": verdict, **empty, "error": error, "exit_code": int(self.code)}
 
 
-def _of_system(error: OSError) -> int:
-    where = f"{error.filename}: " if error.filename else ""
-    code = ExitCode.USAGE if error.errno in WRONG_PATH else ExitCode.INCONCLUSIVE
-    return _say(f"{where}{error.strerror or error}", code)
+def _say(failure: _Failure, *, as_json: bool) -> int:
+    # Text of a record may be in it: a terminal acts on no part of it.
+    line = printable(failure.line).replace("\n", " ")
+    print(f"plumbline: {line}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(failure.to_json()))
+    return int(failure.code)
 
 
-def _answer(error: Exception) -> int:
-    """An error as its line and its exit code: never drift's, for what failed has judged nothing."""
+def _failure(error: Exception) -> _Failure:
+    """Return an error as its line and its exit code: never drift's, for what failed has judged nothing."""
     if isinstance(error, PlumblineError):
-        return _say(error, error.exit_code)
+        return _Failure(str(error), error.exit_code, error.where, error.key, error.hint)
     if isinstance(error, OSError):
-        return _of_system(error)
+        where = str(error.filename or "")
+        code = ExitCode.USAGE if error.errno in WRONG_PATH else ExitCode.INCONCLUSIVE
+        return _Failure(f"{where}: {error.strerror or error}" if where else f"{error.strerror or error}", code, where)
     if isinstance(error, MemoryError):
-        return _say("there is not enough memory for it", ExitCode.INCONCLUSIVE)
+        return _Failure("there is not enough memory for it", ExitCode.INCONCLUSIVE)
     told = " ".join(f"{type(error).__name__}: {error}".split())
     what = f"a defect of Plumbline, not of what it was given: {told}"
-    return _say(f"{what} (`plumbline --debug ...` shows where: please report it)", ExitCode.INCONCLUSIVE)
+    return _Failure(f"{what} (`plumbline --debug ...` shows where: please report it)", ExitCode.INCONCLUSIVE)
 
 
-def _guarded(run: Callable[[], int], *, debug: bool) -> int:
+def _guarded(run: Callable[[], int], *, debug: bool, as_json: bool) -> int:
     try:
         return run()
     except KeyboardInterrupt:
-        return _say("interrupted", ExitCode.INCONCLUSIVE)
+        return _say(_Failure("interrupted", ExitCode.INCONCLUSIVE), as_json=as_json)
     except BrokenPipeError:
         # The reader of our output left (`| head`); there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.USAGE)
+    except SystemExit as error:
+        if as_json and error.code == ExitCode.USAGE:
+            print(json.dumps(_Failure("wrong usage: stderr has the usage", ExitCode.USAGE).to_json()))
+        raise
     except Exception as error:  # noqa: BLE001 - Python's own answer would be a traceback, and the code of a drift
         if debug:
             traceback.print_exc()
-        return _answer(error)
+        return _say(_failure(error), as_json=as_json)
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -114,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     # Asked before they are parsed: finding the commands may fail too.
-    return _guarded(lambda: _run(words), debug="--debug" in words)
+    return _guarded(lambda: _run(words), debug="--debug" in words, as_json="--json" in words)
 
 
 if __name__ == "__main__":

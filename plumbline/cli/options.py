@@ -40,5 +40,5 @@ def check_folder(path: Path, *, option: str = "--out") -> None:
         raise _refusal(there if there != folder else path, option, "may not be written into", "name another folder")
 
 
-def _refusal(path: Path, option: str, what: str, mend: str) -> ConfigurationError:
-    return ConfigurationError(what, where=str(path), key=option, mend=mend)
+def _refusal(path: Path, option: str, what: str, hint: str) -> ConfigurationError:
+    return ConfigurationError(what, where=str(path), key=option, hint=hint)

@@ -9,10 +9,11 @@ import tempfile
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
-from plumbline.cli.history import latest_first, read_round, read_rounds
+from plumbline.cli.nights import latest_first, read_round, read_rounds
 from plumbline.cli.options import check_file
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.records import LoadedRecord, load_record
@@ -22,7 +23,8 @@ from plumbline.report.junit import junit_xml
 from plumbline.report.summary import step_summary
 from plumbline.report.terminal import verdict_table
 from plumbline.rounds.plan import night_of
-from plumbline.rounds.reporting import keep_report, report_address
+from plumbline.rounds.report_link import link_to
+from plumbline.rounds.reporting import keep_report, record_links, report_key
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
@@ -77,7 +79,7 @@ def _round(central: CentralStore, wanted: str, suite: Suite | None) -> RoundVerd
         return read_round(central, wanted, "ROUND")
     found = read_rounds(central, suite.name, 1) if suite else [*islice(latest_first(central), 1)]
     if not found:
-        raise ConfigurationError("there is no round yet", where=central.store.url, mend="plumbline run SUITE")
+        raise ConfigurationError("there is no round yet", where=central.store.url, hint="plumbline run SUITE")
     return found[0]
 
 
@@ -91,6 +93,7 @@ def _text(args: argparse.Namespace, verdict: RoundVerdict) -> str:
 
 
 def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out: Path | None) -> str:
+    site = suite.report_url if suite else ""
     with tempfile.TemporaryDirectory(prefix="plumbline-") as folder:
         records = {name: _records(central, verdict, name, Path(folder)) for name in verdict.platforms}
         records = {name: found for name, found in records.items() if found}
@@ -102,13 +105,23 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out
             History(points_of([(night_of(one.round), one) for one in [*earlier, verdict]])),
             reference=suite.reference if suite else _reference(verdict),
             baselines=before,
-            records_base=f"{central.store.url}/records" if out else "../../records",
+            records_base=_records_folder(central) if out else "../../records",
+            record_links=record_links(central, [one for found in records.values() for one in found], site),
         )
     if out is None:
         keep_report(central, verdict.round, page)
-        return report_address(central, verdict.round)
+        link = link_to(central, report_key(verdict.round), site)
+        if link.note:
+            print(f"plumbline: {link.note}", file=sys.stderr)
+        return link.url
     out.write_text(page, encoding="utf-8")
     return str(out)
+
+
+def _records_folder(central: CentralStore) -> str:
+    """The address of the records of a folder's store, for a page that is written elsewhere."""
+    parts = urlsplit(central.store.url)
+    return (Path(parts.netloc + parts.path) / "records").resolve().as_uri() if parts.scheme == "file" else ""
 
 
 def _records(central: CentralStore, verdict: RoundVerdict, platform: str, into: Path) -> list[LoadedRecord]:

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plumbline.cli.data import dataset_task
 from plumbline.cli.options import check_file
 from plumbline.data import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
-from plumbline.data.spec import workload_named
-from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.data.classes import listed_classes
+from plumbline.data.spec import dataset_source, dataset_task, workload_named
+from plumbline.errors import ExitCode
 from plumbline.launch import make_weights
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import write_spec
@@ -48,17 +48,19 @@ def run(args: argparse.Namespace) -> int:
     publish(folder, store, workload.data)
     publish_weights(weights, store, sha256)
     write_spec(spec, args.out)
-    answer = {"spec": str(args.out), "digest": spec.digest, "data": url, "parts": list(spec.parts)}
+    answer = {
+        "spec": str(args.out), "digest": spec.digest, "data": url, "parts": list(spec.parts),
+        "classes": list(spec.data.class_names),
+    }  # fmt: skip
     if args.json:
         print(json.dumps(answer))
     else:
         print(f"{args.out}: {args.workload}, {', '.join(spec.parts)}, digest {spec.digest[:12]}")
+        if spec.data.class_names:
+            print(f"classes: {listed_classes(spec.data.class_names)}")
         print(f"next: plumbline train {args.out} --out RECORD --data {url}")
     return int(ExitCode.PASS)
 
 
 def _built(suite: Suite, name: str, folder: Path, where: Path) -> Manifest:
-    if name not in suite.datasets:
-        mend = f"add [datasets.{name}], or give --data FOLDER"
-        raise ConfigurationError("does not say how to build it", where=str(where), key=f"datasets.{name}", mend=mend)
-    return build_dataset(suite.datasets[name], name, dataset_task(suite, name), folder)
+    return build_dataset(dataset_source(suite, name, str(where)), name, dataset_task(suite, name), folder)

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.processes < 1:
         raise ConfigurationError("must be at least 1", key="--processes")
     if args.timeout is not None and not args.timeout > 0:  # NaN is above nothing
-        raise ConfigurationError(f"{args.timeout:g} is not above 0", key="--timeout", mend="seconds, or leave it out")
+        raise ConfigurationError(f"{args.timeout:g} is not above 0", key="--timeout", hint="seconds, or leave it out")
     spec = read_spec(args.spec)
     record_id = args.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63]
     # The trainer asks this too, but of a trainer that ends under torchrun the exit code does not come through.

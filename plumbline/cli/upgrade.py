@@ -15,7 +15,7 @@ from plumbline.schema.verdict import exit_code
 
 if TYPE_CHECKING:
     from plumbline.upgrade.gate import Upgrade
-    from plumbline.upgrade.locks import Change
+    from plumbline.upgrade.locks import PackageChange
 
 __all__ = ["register", "run"]
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     name = args.workload or next((key for key, workload in suite.workloads.items() if workload.probe), "")
     if name not in suite.workloads or not suite.workloads[name].probe:
         raise ConfigurationError(
-            f"no workload {name!r} with a probe", where=str(args.suite), mend="add [workloads.NAME.probe]"
+            f"no workload {name!r} with a probe", where=str(args.suite), hint="add [workloads.NAME.probe]"
         )
     current, candidate = read_lock(args.current), read_lock(args.candidate)
     changes = changes_between(current, candidate)
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     return int(exit_code(upgrade.judgement.verdict))
 
 
-def _judged(suite: Suite, name: str, changes: Sequence[Change], args: argparse.Namespace) -> Upgrade:
+def _judged(suite: Suite, name: str, changes: Sequence[PackageChange], args: argparse.Namespace) -> Upgrade:
     """Build what is trained on, train, and bisect, all of it in the work folder."""
     from plumbline.prepare import prepare
     from plumbline.upgrade.gate import Gate

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain
+import tempfile
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from plumbline.data import grammar
-from plumbline.data.hub import read_hub
-from plumbline.data.readers import Columns, read_rows
-from plumbline.data.rows import Row
+from plumbline.data.classes import LabelIndex
+from plumbline.data.columns import ColumnOptions
+from plumbline.data.files import SourceFile, is_file_source, locate
+from plumbline.data.hub import HubSource, read_hub
+from plumbline.data.readers import read_rows
+from plumbline.data.rows import RawRow, Row, label_name
 from plumbline.data.shards import store_bytes, write_shards, write_whole
 from plumbline.data.spool import Spool, SpooledRows
 from plumbline.data.tokenizer import read_tokenizer, train_tokenizer
 from plumbline.digest import canonical_json
 from plumbline.errors import DISK_FULL, ConfigurationError, DiskFullError, InvalidInputError
 from plumbline.schema.base import Name, read_model
-from plumbline.schema.manifest import Manifest, Task
+from plumbline.schema.manifest import ClassRows, Manifest, Task
 from plumbline.schema.suite import DatasetSource
 
 __all__ = ["MANIFEST_NAME", "build_dataset", "read_manifest"]
@@ -37,6 +43,7 @@ class _Content:
     train: SpooledRows
     evaluation: SpooledRows
     source: str
+    classes: tuple[str, ...] = ()
     best_accuracy: float | None = None
 
 
@@ -45,8 +52,8 @@ def build_dataset(source: DatasetSource, name: str, task: Task, out: Path) -> Ma
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError as error:
-        mend = "lower-case letters, digits, dots, dashes and underscores, 63 at most"
-        raise ConfigurationError(f"{name[:80]!r} cannot name a dataset", where=str(out), mend=mend) from error
+        hint = "lower-case letters, digits, dots, dashes and underscores, 63 at most"
+        raise ConfigurationError(f"{name[:80]!r} cannot name a dataset", where=str(out), hint=hint) from error
     try:
         with _gone_if_it_fails(out), Spool(out) as spool:
             make = _imported if source.grammar_seed is None else _generated
@@ -55,8 +62,8 @@ def build_dataset(source: DatasetSource, name: str, task: Task, out: Path) -> Ma
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
-        mend = "free some space, or name another folder"
-        raise DiskFullError(f"no room left: {error.strerror}", where=str(out), mend=mend) from error
+        hint = "free some space, or name another folder"
+        raise DiskFullError(f"no room left: {error.strerror}", where=str(out), hint=hint) from error
     return manifest
 
 
@@ -76,30 +83,41 @@ def _gone_if_it_fails(out: Path) -> Iterator[None]:
 
 
 def _write(content: _Content, source: DatasetSource, name: str, task: Task, out: Path) -> Manifest:
-    """Tokenizer and shards, and the manifest that describes them."""
-    labels = {row.label for row in chain(content.train, content.evaluation) if row.label is not None}
+    """Write tokenizer and shards; return the manifest that describes them."""
+    counts = [_label_counts(rows) for rows in (content.train, content.evaluation)]
+    labels = set(counts[0]) | set(counts[1])
     if task == "sequence-classification" and len(labels) < 2:
-        mend = "classification needs two classes at least"
-        raise InvalidInputError("all rows carry the same label", where=content.source, mend=mend)
-    data, vocab_size = (
-        read_tokenizer(Path(source.tokenizer))
-        if source.tokenizer
-        else train_tokenizer(content.train.texts, source.vocab_size, lowercase=source.lowercase)
-    )
+        hint = "classification needs two classes at least"
+        raise InvalidInputError("all rows carry the same label", where=content.source, hint=hint)
+    if source.tokenizer:
+        data, vocab_size, padding = read_tokenizer(Path(source.tokenizer))
+    else:
+        data, vocab_size = train_tokenizer(content.train.texts, source.vocab_size, lowercase=source.lowercase)
+        padding = 0
     tokenizer = store_bytes(out, "tokenizer", ".json", data)
     train = write_shards(out, "train", content.train, 0, source.rows_per_shard)
     evaluation = write_shards(out, "evaluation", content.evaluation, len(content.train), source.rows_per_shard)
     return Manifest(
         name=name,
         task=task,
-        num_labels=max(labels) + 1 if labels else None,
+        num_labels=len(content.classes) or (max(labels) + 1 if labels else None),
+        classes=tuple(
+            ClassRows(name=one, train_rows=counts[0][place], evaluation_rows=counts[1][place])
+            for place, one in enumerate(content.classes)
+        ),
+        pairs=any(row.pair is not None for row in islice(content.train, 1)),
         best_accuracy=content.best_accuracy,
         source=content.source,
         tokenizer=tokenizer,
         vocab_size=vocab_size,
+        pad_token_id=padding,
         train=tuple(train),
         evaluation=tuple(evaluation),
     )
+
+
+def _label_counts(rows: SpooledRows) -> Counter[int]:
+    return Counter(row.label for row in rows if row.label is not None)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -107,7 +125,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST_NAME
     if not path.is_file():
         why = f"holds no {MANIFEST_NAME}" if folder.is_dir() else "no such folder"
-        raise InvalidInputError(why, where=str(folder), mend="make the dataset with `plumbline data build` or `import`")
+        raise InvalidInputError(why, where=str(folder), hint="make the dataset with `plumbline data build` or `import`")
     return read_model(Manifest, path)
 
 
@@ -125,22 +143,69 @@ def _generated(source: DatasetSource, task: Task, spool: Spool) -> _Content:
 
 
 def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
+    """Read the user's rows, decide the classes, and split."""
     name = source.path or ""
-    columns = Columns(source.text_column, source.label_column, labelled=task == "sequence-classification")
-    path = Path(name)
-    if path.exists() or path.suffix:
-        train, evaluation = _split(spool.add(read_rows(path, columns)), name, source.evaluation_rows)
-        label = path.name
+    labelled = task == "sequence-classification"
+    options = ColumnOptions(source.text_column, source.label_column, source.pair_column, labelled=labelled)
+    index = LabelIndex(name)
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=spool.folder) as downloads:
+        found = _sources(source, options, Path(downloads))
+        first = spool.add(index.rows(found.train))
+        second = spool.add(index.rows(found.evaluation)) if found.evaluation is not None else None
+    given = found.classes if source.labels is None else tuple(label_name(one, name, "labels") for one in source.labels)
+    classes, numbers = index.classes(given) if labelled else ((), array("h"))
+    first = first.labelled(numbers)
+    if second is not None:
+        train, evaluation = _shuffled(first), _shuffled(second.labelled(numbers))
     else:
-        first, second = read_hub(name, columns)
-        rows = spool.add(first)
-        train, evaluation = (
-            (_shuffled(rows), _shuffled(spool.add(second))) if second else _split(rows, name, source.evaluation_rows)
-        )
-        label = f"huggingface.co/datasets/{name}"
-    if len(train) + len(evaluation) < _LEAST_ROWS or not len(evaluation):
+        train, evaluation = _split(first, name, source.evaluation_rows)
+    if len(train) + len(evaluation) < _LEAST_ROWS or not len(evaluation) or not len(train):
         raise InvalidInputError(f"has fewer than {_LEAST_ROWS} rows", where=name)
-    return _Content(train[: source.train_rows], evaluation[: source.evaluation_rows], label)
+    return _Content(train[: source.train_rows], evaluation[: source.evaluation_rows], found.label, classes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """Rows to train on, rows of a ready-made split to evaluate on, and the classes that the source itself names."""
+
+    train: Iterable[RawRow]
+    evaluation: Iterable[RawRow] | None
+    label: str
+    classes: tuple[str, ...] | None = None
+
+
+def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path) -> _Sources:
+    name = source.path or ""
+    if is_file_source(name):
+        _check_hub_keys(source)
+        located = locate(name, downloads / "train")
+        found = _Sources(
+            _rows(located.train, options), _rows(located.evaluation, options) if located.evaluation else None,
+            located.label,
+        )  # fmt: skip
+    else:
+        hub = HubSource(name, source.config, source.split, source.evaluation_split, source.revision)
+        rows = read_hub(hub, options)
+        found = _Sources(rows.train, rows.evaluation, rows.label, rows.classes)
+    if source.evaluation_path is None:
+        return found
+    if not is_file_source(source.evaluation_path):
+        hint = "a file, a folder, a glob or a store URL"
+        raise ConfigurationError("is no file", where=source.evaluation_path, key="evaluation_path", hint=hint)
+    apart = locate(source.evaluation_path, downloads / "evaluation")
+    return replace(found, evaluation=_rows(apart.train, options))
+
+
+def _check_hub_keys(source: DatasetSource) -> None:
+    """Refuse what only a dataset of the Hub has."""
+    for key in ("config", "split", "evaluation_split", "revision"):
+        if getattr(source, key) is not None:
+            hint = "for datasets of the Hugging Face Hub only; evaluation_path names files that evaluate"
+            raise ConfigurationError("is given for files", where=source.path or "", key=key, hint=hint)
+
+
+def _rows(files: Sequence[SourceFile], options: ColumnOptions) -> Iterator[RawRow]:
+    return chain.from_iterable(read_rows(file.path, options, file.name) for file in files)
 
 
 def _split(rows: SpooledRows, name: str, evaluation_rows: int) -> tuple[SpooledRows, SpooledRows]:

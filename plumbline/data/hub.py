@@ -1,65 +1,195 @@
-"""Rows of a dataset of the Hugging Face hub, by its name, through `datasets`."""
+"""Rows of a dataset of the Hugging Face Hub: name, configuration, splits and revision, through `datasets`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from plumbline.data.readers import Columns
-from plumbline.data.rows import Row, checked_row
-from plumbline.errors import InvalidInputError, UnavailableError
+from plumbline.data.columns import ColumnOptions
+from plumbline.data.rows import RawRow, checked_row
+from plumbline.errors import AccessError, ConfigurationError, InvalidInputError, PlumblineError, UnavailableError
+from plumbline.schema.suggestions import suggest_or_list
 
-__all__ = ["read_hub"]
+__all__ = ["HubRows", "HubSource", "ask_hub", "read_hub"]
 
 _EVALUATION_SPLITS = ("validation", "test")
+_ANSWER_SECONDS = 2.5
+_EXPORT = "check the name and the network, or export it to CSV, JSONL or Parquet and give that file"
+_OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+
+T = TypeVar("T")
 
 
-def read_hub(name: str, columns: Columns) -> tuple[Iterator[Row], Iterator[Row] | None]:
-    """The rows of `train`, and of `validation` or else `test` if the dataset has either with labels."""
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """What to load: `NAME` or `NAME:CONFIG`, and the splits and the revision where they are given."""
+
+    name: str
+    config: str | None = None
+    split: str | None = None
+    evaluation_split: str | None = None
+    revision: str | None = None
+
+    @property
+    def repository(self) -> str:
+        """The name without a configuration."""
+        return self.name.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class HubRows:
+    """The rows, the classes that the dataset itself names, and a label for the manifest."""
+
+    train: Iterator[RawRow]
+    evaluation: Iterator[RawRow] | None
+    classes: tuple[str, ...] | None
+    label: str
+
+
+def read_hub(source: HubSource, options: ColumnOptions) -> HubRows:
+    """Load a dataset at one commit; evaluate on the split given, else `validation` or `test` if it has labels."""
+    commit = _commit(source)
+    config = source.config or source.name.partition(":")[2] or None
+    splits, config = _load(source, config, commit)
+    train = _chosen(source, "split", source.split or "train", splits)
+    evaluation = _evaluation(source, train, splits, options)
+    where = f"{source.name}, {train}"
+    columns = options.resolve(splits[train].column_names, where)
+    feature = splits[train].features.get(columns.label) if columns.label else None
+    names = tuple(getattr(feature, "names", None) or ()) or None
+    label = f"huggingface.co/datasets/{source.repository}"
+    label += f":{config}" if config else ""
+    label += f"@{commit}" if commit else ""
+    found = _rows(where, splits[train], options, names)
+    second = _rows(f"{source.name}, {evaluation}", splits[evaluation], options, names) if evaluation else None
+    return HubRows(found, second, names, label)
+
+
+def ask_hub(question: Callable[[], T], where: str, *, key: str = "path") -> T:
+    """Return the Hub's answer to one request; `UnavailableError` if there is none within a few seconds.
+
+    A thread bounds the wait: looking up a name has a longer limit of its own, which no client can set.
+    """
+    answers: list[T] = []
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            answers.append(question())
+        except Exception as error:  # noqa: BLE001 - raised again below, by its kind
+            errors.append(error)
+
+    thread = threading.Thread(target=ask, name="hub", daemon=True)
+    thread.start()
+    thread.join(_ANSWER_SECONDS)
+    if answers:
+        return answers[0]
+    raise _refusal(errors[0] if errors else None, where, key)
+
+
+def _refusal(error: BaseException | None, where: str, key: str) -> PlumblineError:
+    """Convert the error of a request to ours: refused, unknown, or no answer."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return AccessError("the repository is gated", where=where, hint="accept its terms and run `hf auth login`")
+    if isinstance(error, errors.RevisionNotFoundError):
+        return ConfigurationError("there is no such revision", where=where, key="revision")
+    if isinstance(error, (errors.RepositoryNotFoundError, errors.HFValidationError)):
+        hint = "check its name; a private repository needs `hf auth login`"
+        return ConfigurationError("the Hugging Face Hub has no such repository", where=where, key=key, hint=hint)
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    reason = f"HTTP {status}" if status else "no answer" if error is None else type(error).__name__
+    what = f"the Hugging Face Hub cannot be reached ({reason})"
+    hint = f"set {_OFFLINE[0]}=1 to use what is in the local cache; else {_EXPORT}" if key == "path" else ""
+    return UnavailableError(what, where=where, key=key, hint=hint or "check the network, or name a local folder")
+
+
+def _commit(source: HubSource) -> str:
+    """Return the commit of the revision asked for; empty offline, where only the cache is used."""
+    if any(os.environ.get(name, "").upper() in {"1", "TRUE", "YES", "ON"} for name in _OFFLINE):
+        return ""
+    from huggingface_hub import HfApi
+
+    return str(
+        ask_hub(
+            lambda: HfApi().dataset_info(source.repository, revision=source.revision, timeout=_ANSWER_SECONDS).sha,
+            source.name,
+        )
+        or ""
+    )
+
+
+def _load(source: HubSource, config: str | None, commit: str) -> tuple[Any, str | None]:
+    """Return the splits and the configuration; one line, whatever `datasets` says at length."""
     import datasets
     import datasets.exceptions
 
-    repository, _, config = name.partition(":")
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    revision = commit or source.revision
     try:
-        splits = datasets.load_dataset(repository, config or None)
+        if commit:
+            known = datasets.get_dataset_config_names(source.repository, revision=revision)
+            if (config is None and len(known) > 1 and "default" not in known) or (config and config not in known):
+                _raise_config(source, config, known)
+        return datasets.load_dataset(source.repository, config, revision=revision), config
     except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
-        # Offline, unknown, gated and script-only datasets all end here; the first line says which.
+        # Offline and script-only datasets end here, and files of a kind that `datasets` does not read.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise UnavailableError(
-            f"the Hugging Face hub did not give this dataset: {reason}",
-            where=name,
-            key="path",
-            mend="check the name and the network, or export it to CSV, JSONL or Parquet and give that file",
-        ) from error
-    if "train" not in splits:
-        raise InvalidInputError(f"has no split `train` (found: {', '.join(splits)})", where=name, key="path")
-    usable = [split for split in _EVALUATION_SPLITS if split in splits and _labelled(splits[split], columns)]
-    evaluation = usable[0] if usable else ""
-    train = _rows(name, "train", splits["train"], columns)
-    return train, _rows(name, evaluation, splits[evaluation], columns) if evaluation else None
+        what = f"the Hugging Face Hub did not give this dataset: {reason}"
+        raise UnavailableError(what, where=source.name, key="path", hint=_EXPORT) from error
 
 
-def _labelled(split: object, columns: Columns) -> bool:
-    """Hidden test labels are -1 on the hub: such a split evaluates nothing."""
-    if not columns.labelled:
+def _raise_config(source: HubSource, config: str | None, known: Sequence[str]) -> None:
+    what = f"there is no configuration {config!r}" if config else "has several configurations"
+    raise ConfigurationError(what, where=source.name, key="config", hint=suggest_or_list(config or "", known))
+
+
+def _chosen(source: HubSource, key: str, split: str, splits: Any) -> str:
+    if split not in splits:
+        hint = suggest_or_list(split, list(splits))
+        raise ConfigurationError(f"there is no split {split!r}", where=source.name, key=key, hint=hint)
+    return split
+
+
+def _evaluation(source: HubSource, train: str, splits: Any, options: ColumnOptions) -> str:
+    if source.evaluation_split:
+        return _chosen(source, "evaluation_split", source.evaluation_split, splits)
+    known = [split for split in _EVALUATION_SPLITS if split in splits and split != train]
+    return next((split for split in known if _is_labelled(splits[split], options)), "")
+
+
+def _is_labelled(split: Any, options: ColumnOptions) -> bool:
+    """Return whether a split has labels: hidden ones are -1 on the Hub, and evaluate nothing."""
+    if not options.labelled:
         return True
-    labels = split[columns.label] if columns.label in split.column_names else []  # type: ignore[attr-defined,index]
-    return any(label is not None and label != -1 for label in labels)
+    try:
+        label = options.resolve(split.column_names, "").label
+    except InvalidInputError:
+        return False
+    return any(value is not None and value != -1 for value in split[label])
 
 
-def _rows(name: str, split: str, rows: object, columns: Columns) -> Iterator[Row]:
-    found = rows.column_names  # type: ignore[attr-defined]
-    for column in columns.names:
-        if column not in found:
-            mend = "name the columns with --text-column and --label-column"
-            why = f"there is no such column (found: {', '.join(found[:12])})"
-            raise InvalidInputError(why, where=f"{name}, {split}", key=column, mend=mend)
-    for number, values in enumerate(rows):  # type: ignore[arg-type,var-annotated]
-        yield checked_row(
-            values[columns.text],
-            values.get(columns.label),
-            labelled=columns.labelled,
-            where=f"{name}, {split} row {number + 1}",
-            text_key=columns.text,
-            label_key=columns.label,
-        )
+def _rows(where: str, rows: Any, options: ColumnOptions, names: Sequence[str] | None) -> Iterator[RawRow]:
+    columns = options.resolve(rows.column_names, where)
+    for number, values in enumerate(rows, start=1):
+        place = f"{where} row {number}"
+        if names is not None and columns.label is not None:
+            label = _name(values[columns.label], names, place, columns.label)
+            yield checked_row({**values, columns.label: label}, columns, place)
+        else:
+            yield checked_row(values, columns, place)
+
+
+def _name(label: Any, names: Sequence[str], where: str, key: str) -> Any:
+    """Return the name of a class that the dataset itself declares."""
+    if isinstance(label, int) and not isinstance(label, bool):
+        if not 0 <= label < len(names):
+            what = f"the label {label} is none of the {len(names)} classes"
+            raise InvalidInputError(what, where=where, key=key, hint="-1 marks a hidden label: choose another split")
+        return names[label]
+    return label

@@ -45,7 +45,7 @@ def publish(folder: Path, store: Store, name: str = "", progress: Progress | Non
     manifest = read_manifest(folder)
     if name and name != manifest.name:
         why = f"holds the dataset {manifest.name!r}, not {name!r}"
-        raise ConfigurationError(why, where=str(folder), mend="build it under that name")
+        raise ConfigurationError(why, where=str(folder), hint="build it under that name")
     _check_folder(folder, manifest)
     current, etag = _current(store, manifest.name)
     listed = {file.key: file for file in current.files} if current else {}
@@ -80,7 +80,7 @@ def _check_folder(folder: Path, manifest: Manifest) -> None:
     for file in manifest.files:
         path = folder / file.key
         if not path.is_file() or path.stat().st_size != file.size or digest_file(path) != file.sha256:
-            raise CorruptDataError("is not what the manifest says", where=str(path), mend="build the dataset again")
+            raise CorruptDataError("is not what the manifest says", where=str(path), hint="build the dataset again")
 
 
 def _send(store: Store, folder: Path, name: str, file: DataFile, listed: DataFile | None) -> bool:
@@ -114,7 +114,7 @@ def _swap(store: Store, key: str, data: bytes, etag: str | None) -> None:
         store.swap(key, data, if_match=etag)
     except PreconditionFailedError as error:
         why = "another manifest was published at the same time"
-        raise InvalidInputError(why, where=store.url, key=key, mend="push again once the other push is done") from error
+        raise InvalidInputError(why, where=store.url, key=key, hint="push again once the other push is done") from error
     if digest_bytes(read_object(store, key, max_bytes=_MAX_MANIFEST_BYTES)[0]) != digest_bytes(data):
         raise CorruptDataError("reads back as other bytes than were written", where=store.url, key=key)
 

@@ -1,4 +1,4 @@
-"""One row of a dataset, and what makes a row that nobody vouches for acceptable."""
+"""One row of a dataset, and the checks on a row of unknown origin."""
 
 from __future__ import annotations
 
@@ -6,27 +6,42 @@ import math
 import re
 from typing import Any, NamedTuple
 
+from plumbline.data.columns import Columns
 from plumbline.errors import InvalidInputError
 
-__all__ = ["MAX_LABEL", "MAX_TEXT_CHARS", "Row", "checked_row"]
+__all__ = ["MAX_LABEL", "MAX_TEXT_CHARS", "RawRow", "Row", "checked_row", "label_name"]
 
 MAX_TEXT_CHARS = 100_000
 MAX_LABEL = 9_999
-_WHOLE = re.compile(r"[+-]?\d{1,9}")
+_WHOLE = re.compile(r"([+-]?\d{1,15})(\.0*)?")
+_LONGEST_LABEL = 200
 
 
 class Row(NamedTuple):
-    """A text, and its label where the task has one."""
+    """A text, the class of its label where the task has labels, and the second text of a pair."""
 
     text: str
     label: int | None
+    pair: str | None = None
 
 
-def checked_row(text: Any, label: Any, *, labelled: bool, where: str, text_key: str, label_key: str) -> Row:
-    """The row, if it can be trained on; else `InvalidInputError` with the file, the row and the column."""
-    return Row(
-        text=_checked_text(text, where=where, key=text_key),
-        label=_checked_label(label, where=where, key=label_key) if labelled else None,
+class RawRow(NamedTuple):
+    """A row as a file holds it: its label is a name, which has no class yet; `place` says where the row stands."""
+
+    text: str
+    label: str | None
+    pair: str | None
+    place: str
+
+
+def checked_row(values: Any, columns: Columns, where: str) -> RawRow:
+    """Return the row of `values` (a mapping); `InvalidInputError` names `where` and the column."""
+    pair = columns.pair
+    return RawRow(
+        text=_checked_text(values.get(columns.text), where=where, key=columns.text),
+        label=None if columns.label is None else label_name(values.get(columns.label), where, columns.label),
+        pair=None if pair is None else _checked_text(values.get(pair), where=where, key=pair),
+        place=where,
     )
 
 
@@ -36,8 +51,8 @@ def _checked_text(text: Any, *, where: str, key: str) -> str:
     if not isinstance(text, str):
         raise InvalidInputError(f"the text is a {type(text).__name__}, not a string", where=where, key=key)
     if len(text) > MAX_TEXT_CHARS:
-        mend = f"at most {MAX_TEXT_CHARS:,}; cut it or leave the row out"
-        raise InvalidInputError(f"the text has {len(text):,} characters", where=where, key=key, mend=mend)
+        hint = f"at most {MAX_TEXT_CHARS:,}; cut it or leave the row out"
+        raise InvalidInputError(f"the text has {len(text):,} characters", where=where, key=key, hint=hint)
     if not text.strip():
         raise InvalidInputError("the text is only white space", where=where, key=key)
     try:
@@ -47,21 +62,24 @@ def _checked_text(text: Any, *, where: str, key: str) -> str:
     return text
 
 
-def _checked_label(label: Any, *, where: str, key: str) -> int:
+def label_name(label: Any, where: str, key: str) -> str:
+    """Return a label as a name: `true` for a boolean, `3` for 3, 3.0 and "3.0", a string without outer spaces."""
+    if isinstance(label, str):
+        label = label.strip()
+        whole = _WHOLE.fullmatch(label)
+        label = str(int(whole[1])) if whole else label
     if label is None or label == "":
         raise InvalidInputError("the label is missing", where=where, key=key)
+    if isinstance(label, bool):
+        return "true" if label else "false"
     if isinstance(label, float) and math.isnan(label):
         raise InvalidInputError("the label is NaN", where=where, key=key)
-    number: int | None = None
-    if isinstance(label, str) and _WHOLE.fullmatch(label.strip()):
-        number = int(label)
-    elif isinstance(label, int) and not isinstance(label, bool):
-        number = label
-    elif isinstance(label, float) and label.is_integer():
-        number = int(label)
-    if number is None:
-        mend = "number the classes from 0"
-        raise InvalidInputError(f"the label {str(label)[:40]!r} is no whole number", where=where, key=key, mend=mend)
-    if not 0 <= number <= MAX_LABEL:
-        raise InvalidInputError(f"the label {number} is not between 0 and {MAX_LABEL}", where=where, key=key)
-    return number
+    if isinstance(label, (int, float)):
+        return str(int(label)) if math.isfinite(label) and label == int(label) else repr(label)
+    if not isinstance(label, str):
+        hint = "a row has one label: a string, a boolean or a number"
+        raise InvalidInputError(f"the label is a {type(label).__name__}", where=where, key=key, hint=hint)
+    if len(label) > _LONGEST_LABEL or not label.isprintable():
+        hint = f"a class name has at most {_LONGEST_LABEL} printable characters; name the column with --label-column"
+        raise InvalidInputError(f"the label {label[:40]!r} is no class name", where=where, key=key, hint=hint)
+    return label

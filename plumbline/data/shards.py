@@ -61,6 +61,9 @@ def _parquet(rows: Sequence[Row], first_id: int) -> bytes:
         pa.array(range(first_id, first_id + len(rows)), pa.int64()),
         pa.array([row.text for row in rows], pa.string()),
     ]
+    if rows[0].pair is not None:
+        fields.append(pa.field("text_pair", pa.string(), nullable=False))
+        columns.append(pa.array([row.pair for row in rows], pa.string()))
     if rows[0].label is not None:
         fields.append(pa.field("label", pa.int64(), nullable=False))
         columns.append(pa.array([row.label for row in rows], pa.int64()))

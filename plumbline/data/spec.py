@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from plumbline.data.checkpoints import TOKENIZER_NAME, checkpoint_folder, checkpoint_model
 from plumbline.data.publish import weights_key
-from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.digest import digest_file
+from plumbline.errors import ConfigurationError
 from plumbline.schema.base import first_problem
-from plumbline.schema.manifest import Manifest
+from plumbline.schema.manifest import Manifest, Task
 from plumbline.schema.spec import DataSpec, RunSpec
-from plumbline.schema.suite import Suite, Workload
+from plumbline.schema.suggestions import did_you_mean, suggest_or_list
+from plumbline.schema.suite import DatasetSource, Suite, Workload
 
-__all__ = ["SIZES", "architecture", "make_spec", "workload_named"]
+__all__ = ["SIZES", "architecture", "dataset_source", "dataset_task", "make_spec", "workload_named"]
 
 SIZES = {
     "tiny": (2, 128),
@@ -29,20 +31,13 @@ SIZES = {
 
 _HEAD_SIZE = 64
 _POSITIONS = 512
-_VOCAB_PADDING = 128
-"""Checkpoints pad their vocabulary up to a multiple of this at most."""
-_CHECKPOINT_KEYS = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
-    "vocab_size", "type_vocab_size", "hidden_act", "layer_norm_eps", "pad_token_id",
-)  # fmt: skip
-_MAX_CONFIG_BYTES = 1 << 20
 
 
 def workload_named(suite: Suite, name: str, where: str = "") -> Workload:
     """The suite's workload of this name."""
     if name not in suite.workloads:
-        mend = f"one of {', '.join(suite.workloads)}"
-        raise ConfigurationError(f"there is no workload {name!r}", where=where or suite.name, mend=mend)
+        hint = suggest_or_list(name, list(suite.workloads))
+        raise ConfigurationError(f"there is no workload {name!r}", where=where or suite.name, hint=hint)
     return suite.workloads[name]
 
 
@@ -57,41 +52,43 @@ def architecture(workload: Workload, manifest: Manifest) -> dict[str, Any]:
             "intermediate_size": 4 * width,
             "max_position_embeddings": max(_POSITIONS, workload.sequence_length),
             "vocab_size": manifest.vocab_size,
+            **({"pad_token_id": manifest.pad_token_id} if manifest.pad_token_id else {}),
         }
     else:
-        model = _checkpoint(Path(workload.model), manifest)
+        folder = checkpoint_folder(workload.model, SIZES) or Path(workload.model)
+        model = checkpoint_model(folder, manifest)
     labels = manifest.num_labels if workload.task == "sequence-classification" else None
     return {**model, "num_labels": labels, "task": workload.task}
 
 
-def _checkpoint(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        mend = f"{', '.join(SIZES)}, or the folder of a checkpoint in the Hugging Face format"
+def dataset_task(suite: Suite, name: str) -> Task:
+    """Return what the suite trains on this dataset: with labels, if any workload needs them."""
+    tasks = {workload.task for workload in suite.workloads.values() if workload.data == name}
+    return "masked-lm" if tasks == {"masked-lm"} else "sequence-classification"
+
+
+def dataset_source(suite: Suite, name: str, where: str = "") -> DatasetSource:
+    """Return how a suite's dataset is built: a checkpoint that trains on it brings its own tokenizer."""
+    if name not in suite.datasets:
+        known = did_you_mean(name, suite.datasets)
+        hint = known or f"add [datasets.{name}], or give --data FOLDER"
         raise ConfigurationError(
-            "is neither a size nor a checkpoint's folder", where=str(folder), key="model", mend=mend
+            "no source to build it from", where=where or suite.name, key=f"datasets.{name}", hint=hint
         )
-    try:
-        config = json.loads(path.read_bytes()[:_MAX_CONFIG_BYTES])
-    except ValueError as error:
-        raise InvalidInputError("not JSON", where=str(path)) from error
-    if not isinstance(config, dict) or config.get("model_type") != "bert":
-        raise ConfigurationError(
-            "is no BERT", where=str(path), key="model_type", mend="only BERT checkpoints are trained"
-        )
-    if config.get("position_embedding_type", "absolute") != "absolute":
-        # transformers accepts relative positions and silently trains without them.
-        raise ConfigurationError("only `absolute` is trained", where=str(path), key="position_embedding_type")
-    model = {key: config[key] for key in _CHECKPOINT_KEYS if config.get(key) is not None}
-    size = model.get("vocab_size")
-    if not isinstance(size, int) or not 0 <= size - manifest.vocab_size < _VOCAB_PADDING:
-        raise InvalidInputError(
-            f"is {size}, and the tokenizer of the dataset {manifest.name!r} has {manifest.vocab_size}",
-            where=str(path),
-            key="vocab_size",
-            mend=f'build the dataset with tokenizer = "{folder}"',
-        )
-    return {**model, "checkpoint": str(folder)}
+    source = suite.datasets[name]
+    users = {key: workload.model for key, workload in suite.workloads.items() if workload.data == name}
+    folders = {key: checkpoint_folder(model, SIZES) for key, model in users.items()}
+    brought = {key: folder for key, folder in folders.items() if folder is not None}
+    if source.tokenizer is not None or not brought:
+        return source
+    tokenizers = {
+        digest_file(folder / TOKENIZER_NAME) for folder in brought.values() if (folder / TOKENIZER_NAME).is_file()
+    }
+    if len(tokenizers) > 1 or len(brought) < len(folders):
+        what = f"the workloads {', '.join(users)} need different tokenizers"
+        hint = "give each its own [datasets.NAME]; several may have the same path"
+        raise ConfigurationError(what, where=where or suite.name, key=f"datasets.{name}", hint=hint)
+    return source.replace(tokenizer=str(next(iter(brought.values()))))
 
 
 def make_spec(suite: Suite, workload: str, manifest: Manifest, weights_sha256: str) -> RunSpec:
@@ -101,8 +98,8 @@ def make_spec(suite: Suite, workload: str, manifest: Manifest, weights_sha256: s
     if manifest.name != chosen.data:
         raise ConfigurationError(f"trains on {chosen.data!r}, not on {manifest.name!r}", where=where, key="data")
     if chosen.task == "sequence-classification" and manifest.num_labels is None:
-        mend = "build it for sequence-classification"
-        raise ConfigurationError(f"the dataset {manifest.name!r} has no labels", where=where, key="task", mend=mend)
+        hint = "build it for sequence-classification"
+        raise ConfigurationError(f"the dataset {manifest.name!r} has no labels", where=where, key="task", hint=hint)
     model = architecture(chosen, manifest)
     described = {key: value for key, value in model.items() if key not in {"task", "checkpoint"}}
     try:
@@ -110,7 +107,12 @@ def make_spec(suite: Suite, workload: str, manifest: Manifest, weights_sha256: s
             workload=workload,
             task=chosen.task,
             model={**described, "weights_key": weights_key(weights_sha256), "weights_sha256": weights_sha256},
-            data=DataSpec(name=manifest.name, manifest_sha256=manifest.digest, sequence_length=chosen.sequence_length),
+            data=DataSpec(
+                name=manifest.name,
+                manifest_sha256=manifest.digest,
+                sequence_length=chosen.sequence_length,
+                class_names=tuple(entry.name for entry in manifest.classes),
+            ),
             seed=chosen.seed,
             batch_size=chosen.batch_size,
             optimizer=chosen.optimizer,

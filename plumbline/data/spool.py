@@ -9,7 +9,7 @@ import os
 import struct
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,8 +20,9 @@ from plumbline.data.rows import Row
 
 __all__ = ["Spool", "SpooledRows"]
 
-_HEAD = struct.Struct("<Ih")
+_HEAD = struct.Struct("<IIh")
 _NO_LABEL = -1
+_NO_PAIR = 0xFFFFFFFF
 
 
 class Spool:
@@ -29,6 +30,7 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed in `__exit__`
 
     def __enter__(self) -> Self:
@@ -43,10 +45,12 @@ class Spool:
         position = self._file.tell()
         for row in rows:
             text = row.text.encode()
-            self._file.write(_HEAD.pack(len(text), _NO_LABEL if row.label is None else row.label))
-            self._file.write(text)
+            pair = b"" if row.pair is None else row.pair.encode()
+            label = _NO_LABEL if row.label is None else row.label
+            self._file.write(_HEAD.pack(len(text), _NO_PAIR if row.pair is None else len(pair), label))
+            self._file.write(text + pair)
             places.append(position)
-            position += _HEAD.size + len(text)
+            position += _HEAD.size + len(text) + len(pair)
         self._file.flush()
         return SpooledRows(self._file.fileno(), np.frombuffer(places, dtype=np.uint64))
 
@@ -54,29 +58,36 @@ class Spool:
 class SpooledRows:
     """Rows of a spool in some order, readable as often as needed while the spool is open."""
 
-    def __init__(self, descriptor: int, places: NDArray[np.uint64]) -> None:
+    def __init__(self, descriptor: int, places: NDArray[np.uint64], classes: Sequence[int] | None = None) -> None:
         self._descriptor = descriptor
         self._places = places
+        self._classes = classes
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __getitem__(self, piece: slice) -> SpooledRows:
-        return SpooledRows(self._descriptor, self._places[piece])
+        return SpooledRows(self._descriptor, self._places[piece], self._classes)
 
     def __iter__(self) -> Iterator[Row]:
         for place in self._places:
-            length, label = _HEAD.unpack(os.pread(self._descriptor, _HEAD.size, place))
-            text = os.pread(self._descriptor, length, int(place) + _HEAD.size).decode()
-            yield Row(text, None if label == _NO_LABEL else label)
+            length, pair_length, label = _HEAD.unpack(os.pread(self._descriptor, _HEAD.size, place))
+            paired = pair_length != _NO_PAIR
+            data = os.pread(self._descriptor, length + (pair_length if paired else 0), int(place) + _HEAD.size)
+            number = None if label == _NO_LABEL else label if self._classes is None else self._classes[label]
+            yield Row(data[:length].decode(), number, data[length:].decode() if paired else None)
 
     def ordered(self, order: NDArray[Any]) -> SpooledRows:
-        """The same rows in another order."""
-        return SpooledRows(self._descriptor, self._places[order])
+        """Return the same rows in another order."""
+        return SpooledRows(self._descriptor, self._places[order], self._classes)
+
+    def labelled(self, classes: Sequence[int]) -> SpooledRows:
+        """Return the same rows with the class `classes[label]` for each label."""
+        return SpooledRows(self._descriptor, self._places, classes)
 
     @property
     def texts(self) -> Iterable[str]:
-        """Their texts, to be read more than once."""
+        """Their texts, both of a pair, to be read more than once."""
         return _Texts(self)
 
 
@@ -85,4 +96,4 @@ class _Texts:
         self._rows = rows
 
     def __iter__(self) -> Iterator[str]:
-        return (row.text for row in self._rows)
+        return (text for row in self._rows for text in (row.text, row.pair) if text is not None)

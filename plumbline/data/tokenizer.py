@@ -18,6 +18,7 @@ from plumbline.errors import InvalidInputError
 __all__ = ["SPECIAL_TOKENS", "read_tokenizer", "train_tokenizer"]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 _MAX_CHARACTERS = 1000
 _MAX_BYTES = 64 << 20
 _PREFIX = "##"
@@ -88,13 +89,13 @@ def _words(tokenizer: Any, texts: Iterable[str]) -> Iterator[Counter[str]]:
     yield words
 
 
-def read_tokenizer(path: Path) -> tuple[bytes, int]:
-    """The tokenizer of a user's own checkpoint, as it is, and the size of its vocabulary."""
+def read_tokenizer(path: Path) -> tuple[bytes, int, int]:
+    """Return the tokenizer of a user's own checkpoint, as it is, the size of its vocabulary, and its padding token."""
     from tokenizers import Tokenizer
 
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
-        raise InvalidInputError("no such file", where=str(file), key="tokenizer", mend="name a tokenizer.json")
+        raise InvalidInputError("no such file", where=str(file), key="tokenizer", hint="name a tokenizer.json")
     if file.stat().st_size > _MAX_BYTES:
         raise InvalidInputError(f"more than {_MAX_BYTES >> 20} MiB", where=str(file), key="tokenizer")
     data = file.read_bytes()
@@ -107,8 +108,9 @@ def read_tokenizer(path: Path) -> tuple[bytes, int]:
         ) from error
     if not isinstance(content, dict) or not vocabulary:
         raise InvalidInputError("holds no vocabulary", where=str(file), key="tokenizer")
-    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
-    if missing or vocabulary["[PAD]"] != 0:
-        what = f"lacks {missing[0]}" if missing else "numbers [PAD] otherwise than 0"
-        raise InvalidInputError(f"{what}: it is no BERT's", where=str(file), key="tokenizer")
-    return data, max(vocabulary.values()) + 1
+    named = next((tokens for tokens in (SPECIAL_TOKENS, _ROBERTA_TOKENS) if set(tokens) <= set(vocabulary)), None)
+    if named is None:
+        missing = next(token for token in SPECIAL_TOKENS if token not in vocabulary)
+        what = f"lacks {missing}: it is no tokenizer of the BERT family"
+        raise InvalidInputError(what, where=str(file), key="tokenizer")
+    return data, max(vocabulary.values()) + 1, vocabulary[named[0]]

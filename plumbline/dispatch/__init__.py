@@ -3,22 +3,24 @@
 The lane decides and is pure; the loop drives lanes over a port; `tasks/` gives that port Prefect's face.
 """
 
-from plumbline.dispatch.lane import Lane, advance, begin
-from plumbline.dispatch.loop import Port, run_jobs
+from plumbline.dispatch.loop import Orchestrator, run_jobs
 from plumbline.dispatch.names import job_key, record_id
 from plumbline.dispatch.order import TrainingOrder, read_order
-from plumbline.dispatch.states import Action, Child, ChildState, Job, Limits, Result, View
+from plumbline.dispatch.states import Action, ChildRun, ChildState, Job, Limits, Recorded, RecordKind, Result, View
+from plumbline.dispatch.training_run import TrainingRun, advance, begin
 
 __all__ = [
     "Action",
-    "Child",
+    "ChildRun",
     "ChildState",
     "Job",
-    "Lane",
     "Limits",
-    "Port",
+    "Orchestrator",
+    "RecordKind",
+    "Recorded",
     "Result",
     "TrainingOrder",
+    "TrainingRun",
     "View",
     "advance",
     "begin",

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from plumbline.dispatch.lane import Lane, advance, begin
-from plumbline.dispatch.states import Action, Child, Job, Limits, Phase, Result, View
+from plumbline.dispatch.states import Action, ChildRun, Job, Limits, Phase, Recorded, Result, View
+from plumbline.dispatch.training_run import TrainingRun, advance, begin
 from plumbline.errors import ConfigurationError
 
-__all__ = ["Port", "run_jobs"]
+__all__ = ["Orchestrator", "run_jobs"]
 
 _POLL_SECONDS = (1.0, 3.0)
 _BACKOFF = 1.25
@@ -19,7 +19,7 @@ Run = tuple[str, int]
 """A job's key, and the attempt."""
 
 
-class Port(Protocol):
+class Orchestrator(Protocol):
     """Where trainings are started and seen. A method that cannot reach the other side returns `None` in place."""
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool] | None:
@@ -34,21 +34,23 @@ class Port(Protocol):
         `ConfigurationError` where it never can be: nothing is deployed for this platform.
         """
 
-    def observe(self, runs: Sequence[Run]) -> Mapping[Run, Child] | None:
+    def observe(self, runs: Sequence[Run]) -> Mapping[Run, ChildRun] | None:
         """What is known of each run."""
 
     def cancel(self, runs: Sequence[Run], *, force: bool = False) -> None:
         """Have the runs end; returns at once. With `force`, hold them for ended: there is nobody to end them."""
 
-    def recorded(self, job: Job, attempt: int) -> bool | None:
-        """Whether the complete record of this attempt lies in the platform's outbox."""
+    def recorded(self, job: Job, attempt: int) -> Recorded | None:
+        """Return what the platform's outbox holds of this attempt's record."""
 
 
 class _Driver:
     """The lanes of one batch, and what has been started for them."""
 
-    def __init__(self, jobs: Sequence[Job], port: Port, limits: Limits, clock: Callable[[], float]) -> None:
-        self._port = port
+    def __init__(
+        self, jobs: Sequence[Job], orchestrator: Orchestrator, limits: Limits, clock: Callable[[], float]
+    ) -> None:
+        self._orchestrator = orchestrator
         self._limits = limits
         self._clock = clock
         self._queues: dict[str, list[Job]] = {}
@@ -63,73 +65,73 @@ class _Driver:
         self.results: dict[str, Result] = {}
 
     @property
-    def lanes(self) -> list[Lane]:
+    def trainings(self) -> list[TrainingRun]:
         return list(self._lanes.values())
 
     def round(self) -> bool:
         """Look once at every lane and act; whether any of them moved."""
-        before = self.lanes
-        seeking = [lane for lane in before if lane.phase is Phase.SEEKING]
-        online = self._port.online([lane.job.platform for lane in seeking]) if seeking else {}
-        self._find([lane.job for lane in seeking])
-        live = [lane for lane in before if lane.phase not in (Phase.SEEKING, Phase.DONE)]
-        for lane in live:
-            self._retry_start(lane)
-        runs = [(lane.job.key, lane.attempt) for lane in live]
-        children = self._port.observe(runs) if runs else {}
-        for lane in before:
-            key = lane.job.key
+        before = self.trainings
+        seeking = [training for training in before if training.phase is Phase.SEEKING]
+        online = self._orchestrator.online([training.job.platform for training in seeking]) if seeking else {}
+        self._find([training.job for training in seeking])
+        live = [training for training in before if training.phase not in (Phase.SEEKING, Phase.DONE)]
+        for training in live:
+            self._retry_start(training)
+        runs = [(training.job.key, training.attempt) for training in live]
+        children = self._orchestrator.observe(runs) if runs else {}
+        for training in before:
+            key = training.job.key
             view = View(
                 # Before it is known what an earlier controller left, nothing is begun.
-                online=online.get(lane.job.platform, False) if online is not None and key in self._asked else None,
+                online=online.get(training.job.platform, False) if online is not None and key in self._asked else None,
                 left=self._left.get(key),
-                child=(children or {}).get((key, lane.attempt)),
+                child=(children or {}).get((key, training.attempt)),
                 refused=self._refused.get(key, ""),
             )
-            self._step(lane, view)
-        return [lane.phase for lane in before] != [lane.phase for lane in self.lanes]
+            self._step(training, view)
+        return [training.phase for training in before] != [training.phase for training in self.trainings]
 
     def _find(self, jobs: Sequence[Job]) -> None:
         """What an earlier controller left, asked for once: its last attempt is this one's now, and ends with it."""
         fresh = [job for job in jobs if job.key not in self._asked]
         runs = [(job.key, attempt) for job in fresh for attempt in range(job.retries + 1)]
-        found = self._port.find(runs) if runs else ()
+        found = self._orchestrator.find(runs) if runs else ()
         if found is None:
             return
         self._asked.update(job.key for job in fresh)
         for key, attempt in found:
             self._left[key] = max(attempt, self._left.get(key, 0))
 
-    def _step(self, lane: Lane, view: View) -> None:
-        lane, action = advance(lane, view, self._clock(), self._limits)
-        run = (lane.job.key, lane.attempt)
+    def _step(self, training: TrainingRun, view: View) -> None:
+        training, action = advance(training, view, self._clock(), self._limits)
+        run = (training.job.key, training.attempt)
         if action is Action.LOOK:
-            seen = replace(view, recorded=self._port.recorded(lane.job, lane.attempt))
-            lane, action = advance(lane, seen, self._clock(), self._limits)
+            seen = replace(view, recorded=self._orchestrator.recorded(training.job, training.attempt))
+            training, action = advance(training, seen, self._clock(), self._limits)
         if action is Action.START:
             self.started.add(run)
-            self._pending.add(lane.job.key)
-            self._retry_start(lane)
+            self._pending.add(training.job.key)
+            self._retry_start(training)
         elif action is Action.CANCEL:
-            self._port.cancel([run])
+            self._orchestrator.cancel([run])
         elif action is Action.FORCE:
-            self._port.cancel([run], force=True)
-        self._lanes[lane.job.platform] = lane
-        if lane.result is not None and lane.job.key not in self.results:
-            self.results[lane.job.key] = lane.result
-            self._next(lane.job.platform)
+            self._orchestrator.cancel([run], force=True)
+        self._lanes[training.job.platform] = training
+        if training.result is not None and training.job.key not in self.results:
+            self.results[training.job.key] = training.result
+            self._next(training.job.platform)
 
-    def _retry_start(self, lane: Lane) -> None:
-        if lane.job.key not in self._pending:
+    def _retry_start(self, training: TrainingRun) -> None:
+        if training.job.key not in self._pending:
             return
         try:
-            started = self._port.start(lane.job, lane.attempt)
+            started = self._orchestrator.start(training.job, training.attempt)
         except ConfigurationError as error:
-            self._refused[lane.job.key] = str(error)
-            self.started.discard((lane.job.key, lane.attempt))
+            self._refused[training.job.key] = str(error)
+            self.started.discard((training.job.key, training.attempt))
             started = True
         if started:
-            self._pending.discard(lane.job.key)
+            self._pending.discard(training.job.key)
 
     def _next(self, platform: str) -> None:
         """One training per platform at a time: the next one begins when the last is done."""
@@ -140,28 +142,28 @@ class _Driver:
         """Cancel whatever was started and is not known to have ended."""
         if not self.started:
             return
-        children = self._port.observe(sorted(self.started)) or {}
+        children = self._orchestrator.observe(sorted(self.started)) or {}
         left = [run for run in sorted(self.started) if run not in children or not children[run].state.final]
         if left:
-            self._port.cancel(left)
+            self._orchestrator.cancel(left)
 
 
 def run_jobs(
     jobs: Sequence[Job],
-    port: Port,
+    orchestrator: Orchestrator,
     *,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
-    tell: Callable[[Sequence[Lane]], None] = lambda _: None,
+    tell: Callable[[Sequence[TrainingRun]], None] = lambda _: None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> dict[str, Result]:
     """Run every job to its result, all platforms at once, the jobs of one platform one after another."""
-    driver = _Driver(jobs, port, limits, clock)
+    driver = _Driver(jobs, orchestrator, limits, clock)
     pause = _POLL_SECONDS[0]
     try:
         while len(driver.results) < len(jobs):
             moved = driver.round()
-            tell(driver.lanes)
+            tell(driver.trainings)
             if len(driver.results) < len(jobs):
                 pause = _POLL_SECONDS[0] if moved else min(pause * _BACKOFF, _POLL_SECONDS[1])
                 sleep(pause)

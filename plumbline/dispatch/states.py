@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Action", "Child", "ChildState", "Job", "Limits", "Phase", "Result", "View"]
+__all__ = ["Action", "ChildRun", "ChildState", "Job", "Limits", "Phase", "RecordKind", "Recorded", "Result", "View"]
 
 
 class ChildState(Enum):
@@ -79,7 +79,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ChildRun:
     """What Prefect says of a dispatched run."""
 
     state: ChildState
@@ -92,13 +92,33 @@ class Child:
     """Whether a person cancelled it, and no controller; `None` where the server does not know who asked."""
 
 
+class RecordKind(Enum):
+    """What an outbox holds under the name of one attempt's record."""
+
+    ABSENT = "absent"
+    COMPLETE = "complete"
+    """The record that was ordered. It may tell of a training that failed."""
+    INFRASTRUCTURE = "infrastructure"
+    """The record that was ordered, of a training that its machine or a service ended."""
+    FOREIGN = "foreign"
+    """A record that answers another order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What was found of a record, and for a failure its error."""
+
+    kind: RecordKind
+    why: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """What is seen of a lane now; `None` where nothing could be seen."""
 
     online: bool | None = None
-    child: Child | None = None
-    recorded: bool | None = None
+    child: ChildRun | None = None
+    recorded: Recorded | None = None
     left: int | None = None
     """The last attempt that a controller before this one dispatched."""
     refused: str = ""

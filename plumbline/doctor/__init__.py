@@ -1,14 +1,16 @@
 """The doctor's checks that need no Prefect: stores, clock, disk, versions."""
 
-from plumbline.doctor.ailments import Ailment, worst_code
+from plumbline.doctor.checks import CheckResult, worst_code
+from plumbline.doctor.conformance import examine_conformance
 from plumbline.doctor.place import Expected, Report, examine_clock, examine_report, look_here
 from plumbline.doctor.stores import examine_stores
 
 __all__ = [
-    "Ailment",
+    "CheckResult",
     "Expected",
     "Report",
     "examine_clock",
+    "examine_conformance",
     "examine_report",
     "examine_stores",
     "look_here",

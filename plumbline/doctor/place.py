@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import AwareDatetime
 
 from plumbline import __version__
-from plumbline.doctor.ailments import Ailment
+from plumbline.doctor.checks import CheckResult
 from plumbline.doctor.stores import LEAST_BYTES, room
 from plumbline.errors import ExitCode
 from plumbline.schema.base import Model
@@ -31,7 +31,7 @@ class Report(Model):
     gpus: tuple[str, ...] = ()
     free_bytes: int
     now: AwareDatetime
-    stores: tuple[Ailment, ...] = ()
+    stores: tuple[CheckResult, ...] = ()
 
 
 class Expected(Model):
@@ -42,7 +42,7 @@ class Expected(Model):
     accelerator: str = ""
 
 
-def look_here(folder: Path, now: datetime, stores: tuple[Ailment, ...] = ()) -> Report:
+def look_here(folder: Path, now: datetime, stores: tuple[CheckResult, ...] = ()) -> Report:
     """Look around, without importing torch."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
     free = shutil.disk_usage(there).free
@@ -67,11 +67,11 @@ def _gpus() -> tuple[str, ...]:
 
 def examine_report(
     platform: str, report: Report, expected: Expected, asked: datetime, answered: datetime
-) -> Iterator[Ailment]:
+) -> Iterator[CheckResult]:
     """What is wrong with a place. `asked` and `answered` are our own clock's, around the worker's. Pure."""
     yield from (one.replace(where=f"{platform}'s worker, {one.where}") for one in report.stores)
-    mend = "start a time service there (chrony, systemd-timesyncd)"
-    yield examine_clock(f"{platform}'s clock", report.now, asked, answered, mend)
+    hint = "start a time service there (chrony, systemd-timesyncd)"
+    yield examine_clock(f"{platform}'s clock", report.now, asked, answered, hint)
     # Room for what is staged, and as much again as records and checkpoints ever took.
     yield room(f"{platform}'s disk", report.free_bytes, LEAST_BYTES + sum(one.size for one in report.stores))
     yield _one(
@@ -89,25 +89,25 @@ def examine_report(
     yield _accelerator(platform, report, expected)
 
 
-def _accelerator(platform: str, report: Report, expected: Expected) -> Ailment:
+def _accelerator(platform: str, report: Report, expected: Expected) -> CheckResult:
     wanted = expected.accelerator
     found = ", ".join(report.gpus) or "no GPU"
-    right = wanted in ("", "cpu") or any(wanted.lower() in gpu.lower() for gpu in report.gpus)
-    mend = "is the driver loaded, and did the cloud give the machine that was asked for?"
-    return _one(f"{platform}'s accelerator", right, f"{found}; expected: {wanted or 'any'}", mend)
+    right = wanted in ("", "cpu") or wanted in report.gpus
+    hint = "is the driver loaded, and did the cloud give the machine that was asked for?"
+    return _one(f"{platform}'s accelerator", right, f"{found}; expected: {wanted or 'any'}", hint)
 
 
-def examine_clock(where: str, told: datetime, asked: datetime, answered: datetime, mend: str) -> Ailment:
+def examine_clock(where: str, told: datetime, asked: datetime, answered: datetime, hint: str) -> CheckResult:
     """Whether a clock that was asked for its time agrees with ours, read before and after. Pure."""
     early = (asked - told).total_seconds()
     late = (told - answered).total_seconds()
     skew = max(early, late, 0.0)
     way = "behind" if early > late else "ahead of"
     what = f"{skew:.0f} s {way} this machine's" if skew > _SKEW_SECONDS else "agrees with this machine's"
-    return _one(where, skew <= _SKEW_SECONDS, what, mend)
+    return _one(where, skew <= _SKEW_SECONDS, what, hint)
 
 
-def _one(where: str, well: bool, what: str, mend: str) -> Ailment:
-    return Ailment(
-        where=where, what=what, well=well, mend="" if well else mend, code=0 if well else int(ExitCode.USAGE)
+def _one(where: str, well: bool, what: str, hint: str) -> CheckResult:
+    return CheckResult(
+        where=where, what=what, well=well, hint="" if well else hint, code=0 if well else int(ExitCode.USAGE)
     )

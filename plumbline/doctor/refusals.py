@@ -14,18 +14,19 @@ __all__ = ["tell_refusal"]
 _UNKNOWN = {
     "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidToken",
     "TokenRefreshRequired", "AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation",
-    "AuthorizationFailure", "AuthorizationHeaderMalformed", "KeyBasedAuthenticationNotPermitted", "credentials", "401",
+    "AuthorizationFailure", "AuthorizationHeaderMalformed", "KeyBasedAuthenticationNotPermitted", "authError",
+    "credentials", "401",
 }  # fmt: skip
 _FORBIDDEN = {
     "AccessDenied", "AllAccessDisabled", "AuthorizationPermissionMismatch",
     "InsufficientAccountPermissions", "AuthorizationResourceTypeMismatch", "AuthorizationServiceMismatch",
-    "Permission", "403",
+    "forbidden", "insufficientPermissions", "Permission", "403",
 }  # fmt: skip
 _SKEWED = {"RequestTimeTooSkewed"}
 _SOURCES: Mapping[str, str] = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role",
     "az": "AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or the machine's identity",
-    "gs": "GS_ACCESS_KEY_ID and GS_SECRET_ACCESS_KEY, or the machine's service account",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, gcloud's login, or the machine's service account",
     "file": "the user that this runs as",
 }
 # What else a service answers in the same words.
@@ -40,9 +41,9 @@ def tell_refusal(error: AccessError, url: str, needs: str) -> tuple[str, str]:
     if words & _SKEWED:
         return f"skewed clock: {error.what}", "start a time service here (chrony, systemd-timesyncd)"
     if words & _UNKNOWN:
-        mend = f"give this environment credentials that open {url}: {_SOURCES[scheme]}{_ALSO.get(scheme, '')}"
-        return f"wrong credentials: {error.what}", mend
+        hint = f"give this environment credentials that open {url}: {_SOURCES[scheme]}{_ALSO.get(scheme, '')}"
+        return f"wrong credentials: {error.what}", hint
     if words & _FORBIDDEN:
         example = f" ({_GRANTS[scheme]} has the policies)" if scheme in _GRANTS else ""
         return f"wrong permissions: {error.what}", f"allow this environment's identity to {needs} {url}{example}"
-    return error.what, error.mend or "look at the credentials and the permissions of this environment"
+    return error.what, error.hint or "look at the credentials and the permissions of this environment"

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from plumbline.doctor.ailments import Ailment, from_error
+from plumbline.doctor.checks import CheckResult, from_error
 from plumbline.doctor.refusals import tell_refusal
 from plumbline.errors import AccessError, ExitCode, PlumblineError
 from plumbline.schema.base import read_model
@@ -32,7 +32,7 @@ class Visit(NamedTuple):
     dataset: str = ""
 
 
-def examine_stores(suite: Suite, state: Path) -> Iterator[Ailment]:
+def examine_stores(suite: Suite, state: Path) -> Iterator[CheckResult]:
     """The disk here, the central store, and each platform's stores, all at once."""
     yield examine_disk("this machine's disk", state)
     visits = [Visit("central store", suite.store, "write, replace and read")]
@@ -44,22 +44,22 @@ def examine_stores(suite: Suite, state: Path) -> Iterator[Ailment]:
         yield from pool.map(examine_store, visits)
 
 
-def examine_disk(where: str, folder: Path, least: int = LEAST_BYTES) -> Ailment:
+def examine_disk(where: str, folder: Path, least: int = LEAST_BYTES) -> CheckResult:
     """Whether there is room."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
     return room(where, shutil.disk_usage(there).free, least, f" at {there}")
 
 
-def room(where: str, free: int, least: int, at: str = "") -> Ailment:
+def room(where: str, free: int, least: int, at: str = "") -> CheckResult:
     """Whether what is free is enough. Pure."""
     what = f"{free / 2**30:.1f} GiB free{at}"
     if free >= least:
-        return Ailment(where=where, what=what, well=True)
-    mend = f"make room: {least / 2**30:.0f} GiB at least"
-    return Ailment(where=where, what=f"disk is full: {what}", mend=mend, code=int(ExitCode.INCONCLUSIVE))
+        return CheckResult(where=where, what=what, well=True)
+    hint = f"make room: {least / 2**30:.0f} GiB at least"
+    return CheckResult(where=where, what=f"disk is full: {what}", hint=hint, code=int(ExitCode.INCONCLUSIVE))
 
 
-def examine_store(visit: Visit) -> Ailment:
+def examine_store(visit: Visit) -> CheckResult:
     """One store: do there what a round does."""
     where, url, needs, dataset = visit
     try:
@@ -74,23 +74,23 @@ def examine_store(visit: Visit) -> Ailment:
     except AccessError as error:
         return _wrong(where, url, *tell_refusal(error, url, needs))
     except PlumblineError as error:
-        return from_error(where, error, error.mend or f"is {url} right, and reachable from here?")
+        return from_error(where, error, error.hint or f"is {url} right, and reachable from here?")
 
 
-def _wrong(where: str, url: str, what: str, mend: str) -> Ailment:
+def _wrong(where: str, url: str, what: str, hint: str) -> CheckResult:
     # A person has to mend it: wrong configuration, whatever it would be in the middle of a round.
-    return Ailment(where=where, what=f"{url}: {what}", mend=mend, code=int(ExitCode.USAGE))
+    return CheckResult(where=where, what=f"{url}: {what}", hint=hint, code=int(ExitCode.USAGE))
 
 
-def _read(where: str, store: Store, dataset: str) -> Ailment:
+def _read(where: str, store: Store, dataset: str) -> CheckResult:
     key = f"{dataset}/manifest.json"
     manifest = read_model(Manifest, read_bytes(store, key), where=f"{store.url}/{key}")
     size = sum(file.size for file in manifest.files)
     what = f"{store.url} holds {dataset}, {len(manifest.files)} files, {size / 2**20:.1f} MiB"
-    return Ailment(where=where, what=what, well=True, size=size)
+    return CheckResult(where=where, what=what, well=True, size=size)
 
 
-def _write(where: str, store: Store, *, replace: bool) -> Ailment:
+def _write(where: str, store: Store, *, replace: bool) -> CheckResult:
     # A key of its own for each visit: an identity that may write an outbox need not be allowed to replace.
     key, content = f"doctor/{secrets.token_hex(8)}", secrets.token_bytes(16)
     info = store.create(key, content)
@@ -98,5 +98,5 @@ def _write(where: str, store: Store, *, replace: bool) -> Ailment:
         content = secrets.token_bytes(16)
         store.swap(key, content, if_match=info.etag)
     if read_bytes(store, key) != content:
-        return Ailment(where=where, what=f"{store.url} gives back other bytes", code=int(ExitCode.INVALID))
-    return Ailment(where=where, what=f"{store.url} can be written and read", well=True)
+        return CheckResult(where=where, what=f"{store.url} gives back other bytes", code=int(ExitCode.INVALID))
+    return CheckResult(where=where, what=f"{store.url} can be written and read", well=True)

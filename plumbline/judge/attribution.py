@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from plumbline.judge.breaks import Break
 from plumbline.judge.comparison import cause_of
+from plumbline.judge.mismatches import Mismatch
 from plumbline.schema.verdict import Cause, Judgement
 
-__all__ = ["Attribution", "unattributed", "unsteady"]
+__all__ = ["Attribution", "still_likely", "unattributed", "unsteady"]
 
 _SPEED = frozenset({"loader", "transfer", "throttling", "slow-device", "contention", "software"})
 
@@ -52,7 +52,7 @@ class Attribution:
         return Attribution(tuple(cause for cause, _ in left), tuple(place for _, place in left))
 
 
-def unsteady(parting: Break) -> Cause:
+def unsteady(parting: Mismatch) -> Cause:
     """The cause of a candidate whose unchanged rerun parts from it here."""
     place = f"{parting.at.stage} at step {parting.at.step}" if parting.at.step is not None else parting.at.stage
     return Cause(
@@ -64,7 +64,20 @@ def unsteady(parting: Break) -> Cause:
     )
 
 
-def unattributed(one: Break, suspects: tuple[str, ...], tried: tuple[str, ...]) -> Cause:
+_REFUTED_FOR_GOOD = frozenset({"kernel", "precision"})
+"""A difference that fp64 on both sides leaves as it is, is no rounding."""
+
+
+def still_likely(one: Mismatch, suspects: tuple[str, ...], tried: tuple[str, ...]) -> Cause:
+    """Return the likeliest cause of a mismatch with nothing but equal bits above, whose experiments restored nothing.
+
+    The place of the cause is certain there. A value that could not be put back exactly does not clear its suspect.
+    """
+    open_ones = [each for each in one.suspicions if each.code not in _REFUTED_FOR_GOOD]
+    return cause_of(one, suspects, (open_ones or list(one.suspicions))[0]).replace(tried=tried)
+
+
+def unattributed(one: Mismatch, suspects: tuple[str, ...], tried: tuple[str, ...]) -> Cause:
     """The cause of a break that nothing put back explains."""
     return cause_of(one, suspects).replace(
         code="unattributed",

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from plumbline.errors import InvalidInputError
-from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.gates import GATES
+from plumbline.judge.gates.accuracy import parting
+from plumbline.judge.gates.gate import Asked, GateRequest
 from plumbline.judge.ladder import Ladder, walk
-from plumbline.judge.learn import learn, parting
+from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.origin import other_kernels
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.speed import speed
+from plumbline.judge.rungs.learning import learning
+from plumbline.judge.rungs.portable import portable_findings
 from plumbline.judge.suspects import differences, suspects_for
 from plumbline.judge.validity import validity
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
-from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, worst
+from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note, worst
 
 __all__ = ["cause_of", "compare"]
-
-_Asked = bool | Literal["demanded"]
 
 
 def compare(
@@ -28,7 +28,7 @@ def compare(
     gates: Gates = Gates(),  # noqa: B008 - frozen
     *,
     against: str = "",
-    throughput: _Asked = True,
+    throughput: Asked = True,
     confirms: SpeedEvidence | None = None,
 ) -> Judgement:
     """The verdict on `candidate`, its first divergence and causes.
@@ -38,7 +38,7 @@ def compare(
     be judged is `inconclusive`. `confirms` is the rerun of a run that was too slow.
     """
     try:
-        judgement = _compare(reference, candidate, gates, confirms, throughput)
+        judgement = _compare(reference, candidate, GateRequest(gates, throughput, confirms))
     except InvalidInputError as error:
         finding = Finding(check="record.parts", outcome="invalid", metric="record", detail=str(error))
         judgement = Judgement(verdict="invalid", findings=(finding,))
@@ -46,9 +46,7 @@ def compare(
     return judgement.replace(findings=findings)
 
 
-def _compare(
-    reference: LoadedRecord, candidate: LoadedRecord, gates: Gates, confirms: SpeedEvidence | None, throughput: _Asked
-) -> Judgement:
+def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequest) -> Judgement:
     suspects = differences(reference.record.fingerprint, candidate.record.fingerprint)
     problems = validity(reference, candidate)
     if problems:
@@ -56,22 +54,25 @@ def _compare(
     pair = Pair(reference, candidate)
     findings: list[Finding] = []
     causes: list[Cause] = []
-    notes: list[str] = []
+    notes: list[Note] = []
     divergence: Divergence | None = None
     if pair.probes is not None:
         ladder = walk(pair)
         findings += _probe_findings(pair, ladder)
-        causes += [cause_of(one, suspects) for one in ladder.breaks]
-        divergence = ladder.breaks[0].at if ladder.breaks else None
+        causes += [cause_of(one, suspects) for one in ladder.mismatches]
+        divergence = ladder.mismatches[0].at if ladder.mismatches else None
         notes += _notes(pair, ladder)
-    findings += learn(pair, gates)
-    if throughput:
-        slow, why = speed(pair, gates, confirms=confirms, demanded=throughput == "demanded")
-        findings, causes = findings + slow, causes + why
-        divergence = divergence or (Divergence(stage="speed", at="throughput") if why else None)
-    if any(one.check == "learn.accuracy" and one.outcome == "drift" for one in findings) and not causes:
-        causes.append(_UNEXPLAINED)
-        divergence = divergence or Divergence(stage="learn", at="accuracy")
+        findings += _lost_envelope(pair, ladder)
+    if (apart := None if causes or other_kernels(pair) else learning(pair)) is not None:
+        findings += apart.findings
+        causes.append(_sure_of(cause_of(apart, suspects)))
+        divergence = apart.at
+    results = [gate(pair, request) for gate in GATES]
+    findings += [finding for result in results for finding in result.findings]
+    explained = [*causes, *(cause for result in results for cause in result.causes)]
+    open_ones = [result.unexplained for result in results if result.unexplained is not None]
+    causes = explained or open_ones[:1]
+    divergence = divergence or next((result.at for result in results if result.at is not None), None)
     return Judgement(
         verdict=worst([one.outcome for one in findings]),
         findings=tuple(findings),
@@ -82,14 +83,11 @@ def _compare(
     )
 
 
-_UNEXPLAINED = Cause(
-    code="unattributed",
-    sure="unattributed",
-    why="the accuracy differs, and nothing in the probe tells why: only a part of training that it does not reach can",
-)
+def _sure_of(cause: Cause) -> Cause:
+    return cause.replace(sure="unattributed") if cause.code == "unattributed" else cause
 
 
-def cause_of(one: Break, suspects: tuple[str, ...], suspicion: Suspicion | None = None) -> Cause:
+def cause_of(one: Mismatch, suspects: tuple[str, ...], suspicion: Suspicion | None = None) -> Cause:
     """A break's likeliest cause in the words of a verdict."""
     chosen = suspicion or one.suspicions[0]
     return Cause(
@@ -102,7 +100,7 @@ def cause_of(one: Break, suspects: tuple[str, ...], suspicion: Suspicion | None 
 
 
 def _probe_findings(pair: Pair, ladder: Ladder) -> list[Finding]:
-    broken = [finding for one in ladder.breaks for finding in one.findings]
+    broken = [finding for one in ladder.mismatches for finding in one.findings]
     if broken:
         return broken
     steps = len(pair.common)
@@ -113,7 +111,7 @@ def _probe_findings(pair: Pair, ladder: Ladder) -> list[Finding]:
         observed=steps,
         limit=steps,
     )
-    found = [exact]
+    found = [exact, *portable_findings(pair)]
     worst_tap = _closest(pair)
     if worst_tap is not None:
         found.append(
@@ -122,33 +120,49 @@ def _probe_findings(pair: Pair, ladder: Ladder) -> list[Finding]:
                 outcome="pass",
                 metric=f"relative error of {worst_tap.reference.name} at step {worst_tap.reference.step}",
                 observed=worst_tap.error,
-                limit=worst_tap.limit,
+                limit=worst_tap.finite_limit,
                 detail="of all tensors the closest to its limit",
             )
         )
     return found
 
 
+def _lost_envelope(pair: Pair, ladder: Ladder) -> list[Finding]:
+    """Return a finding where bits differ, nothing else does, and neither run knows what rounding does to it."""
+    probe, probes = pair.reference.record.spec.probe, pair.probes or ()
+    measured = probe is None or not probe.envelope_seeds or any(one.envelope for one in probes)
+    if measured or ladder.equal or ladder.mismatches or pair.reference.record.experiment is not None:
+        return []
+    lost = "; ".join(dict.fromkeys(why for one in probes for why in one.lost_legs.values()))
+    detail = f"neither record holds the envelope that tells rounding from drift{f': {lost}' if lost else ''}"
+    return [Finding(check="probe.envelope", outcome="inconclusive", metric="envelope", detail=detail)]
+
+
 def _closest(pair: Pair) -> TapError | None:
     stages = ("forward", "gradient", "weight")
     errors = [one for step in sorted(pair.tap_steps) for stage in stages for one in pair.errors(step, stage)]  # type: ignore[arg-type]
-    return max(errors, key=lambda one: one.error / one.limit if one.limit else 0.0, default=None)
+    return max(errors, key=lambda one: one.ratio, default=None)
 
 
-def _notes(pair: Pair, ladder: Ladder) -> list[str]:
-    if ladder.breaks:
+def _notes(pair: Pair, ladder: Ladder) -> list[Note]:
+    if ladder.mismatches:
         return []
     notes = []
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
     if left and right and left.manifest_sha256 != right.manifest_sha256:
-        notes.append("data: the manifests differ, every row of theirs is the same")
+        notes.append(Note(code="manifest", text="the manifests differ, every row is the same"))
     if ladder.equal:
-        step = parting(pair)
-        apart = (
-            [] if step is None else [f"learn: the curves part at step {step}, after a probe that is equal to the bit"]
+        notes.append(Note(code="equal-bits", text="every bit of the probe is the same"))
+        if (step := parting(pair)) is not None:
+            text = f"the learning curves part at step {step}, after a probe that is equal to the bit"
+            notes.append(Note(code="curve", text=text))
+        return notes
+    if ladder.proven:
+        text = (
+            f"the portable legs are equal to the bit over {ladder.proven} steps: no formula, weight or update differs"
         )
-        return [*notes, "every bit of the probe is the same", *apart]
+        notes.append(Note(code="portable", text=text))
     reasons = "; ".join(ladder.rounding[:3]) + ("; …" if len(ladder.rounding) > 3 else "")
     closest = _closest(pair)
     size = f", at most {closest.error:.2g} where {closest.limit:.2g} is rounding" if closest else ""
-    return [*notes, f"kernel: the runs differ by rounding alone{size} ({reasons})"]
+    return [*notes, Note(code="rounding", text=f"the runs differ by rounding alone{size} ({reasons})")]

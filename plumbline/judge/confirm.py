@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from plumbline.digest import bounded_name
-from plumbline.judge.attribution import Attribution, unattributed, unsteady
-from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.attribution import Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.experiments import Kept, PutBack, Source, forward_of, only_trained, put_backs
+from plumbline.judge.experiments import Intervention, Kept, Source, forward_of, interventions, only_trained
 from plumbline.judge.ladder import position, walk
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
-from plumbline.judge.snapback import Outcome, agree_exactly, disagreement, located, snapped_back
+from plumbline.judge.restored import Outcome, agree_exactly, check_restored, disagreement, located
 from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
 from plumbline.schema.experiment import Experiment
@@ -27,6 +27,8 @@ from plumbline.schema.verdict import Cause, Judgement
 __all__ = ["Confirmation", "Request"]
 
 _MOST_KINDS = 3
+_TO_WIDEN = 2
+"""Experiments of a wider imposition: the reference's capture, and the candidate with it."""
 _MOST_LOST = 1
 """How many experiments of one drift that infrastructure has lost are run once more."""
 
@@ -48,6 +50,13 @@ def _imposed(kept: tuple[Kept, ...], steps: int) -> dict[str, object]:
     }
 
 
+def _with_kernel_last(one: Mismatch) -> Mismatch:
+    """Return a mismatch that a confirmed cause had hidden: another kernel beside it is the least likely reason."""
+    kernel = tuple(each for each in one.suspicions if each.code == "kernel")
+    others = tuple(each for each in one.suspicions if each.code != "kernel")
+    return replace(one, suspicions=(*others, *kernel))
+
+
 @dataclass(frozen=True)
 class Confirmation:
     """Where the testing of one drift stands. Every step gives a new one."""
@@ -56,10 +65,10 @@ class Confirmation:
     candidate: LoadedRecord
     base: Judgement
     budget: int
-    agenda: tuple[Break, ...] = ()
+    pending_mismatches: tuple[Mismatch, ...] = ()
     suspicions: tuple[Suspicion, ...] = ()
     """Of the first break of the agenda, those not refuted yet."""
-    ways: tuple[PutBack, ...] = ()
+    ways: tuple[Intervention, ...] = ()
     """To put the first suspicion's suspect back, those not tried yet."""
     rerun: LoadedRecord | None = None
     captured: str = ""
@@ -76,12 +85,12 @@ class Confirmation:
         start = cls(reference, candidate, judgement, budget)
         if judgement.verdict != "drift" or budget < 1:
             return start
-        breaks = walk(Pair(reference, candidate)).breaks
-        return replace(start, agenda=breaks)
+        mismatches = walk(Pair(reference, candidate)).mismatches
+        return replace(start, pending_mismatches=mismatches)
 
     def next(self) -> Request | None:
         """The experiment to run now; `None` once all is said, or the budget is spent."""
-        if not self.agenda or self.spent >= self.budget or (self.rerun is not None and not self.ways):
+        if not self.pending_mismatches or self.spent >= self.budget or (self.rerun is not None and not self.ways):
             return None
         if self.rerun is None:
             return self._request("candidate", "nothing: does it agree with itself?", self._self_steps())
@@ -116,7 +125,7 @@ class Confirmation:
     def _open(self) -> Iterator[Cause]:
         """The causes not tested to the end, as likely as before."""
         suspects = self.base.suspects
-        for place, one in enumerate(self.agenda):
+        for place, one in enumerate(self.pending_mismatches):
             first = self.suspicions[0] if place == 0 and self.suspicions else one.suspicions[0]
             cause = cause_of(one, suspects, first)
             yield cause.replace(tried=self.tried) if place == 0 and self.tried else cause
@@ -139,15 +148,15 @@ class Confirmation:
 
     def _put_back(self, record: LoadedRecord, rerun: LoadedRecord) -> Confirmation:
         """What the candidate gave with the suspect put back."""
-        way, one = self.ways[0], self.agenda[0]
+        way, one = self.ways[0], self.pending_mismatches[0]
         if self.exact is not None and way.method == "locate":
             return self._located(located(self.exact, record, way.steps, tuple(each.way for each in self.kept)))
-        known = frozenset(other.suspicions[0].code for other in self.agenda[1:])
+        known = frozenset(other.suspicions[0].code for other in self.pending_mismatches[1:])
         if self.exact is not None:
             before, after = Pair(self.reference, self.candidate), Pair(self.exact, record, rounding=("fp64",))
             return self._learn(agree_exactly(one, before, after, known))
         ways = (*(each.way for each in self.kept), way)
-        return self._learn(snapped_back(self.reference, rerun, record, one=one, ways=ways, known=known))
+        return self._learn(check_restored(self.reference, rerun, record, one=one, ways=ways, known=known))
 
     def _lost(self, request: Request, why: str) -> Confirmation:
         """A night's bad moment says nothing of the cause and takes nothing of the budget; the same one again, once."""
@@ -168,27 +177,31 @@ class Confirmation:
         parting = disagreement(self.candidate, record, steps)
         if parting is not None:
             return self._unsteady(record, parting)
-        agenda = tuple(
+        pending_mismatches = tuple(
             replace(one, suspicions=tuple(s for s in one.suspicions if s.code != "nondeterminism"))
-            for one in self.agenda
+            for one in self.pending_mismatches
         )
         tried = ("an unchanged rerun: equal to the bit",)
-        return replace(self, rerun=record, agenda=agenda, tried=tried)._opened()
+        return replace(self, rerun=record, pending_mismatches=pending_mismatches, tried=tried)._opened()
 
-    def _unsteady(self, record: LoadedRecord, parting: Break) -> Confirmation:
+    def _unsteady(self, record: LoadedRecord, parting: Mismatch) -> Confirmation:
         # What varies at a rung may agree at some steps by chance: no break of that rung is a cause of its own.
-        rest = tuple(one for one in self.agenda if position(one) < position(parting) and one.rung != parting.rung)
-        return replace(self, rerun=record, settled=Attribution().settled(unsteady(parting)), agenda=rest)._opened()
+        rest = tuple(
+            one for one in self.pending_mismatches if position(one) < position(parting) and one.rung != parting.rung
+        )
+        return replace(
+            self, rerun=record, settled=Attribution().settled(unsteady(parting)), pending_mismatches=rest
+        )._opened()
 
     def _opened(self) -> Confirmation:
         """Turn to the first break of the agenda."""
-        if not self.agenda:
+        if not self.pending_mismatches:
             return self
         reach = self._reach()
-        if reach is not None and (self.agenda[0].at.step or 0) >= reach:
+        if reach is not None and (self.pending_mismatches[0].at.step or 0) >= reach:
             # What was captured does not reach this far: later causes stay as likely as they are.
             return replace(self, budget=self.spent)
-        return replace(self, suspicions=self.agenda[0].suspicions)._suspected()
+        return replace(self, suspicions=self.pending_mismatches[0].suspicions)._suspected()
 
     def _reach(self) -> int | None:
         """How many steps the captures that stay put back cover; `None` without one."""
@@ -199,9 +212,9 @@ class Confirmation:
         fresh = replace(self, captured="", exact=None)
         if not self.suspicions:
             return fresh._unattributed()
-        one, suspicion = self.agenda[0], self.suspicions[0]
+        one, suspicion = self.pending_mismatches[0], self.suspicions[0]
         reach = self._reach()
-        ways = put_backs(one, suspicion, self.reference, self._trained())
+        ways = interventions(one, suspicion, self.reference, self._trained())
         if reach is not None:
             ways = tuple(replace(way, steps=min(way.steps, reach)) for way in ways)
         return replace(fresh, ways=ways)._settled()
@@ -216,51 +229,69 @@ class Confirmation:
             return self
         shows = self.rerun is not None and self._reproduced(self.rerun)
         words = "the rerun shows the same difference" if shows else "the rerun does not show it"
-        return self._learn(Outcome(snapped=shows, words=words))
+        return self._learn(Outcome(restored=shows, words=words))
 
     def _reproduced(self, rerun: LoadedRecord) -> bool:
-        one = self.agenda[0]
-        again = walk(Pair(self.reference, rerun, put_back=frozenset({"evaluation"}))).breaks
+        one = self.pending_mismatches[0]
+        again = walk(Pair(self.reference, rerun, put_back=frozenset({"evaluation"}))).mismatches
         return any(other.rung == one.rung and other.at == one.at for other in again)
 
     def _learn(self, outcome: Outcome) -> Confirmation:
-        way, one = self.ways[0], self.agenda[0]
+        way, one = self.ways[0], self.pending_mismatches[0]
         tried = (*self.tried, f"put back {way.words}: {outcome.words}")
         learned = replace(self, tried=tried, exact=None)
-        if outcome.snapped:
+        if outcome.restored:
             return learned._confirmed(way, outcome)
-        if outcome.further and outcome.further not in way.kinds and len(way.kinds) < _MOST_KINDS:
+        if outcome.further and outcome.further not in way.kinds and self._may_widen(way):
             probe = self.reference.record.evidence.probe
             wider = forward_of(probe.taps if probe else (), one.at.step or 0, (*way.kinds, outcome.further))
             wider = only_trained(wider, self._trained(), self.reference)
             return replace(learned, ways=(wider, *self.ways[1:]), captured="")
         return replace(learned, ways=self.ways[1:], captured="")._settled()
 
-    def _located(self, found: Break | None) -> Confirmation:
+    def _may_widen(self, way: Intervention) -> bool:
+        """Return whether imposing one kind of module more leaves an experiment for every other suspicion."""
+        left_over = self.budget - self.spent - _TO_WIDEN
+        return len(way.kinds) < _MOST_KINDS and left_over >= len(self.suspicions) - 1
+
+    def _located(self, found: Mismatch | None) -> Confirmation:
         """Go on with the module that was found to be off, or without one."""
         if found is None:
-            return self._learn(Outcome(snapped=False, words="no module is off by more than rounding"))
+            return self._learn(Outcome(restored=False, words="no module is off by more than rounding"))
         tried = (*self.tried, f"both sides tapped at step {found.at.step}: the first module off is {found.at.at}")
         steady = tuple(one for one in found.suspicions if one.code != "nondeterminism")
-        agenda = (replace(found, suspicions=steady), *self.agenda[1:])
-        return replace(self, agenda=agenda, tried=tried, exact=None)._opened()
+        pending_mismatches = (replace(found, suspicions=steady), *self.pending_mismatches[1:])
+        return replace(self, pending_mismatches=pending_mismatches, tried=tried, exact=None)._opened()
 
-    def _confirmed(self, way: PutBack, outcome: Outcome) -> Confirmation:
-        one = self.agenda[0]
+    def _confirmed(self, way: Intervention, outcome: Outcome) -> Confirmation:
+        one = self.pending_mismatches[0]
         cause = cause_of(one, self._suspects(), self.suspicions[0]).replace(sure="confirmed", tried=self.tried)
-        known = {other.suspicions[0].code for other in self.agenda}
-        hidden = tuple(other for other in outcome.left if other.suspicions[0].code not in known)
+        known = {other.suspicions[0].code for other in self.pending_mismatches}
+        hidden = tuple(_with_kernel_last(other) for other in outcome.left)
+        hidden = tuple(other for other in hidden if other.suspicions[0].code not in known)
         kept = (*self.kept, Kept(way, self.captured)) if way.method == "replay" else self.kept
-        agenda = tuple(sorted((*self.agenda[1:], *hidden), key=position))
+        pending_mismatches = tuple(sorted((*self.pending_mismatches[1:], *hidden), key=position))
         settled = self.settled.confirmed(cause, self.suspicions[0].names)
-        learned = replace(self, settled=settled, agenda=agenda, kept=kept, tried=(), ways=(), suspicions=())
+        learned = replace(
+            self, settled=settled, pending_mismatches=pending_mismatches, kept=kept, tried=(), ways=(), suspicions=()
+        )
         # What cannot stay put back hides what lies below it: later causes stay as likely as they are.
         return learned._opened() if way.method == "replay" else replace(learned, budget=self.spent)
 
     def _unattributed(self) -> Confirmation:
-        settled = self.settled.settled(unattributed(self.agenda[0], self._suspects(), self.tried))
-        agenda = self.agenda[1:]
-        return replace(self, settled=settled, agenda=agenda, tried=(), ways=(), suspicions=(), budget=self.spent)
+        """End the tests of a mismatch that no experiment restored."""
+        name = still_likely if self.pending_mismatches[0].is_first_bit else unattributed
+        settled = self.settled.settled(name(self.pending_mismatches[0], self._suspects(), self.tried))
+        pending_mismatches = self.pending_mismatches[1:]
+        return replace(
+            self,
+            settled=settled,
+            pending_mismatches=pending_mismatches,
+            tried=(),
+            ways=(),
+            suspicions=(),
+            budget=self.spent,
+        )
 
     def _trained(self) -> frozenset[str]:
         """The parameters whose gradients both records hold."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, Tap
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.experiment import Rung as ReplayRung
 
-__all__ = ["CAPTURED", "Kept", "PutBack", "Source", "forward_of", "only_trained", "put_backs"]
+__all__ = ["CAPTURED", "Intervention", "Kept", "Source", "forward_of", "interventions", "only_trained"]
 
 Method = Literal["replay", "exact", "observed", "locate"]
 
@@ -27,7 +27,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class PutBack:
+class Intervention:
     """One way to put a suspect back, over the probe's first `steps`."""
 
     words: str
@@ -49,7 +49,7 @@ class PutBack:
 class Kept:
     """A suspect that stays put back while later ones are tested; its captures lie in the record of this id."""
 
-    way: PutBack
+    way: Intervention
     captured: str
 
     @property
@@ -74,9 +74,9 @@ _AFTER = 2
 """Steps looked at past the first divergence, so that a snap-back shows in the weights and in what follows."""
 
 
-def put_backs(
-    one: Break, suspicion: Suspicion, reference: LoadedRecord, trained: frozenset[str]
-) -> tuple[PutBack, ...]:
+def interventions(
+    one: Mismatch, suspicion: Suspicion, reference: LoadedRecord, trained: frozenset[str]
+) -> tuple[Intervention, ...]:
     """The ways to test `suspicion`, the cheapest first; `trained` parameters got a gradient on both sides."""
     probe = reference.record.evidence.probe
     if probe is None:
@@ -85,7 +85,9 @@ def put_backs(
     step = min(one.at.step or 0, last - 1)
     steps = min(step + 1 + _AFTER, last)
     if suspicion.shown or _unread(one):
-        return (PutBack("nothing: the record shows the difference itself", steps, "observed"),)
+        return (Intervention("nothing: the record shows the difference itself", steps, "observed"),)
+    if suspicion.code == "kernel":
+        return (_exact(probe),)
     if suspicion.code == "precision":
         return _precision(one, suspicion, probe, step)
     makers = {
@@ -106,7 +108,7 @@ def put_backs(
     return tuple(only_trained(way, trained, reference) for way in ways)
 
 
-def only_trained(way: PutBack, trained: frozenset[str], reference: LoadedRecord) -> PutBack:
+def only_trained(way: Intervention, trained: frozenset[str], reference: LoadedRecord) -> Intervention:
     """The same, with gradients imposed where there are any: elsewhere the reference's update cannot come about."""
     names = tuple(sorted(trained))
     taps = reference.record.evidence.probe.taps if reference.record.evidence.probe else ()
@@ -118,33 +120,37 @@ def only_trained(way: PutBack, trained: frozenset[str], reference: LoadedRecord)
     return replace(way, replays=replays)
 
 
-def _unread(one: Break) -> bool:
+def _unread(one: Mismatch) -> bool:
     """A difference of the dataset that no batch of the probe shows."""
     return one.rung == "data" and one.at.step is None and one.at.at != "tokenizer"
 
 
-def _precision(one: Break, suspicion: Suspicion, probe: ProbeEvidence, step: int) -> tuple[PutBack, ...]:
-    settings = PutBack("every precision setting", step + 1, replays=(Replay(rung="settings"),))
-    # Over the whole probe: what is left without any rounding is another cause, which the rounding hid.
-    exact = PutBack("fp64 on both sides", len(probe.steps), "exact")
-    observed = PutBack("nothing: the record shows the number format itself", step + 1, "observed")
+def _precision(one: Mismatch, suspicion: Suspicion, probe: ProbeEvidence, step: int) -> tuple[Intervention, ...]:
+    settings = Intervention("every precision setting", step + 1, replays=(Replay(rung="settings"),))
+    exact = _exact(probe)
+    observed = Intervention("nothing: the record shows the number format itself", step + 1, "observed")
     shown = one.findings[0].check == "probe.dtype" or one.rung == "weights"
     del suspicion
     return (settings, exact, observed) if shown else (settings, exact)
 
 
-def _batch(one: Break, suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+def _exact(probe: ProbeEvidence) -> Intervention:
+    # Over the whole probe: what is left without any rounding is another cause, which the rounding hid.
+    return Intervention("fp64 on both sides", len(probe.steps), "exact")
+
+
+def _batch(one: Mismatch, suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
     part = "batches.safetensors"
     replay = Replay(rung="batch", fields=suspicion.names, source="reference-batches.safetensors")
     source = Source("reference-batches.safetensors", reference.record.record_id, part)
     rungs = frozenset({"data", "batch", "evaluation"}) if one.rung == "data" else frozenset({"batch"})
     words = f"the reference's {', '.join(suspicion.names)}"
-    return (PutBack(words, steps, replays=(replay,), sources=(source,), rungs=rungs),)
+    return (Intervention(words, steps, replays=(replay,), sources=(source,), rungs=rungs),)
 
 
-def _weights(_one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+def _weights(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
     return (
-        PutBack(
+        Intervention(
             "the reference's initial weights",
             steps,
             replays=(Replay(rung="weights", step=0, source=CAPTURED),),
@@ -154,16 +160,16 @@ def _weights(_one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps
     )
 
 
-def _rng(one: Break, _suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+def _rng(one: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
     source = Source("reference-state.safetensors", reference.record.record_id, "state.safetensors")
-    start = PutBack(
+    start = Intervention(
         "the reference's generators at the start",
         steps,
         replays=(Replay(rung="rng", step=0, source=source.key),),
         sources=(source,),
     )
     # Something draws or seeds within the steps: what it did to the generators has to be undone at each.
-    always = PutBack(
+    always = Intervention(
         "the reference's generators at every step",
         steps,
         replays=(Replay(rung="rng", source=source.key),),
@@ -178,23 +184,23 @@ def _same_kind(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> tupl
     return tuple(tap.name for tap in taps if tap.step == step and tap.stage == "forward" and tap.kind in kinds)
 
 
-def _forward(one: Break, _suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+def _forward(one: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
     probe = reference.record.evidence.probe
     step = one.at.step or 0
     taps = probe.taps if probe else ()
     kind = next((tap.kind for tap in taps if tap.stage == "forward" and tap.name == one.at.at), "")
     if not kind:
-        return (PutBack(f"nothing: where is step {step} off, module by module?", step + 1, "locate"),)
+        return (Intervention(f"nothing: where is step {step} off, module by module?", step + 1, "locate"),)
     return (forward_of(taps, step, (kind,)),) if steps else ()
 
 
-def forward_of(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> PutBack:
+def forward_of(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> Intervention:
     """Impose the outputs of all modules of `kinds` at `step`, and the gradients that went back through them."""
     first = min((tap.step for tap in taps), default=0)
     names = _same_kind(taps, step, kinds) or _same_kind(taps, first, kinds)
     captures = (Capture(rung="forward", names=names, step=step), Capture(rung="gradient", names=(), step=step))
     rungs: tuple[ReplayRung, ...] = ("forward", "gradient")
-    return PutBack(
+    return Intervention(
         f"the reference's outputs of every {' and '.join(kinds)} at step {step}",
         step + 1,
         replays=tuple(Replay(rung=rung, step=step, source=CAPTURED) for rung in rungs),
@@ -204,15 +210,15 @@ def forward_of(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> PutB
     )
 
 
-def _loss(_one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
-    return (PutBack("the loss by its definition", steps, replays=(Replay(rung="loss"),), by_definition=True),)
+def _loss(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
+    return (Intervention("the loss by its definition", steps, replays=(Replay(rung="loss"),), by_definition=True),)
 
 
-def _gradients(one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+def _gradients(one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
     rung: ReplayRung = "clipped" if one.rung == "clipped" else "gradient"
     words = "the reference's gradients" + (" after clipping" if rung == "clipped" else "")
     return (
-        PutBack(
+        Intervention(
             words,
             steps,
             replays=tuple(Replay(rung=rung, step=step, source=CAPTURED) for step in range(steps)),
@@ -222,17 +228,19 @@ def _gradients(one: Break, _suspicion: Suspicion, _reference: LoadedRecord, step
     )
 
 
-def _optimizer(one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+def _optimizer(one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
     rungs = frozenset({"settings"}) if one.findings[0].check == "probe.optimizer" else frozenset()
     words = "the update by AdamW's definition, with the spec's settings"
     replay = Replay(rung="optimizer")
-    return (PutBack(words, steps, replays=(replay,), rungs=rungs, by_definition=True),)
+    return (Intervention(words, steps, replays=(replay,), rungs=rungs, by_definition=True),)
 
 
-def _schedule(_one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
-    return (PutBack("the learning rates by the schedule's definition", steps, replays=(Replay(rung="schedule"),)),)
+def _schedule(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
+    return (Intervention("the learning rates by the schedule's definition", steps, replays=(Replay(rung="schedule"),)),)
 
 
-def _evaluation(_one: Break, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[PutBack, ...]:
+def _evaluation(
+    _one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int
+) -> tuple[Intervention, ...]:
     words = "the evaluation by its definition"
-    return (PutBack(words, steps, replays=(Replay(rung="evaluation"),), by_definition=True),)
+    return (Intervention(words, steps, replays=(Replay(rung="evaluation"),), by_definition=True),)

@@ -6,11 +6,13 @@ differs is where the cause sits, however small the difference is there.
 
 from __future__ import annotations
 
-from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import suspicions
 from plumbline.judge.rungs.model import other_modules
+from plumbline.judge.rungs.optimizer import rate_suspicions
 from plumbline.judge.suspects import differences, explains_rounding
+from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import StepEvidence, TapStage
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
@@ -42,7 +44,7 @@ def other_kernels(pair: Pair) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def origin(pair: Pair) -> Break | None:
+def origin(pair: Pair) -> Mismatch | None:
     """The first bit that differs below the rungs that must be equal anyway, whatever its size."""
     for step, (left, right) in enumerate(pair.common):
         for rung, stage, name in _RUNGS:
@@ -64,13 +66,12 @@ def _first_tap(pair: Pair, step: int, stage: TapStage, *, last: bool = False) ->
     return found[-1 if last else 0] if found else None
 
 
-def _break(pair: Pair, step: int, rung: str, stage: Stage, tap: TapError | None) -> Break:
+def _break(pair: Pair, step: int, rung: str, stage: Stage, tap: TapError | None) -> Mismatch:
     measured = tap
     if rung == "gradient":
         measured = _first_tap(pair, step, "gradient", last=True)
     elif stage == "optimizer":
         measured = _first_tap(pair, step, "weight")
-    within = measured is not None and not measured.over
     place = measured.reference.name if measured else {"forward": "logits", "clipped": "clipping"}.get(rung, rung)
     finding = Finding(
         check="probe.bits",
@@ -80,27 +81,43 @@ def _break(pair: Pair, step: int, rung: str, stage: Stage, tap: TapError | None)
         limit=0.0,
         detail="nothing in the fingerprints makes another rounding likely, and everything before is equal to the bit",
     )
-    return Break(
+    is_within = not measured.over if measured is not None else _is_within(pair, step, rung)
+    return Mismatch(
         rung,
         Divergence(stage=stage, step=step, at=place),
         (finding,),
-        _suspicions(pair, step, stage, tap, within=within),
+        _suspicions(pair, step, stage, tap, is_within=is_within),
     )
 
 
-def _suspicions(pair: Pair, step: int, stage: Stage, tap: TapError | None, *, within: bool) -> tuple[Suspicion, ...]:
+def _is_within(pair: Pair, step: int, rung: str) -> bool:
+    """Return whether a step that nobody sketched differs by no more than rounding, as far as its scalars show."""
+    left, right = pair.common[step]
+    if rung == "forward":
+        return relative(left.loss_reference, right.loss_reference) <= pair.loss_limit(step)
+    if rung == "loss":
+        return relative(left.loss, right.loss) <= pair.loss_limit(step)
+    name = {"gradient": "gradient_norm", "clipped": "gradient_norm_clipped"}.get(rung)
+    return name is not None and relative(getattr(left, name), getattr(right, name)) <= pair.norm_limit(step)
+
+
+def _suspicions(pair: Pair, step: int, stage: Stage, tap: TapError | None, *, is_within: bool) -> tuple[Suspicion, ...]:
     evidence = (f"everything before {stage} of step {step} is equal to the bit",)
     if stage == "forward":
         found = list(suspicions(pair, step, tap)) if tap else []
         if not found:
             found = [Suspicion("operator", f"the model puts out something else at step {step}", evidence)]
     else:
-        found = [Suspicion(_CODES[stage], f"the first bit that differs is in {stage} of step {step}", evidence)]
+        found = list(rate_suspicions(pair, step)) if stage == "optimizer" else []
+        found += [Suspicion(_CODES[stage], f"the first bit that differs is in {stage} of step {step}", evidence)]
     doubt = Suspicion("nondeterminism", "equal machines with equal settings give other bits", evidence)
-    return (doubt, *found) if within and stage != "optimizer" else (*found, doubt)
+    if not is_within:
+        return (*found, doubt)
+    kernel = Suspicion("kernel", f"{stage} of step {step} differs by rounding on equal machines", evidence)
+    return (kernel, doubt, *found)
 
 
-def _evaluation(pair: Pair) -> Break | None:
+def _evaluation(pair: Pair) -> Mismatch | None:
     if pair.probes is None or "evaluation" in pair.put_back:
         return None
     left, right = (probe.evaluation for probe in pair.probes)
@@ -112,4 +129,4 @@ def _evaluation(pair: Pair) -> Break | None:
         Suspicion("evaluation", "the training is equal to the bit, its evaluation is not", evidence),
         Suspicion("nondeterminism", "equal machines with equal settings give other bits", evidence),
     )
-    return Break("evaluation", Divergence(stage="evaluation", at="logits"), (finding,), found)
+    return Mismatch("evaluation", Divergence(stage="evaluation", at="logits"), (finding,), found)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.tolerance import limit, relative
+from plumbline.judge.tolerance import is_rounding_only, limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap, TapStage
 from plumbline.schema.spec import Precision
@@ -34,8 +34,20 @@ class TapError:
 
     @property
     def over(self) -> bool:
-        """Whether it is more than rounding; a missing number is."""
-        return not self.error <= self.limit
+        """Whether it is more than rounding; a missing or infinite error is, whatever the limit."""
+        return not (math.isfinite(self.error) and self.error <= self.limit)
+
+    @property
+    def ratio(self) -> float:
+        """The error in units of its limit; infinite where the error is not finite."""
+        if not math.isfinite(self.error):
+            return math.inf
+        return self.error / self.limit if self.limit else 0.0
+
+    @property
+    def finite_limit(self) -> float | None:
+        """The limit as a finding shows it; `None` where a tensor has none."""
+        return self.limit if math.isfinite(self.limit) else None
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,8 @@ class Pair:
     """Rungs that an experiment imposed: equal by construction, and so no evidence of anything."""
     rounding: tuple[str, ...] = ()
     """Known reasons for another rounding beyond the fingerprints: a rung replayed by its definition."""
+    noise: frozenset[tuple[str, str]] = field(default_factory=frozenset)
+    """(stage, name) of tensors that another comparison of the same two sides showed to be rounding only."""
 
     @property
     def probes(self) -> tuple[ProbeEvidence, ProbeEvidence] | None:
@@ -132,11 +146,24 @@ class Pair:
         places = list(zip(self.probes, (left, right), strict=True))
         known = [value for probe, at in places if (value := _at(probe, "errors", at)) is not None]
         exact = [value for probe, at in places if (value := _at(probe, "fp64_errors", at)) is not None]
-        # The smaller of both: a run that is broken must not vouch for itself. A tensor that is far from fp64 in both
-        # runs, such as a gradient that is zero but for rounding, says nothing.
+        # The smaller of both: a run that is broken must not vouch for itself.
+        if (tap.stage, tap.name) in self.noise or self._is_rounding_only(exact):
+            return math.inf
         rounding = [min(known)] if known else []
         rounding += [min(exact)] if len(exact) == len(places) else []
         return limit(max(rounding, default=None), tap.stage, self.precision, 0 if rounding else tap.step)
+
+    def _is_rounding_only(self, own_errors: list[float]) -> bool:
+        """Return whether each run that is no experiment (those have no fp64 run) is far from its own fp64 run."""
+        sides = (self.reference.record, self.candidate.record)
+        num_needed = sum(record.experiment is None for record in sides)
+        return 0 < num_needed <= len(own_errors) and is_rounding_only(min(own_errors))
+
+    @property
+    def rounding_only(self) -> frozenset[tuple[str, str]]:
+        """(stage, name) of the tensors without a limit."""
+        taps = (tap for found in self._errors.values() for tap in found)
+        return frozenset((tap.reference.stage, tap.reference.name) for tap in taps if math.isinf(tap.limit))
 
     def loss_limit(self, step: int) -> float:
         """The most that rounding moves the loss by at `step`."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plumbline.judge.comparison import compare
-from plumbline.judge.pair import Pair
+from plumbline.judge.consensus import own_error, trusted_reference
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
-from plumbline.schema.verdict import Cause, Finding, Judgement, PlatformResult, worst
+from plumbline.schema.verdict import Cause, Finding, Judgement, Note, PlatformResult, worst
 
 __all__ = ["judge_round", "merge"]
 
-_NO_BASELINE = "no baseline: accept this record with `plumbline baseline accept`"
+_NO_BASELINE = Note(code="no-baseline", text="no baseline: accept this record with `plumbline baseline accept`")
 
 
 def judge_round(
@@ -24,7 +24,11 @@ def judge_round(
     reruns: Mapping[str, LoadedRecord] | None = None,
     platform_gates: Mapping[str, Gates] | None = None,
 ) -> dict[str, PlatformResult]:
-    """One result for each platform that has a record. `reruns` confirm or refute a drop in speed."""
+    """Return one result for each platform that has a record. `reruns` confirm or refute a drop in speed.
+
+    All are judged against `trusted_reference`: `reference`, unless it is the platform that is off.
+    """
+    wanted, reference = reference, trusted_reference(records, reference, baselines)
     judged = {
         name: _platform(
             name,
@@ -36,8 +40,8 @@ def judge_round(
         )
         for name in records
     }
-    odd = _odd_one_out(records, judged, reference)
-    return {name: _noted(result, name, odd) for name, result in judged.items()}
+    notes = _who_is_off(records, judged, wanted, reference)
+    return {name: result.replace(notes=(*result.notes, *notes)) for name, result in judged.items()}
 
 
 def _platform(
@@ -60,7 +64,7 @@ def _platform(
     if not parts:
         parts.append(_alone(record, gates))
     judgement = merge(parts)
-    if baseline is None:
+    if baseline is None and judgement.verdict == "pass":
         judgement = judgement.replace(notes=(*judgement.notes, _NO_BASELINE))
     learn, speed = record.record.evidence.learn, record.record.evidence.speed
     ends = learn.evaluations if learn else ()
@@ -96,54 +100,32 @@ def merge(parts: list[Judgement]) -> Judgement:
         first_divergence=next((part.first_divergence for part in parts if part.first_divergence), None),
         causes=tuple(causes.values()),
         suspects=tuple(dict.fromkeys(line for part in parts for line in part.suspects)),
-        notes=tuple(dict.fromkeys(line for part in parts for line in part.notes)),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
 
 
-def _odd_one_out(
-    records: Mapping[str, LoadedRecord], judged: Mapping[str, PlatformResult], reference: str
-) -> dict[str, str]:
-    """With three and more: who stands alone, and what fp64 says of it."""
-    if len(records) < 3 or reference not in records:
-        return {}
+def _who_is_off(
+    records: Mapping[str, LoadedRecord], judged: Mapping[str, PlatformResult], wanted: str, reference: str
+) -> tuple[Note, ...]:
+    """Return what to say of the one platform that stands alone, and of a reference that lost its place."""
     against = f"platform {reference}"
-    off = {
+    off = [
         name
         for name, result in judged.items()
         if name != reference and any(f.against == against and f.outcome == "drift" for f in result.findings)
-    }
-    others = [name for name in records if name != reference]
-    if len(off) == len(others) and _agree(records, others):
-        return {
-            reference: f"{reference} is the odd one out: all others agree with each other"
-            + _off(records, reference, others[0])
-        }
-    if len(off) == 1:
-        name = next(iter(off))
-        return {name: f"{name} is the odd one out: all others agree with {reference}{_off(records, name, reference)}"}
-    return {}
+    ]
+    if wanted != reference:
+        what = f"{wanted}, the suite's reference, is off: the others are judged against {reference}"
+        return (Note(code="reference", text=what + _fp64(records, wanted, reference)),)
+    if len(records) < 3 or len(off) != 1:
+        return ()
+    what = f"{off[0]} is the odd one out: all others agree with {reference}"
+    return (Note(code="odd-one-out", text=what + _fp64(records, off[0], reference)),)
 
 
-def _agree(records: Mapping[str, LoadedRecord], names: list[str]) -> bool:
-    first = records[names[0]]
-    return all(compare(first, records[name]).verdict == "pass" for name in names[1:])
-
-
-def _off(records: Mapping[str, LoadedRecord], name: str, other: str) -> str:
-    """What the fp64 runs say of two platforms: each one's worst own error at the first step."""
-    pair = Pair(records[other], records[name])
-    owns = [one.own for one in pair.errors(0, "forward") if None not in one.own]
-    if not owns:
+def _fp64(records: Mapping[str, LoadedRecord], name: str, other: str) -> str:
+    """Return what the fp64 runs say of two platforms: each one's worst own error at the first step."""
+    ours, theirs = own_error(records, name, other), own_error(records, other, name)
+    if ours is None or theirs is None:
         return ""
-    ours, theirs = max(own[1] or 0.0 for own in owns), max(own[0] or 0.0 for own in owns)
     return f"; from its own fp64 run {name} is up to {ours:.2g} away, {other} {theirs:.2g}"
-
-
-def _noted(result: PlatformResult, name: str, odd: Mapping[str, str]) -> PlatformResult:
-    if not odd:
-        return result
-    notes = (*result.notes, *odd.values())
-    if name in odd and result.verdict == "pass":
-        finding = Finding(check="round.odd_one_out", outcome="drift", detail=odd[name])
-        return result.replace(verdict="drift", findings=(*result.findings, finding), notes=notes)
-    return result.replace(notes=notes)

@@ -39,6 +39,7 @@ _EXPLAIN: dict[CauseCode, str] = {
     "schedule": _MODEL,
     "evaluation": rf"{_MODEL}|packages\.(evaluate|scikit-learn|numpy)|num_processes",
     "nondeterminism": _ARITHMETIC,
+    "device": _MACHINE,
     "loader": rf"{_LOADER}|{_MACHINE}",
     "transfer": _MACHINE,
     "throttling": _MACHINE,

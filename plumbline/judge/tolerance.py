@@ -15,6 +15,7 @@ __all__ = [
     "FACTOR",
     "floor_of",
     "growth",
+    "is_rounding_only",
     "limit",
     "relative",
 ]
@@ -44,6 +45,17 @@ def floor_of(stage: str, precision: Precision) -> float:
     """The least limit of a stage: `forward`, `gradient`, `weight`, `loss` or `norm`."""
     units = _FLOOR_UNITS[stage] if precision in ("fp32", "fp64") else _COARSE_UNITS
     return units * _UNIT[precision]
+
+
+_ROUNDING_ONLY = 0.5
+"""A tensor at this relative distance from its own fp64 run has less than one correct bit. The gradient of attention's
+key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a real tensor
+by half of its size (bf16 rounds one operation by 2^-8)."""
+
+
+def is_rounding_only(own_error: float) -> bool:
+    """Return whether a tensor's relative distance from its own fp64 run makes it rounding and nothing else."""
+    return own_error >= _ROUNDING_ONLY
 
 
 def growth(steps: int) -> float:

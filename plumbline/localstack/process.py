@@ -13,11 +13,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MARK", "Child", "adopt_orphans", "end_marked", "marked", "reap_orphans", "start", "stop"]
+__all__ = ["MARK", "Child", "adopt_orphans", "end_marked", "find_by_mark", "reap_orphans", "start", "stop"]
 
 MARK = "PLUMBLINE_STACK"
 _TAIL_BYTES = 8192
@@ -30,7 +30,7 @@ class Child:
 
     name: str
     process: subprocess.Popen[bytes]
-    log: Path
+    log: Path | None
 
     @property
     def alive(self) -> bool:
@@ -46,40 +46,48 @@ class Child:
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def last_line(self) -> str:
-        """The last line that it logged: usually the reason."""
+        """Return the last line of its log, usually the reason of its end; empty without a log."""
+        if self.log is None:
+            return ""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
         return next((line for line in reversed(lines) if line), "")
+
+    def interrupt(self, seconds: float) -> None:
+        """Send what Ctrl-C sends, and wait for the end at most so long."""
+        _signal(self.process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
 
 
 def start(
     name: str,
     command: Sequence[str],
     *,
-    log: Path,
+    log: Path | None,
     environment: Mapping[str, str],
     folder: Path,
     core: int | None = None,
-    controlled: bool = False,
-    user: str | None = None,
 ) -> Child:
     """Start `command` in a session of its own, so that the terminal's Ctrl-C reaches only us.
 
-    With `core`, it and its descendants stay on that core. With `controlled`, stdin and stdout are pipes to us.
+    Its output goes to `log`, or where ours goes. With `core`, it and its descendants stay on that core.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with ExitStack() as files:
+        output = None
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            output = files.enter_context(log.open("ab"))
         process = subprocess.Popen(
             list(command),
-            stdin=subprocess.PIPE if controlled else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if controlled else output,
-            stderr=output if controlled else subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if output is not None else None,
             env=dict(environment),
             cwd=folder,
             start_new_session=True,
-            user=user,
         )
     # Set at once, before the child has any thread: threads and children inherit it.
     if core is not None and hasattr(os, "sched_setaffinity"):
@@ -101,7 +109,7 @@ def stop(children: Iterable[Child], *, grace_seconds: float) -> None:
             child.process.wait()
 
 
-def marked(mark: str) -> list[int]:
+def find_by_mark(mark: str) -> list[int]:
     """Every process whose environment carries this mark, but not ourselves. None where there is no /proc."""
     needle = f"{MARK}={mark}".encode()
     found = []
@@ -122,7 +130,7 @@ def end_marked(mark: str, *, grace_seconds: float, reap: Callable[[], None] = la
     """
     for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + seconds
-        while left := marked(mark):
+        while left := find_by_mark(mark):
             # Again and again: a process may have forked between the look and the signal.
             for pid in left:
                 _signal(pid, number)
@@ -130,7 +138,7 @@ def end_marked(mark: str, *, grace_seconds: float, reap: Callable[[], None] = la
             if time.monotonic() > deadline:
                 break
             time.sleep(0.05)
-    return marked(mark)
+    return find_by_mark(mark)
 
 
 def adopt_orphans() -> None:

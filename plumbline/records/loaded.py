@@ -17,10 +17,17 @@ from plumbline.errors import CorruptDataError
 from plumbline.records.tensors import Arrays, read_tensors
 from plumbline.schema.evidence import BATCH_FIELDS, SKETCH_SIZE
 from plumbline.schema.record import RunRecord, read_record
+from plumbline.schema.spec import RunSpec
 
 __all__ = ["LoadedRecord", "load_record"]
 
 _MAX_PART_BYTES = 4 << 30
+_MAX_ROWS = 64_000_000
+_MAX_ROW_BYTES = 64
+"""Of one row of three integers, in the least favourable encoding."""
+_MAX_ROW_GROUPS = 4096
+_MAX_FOOTER_BYTES = 1 << 20
+_ROWS_AT_ONCE = 1 << 16
 _ROW_COLUMNS = {"row_id": "int64", "text": "uint64", "label": "uint64"}
 
 
@@ -75,7 +82,9 @@ class LoadedRecord:
             where = str(self.folder / key)
             if part.size > _MAX_PART_BYTES:
                 raise CorruptDataError(f"{part.size} bytes, more than the {_MAX_PART_BYTES} allowed", where=where)
-            content = _read_rows(self.folder / key) if name == "rows" else read_tensors(self.folder / key)
+            content = (
+                _read_rows(self.folder / key, self.record.spec) if name == "rows" else read_tensors(self.folder / key)
+            )
         problem = check(self.record, content)
         if problem:
             raise CorruptDataError(problem, where=where)
@@ -87,12 +96,37 @@ def load_record(folder: Path, *, verify: bool = True) -> LoadedRecord:
     return LoadedRecord(record=read_record(folder, verify=verify), folder=folder)
 
 
-def _read_rows(path: Path) -> Arrays:
+def _read_rows(path: Path, spec: RunSpec) -> Arrays:
+    """Return the columns of `rows.parquet`; what its footer declares is checked before anything is unpacked."""
     try:
-        table = pq.read_table(path, columns=list(_ROW_COLUMNS))
+        file = pq.ParquetFile(path)
+        _check_footer(file.metadata, spec, str(path))
+        batches, count = [], 0
+        # The footer may lie too: no more is unpacked than it declared.
+        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(_ROW_COLUMNS)):
+            count += batch.num_rows
+            if count > file.metadata.num_rows:
+                raise CorruptDataError("holds more rows than it declares", where=str(path))
+            batches.append(batch)
+        table = pa.Table.from_batches(batches, file.schema_arrow.empty_table().select(list(_ROW_COLUMNS)).schema)
         return {name: table.column(name).to_numpy() for name in _ROW_COLUMNS}
-    except (pa.ArrowException, OSError, KeyError) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise CorruptDataError(f"is no Parquet file of rows: {error}", where=str(path)) from error
+
+
+def _check_footer(metadata: pq.FileMetaData, spec: RunSpec, where: str) -> None:
+    """Raise `CorruptDataError` for more rows than the spec reads, or more bytes than these rows can take."""
+    steps = max((part.steps for part in (spec.probe, spec.speed, spec.learn) if part), default=0)
+    evaluated = max((part.evaluation_rows for part in (spec.probe, spec.learn) if part), default=0)
+    most = min(steps * spec.batch_size + evaluated, _MAX_ROWS)
+    if metadata.num_rows > most:
+        raise CorruptDataError(f"declares {metadata.num_rows} rows, the spec reads at most {most}", where=where)
+    groups = [metadata.row_group(index) for index in range(min(metadata.num_row_groups, _MAX_ROW_GROUPS + 1))]
+    unpacked = sum(group.total_byte_size for group in groups)
+    if len(groups) > _MAX_ROW_GROUPS or sum(group.num_rows for group in groups) != metadata.num_rows:
+        raise CorruptDataError("has row groups that do not fit its rows", where=where)
+    if unpacked > _MAX_ROW_BYTES * metadata.num_rows + _MAX_FOOTER_BYTES * len(groups):
+        raise CorruptDataError(f"unpacks to {unpacked} bytes for {metadata.num_rows} rows", where=where)
 
 
 def _no_check(_record: RunRecord, _content: Arrays) -> str:

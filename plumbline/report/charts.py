@@ -1,21 +1,58 @@
-"""The geometry of the report's charts: pure numbers, drawn by the template. Series differ by shape, dash and colour."""
+"""The charts of the report as pure numbers, which the template draws: types, margins and axes.
+
+Up to six series share one chart and differ by colour, dash and shape. More are drawn as small multiples, a panel for
+each platform beside the reference: with more, two of them would look alike.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from plumbline.report.words import number
-
-__all__ = ["Chart", "Label", "Line", "LogAxis", "Mark", "Scale", "Series", "Tick", "curves", "log_axis"]
+__all__ = [
+    "CONTEXT", "MARKED", "MOST_TOGETHER", "NARROW", "PANEL", "WIDE", "Chart", "Label", "Line", "LogAxis", "Margins",
+    "Mark", "Rule", "Scale", "Series", "Size", "Tick", "end_anchor", "log_axis", "nice", "room_for", "shortened",
+]  # fmt: skip
 
 Scale = Callable[[float], float]
-"""From an index to where it is drawn."""
+"""From an index, or a value, to where it is drawn."""
 
-WIDTH = 960.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 76.0, 150.0, 24.0, 40.0
-_LABEL_GAP = 15.0
+MOST_TOGETHER = 6
+"""As many series as there are colours, dashes and shapes."""
+CONTEXT, MARKED = -1, -2
+"""Series in a panel: the reference behind the platform, and a platform that did not pass."""
+_CHAR = 7.0
+"""Width of a character of the charts' text, in pixels, rounded up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """Room around the plot, in pixels."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of a chart and how much text fits into it."""
+
+    width: float
+    height: float
+    margins: Margins
+    num_ticks: int
+    """Maximum number of labels on the x axis."""
+    names_ends: bool = False
+    """Whether names stand at the ends of lines, and not only in the legend."""
+
+
+WIDE = Size(960.0, 260.0, Margins(76, 150, 24, 40), 8, names_ends=True)
+NARROW = Size(358.0, 230.0, Margins(58, 12, 24, 40), 4)
+"""A phone's width less the page's margins, drawn at its own size: text is not scaled down."""
+PANEL = Size(310.0, 150.0, Margins(56, 12, 10, 26), 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +62,7 @@ class Tick:
     at: float
     label: str
     minor: bool = False
+    anchor: str = "middle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +96,16 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
+class Rule:
+    """A vertical line, with words beside its upper end."""
+
+    x: float
+    y: float = 0.0
+    text: str = ""
+    anchor: str = "start"
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
     """A name in the legend."""
 
@@ -67,44 +115,48 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart, ready to be drawn."""
+    """One chart, ready to be drawn: as it is, or as `panels` where there are some; `narrow` is for phones."""
 
     title: str
     note: str
-    y_label: str
+    y_label: str = ""
     x_label: str = ""
-    height: float = 260.0
-    width: float = WIDTH
+    height: float = WIDE.height
+    width: float = WIDE.width
+    margins: Margins = WIDE.margins
     x_ticks: tuple[Tick, ...] = ()
     y_ticks: tuple[Tick, ...] = ()
     lines: tuple[Line, ...] = ()
     marks: tuple[Mark, ...] = ()
     labels: tuple[Label, ...] = ()
-    rules: tuple[Label, ...] = ()
-    """Vertical lines at `x` with words at `y`."""
+    rules: tuple[Rule, ...] = ()
     bands: tuple[str, ...] = ()
     """Polygons: the region that is allowed."""
     legend: tuple[Series, ...] = field(default=())
+    narrow: Chart | None = None
+    panels: tuple[Chart, ...] = ()
+    is_marked: bool = False
+    """Whether it is the panel of a platform that did not pass."""
 
     @property
     def left(self) -> float:
         """Where the plot begins."""
-        return _LEFT
+        return self.margins.left
 
     @property
     def right(self) -> float:
         """Where the plot ends."""
-        return self.width - _RIGHT
+        return self.width - self.margins.right
 
     @property
     def top(self) -> float:
         """The plot's upper edge."""
-        return _TOP
+        return self.margins.top
 
     @property
     def bottom(self) -> float:
         """The plot's lower edge."""
-        return self.height - _BOTTOM
+        return self.height - self.margins.bottom
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +169,7 @@ class LogAxis:
     bottom: float
 
     def at(self, value: float | None) -> float:
-        """Where a value is drawn."""
+        """Return where a value is drawn."""
         if value is None or not math.isfinite(value):
             return self.top
         if value <= 0:
@@ -128,8 +180,9 @@ class LogAxis:
         return round(min(max(position, self.top + 6), self.bottom - 6), 1)
 
     def ticks(self, *, zero: bool, missing: bool) -> tuple[Tick, ...]:
-        """One for each power of ten, at most eight, and the two rows where they are used."""
-        stride = max(1, math.ceil((self.high - self.low) / 7))
+        """Return one for each power of ten, at most eight and 18 pixels apart, and the two rows where in use."""
+        room = max(1.0, (self.bottom - self.top - 36) / 18)
+        stride = max(1, math.ceil((self.high - self.low) / min(7.0, room)))
         found = [Tick(self.at(10.0**power), f"1e{power}") for power in range(self.low, self.high + 1, stride)]
         if zero:
             found.append(Tick(self.bottom, "equal"))
@@ -138,105 +191,38 @@ class LogAxis:
         return tuple(found)
 
 
-def log_axis(values: Sequence[float | None], height: float) -> LogAxis:
-    """An axis that holds all positive values."""
+def log_axis(values: Sequence[float | None], top: float, bottom: float) -> LogAxis:
+    """Return an axis that holds all positive values."""
     known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
     low = math.floor(math.log10(min(known))) if known else -8
     high = math.ceil(math.log10(max(known))) if known else -4
-    return LogAxis(low, max(high, low + 1), _TOP, height - _BOTTOM)
+    return LogAxis(low, max(high, low + 1), top, bottom)
 
 
-def curves(
-    title: str,
-    note: str,
-    lines: Mapping[str, Sequence[float | None]],
-    *,
-    y_label: str,
-    x_label: str,
-    order: Sequence[str],
-    stride: int = 1,
-    signs: Mapping[str, Sequence[str]] | None = None,
-) -> Chart | None:
-    """Lines over steps on a linear scale; a missing number leaves a gap, and names stand at the ends of the lines.
-
-    `stride` is the number of steps from point to point; `signs` stand above their points, or on the axis.
-    """
-    known = [value for line in lines.values() for value in line if value is not None and math.isfinite(value)]
-    longest = max((len(line) for line in lines.values()), default=0)
-    if not known or longest < 2:
-        return None
-    frame = Chart(title, note, y_label, x_label)
-    low, high, step = _nice(min(known), max(known))
-
-    def x(index: float) -> float:
-        return round(frame.left + index * (frame.right - frame.left) / (longest - 1), 1)
-
-    def y(value: float) -> float:
-        return round(frame.bottom - (value - low) / (high - low) * (frame.bottom - frame.top), 1)
-
-    drawn = [Line(points, order.index(name)) for name, line in lines.items() for points in _pieces(line, x, y)]
-    ends = []
-    for name, line in lines.items():
-        last = next((index for index in range(len(line) - 1, -1, -1) if _known(line[index])), None)
-        if last is not None:
-            ends.append((name, x(last), y(line[last] or 0.0), line[last]))
-    above = [
-        Label(x(index), y(at) - 8 if (at := lines[name][index]) is not None else frame.bottom - 5, sign, "middle",
-              order.index(name))
-        for name, line in (signs or {}).items() for index, sign in enumerate(line) if sign
-    ]  # fmt: skip
-    values = [low + i * step for i in range(round((high - low) / step) + 1)]
-    marks = [Mark(x_at, y_at, order.index(name), f"{name}: {number(value)}") for name, x_at, y_at, value in ends]
-    return Chart(
-        title, note, y_label, x_label,
-        x_ticks=tuple(Tick(x(step_at / stride), f"{step_at:,}") for step_at in _steps((longest - 1) * stride)),
-        y_ticks=tuple(Tick(y(value), number(round(value, 12))) for value in values),
-        lines=tuple(drawn),
-        marks=tuple(marks),
-        labels=(*_end_labels([(name, y_at, value) for name, _, y_at, value in ends], order, frame), *above),
-        legend=tuple(Series(name, order.index(name)) for name in lines),
-    )  # fmt: skip
-
-
-def _known(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
-def _pieces(line: Sequence[float | None], x: Scale, y: Callable[[float], float]) -> list[str]:
-    pieces: list[list[str]] = [[]]
-    for index, value in enumerate(line):
-        if value is not None and math.isfinite(value):
-            pieces[-1].append(f"{x(index)},{y(value)}")
-        elif pieces[-1]:
-            pieces.append([])
-    return [" ".join(piece) for piece in pieces if len(piece) > 1]
-
-
-def _end_labels(
-    ends: Sequence[tuple[str, float, float | None]], order: Sequence[str], frame: Chart
-) -> tuple[Label, ...]:
-    """Names beside the ends of their lines, moved apart where lines meet."""
-    placed: list[Label] = []
-    floor = frame.top
-    for name, y_at, value in sorted(ends, key=lambda end: (end[1], order.index(end[0]))):
-        at = max(y_at, floor)
-        placed.append(Label(frame.right + 10, round(at + 4, 1), f"{name} {number(value)}", series=order.index(name)))
-        floor = at + _LABEL_GAP
-    return tuple(placed)
-
-
-def _nice(low: float, high: float) -> tuple[float, float, float]:
-    """Round bounds around the values, and the step between ticks."""
+def nice(low: float, high: float, pieces: int = 4) -> tuple[float, float, float]:
+    """Return round bounds around the values, and the step between ticks."""
     span = high - low or abs(high) * 0.1 or 1.0
-    raw = span / 4
+    raw = span / pieces
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= raw)
     bottom, top = math.floor(low / step) * step, math.ceil(high / step) * step
     return bottom, top if top > bottom else bottom + step, step
 
 
-def _steps(last: int) -> range:
-    """Round numbers from 0 to `last`, about eight of them."""
-    raw = max(1, last) / 8
-    magnitude = 10 ** math.floor(math.log10(raw)) if raw >= 1 else 1
-    return range(0, last + 1, next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= raw))
+def room_for(words: Sequence[str]) -> float:
+    """Return the width of the longest of some texts."""
+    return _CHAR * max(map(len, words), default=0)
+
+
+def shortened(text: str, width: float) -> str:
+    """Return `text` cut in its middle to what fits into `width`: beginnings and ends tell names apart."""
+    most = max(7, int(width / _CHAR))
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[-end:]}"
+
+
+def end_anchor(at: float, text: str, right: float) -> str:
+    """Return the anchor of a text below or beside `at` that keeps it left of `right`."""
+    return "end" if at + room_for([text]) / 2 > right else "middle"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from plumbline.judge.changepoint import changes
+from plumbline.history.episodes import episodes
+from plumbline.history.metrics import metric_of
 from plumbline.schema.verdict import Outcome, RoundVerdict
 
-__all__ = ["Change", "History", "HistoryPoint", "changes_of", "points_of", "since"]
+__all__ = ["ChangePoint", "History", "HistoryPoint", "changes_of", "points_of", "since"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class HistoryPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangePoint:
     """A change point: the first round that is different from those before."""
 
     platform: str
@@ -51,14 +52,15 @@ def points_of(rounds: Sequence[tuple[str, RoundVerdict]]) -> dict[str, list[Hist
     return found
 
 
-def changes_of(points: Mapping[str, Sequence[HistoryPoint]]) -> tuple[Change, ...]:
+def changes_of(points: Mapping[str, Sequence[HistoryPoint]]) -> tuple[ChangePoint, ...]:
     """The change points of each platform's throughput."""
     found = []
+    throughput = metric_of("throughput")
     for name, line in points.items():
-        known = [(point.round, point.samples_per_second) for point in line if point.samples_per_second is not None]
-        for one in changes([rate for _, rate in known]):
-            words = f"{name}: {one.before:.4g} to {one.after:.4g} samples/s"
-            found.append(Change(name, known[one.index][0], words))
+        for one in episodes(throughput.scores([point.samples_per_second for point in line])):
+            before, after = throughput.value(one.before), throughput.value(one.after)
+            words = f"{name}: {before:.4g} to {after:.4g} samples/s"
+            found.append(ChangePoint(name, line[one.index].round, words))
     return tuple(found)
 
 

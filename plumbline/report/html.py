@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from plumbline import __version__
 from plumbline.report.history import History
 from plumbline.report.templates import template
@@ -20,13 +22,18 @@ def render_report(
     reference: str = "",
     baselines: Records | None = None,
     records_base: str = "../../records",
+    record_links: Mapping[str, str] | None = None,
 ) -> str:
-    """The page for a round; `records_base` is where record folders lie, seen from the page."""
+    """Render the page of a round.
+
+    `records_base` is where record folders lie, seen from the page; `record_links` overrides it by record id.
+    """
     return render_page(
         build_view(
-            verdict, records, reference=reference, baselines=baselines, history=history, records_base=records_base
+            verdict, records, reference=reference, baselines=baselines, history=history, records_base=records_base,
+            record_links=record_links,
         )
-    )
+    )  # fmt: skip
 
 
 def render_page(view: ReportView) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from plumbline.report.words import CAUSES, MENDS, by_rounding, clean, listed, number, place, top_cause
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
-__all__ = ["Case", "Headline", "Measured", "case_of", "headline"]
+__all__ = ["Case", "CauseLine", "Headline", "Measured", "case_of", "headline"]
 
 SURE = {
     "confirmed": "confirmed: an experiment put the suspect back, and the difference went away",
@@ -29,6 +29,20 @@ class Headline:
     night: str
     flow_run: str
     seconds: float | None
+    causes: tuple[CauseLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CauseLine:
+    """One cause on the first screen: who has it, and where the evidence first differs."""
+
+    platforms: str
+    code: str
+    sure: str
+    why: str
+    where: str
+    case: int
+    """The number of the first case that tells of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +80,7 @@ class Case:
     sure_words: str
     where: str
     since: str
-    mend: str
+    hint: str
     numbers: tuple[Measured, ...]
     more_numbers: int
     evidence: tuple[str, ...]
@@ -75,6 +89,8 @@ class Case:
     others: tuple[OtherCause, ...]
 
 
+_MAX_CAUSES = 3
+_MAX_NAMES = 3
 _MAX_NUMBERS = 12
 _MAX_LINES = 12
 
@@ -94,7 +110,34 @@ def headline(verdict: RoundVerdict, order: Sequence[str], night: str, *, exact: 
         night=night,
         flow_run=clean(verdict.flow_run, 200),
         seconds=verdict.timings.get("total"),
+        causes=_causes(verdict, order),
     )
+
+
+def _causes(verdict: RoundVerdict, order: Sequence[str]) -> tuple[CauseLine, ...]:
+    """Return the causes of the drifted platforms, those of most platforms first."""
+    groups: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
+    failed = [name for name in order if verdict.platforms[name].verdict != "pass"]
+    for place_in_page, name in enumerate(failed, start=1):
+        result = verdict.platforms[name]
+        cause = top_cause(result)
+        if cause is not None and result.verdict == "drift":
+            key = (cause.code, cause.sure, place(result.first_divergence))
+            groups.setdefault(key, []).append((name, place_in_page))
+    found = []
+    for (code, sure, where), members in sorted(groups.items(), key=lambda item: -len(item[1]))[:_MAX_CAUSES]:
+        name, case = members[0]
+        cause = top_cause(verdict.platforms[name])
+        why = clean(cause.why, 160) if cause else ""
+        found.append(CauseLine(_some([clean(one, 63) for one, _ in members]), code, sure, why, where, case))
+    return tuple(found)
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return some names, and how many more there are."""
+    if len(names) <= _MAX_NAMES + 1:
+        return listed(names)
+    return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
 
 
 def _sentence(verdict: RoundVerdict, by_outcome: dict[str, list[str]]) -> str:
@@ -107,7 +150,7 @@ def _sentence(verdict: RoundVerdict, by_outcome: dict[str, list[str]]) -> str:
         return f"Training {where.get(len(names), f'is the same on all {len(names)} platforms')}."
     if len(names) > 1:
         words = {"drift": "have drifted", "invalid": "cannot be judged", "inconclusive": "have too little evidence"}
-        return f"{listed(names)} {words[verdict.verdict]}."
+        return f"{_some(names)} {words[verdict.verdict]}."
     result = verdict.platforms[chosen[0]]
     cause = top_cause(result)
     words = {
@@ -131,14 +174,14 @@ def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: 
     """The second line: how the others did."""
     words = {"pass": "passed", "drift": "drifted", "inconclusive": "without enough evidence", "invalid": "not judged"}
     parts = [
-        f"{len(names)} {words[outcome]} ({listed([clean(name, 63) for name in names])})"
+        f"{len(names)} {words[outcome]} ({_some([clean(name, 63) for name in names])})"
         for outcome, names in by_outcome.items()
         if names
     ]
     rounding = [name for name, result in verdict.platforms.items() if by_rounding(result)]
     if verdict.verdict == "pass" and rounding:
         parts.append(
-            f"{listed(sorted(clean(name, 63) for name in rounding))} by rounding alone apart from the reference"
+            f"{_some(sorted(clean(name, 63) for name in rounding))} by rounding alone apart from the reference"
         )
     if verdict.verdict == "pass" and exact:
         parts.append("losses and weights are equal to the last bit at every step of the probe")
@@ -159,7 +202,7 @@ def case_of(name: str, result: PlatformResult, since_when: str) -> Case:
         sure_words=SURE[cause.sure] if cause else "",
         where=place(result.first_divergence),
         since=since_when,
-        mend=_mend(result),
+        hint=_mend(result),
         numbers=tuple(_measured(finding) for finding in bad[:_MAX_NUMBERS]),
         more_numbers=max(0, len(bad) - _MAX_NUMBERS),
         evidence=_lines(cause.evidence if cause else ()),

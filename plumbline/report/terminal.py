@@ -142,4 +142,4 @@ def _without_baseline(verdict: RoundVerdict) -> Sequence[str]:
 
 
 def _lacks_baseline(result: PlatformResult) -> bool:
-    return any(note.startswith("no baseline") for note in result.notes)
+    return any(note.code == "no-baseline" for note in result.notes)

@@ -90,6 +90,7 @@ def build_view(
     baselines: Records | None = None,
     history: History | None = None,
     records_base: str = "../../records",
+    record_links: Mapping[str, str] | None = None,
 ) -> ReportView:
     """Everything that the report says about a round."""
     # Names come from records and stores: from here on they are printable.
@@ -103,7 +104,8 @@ def build_view(
     since_when = {
         name: since(points[name], verdict.platforms[name].verdict) if points.get(name) else "" for name in order
     }
-    workloads = workload_views(lists, reference, order)
+    marked = frozenset(name for name, result in verdict.platforms.items() if result.verdict != "pass")
+    workloads = workload_views(lists, reference, order, marked)
     exact = bool(workloads) and all(workload.exact for workload in workloads)
     return ReportView(
         headline=headline(verdict, order, _night(lists), exact=exact),
@@ -117,12 +119,14 @@ def build_view(
             if verdict.platforms[name].verdict != "pass"
         ),
         workloads=workloads,
-        history=history_chart(points, changes_of(points), order) if points else None,
+        history=history_chart(points, changes_of(points), order, marked) if points else None,
         changes=_changes(lists, before, reference, order),
         timings=round_bars(verdict, order),
-        records=tuple(_link(name, record, records_base) for name in order for record in lists.get(name, ())),
+        records=tuple(
+            _link(name, record, records_base, record_links or {}) for name in order for record in lists.get(name, ())
+        ),
         findings=tuple((name, finding) for name in order for finding in verdict.platforms[name].findings),
-        notes=tuple(clean(note) for note in verdict.notes),
+        notes=tuple(clean(note) for note in (*verdict.notes, *([verdict.proven] if verdict.proven else []))),
         order=order,
         reference=reference,
     )
@@ -146,7 +150,7 @@ def _row(
 ) -> PlatformRow:  # fmt: skip
     cause = top_cause(result)
     notes = [result.unavailable] if result.unavailable else []
-    notes += ["differs by rounding alone (kernel)" if note == "kernel" else note for note in result.notes]
+    notes += [str(note) for note in result.notes]
     return PlatformRow(
         name=name,
         index=index,
@@ -189,13 +193,13 @@ def _cut(title: str, columns: tuple[str, ...], rows: tuple[Difference, ...]) -> 
     return Changes(title, columns, rows[:_MAX_ROWS], max(0, len(rows) - _MAX_ROWS))
 
 
-def _link(platform: str, one: LoadedRecord, base: str) -> RecordLink:
+def _link(platform: str, one: LoadedRecord, base: str, links: Mapping[str, str]) -> RecordLink:
     record = one.record
     ended = record.exit.status if record.exit.status == "completed" else f"failed: {clean(record.exit.message, 120)}"
     return RecordLink(
         platform=platform,
         record_id=record.record_id,
-        href=f"{base}/{record.record_id}/record.json",
+        href=links.get(record.record_id, f"{base}/{record.record_id}/record.json"),
         spec=record.spec_sha256[:12],
         started=record.started_at.strftime("%Y-%m-%d %H:%M:%S %Z"),
         seconds=seconds(record.seconds),

@@ -36,6 +36,7 @@ CAUSES: dict[str, str] = {
     "schedule": "the learning rate follows another schedule",
     "evaluation": "the evaluation measures something else",
     "nondeterminism": "the platform does not agree with itself",
+    "device": "the device computes wrongly",
     "loader": "training waits for its data",
     "transfer": "copies to the device take longer",
     "throttling": "the device is throttled",
@@ -57,13 +58,14 @@ MENDS: dict[str, str] = {
     "rng": "Look for dropout left on, or a library that seeds or draws by itself.",
     "precision": "Look at TF32, autocast and matmul precision settings on the platform.",
     "operator": "Look at the module named: its settings, its kernel, and what replaced it.",
-    "kernel": "Nothing: this is rounding.",
+    "kernel": "Look for a library replaced in place: machines with equal fingerprints owe equal bits.",
     "loss": "Look at the loss function: its reduction, label smoothing and number format.",
     "gradient": "Look at gradient accumulation, loss scaling and clipping.",
     "optimizer": "Look at the optimizer's settings by parameter group, and at its implementation.",
     "schedule": "Look at warm-up, the number of steps and what calls the scheduler.",
     "evaluation": "Look at evaluation mode, the rows evaluated and how accuracy is counted.",
     "nondeterminism": "Run it twice on that machine; look for non-deterministic kernels, then for failing hardware.",
+    "device": "Take the machine out of service; run its vendor's diagnostics.",
     "loader": "Look at the data store's rate, the window of shards and the host's disk.",
     "transfer": "Look at pinned memory and at the PCIe link in the fingerprint.",
     "throttling": "Look at temperature, power limit and clocks of the device.",
@@ -162,7 +164,7 @@ def top_cause(result: PlatformResult) -> Cause | None:
 
 def by_rounding(result: PlatformResult) -> bool:
     """Whether the judge noted that the platform differs, and by rounding alone."""
-    return any(note.split(":")[0] == "kernel" for note in result.notes)
+    return any(note.code == "rounding" for note in result.notes)
 
 
 def cause_line(result: PlatformResult) -> str:

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
-from plumbline.report.evidence_charts import loss_charts, taps_chart
+from plumbline.report.evidence_charts import loss_charts
+from plumbline.report.taps_chart import taps_chart
 from plumbline.report.timing import Bars, step_bars
 from plumbline.report.words import clean, listed
 
 __all__ = ["WorkloadView", "workload_views"]
+
+_MOST_CLASSES = 12
+_FAMILIES = {"bert": "BERT", "distilbert": "DistilBERT", "roberta": "RoBERTa", "modernbert": "ModernBERT"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,9 @@ class WorkloadView:
 
 
 def workload_views(
-    lists: Mapping[str, Sequence[LoadedRecord]], reference: str, order: Sequence[str]
-) -> tuple[WorkloadView, ...]:
+    lists: Mapping[str, Sequence[LoadedRecord]], reference: str, order: Sequence[str],
+    marked: frozenset[str] = frozenset(),
+) -> tuple[WorkloadView, ...]:  # fmt: skip
     """The evidence of each workload, in the order in which the records name them."""
     names = list(dict.fromkeys(one.record.spec.workload for found in lists.values() for one in found))
     views = []
@@ -44,7 +49,7 @@ def workload_views(
         base = ordered.get(reference)
         pairs = {name: Pair(base, one) for name, one in ordered.items() if base is not None and name != reference}
         taps = taps_chart(pairs, order)
-        charts = ((taps,) if taps else ()) + loss_charts(ordered, order)
+        charts = ((taps,) if taps else ()) + loss_charts(ordered, order, marked)
         equal = {name: _equal(pair) for name, pair in pairs.items()}
         views.append(
             WorkloadView(
@@ -62,10 +67,21 @@ def workload_views(
 def _recipe(record: LoadedRecord) -> str:
     spec = record.record.spec
     model = spec.model
+    family = _FAMILIES.get(model.family, clean(model.family, 40))
     return (
-        f"BERT of {model.num_hidden_layers} layers, width {model.hidden_size}; {spec.task}; batch {spec.batch_size}; "
-        f"parts {', '.join(spec.parts)}; spec {record.record.spec_sha256[:12]}"
+        f"{family} of {model.num_hidden_layers} layers, width {model.hidden_size}; {spec.task}; "
+        f"batch {spec.batch_size}; "
+        f"parts {', '.join(spec.parts)}; spec {record.record.spec_sha256[:12]}" + _classes(spec.data.class_names)
     )
+
+
+def _classes(names: Sequence[str]) -> str:
+    """Return what the labels stand for, where the dataset names its classes and the names say more than the numbers."""
+    if not names or list(names) == [str(number) for number in range(len(names))]:
+        return ""
+    more = f" and {len(names) - _MOST_CLASSES} more" if len(names) > _MOST_CLASSES else ""
+    listed_names = ", ".join(f"{number} = {clean(name, 60)}" for number, name in enumerate(names[:_MOST_CLASSES]))
+    return f"; classes {listed_names}{more}"
 
 
 def _equal(pair: Pair) -> dict[str, bool]:

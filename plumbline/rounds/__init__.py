@@ -1,5 +1,5 @@
-"""Rounds: who trains what. What comes after the trainings loads numpy and the judge, and is imported by its module."""
+"""Rounds: who trains what. Modules that load numpy and the judge are imported by their own names."""
 
-from plumbline.rounds.plan import Assignment, Round, new_round_id
+from plumbline.rounds.plan import Assignment, Round, check_round_id, new_round_id
 
-__all__ = ["Assignment", "Round", "new_round_id"]
+__all__ = ["Assignment", "Round", "check_round_id", "new_round_id"]

@@ -9,8 +9,8 @@ from plumbline.digest import digest_bytes
 from plumbline.judge import compare
 from plumbline.judge.confirm import Confirmation, Request
 from plumbline.records import LoadedRecord
-from plumbline.rounds.harvest import Harvest
-from plumbline.rounds.judging import Baselines, gates_of, stand_in
+from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.judging import Baselines, gates_of, reference_of
 from plumbline.rounds.plan import Assignment, Round
 from plumbline.schema.verdict import PlatformResult
 
@@ -35,12 +35,12 @@ Wanted = tuple[Case, Request, Assignment]
 """An experiment, whose case asks for it, and who runs it."""
 
 
-def open_cases(this: Round, found: Harvest, baselines: Baselines, results: Results) -> tuple[Case, ...]:
+def open_cases(this: Round, found: GatheredRecords, baselines: Baselines, results: Results) -> tuple[Case, ...]:
     """One case for each platform that drifts: against the reference platform, else against its own baseline."""
     cases = []
     for workload, platforms in results.items():
         records = found.of(workload)
-        reference = stand_in(this, records)
+        reference = reference_of(this, records, baselines.get(workload, {}))
         for name, result in platforms.items():
             if result.verdict == "drift" and name in records:
                 sides: list[tuple[str | None, LoadedRecord]] = []

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plumbline.judge import judge_round, needs_rerun
+from plumbline.judge import judge_round, needs_rerun, trusted_reference
+from plumbline.judge.validity import stands_alone
 from plumbline.records import LoadedRecord
-from plumbline.rounds.harvest import Harvest
+from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.outcome import absent_result
 from plumbline.rounds.plan import MAIN, RERUN, Assignment, Round
 from plumbline.schema.suite import Gates
-from plumbline.schema.verdict import Finding, PlatformResult
+from plumbline.schema.verdict import Finding, Note, PlatformResult
 
-__all__ = ["BASELINE_CHECK", "Baselines", "gates_of", "judge_harvest", "reruns_needed", "stand_in"]
+__all__ = ["BASELINE_CHECK", "Baselines", "gates_of", "judge_harvest", "reference_of", "reruns_needed", "stand_in"]
 
 BASELINE_CHECK = "baseline.record"
 """The check that a baseline can be read."""
@@ -28,12 +29,23 @@ def gates_of(this: Round, platform: str) -> Gates:
 
 
 def stand_in(this: Round, records: Mapping[str, LoadedRecord]) -> str:
-    """The reference, or if it has no record, the first platform that has one."""
-    return this.suite.reference if this.suite.reference in records else next(iter(records), this.suite.reference)
+    """Return the platform that the others are held against.
+
+    It is the reference if its record is whole, else the first platform whose record is.
+    """
+    reference = this.suite.reference
+    names = [reference] * (reference in records) + [name for name in records if name != reference]
+    return next((name for name in names if stands_alone(records[name])), next(iter(names), reference))
+
+
+def reference_of(this: Round, records: Mapping[str, LoadedRecord], baselines: Mapping[str, LoadedRecord]) -> str:
+    """Return the platform that the others are judged against: the stand-in, unless it is the one that is off."""
+    whole = {name: record for name, record in records.items() if stands_alone(record)}
+    return trusted_reference(whole, stand_in(this, records), baselines)
 
 
 def judge_harvest(
-    this: Round, found: Harvest, baselines: Baselines, unreadable: Mapping[str, Mapping[str, str]]
+    this: Round, found: GatheredRecords, baselines: Baselines, unreadable: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, PlatformResult]]:
     """Results by workload, then by platform, in the suite's order; `unreadable` says which baselines are damaged."""
     results = {workload: _judge_workload(this, workload, found, baselines.get(workload, {})) for workload in this.specs}
@@ -62,7 +74,7 @@ def reruns_needed(judged: Mapping[str, Mapping[str, PlatformResult]]) -> tuple[A
 
 
 def _judge_workload(
-    this: Round, workload: str, found: Harvest, baselines: Mapping[str, LoadedRecord]
+    this: Round, workload: str, found: GatheredRecords, baselines: Mapping[str, LoadedRecord]
 ) -> dict[str, PlatformResult]:
     records = found.of(workload)
     reference = stand_in(this, records)
@@ -78,11 +90,14 @@ def _judge_workload(
     results = {name: (judged | missing)[name] for name in this.suite.platforms if name in judged or name in missing}
     for one, notes in found.notes.items():
         if _is_main(one, workload):
-            results[one.platform] = _with_notes(results[one.platform], notes)
+            told = tuple(Note(code="attempt", text=note) for note in notes)
+            results[one.platform] = _with_notes(results[one.platform], told)
     if records and reference != this.suite.reference:
-        note = f"{this.suite.reference}, the reference, has no record; held against {reference} in its place"
+        state = "failed" if this.suite.reference in records else "has no record"
+        text = f"{this.suite.reference}, the reference, {state}; compared with {reference} instead"
         results = {
-            name: _with_notes(result, (note,)) if name in records else result for name, result in results.items()
+            name: _with_notes(result, (Note(code="reference", text=text),)) if name in records else result
+            for name, result in results.items()
         }
     return results
 
@@ -91,5 +106,5 @@ def _is_main(one: Assignment, workload: str) -> bool:
     return (one.workload, one.what) == (workload, MAIN)
 
 
-def _with_notes(result: PlatformResult, notes: tuple[str, ...]) -> PlatformResult:
+def _with_notes(result: PlatformResult, notes: tuple[Note, ...]) -> PlatformResult:
     return result.replace(notes=(*result.notes, *notes))

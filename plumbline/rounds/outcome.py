@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plumbline.rounds.harvest import Absence
+from plumbline.rounds.gathered import Absence
 from plumbline.rounds.plan import Round
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult, RoundVerdict, worst
 
@@ -14,19 +14,22 @@ __all__ = ["absent_result", "headline", "join", "sum_up"]
 def absent_result(absence: Absence) -> PlatformResult:
     """A platform without a record that could be judged: invalid if there is a broken one, else inconclusive."""
     outcome: Outcome = "invalid" if absence.broken else "inconclusive"
-    finding = Finding(check="record.complete", outcome=outcome, detail=absence.why)
+    finding = Finding(check=absence.check, outcome=outcome, detail=absence.why)
     return PlatformResult(
         verdict=outcome, findings=(finding,), unavailable="" if absence.broken else absence.why or "no record"
     )
 
 
 def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
-    """A platform's results over several workloads as one; with more than one, checks carry the workload's name."""
+    """Join a platform's results over its workloads; of several workloads, a check's name begins with its own."""
+    named = {workload: _named(workload, result) for workload, result in results.items()}
+    verdicts = {workload: result.verdict for workload, result in results.items()}
+    absent = {workload: result.unavailable for workload, result in results.items() if result.unavailable}
     if len(results) == 1:
-        return next(iter(results.values()))
+        return next(iter(named.values())).replace(workloads=verdicts, absent=absent)
     findings: list[Finding] = []
     causes: list[Cause] = []
-    for workload, result in results.items():
+    for workload, result in named.items():
         findings += [one.replace(check=f"{workload}.{one.check}") for one in result.findings]
         causes += [one.replace(why=f"{workload}: {one.why}") for one in result.causes]
     every = list(results.values())
@@ -36,32 +39,48 @@ def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
         first_divergence=next((result.first_divergence for result in every if result.first_divergence), None),
         causes=tuple(causes),
         suspects=tuple(dict.fromkeys(line for result in every for line in result.suspects)),
-        notes=tuple(f"{name}: {line}" for name, result in results.items() for line in result.notes),
+        notes=tuple(note.replace(workload=name) for name, result in results.items() for note in result.notes),
         records=tuple(record for result in every for record in result.records),
         accuracy=next((result.accuracy for result in every if result.accuracy is not None), None),
         samples_per_second=next((one.samples_per_second for one in every if one.samples_per_second is not None), None),
-        unavailable="; ".join(f"{name}: {one.unavailable}" for name, one in results.items() if one.unavailable),
+        unavailable="; ".join(f"{name}: {why}" for name, why in absent.items()),
+        absent=absent,
+        workloads=verdicts,
+        improved=tuple(dict.fromkeys(metric for result in every for metric in result.improved)),
         timings={f"{name}.{key}": value for name, one in results.items() for key, value in one.timings.items()},
     )
 
 
-def sum_up(this: Round, platforms: Mapping[str, PlatformResult], **more: object) -> RoundVerdict:
-    """The round's verdict: the worst of the platforms that have their records, if they are a quorum.
+def _named(workload: str, result: PlatformResult) -> PlatformResult:
+    return result.replace(
+        findings=tuple(one.replace(workload=workload) for one in result.findings),
+        causes=tuple(one.replace(workload=workload) for one in result.causes),
+    )
 
-    Of several workloads one may drift where another left no record: what was seen to be wrong is told all the same.
+
+def sum_up(this: Round, platforms: Mapping[str, PlatformResult], **more: object) -> RoundVerdict:
+    """Return the round's verdict: the worst of its platforms.
+
+    A platform without a record makes the round inconclusive, unless the suite calls the platform optional. Of several
+    workloads one may drift where another left no record: the drift counts all the same.
     """
+    platforms = {
+        name: result.replace(optional=True) if this.suite.platforms[name].optional else result
+        for name, result in platforms.items()
+    }
     heard = {
         name: result
         for name, result in platforms.items()
         if not result.unavailable or result.verdict in ("drift", "invalid")
     }
-    verdict = worst([result.verdict for result in heard.values()])
+    counted = {name: result for name, result in platforms.items() if name in heard or not result.optional}
+    verdict = worst([result.verdict for result in counted.values()])
     notes = [f"{name} is unavailable: {result.unavailable}" for name, result in platforms.items() if result.unavailable]
     quorum = min(this.suite.dispatch.quorum, len(platforms))
     if len(heard) < quorum:
         verdict = worst([verdict, "inconclusive"])
         notes.append(f"{len(heard)} of {len(platforms)} platforms left a record; the suite's quorum is {quorum}")
-    content = {"round": this.id, "suite": this.suite.name, "verdict": verdict, "platforms": dict(platforms)}
+    content = {"round": this.id, "suite": this.suite.name, "verdict": verdict, "platforms": platforms}
     return RoundVerdict.model_validate({**content, "notes": tuple(notes), **more})
 
 

@@ -6,21 +6,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from pydantic import TypeAdapter, ValidationError
+
+from plumbline.digest import digest_json
 from plumbline.dispatch import Job, TrainingOrder, job_key, record_id
+from plumbline.errors import ConfigurationError
+from plumbline.schema.base import Name
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 
-__all__ = ["MAIN", "RERUN", "Assignment", "Round", "new_round_id", "night_of"]
+__all__ = ["MAIN", "RERUN", "Assignment", "Round", "check_round_id", "new_round_id", "night_of"]
 
 
 MAIN, RERUN = "main", "rerun"
 _DATE_DIGITS = 8
 _LONGEST_NAME = 120
+_NONCE_DIGITS = 32
 
 
 def new_round_id(now: datetime, salt: str) -> str:
     """A round's name, which sorts by time; the salt keeps two rounds of one second apart."""
     return f"{now:%Y%m%d-%H%M%S}-{salt[:6]}"
+
+
+def check_round_id(name: str, *, where: str, key: str = "") -> str:
+    """Return the name of a round as a person gave it; `ConfigurationError` if it cannot be part of a key."""
+    try:
+        return TypeAdapter[str](Name).validate_python(name)
+    except ValidationError as error:
+        hint = "1 to 63 of lower-case letters, digits, dots, dashes and underscores, the first a letter or digit"
+        raise ConfigurationError(f"{name!r} is not a valid name of a round", where=where, key=key, hint=hint) from error
 
 
 def night_of(round_id: str) -> str:
@@ -54,6 +69,8 @@ class Round:
     id: str
     suite: Suite
     specs: Mapping[str, RunSpec]
+    secret: str = ""
+    """Known to the round's controllers alone: what the nonces of its orders are made of."""
 
     @property
     def night(self) -> str:
@@ -81,13 +98,19 @@ class Round:
     def order(self, assignment: Assignment, attempt: int) -> TrainingOrder:
         """What the worker is told for this attempt."""
         platform, spec = self.suite.platforms[assignment.platform], self.specs[assignment.workload]
+        key = self.job(assignment).key
+        name = record_id(key, attempt)
         return TrainingOrder(
             platform=assignment.platform,
             data=platform.data,
             outbox=platform.outbox,
-            record_id=record_id(self.job(assignment).key, attempt),
+            record_id=name,
             round_id=self.id,
-            spec=_speed_only(spec) if assignment.what == RERUN else spec,
+            job=key,
+            attempt=attempt,
+            nonce=digest_json([self.secret, name])[:_NONCE_DIGITS],
+            expected=platform.expected,
+            spec=_speed_only(spec) if assignment.what.startswith(RERUN) else spec,
             experiment_id=assignment.experiment_id,
             run_seconds=platform.run_seconds,
         )

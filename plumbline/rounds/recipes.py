@@ -32,8 +32,8 @@ def _read(central: CentralStore, suite: Suite, workload: str) -> RunSpec:
     key = _key(suite, workload)
     found = central.read_pointer(key)
     if found is None:
-        mend = "publish data and recipes with `plumbline deploy SUITE --publish`"
-        raise ConfigurationError("no recipe was published yet", where=central.store.url, key=key, mend=mend)
+        hint = "publish data and recipes with `plumbline deploy SUITE --publish`"
+        raise ConfigurationError("no recipe was published yet", where=central.store.url, key=key, hint=hint)
     file = read_model(SpecFile, found[0], where=f"{central.store.url}/{key}")
     if file.spec.digest != file.digest:
         raise InvalidInputError("is not the digest of its content", where=central.store.url, key=key)
@@ -41,7 +41,7 @@ def _read(central: CentralStore, suite: Suite, workload: str) -> RunSpec:
     same = ("seed", "batch_size", "task", "optimizer", "schedule", "probe", "speed", "learn")
     changed = [name for name in same if getattr(file.spec, name) != getattr(asked, name)]
     if changed:
-        mend = "publish the new recipe with `plumbline deploy SUITE --publish`"
+        hint = "publish the new recipe with `plumbline deploy SUITE --publish`"
         what = f"the suite says something else now: {', '.join(changed)}"
-        raise ConfigurationError(what, where=central.store.url, key=key, mend=mend)
+        raise ConfigurationError(what, where=central.store.url, key=key, hint=hint)
     return file.spec

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from plumbline.central import CentralStore
@@ -14,43 +13,61 @@ from plumbline.report.figures import figures_page
 from plumbline.report.history import History, points_of
 from plumbline.report.html import render_page
 from plumbline.report.view import ReportView, build_view
-from plumbline.rounds.harvest import Harvest
+from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import Baselines
 from plumbline.rounds.plan import Round, night_of
+from plumbline.rounds.report_link import link_to
 from plumbline.schema.verdict import RoundVerdict
 
-__all__ = ["draw_plots", "keep_report", "report_address", "write_report"]
+__all__ = ["draw_plots", "keep_report", "record_links", "report_key", "write_report"]
 
 _NIGHTS = 30
 _AT_ONCE = 8
 _MOST_READ = 600
 
 
-def report_address(central: CentralStore, round_id: str) -> str:
-    """Where the report of a round lies: a path that opens in a browser, or the object's URL."""
-    key = f"rounds/{round_id}/report.html"
-    parts = urlsplit(central.store.url)
-    if parts.scheme == "file":
-        return str((Path(parts.netloc + parts.path) / key).resolve())
-    return f"{central.store.url}/{key}"
+def report_key(round_id: str) -> str:
+    """Return the key of a round's report in the central store."""
+    return f"rounds/{round_id}/report.html"
 
 
 def write_report(
-    this: Round, verdict: RoundVerdict, found: Harvest, baselines: Baselines, central: CentralStore
+    this: Round, verdict: RoundVerdict, found: GatheredRecords, baselines: Baselines, central: CentralStore
 ) -> RoundVerdict:
-    """Write the page beside the round; the verdict, which now says where."""
-    verdict = verdict.replace(report=report_address(central, this.id))
-    keep_report(central, this.id, render_page(_view(this, verdict, found, baselines, central)))
+    """Write the page beside the round; return the verdict with the report's link and its note."""
+    link = link_to(central, report_key(this.id), this.suite.report_url)
+    verdict = verdict.replace(report=link.url, report_note=link.note)
+    links = record_links(central, found.records.values(), this.suite.report_url)
+    keep_report(central, this.id, render_page(_view(this, verdict, found, baselines, central, links=links)))
     return verdict
 
 
-def draw_plots(this: Round, verdict: RoundVerdict, found: Harvest, baselines: Baselines, central: CentralStore) -> str:
+def record_links(central: CentralStore, records: Iterable[LoadedRecord], report_url: str) -> dict[str, str]:
+    """Return the link of each record's JSON file by record id.
+
+    A folder needs none: relative links work wherever it is served or opened.
+    """
+    if not report_url and urlsplit(central.store.url).scheme == "file":
+        return {}
+    ids = [record.record.record_id for record in records]
+    return {name: link_to(central, f"records/{name}/record.json", report_url).url for name in ids}
+
+
+def draw_plots(
+    this: Round, verdict: RoundVerdict, found: GatheredRecords, baselines: Baselines, central: CentralStore
+) -> str:
     """The report's charts as one Markdown page."""
     return figures_page(_view(this, verdict, found, baselines, central))
 
 
 def _view(
-    this: Round, verdict: RoundVerdict, found: Harvest, baselines: Baselines, central: CentralStore
+    this: Round,
+    verdict: RoundVerdict,
+    found: GatheredRecords,
+    baselines: Baselines,
+    central: CentralStore,
+    *,
+    links: Mapping[str, str] | None = None,
 ) -> ReportView:
     records = {
         name: [record for one, record in found.records.items() if one.platform == name and one.what == "main"]
@@ -66,12 +83,13 @@ def _view(
         reference=this.suite.reference,
         baselines=before,
         history=_history(central, verdict),
+        record_links=links,
     )
 
 
 def keep_report(central: CentralStore, round_id: str, page: str) -> None:
-    """Put the page where `report_address` says."""
-    central.put_text(f"rounds/{round_id}/report.html", page)
+    """Write the page under the round's report key."""
+    central.put_text(report_key(round_id), page)
 
 
 def _history(central: CentralStore, verdict: RoundVerdict) -> History:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from plumbline.errors import InvalidInputError
+from plumbline.schema.suggestions import did_you_mean, fields_at
 
 __all__ = ["Model", "Name", "Sha256", "first_problem", "read_model"]
 
@@ -41,17 +43,22 @@ class Model(BaseModel):
         return type(self).model_validate({**self.model_dump(), **changes})
 
 
-def first_problem(error: ValidationError) -> tuple[str, str]:
-    """The key and the reason of a validation error, in words a person can act on.
+def first_problem(error: ValidationError, kind: type[BaseModel] | None = None) -> tuple[str, str]:
+    """Return the key and the reason of a validation error, in words a person can act on.
 
-    An unknown key comes first: where a key is misspelt, the one that is missing is only its shadow.
+    An unknown key comes first: where a key is misspelt, the missing one is only its consequence. With `kind`, the
+    model that was validated, the reason suggests the key that was meant.
     """
     entries = error.errors(include_url=False, include_context=False)
     entry = next((entry for entry in entries if entry["type"] == "extra_forbidden"), entries[0])
     key = ".".join(str(part) for part in entry["loc"])
     # Pydantic writes this before what a validator of ours says.
     said = entry["msg"].removeprefix("Value error, ")
-    return key, _REASONS.get(entry["type"], said)
+    reason = _REASONS.get(entry["type"], said)
+    if kind is not None and entry["type"] == "extra_forbidden" and entry["loc"]:
+        suggestion = did_you_mean(str(entry["loc"][-1]), fields_at(kind, entry["loc"][:-1]))
+        reason += f"; {suggestion}" if suggestion else ""
+    return key, reason
 
 
 def read_model(kind: type[M], source: bytes | Path, *, where: str = "", max_bytes: int = 64 << 20) -> M:
@@ -68,9 +75,23 @@ def read_model(kind: type[M], source: bytes | Path, *, where: str = "", max_byte
     if size > max_bytes:
         raise InvalidInputError(f"{size} bytes, more than the {max_bytes} allowed", where=where)
     try:
-        return kind.model_validate_json(data)
+        found = kind.model_validate_json(data)
+        _refuse_duplicates(data, where)
     except ValidationError as error:
-        key, reason = first_problem(error)
+        key, reason = first_problem(error, kind)
         raise InvalidInputError(reason, where=where, key=key) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInputError("not JSON", where=where) from error
+    return found
+
+
+def _refuse_duplicates(data: bytes, where: str) -> None:
+    """Raise `InvalidInputError` for an object that gives one key twice: readers differ on which value counts."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        counts = Counter(key for key, _ in pairs)
+        if len(counts) < len(pairs):
+            twice = next(key for key, count in counts.items() if count > 1)
+            raise InvalidInputError("is given twice in one object", where=where, key=twice[:80])
+
+    json.loads(data, object_pairs_hook=check)

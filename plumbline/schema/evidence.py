@@ -20,7 +20,7 @@ the first 8 bytes of the SHA-256 of the raw value.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -39,6 +39,8 @@ __all__ = [
     "ModelEvidence",
     "OptimizerGroup",
     "Parameter",
+    "PortableEvidence",
+    "PortableStep",
     "ProbeEvidence",
     "SpeedEvidence",
     "StepEvidence",
@@ -48,7 +50,9 @@ __all__ = [
 
 SKETCH_SIZE = 64
 BATCH_FIELDS = ("row_ids", "input_ids", "attention_mask", "token_type_ids", "labels")
-Counts = dict[str, float]
+Counts = Annotated[dict[str, float], Field(max_length=1000)]
+_MANY = 200_000
+"""More modules, parameters, taps or evaluations than any BERT has; a record that holds more is refused unread."""
 TapStage = Literal["forward", "gradient", "weight"]
 
 
@@ -60,7 +64,7 @@ class DataEvidence(Model):
     rows_sha256: Sha256
     """Of all raw rows that the run reads, in row order."""
     num_rows: int = Field(ge=0)
-    shards: tuple[Shard, ...]
+    shards: tuple[Shard, ...] = Field(max_length=10_000)
     """All shards of the manifest found, in the order that numbers the rows (at most 10,000 are kept)."""
 
 
@@ -68,7 +72,7 @@ class Parameter(Model):
     """One parameter of the model as it was built."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = Field(max_length=64)
     dtype: str
     sha256: Sha256
     """Of its initial values."""
@@ -79,8 +83,8 @@ class Parameter(Model):
 class ModelEvidence(Model):
     """Rung 4: what was built, not what the configuration says."""
 
-    parameters: tuple[Parameter, ...]
-    modules: tuple[tuple[str, str], ...]
+    parameters: tuple[Parameter, ...] = Field(max_length=_MANY)
+    modules: tuple[tuple[str, str], ...] = Field(max_length=_MANY)
     """(name, class with its settings, as in `LayerNorm(eps=1e-12)`) of every module, in the order of registration."""
     architecture_sha256: Sha256
     """Of parameter names, shapes and modules."""
@@ -91,17 +95,17 @@ class ModelEvidence(Model):
 class OptimizerGroup(Model):
     """One parameter group: its hyperparameters as the optimizer holds them, and what it moves."""
 
-    settings: dict[str, bool | int | float | str | None]
-    parameters: tuple[str, ...]
+    settings: dict[str, bool | int | float | str | None] = Field(max_length=1000)
+    parameters: tuple[str, ...] = Field(max_length=_MANY)
 
 
 class StepEvidence(Model):
     """Rungs 3, 5 and 7 to 9 at one step. A missing number is `None`, and is equal to nothing."""
 
     step: int = Field(ge=0)
-    batch: dict[str, Sha256]
+    batch: dict[str, Sha256] = Field(max_length=64)
     """Digest of each of `BATCH_FIELDS`."""
-    rng: dict[str, Sha256]
+    rng: dict[str, Sha256] = Field(max_length=256)
     """Digest of each generator's state at the step's start: `python`, `numpy`, `torch`, `cuda:0` ..."""
     training_mode: bool
     logits_sha256: Sha256
@@ -115,11 +119,13 @@ class StepEvidence(Model):
     """fp64, before clipping; `None` on a step that loss scaling skipped."""
     gradient_norm_clipped: float | None
     gradients_sha256: Sha256 | None
-    learning_rates: tuple[float, ...]
+    learning_rates: tuple[float, ...] = Field(max_length=1000)
     """Of each group, as used in this step."""
     weights_sha256: Sha256
     """After the step."""
     loss_scale: float | None = None
+    update_norm: float | None = None
+    """L2 norm in fp64 of the step's change of all weights; `None` in records of releases that did not measure it."""
 
 
 class Tap(Model):
@@ -131,7 +137,7 @@ class Tap(Model):
     kind: str
     """The module's class, or that of the module which owns the parameter."""
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = Field(max_length=64)
     norm: float | None
     """L2 norm in fp64."""
     sha256: Sha256
@@ -145,11 +151,11 @@ class EnvelopeSample(Model):
     """
 
     seeds: int = Field(ge=0)
-    errors: tuple[float | None, ...]
+    errors: tuple[float | None, ...] = Field(max_length=_MANY)
     loss: tuple[float, ...] = ()
     """Worst relative error of the loss, step by step."""
-    fp64_errors: tuple[float | None, ...] = ()
-    """Of this run's taps against an fp64 run of the same step on the same machine: who is off."""
+    fp64_errors: tuple[float | None, ...] = Field(default=(), max_length=_MANY)
+    """Of this run's taps against the portable leg, which is as exact as fp64: who is off. `None` past its steps."""
     fp64_loss: tuple[float, ...] = ()
 
 
@@ -167,36 +173,69 @@ class EvaluationEvidence(Model):
     """Of the label, or of the hidden tokens in masked language modelling."""
 
 
+class PortableStep(Model):
+    """Digests of one step of the portable leg; `None` where a value is not finite, which is equal to nothing."""
+
+    step: int = Field(ge=0)
+    loss: str | None
+    """The loss over the global batch, an fp64 number in hexadecimal."""
+    outputs: tuple[tuple[str, str | None], ...] = ()
+    """At tap steps: (module, digest of its output), in the order of execution. Digests hold 16 hex digits."""
+    gradients: tuple[tuple[str, str | None], ...]
+    """(parameter, digest of its gradient before clipping), in the order of the model."""
+    weights: tuple[tuple[str, str | None], ...]
+    """(parameter, digest of its value after the step)."""
+
+
+class PortableEvidence(Model):
+    """The portable leg: the probe's first steps in arithmetic that is the same on every CPU and GPU."""
+
+    slices: int = Field(ge=1)
+    steps: tuple[PortableStep, ...]
+    repeated: bool
+    """Whether the first step, run once more on each device of the run, gave the same bits."""
+    unportable: str = ""
+    """The operation without a portable form at which the leg stopped."""
+
+
 class ProbeEvidence(Model):
     """All rungs of the probe."""
 
-    steps: tuple[StepEvidence, ...]
-    taps: tuple[Tap, ...]
+    steps: tuple[StepEvidence, ...] = Field(max_length=1000)
+    taps: tuple[Tap, ...] = Field(max_length=_MANY)
     """In the order of execution, step by step, `forward` before `gradient` before `weight`."""
-    optimizer: tuple[OptimizerGroup, ...]
+    optimizer: tuple[OptimizerGroup, ...] = Field(max_length=1000)
     envelope: EnvelopeSample | None = None
     evaluation: EvaluationEvidence | None = None
+    portable: PortableEvidence | None = None
+    lost_legs: dict[str, str] = Field(default={}, max_length=64)
+    """By name: why an auxiliary leg, such as the envelope, could not be run."""
 
 
 class SpeedEvidence(Model):
-    """One number per run, and what explains it. Times in seconds, medians over the steady steps."""
+    """One number per run, and what explains it. Times in seconds."""
 
     steps: int = Field(ge=0)
     warmup_steps: int = Field(ge=0)
     """Found, not assumed: the steps before the step time was steady."""
     samples_per_second: float | None
+    """All rows of the measured steps over `wall_seconds`; over the median step in records without it."""
     tokens_per_second: float | None
     step_seconds: float | None
+    """The median step: what a step takes where nothing stalls."""
     step_seconds_quartiles: tuple[float, float] | None = None
+    wall_seconds: float | None = Field(default=None, gt=0)
+    """From the first measured step's start to the last one's end, stalls between and within steps included."""
     breakdown: Counts = {}
-    """`data_wait`, `host_to_device`, `forward`, `backward`, `optimizer`, `communication`."""
+    """Mean times per step, medians in records without `wall_seconds`:
+    `data_wait`, `host_to_device`, `forward`, `backward`, `optimizer`, `communication`."""
     mfu: float | None = None
     """Model FLOPs utilisation against the measured GEMM rate in the precision in force."""
     peak_memory_bytes: int | None = None
     microbenchmarks: Counts = {}
     """`gemm_flops`, `device_copy_bytes_per_second`, `host_copy_bytes_per_second`, `disk_read_bytes_per_second`,
     `host_gemm_flops`, each measured before (`name`) and after (`name_after`) the part."""
-    samples: dict[str, tuple[float | None, ...]] = {}
+    samples: dict[str, tuple[float | None, ...]] = Field(default={}, max_length=200)
     """The 1 Hz sampler by name: `cpu_steal`, `load`, `cgroup_throttled`, `gpu_clock_mhz`, `gpu_throttle_reasons`,
     `foreign_gpu_processes`, `foreign_cpu` ... Equal lengths; `None` where a value could not be read."""
 
@@ -206,10 +245,16 @@ class LearnEvidence(Model):
 
     steps: int = Field(ge=0)
     losses: tuple[float | None, ...]
-    evaluations: tuple[EvaluationEvidence, ...]
+    evaluations: tuple[EvaluationEvidence, ...] = Field(max_length=_MANY)
     weights_sha256: Sha256 | None = None
     """Of the weights that it ended with; `None` if the training failed with the device that held them."""
-    resumed_at: tuple[int, ...] = ()
+    learning_rates: tuple[float, ...] = Field(default=(), max_length=10_000)
+    """The largest of the groups' rates, step by step."""
+    batches: tuple[str, ...] = Field(default=(), max_length=10_000)
+    """The first 16 hex digits of the SHA-256 of each step's batch; the first steps only, of long curves."""
+    dropout: tuple[float, ...] | None = Field(default=None, max_length=1000)
+    """The probabilities of the model's dropout layers as they were built, each once."""
+    resumed_at: tuple[int, ...] = Field(default=(), max_length=10_000)
     """Steps at which an interrupted run went on from its checkpoint."""
 
 

@@ -11,6 +11,7 @@ from plumbline.schema.base import Model
 __all__ = ["Cpu", "Fingerprint", "Gpu", "Scalar"]
 
 Scalar = bool | int | float | str | None
+_MANY = 10_000
 
 
 class Gpu(Model):
@@ -45,21 +46,21 @@ class Fingerprint(Model):
     python: str
     plumbline: str
     cpu: Cpu
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[Gpu, ...] = Field(default=(), max_length=1024)
     driver: str = ""
     cuda: str = ""
     cudnn: str = ""
     nccl: str = ""
     num_processes: int = Field(default=1, ge=1)
-    topology: dict[str, str] = {}
+    topology: dict[str, str] = Field(default={}, max_length=_MANY)
     """NCCL's algorithm, protocol and links, or gloo's; empty for one process."""
-    packages: dict[str, str] = {}
+    packages: dict[str, str] = Field(default={}, max_length=_MANY)
     """Every installed distribution and its version."""
-    numerics: dict[str, Scalar] = {}
+    numerics: dict[str, Scalar] = Field(default={}, max_length=_MANY)
     """Every precision and determinism setting, as read back from torch."""
-    mantissa_bits: dict[str, int] = {}
+    mantissa_bits: dict[str, int] = Field(default={}, max_length=_MANY)
     """Bits of mantissa that operands keep inside an operator, measured: `linear`, `matmul`, `softmax` ..."""
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = Field(default={}, max_length=_MANY)
     """The variables that can change numerics or speed (CUBLAS_*, NVIDIA_*, OMP_*, NCCL_* ...); no secrets."""
     container_image: str = ""
     lock_sha256: str = ""

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import posixpath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from plumbline.digest import digest_json
 from plumbline.schema.base import Model, Name, Sha256
+from plumbline.schema.key import safe_key
 
-__all__ = ["DataFile", "Key", "Manifest", "Shard", "Task", "safe_key"]
+__all__ = ["ClassRows", "DataFile", "Key", "Manifest", "Shard", "Task", "safe_key"]
 
 Task = Literal["sequence-classification", "masked-lm"]
 
 MAX_FILE_BYTES = 1 << 40
 MAX_SHARDS = 100_000
-
-
-def safe_key(key: str) -> str:
-    """`key` if it is a relative path that stays in its folder on every platform; else `ValueError`."""
-    bad = (
-        not key
-        or len(key) > 512
-        or key.startswith("/")
-        or "\\" in key
-        or ":" in key
-        or any(ord(char) < 32 or ord(char) == 127 for char in key)
-        or posixpath.normpath(key) != key
-        or key.split("/", 1)[0] == ".."
-        or key == "."
-    )
-    if bad:
-        raise ValueError(f"{key[:80]!r} is no plain relative path")
-    return key
+_NEWER = {"classes", "pairs", "pad_token_id"}
 
 
 Key = Annotated[str, AfterValidator(safe_key)]
@@ -49,9 +32,20 @@ class DataFile(Model):
 
 
 class Shard(DataFile):
-    """One Parquet file with columns `id` (int64), `text` (string) and, for classification, `label` (int64)."""
+    """One Parquet file with columns `id` (int64), `text` (string) and, for classification, `label` (int64).
+
+    A dataset of pairs has a column `text_pair` (string) too.
+    """
 
     num_rows: int = Field(ge=1)
+
+
+class ClassRows(Model):
+    """One class of an imported dataset: the label that rows carried for it, and their number in each split."""
+
+    name: str = Field(min_length=1, max_length=200)
+    train_rows: int = Field(ge=0)
+    evaluation_rows: int = Field(ge=0)
 
 
 class Manifest(Model):
@@ -64,6 +58,12 @@ class Manifest(Model):
     name: Name
     task: Task
     num_labels: int | None = Field(default=None, ge=2)
+    classes: tuple[ClassRows, ...] = Field(default=(), max_length=10_000)
+    """What the labels 0 to num_labels - 1 stand for; empty for generated data."""
+    pairs: bool = False
+    """Whether each row has two texts."""
+    pad_token_id: int = Field(default=0, ge=0)
+    """The token that fills short rows."""
     best_accuracy: float | None = Field(default=None, gt=0, le=1)
     """The accuracy that no model can beat, where the source's grammar tells it."""
     source: str = ""
@@ -76,6 +76,17 @@ class Manifest(Model):
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: the dataset's identity."""
         return digest_json(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; keys newer than the first release only where they say something: digests stay."""
+        return {key: value for key, value in super().to_json().items() if key not in _NEWER or value}
+
+    @property
+    def content_sha256(self) -> str:
+        """SHA-256 of tokenizer, rows, order and classes: equal for the same rows under any name or file format."""
+        names = [entry.name for entry in self.classes]
+        files = [self.tokenizer.sha256, [shard.sha256 for shard in self.train], [s.sha256 for s in self.evaluation]]
+        return digest_json([self.task, self.num_labels, names, self.pairs, *files])
 
     @property
     def shards(self) -> tuple[Shard, ...]:
@@ -95,4 +106,6 @@ class Manifest(Model):
             raise ValueError(f"the key {twice!r} stands twice")
         if self.task == "sequence-classification" and self.num_labels is None:
             raise ValueError("num_labels is missing")
+        if self.classes and len(self.classes) != self.num_labels:
+            raise ValueError("classes: not as many as num_labels")
         return self

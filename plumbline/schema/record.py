@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import AwareDatetime, Field
 
 from plumbline.digest import digest_file
-from plumbline.errors import CorruptDataError, InvalidInputError
+from plumbline.errors import INFRASTRUCTURE, CorruptDataError, InvalidInputError
 from plumbline.schema.base import Model, Name, Sha256, read_model
 from plumbline.schema.evidence import Evidence
 from plumbline.schema.experiment import Experiment
@@ -21,11 +21,22 @@ from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.spec import RunSpec
 
-__all__ = ["MAX_PARTS", "MAX_RECORD_BYTES", "RECORD_NAME", "Exit", "RunRecord", "read_record", "record_parts"]
+__all__ = [
+    "MAX_MESSAGE",
+    "MAX_PARTS",
+    "MAX_RECORD_BYTES",
+    "RECORD_NAME",
+    "Exit",
+    "RunRecord",
+    "read_record",
+    "record_parts",
+]
 
 RECORD_NAME = "record.json"
 MAX_RECORD_BYTES = 64 << 20
 MAX_PARTS = 64
+MAX_MESSAGE = 4000
+_MAX_TIMINGS = 1000
 
 
 class Exit(Model):
@@ -33,10 +44,16 @@ class Exit(Model):
 
     status: Literal["completed", "failed"]
     code: str = ""
-    """For a failure: `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `setting` ..."""
-    message: str = ""
+    """Of a failure, one of `plumbline.errors.RECORD_CODES` or of the trainer's own: `non-finite`, `out-of-memory`,
+    `labels`, `weights`, `tokenizer`, `device` ..."""
+    message: str = Field(default="", max_length=MAX_MESSAGE)
     part: str = ""
     step: int | None = None
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether the machine or a service failed, and not the training."""
+        return self.status == "failed" and self.code in INFRASTRUCTURE
 
 
 class RunRecord(Model):
@@ -46,6 +63,9 @@ class RunRecord(Model):
     record_id: Name
     platform: Name
     round_id: str = ""
+    attempt: int = Field(default=0, ge=0)
+    nonce: str = Field(default="", max_length=128)
+    """The random value of the order that asked for this record; empty for a training that nobody ordered."""
     spec_sha256: Sha256
     spec: RunSpec
     experiment: Experiment | None = None
@@ -53,7 +73,7 @@ class RunRecord(Model):
     finished_at: AwareDatetime
     fingerprint: Fingerprint
     evidence: Evidence
-    timings: dict[str, float] = {}
+    timings: dict[str, float] = Field(default={}, max_length=_MAX_TIMINGS)
     """Seconds spent: `import`, `stage`, `data_wait`, `probe`, `speed`, `learn`, `write` ..."""
     exit: Exit
     parts: tuple[DataFile, ...] = Field(default=(), max_length=MAX_PARTS)
@@ -77,7 +97,7 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
     path = folder / RECORD_NAME
     if not path.is_file():
         why = "no such folder" if not folder.is_dir() else f"holds no {RECORD_NAME}: the record is partial"
-        raise InvalidInputError(why, where=str(folder), mend="name the folder of a finished training")
+        raise InvalidInputError(why, where=str(folder), hint="name the folder of a finished training")
     record = read_model(RunRecord, path, max_bytes=MAX_RECORD_BYTES)
     if record.spec.digest != record.spec_sha256:
         raise InvalidInputError("is not the digest of the spec in it", where=str(path), key="spec_sha256")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError
 from plumbline.schema.base import Model, Name, first_problem
+from plumbline.schema.expected import Expected
 from plumbline.schema.manifest import Task
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
+from plumbline.schema.suggestions import did_you_mean
 from plumbline.schema.suite_file import read_toml
-from plumbline.schema.suite_values import StoreUrl, is_time_zone
+from plumbline.schema.suite_values import StoreUrl, WebUrl, is_time_zone
 
 __all__ = [
     "Alert",
@@ -31,7 +35,8 @@ __all__ = [
     "read_suite",
 ]
 
-_MEND = "docs/SUITE.md lists every key"
+_HINT = "docs/SUITE.md lists every key"
+_IS_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Workload(Model):
@@ -64,7 +69,13 @@ class Platform(Model):
     data: StoreUrl
     outbox: StoreUrl
     accelerator: str = ""
-    """The device expected, `cpu` or a part of the GPU's name; empty: any."""
+    """The device expected, `cpu` or the GPU's whole name; empty: any. A record of another device is invalid."""
+    gpus: int = Field(default=1, ge=1, le=64)
+    """Processes on the machine, one for each GPU."""
+    lock: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """SHA-256 of the lock file that the environment was built from; in a file also its path. Empty: any."""
+    optional: bool = False
+    """Whether a round passes without this platform's record."""
     throughput_drop: float | None = Field(default=None, gt=0, lt=1)
     """Overrides the gates' limit."""
     start_seconds: float = Field(default=900, gt=0)
@@ -74,6 +85,11 @@ class Platform(Model):
     retries: int = Field(default=1, ge=0, le=10)
     """How often an infrastructure failure is tried again."""
 
+    @property
+    def expected(self) -> Expected:
+        """The machine that this platform's trainings must run on."""
+        return Expected(accelerator=self.accelerator, gpus=self.gpus, lock_sha256=self.lock)
+
 
 class Gates(Model):
     """What counts as drift."""
@@ -82,7 +98,14 @@ class Gates(Model):
     """Absolute."""
     throughput_drop: float = Field(default=0.05, gt=0, lt=1)
     """Relative to the platform's own baseline, and confirmed by an independent rerun."""
+    accuracy_standard_errors: float = Field(default=2.326, ge=0, le=10)
+    """By how many standard errors of the evaluated rows a gap has to exceed the margin before it is drift."""
+    throughput_standard_errors: float = Field(default=3.0, ge=0, le=10)
+    """By how many standard errors of both median steps a drop has to stand out before a rerun is asked for."""
     false_alarms_a_year: float = Field(default=1.0, gt=0)
+    """Over all platforms, workloads and metrics together."""
+    unjudged_nights: int = Field(default=7, ge=1)
+    """As many nights in a row without a judgement of a platform are alerted as `unjudged`."""
 
 
 class Schedule(Model):
@@ -94,7 +117,7 @@ class Schedule(Model):
     """How late a round may start before `missed` is alerted."""
 
 
-AlertEvent = Literal["drift", "invalid", "recovered", "missed"]
+AlertEvent = Literal["drift", "invalid", "unavailable", "recovered", "missed", "unjudged", "improved"]
 
 
 class Alert(Model):
@@ -113,7 +136,17 @@ class DatasetSource(Model):
 
     grammar_seed: int | None = Field(default=None, ge=0)
     path: str | None = None
-    """A CSV, JSONL or Parquet file, or the name of a Hugging Face dataset."""
+    """A file, a folder, a glob or a store URL of CSV, JSON, JSONL or Parquet; or the name of a Hugging Face dataset."""
+    evaluation_path: str | None = None
+    """The same for the rows that evaluate; without it a ready-made split, else a part of `path`."""
+    config: str | None = None
+    """Of a Hugging Face dataset."""
+    split: str | None = None
+    """The split of a Hugging Face dataset to train on; default `train`."""
+    evaluation_split: str | None = None
+    """Default: `validation`, else `test`, where it has labels."""
+    revision: str | None = None
+    """A branch, tag or commit of a Hugging Face dataset."""
     train_rows: int = Field(default=4096, ge=8)
     evaluation_rows: int = Field(default=1024, ge=8)
     rows_per_shard: int = Field(default=1024, ge=1)
@@ -121,14 +154,21 @@ class DatasetSource(Model):
     lowercase: bool = True
     """Whether the tokenizer trained here lower-cases its input."""
     tokenizer: str | None = None
-    """A `tokenizer.json`, or the folder of a checkpoint that holds one, to use in place of a trained one."""
-    text_column: str = "text"
-    label_column: str = "label"
+    """A `tokenizer.json`, or the folder of a checkpoint that holds one, to use instead of a trained one."""
+    text_column: str | None = None
+    """Without it the only column whose name is a usual one for texts, such as `text`; likewise `label_column`."""
+    pair_column: str | None = None
+    """The second text, for pairs of sentences."""
+    label_column: str | None = None
+    labels: tuple[str | bool | int, ...] | None = Field(default=None, min_length=2)
+    """The classes in order; needed where labels are numbers other than 0 to n - 1."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
         if (self.grammar_seed is None) == (self.path is None):
             raise ValueError("give either grammar_seed or path")
+        if self.labels is not None and len(set(map(str, self.labels))) != len(self.labels):
+            raise ValueError("labels: the same class twice")
         return self
 
 
@@ -152,11 +192,18 @@ class Dispatch(Model):
     """The most counterfactual reruns for one platform in one round."""
 
 
+def _suggested(what: str, word: str, choices: Iterable[str]) -> str:
+    suggestion = did_you_mean(word, choices)
+    return f"{what}; {suggestion}" if suggestion else what
+
+
 class Suite(Model):
     """One suite file."""
 
     name: Name
     store: StoreUrl
+    report_url: WebUrl | Literal[""] = ""
+    """Where a static site or a proxy serves the central store: alerts link to the report there."""
     reference: Name
     workloads: dict[Name, Workload] = Field(min_length=1)
     platforms: dict[Name, Platform] = Field(min_length=1)
@@ -170,10 +217,11 @@ class Suite(Model):
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
         if self.reference not in self.platforms:
-            raise ValueError(f"reference names {self.reference!r}, which is no platform of this suite")
+            what = f"reference names {self.reference!r}, which is no platform of this suite"
+            raise ValueError(_suggested(what, self.reference, self.platforms))
         for name in self.local:
             if name not in self.platforms:
-                raise ValueError(f"local.{name} is no platform of this suite")
+                raise ValueError(_suggested(f"local.{name} is no platform of this suite", name, self.platforms))
         return self
 
     @model_validator(mode="after")
@@ -194,16 +242,40 @@ class Suite(Model):
                 yield f"{platform}-{workload}", words
                 if content.speed is not None:
                     yield f"{platform}-{workload}-rerun", f"the rerun of {words}"
+                    for number in range(2, 5):
+                        yield f"{platform}-{workload}-rerun-{number}", f"rerun {number} of {words}"
 
 
 def read_suite(path: Path) -> Suite:
     """The suite in `path`; `ConfigurationError` names the file, the key and the mend."""
-    suite = parse_suite(read_toml(path), where=str(path))
+    suite = parse_suite(_with_locks(read_toml(path), path), where=str(path))
     # Asked of the file alone: a suite that was read stays good on a machine that knows fewer time zones.
     if suite.schedule is not None and not is_time_zone(suite.schedule.timezone):
         reason = f"{suite.schedule.timezone!r} is no time zone: give an IANA name, such as Europe/Berlin"
-        raise ConfigurationError(reason, where=str(path), key="schedule.timezone", mend=_MEND)
+        raise ConfigurationError(reason, where=str(path), key="schedule.timezone", hint=_HINT)
     return suite
+
+
+def _with_locks(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return `content` with the digest of each lock file in place of its path, from the suite's folder or from here."""
+    platforms = content.get("platforms")
+    if not isinstance(platforms, dict):
+        return content
+    changed = {name: _with_lock(name, platform, path) for name, platform in platforms.items()}
+    return {**content, "platforms": changed}
+
+
+def _with_lock(name: str, platform: Any, path: Path) -> Any:
+    lock = platform.get("lock") if isinstance(platform, dict) else None
+    if not isinstance(lock, str) or not lock or _IS_SHA256.fullmatch(lock):
+        return platform
+    for file in (path.parent / lock, Path(lock)):
+        try:
+            return {**platform, "lock": digest_file(file)}
+        except OSError:
+            continue
+    hint = "name a lock file, or its SHA-256"
+    raise ConfigurationError(f"cannot read {lock!r}", where=str(path), key=f"platforms.{name}.lock", hint=hint)
 
 
 def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
@@ -212,10 +284,10 @@ def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
         # Strict, for TOML and JSON have types of their own: `seed = true` and `steps = "10"` are slips.
         suite = Suite.model_validate(content, strict=True)
     except ValidationError as error:
-        key, reason = first_problem(error)
-        raise ConfigurationError(reason, where=where, key=key, mend=_MEND) from error
+        key, reason = first_problem(error, Suite)
+        raise ConfigurationError(reason, where=where, key=key, hint=_HINT) from error
     for key, reason in _misfits(suite):
-        raise ConfigurationError(reason, where=where, key=key, mend=_MEND)
+        raise ConfigurationError(reason, where=where, key=key, hint=_HINT)
     return suite
 
 

@@ -24,18 +24,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         return {key: with_tuples(value) for key, value in tomllib.loads(text).items()}
     except OSError as error:
-        raise ConfigurationError(f"cannot be read: {error.strerror}", where=where, mend="name a suite file") from error
+        raise ConfigurationError(f"cannot be read: {error.strerror}", where=where, hint="name a suite file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"not TOML: {error}", where=where) from error
     except ValueError as error:
         # The one that tomllib lets through: Python reads no number of more than 4300 digits.
-        mend = "docs/SUITE.md has every key's range"
+        hint = "docs/SUITE.md has every key's range"
         raise ConfigurationError(
-            "a number too long to read", where=where, key=_key(_TOO_LONG, text), mend=mend
+            "a number too long to read", where=where, key=_key(_TOO_LONG, text), hint=hint
         ) from error
     except RecursionError as error:
-        mend = "no key of a suite is nested so deep: docs/SUITE.md"
-        raise ConfigurationError("nested too deep", where=where, key=_key(_TOO_DEEP, text), mend=mend) from error
+        hint = "no key of a suite is nested so deep: docs/SUITE.md"
+        raise ConfigurationError("nested too deep", where=where, key=_key(_TOO_DEEP, text), hint=hint) from error
 
 
 def with_tuples(value: Any) -> Any:

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator
 
-__all__ = ["StoreUrl", "is_time_zone"]
+from plumbline.schema.store_url import parse_store_url
 
-_SCHEMES = ("file", "s3", "az", "gs")
+__all__ = ["StoreUrl", "WebUrl", "is_time_zone"]
 
 
 def _store_url(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in _SCHEMES:
-        raise ValueError(f"{url!r} is no store URL: file://, s3://, az:// or gs://")
-    if "@" in rest or "?" in rest or re.search(r"(?i)(sig|key|token|secret)=", rest):
-        raise ValueError("carries a credential; each SDK finds its own (environment, profile, identity)")
-    if re.search(r"[\x00-\x1f\x7f-\x9f]", rest):
-        raise ValueError(f"{url!r} holds a control character")
-    if not rest.strip("/"):
-        raise ValueError(f"{url!r} names no bucket, container or folder")
+    parse_store_url(url)
     return url.rstrip("/")
 
 
 StoreUrl = Annotated[str, AfterValidator(_store_url)]
-"""`file:///folder`, `s3://bucket/prefix`, `az://account/container[/prefix]` or `gs://bucket/prefix`; no credentials.
+"""`file:///folder`, `s3://bucket/prefix`, `az://account/container/prefix` or `gs://bucket/prefix`; no credentials.
 
 A relative `file://` URL (`file://.plumbline/central`) is held against the working folder.
 """
+
+
+def _web_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is not a web address: http:// or https://")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("carries a credential, a query or a fragment")
+    return url.rstrip("/")
+
+
+WebUrl = Annotated[str, AfterValidator(_web_url)]
+"""An `http://` or `https://` address without credentials."""
 
 
 def is_time_zone(name: str) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plumbline.errors import ExitCode
 from plumbline.schema.base import Model
@@ -15,6 +15,8 @@ __all__ = [
     "Divergence",
     "Finding",
     "Judgement",
+    "Note",
+    "NoteCode",
     "Outcome",
     "PlatformResult",
     "RoundVerdict",
@@ -28,7 +30,8 @@ Sure = Literal["confirmed", "likely", "unattributed"]
 CauseCode = Literal[
     "data.content", "data.labels", "data.order", "tokenization", "model.architecture", "weights.init", "rng",
     "precision", "operator", "kernel", "loss", "gradient", "optimizer", "schedule", "evaluation", "nondeterminism",
-    "loader", "transfer", "throttling", "slow-device", "contention", "software", "environment", "unattributed",
+    "device", "loader", "transfer", "throttling", "slow-device", "contention", "software", "environment",
+    "unattributed",
 ]  # fmt: skip
 Stage = Literal[
     "spec", "data", "batch", "architecture", "weights", "rng", "forward", "loss", "gradient",
@@ -68,6 +71,43 @@ class Finding(Model):
     against: str = ""
     """`platform NAME` or `baseline RECORD`."""
     detail: str = ""
+    workload: str = ""
+    """In a round: the workload that was checked."""
+    needs_rerun: bool = False
+    """An independent rerun of the candidate has to confirm it."""
+
+
+NoteCode = Literal[
+    "equal-bits",  # every bit of the probe is the same
+    "portable",  # the portable legs are equal to the bit
+    "rounding",  # the runs differ by rounding alone
+    "manifest",  # the manifests differ, their rows do not
+    "curve",  # the learning curves part, as different rounding explains
+    "no-baseline",  # nothing was accepted yet for this platform
+    "odd-one-out",  # one platform stands alone
+    "reference",  # the platform that the others are judged against is not the suite's
+    "attempt",  # what dispatch saw: attempts that failed, a record that outlived its run
+    "hint",  # what to do for a verdict
+    "remark",  # anything else, and notes of records written before notes had codes
+]
+
+
+class Note(Model):
+    """A sentence for people; what code decides on is `code`, never `text`."""
+
+    code: NoteCode = "remark"
+    text: str
+    workload: str = ""
+    """Empty where the round has one workload, or the note is about all of them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        """Accept the plain sentences of older rounds."""
+        return {"text": value} if isinstance(value, str) else value
+
+    def __str__(self) -> str:
+        return f"{self.workload}: {self.text}" if self.workload else self.text
 
 
 class Cause(Model):
@@ -81,6 +121,8 @@ class Cause(Model):
     """Differences of the fingerprints that could explain this code."""
     tried: tuple[str, ...] = ()
     """The experiments that were run, and what each one gave."""
+    workload: str = ""
+    """In a round: the workload that drifts."""
 
 
 class Judgement(Model):
@@ -91,8 +133,7 @@ class Judgement(Model):
     first_divergence: Divergence | None = None
     causes: tuple[Cause, ...] = ()
     suspects: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    """`kernel` where the runs differ by rounding alone, and other things worth saying."""
+    notes: tuple[Note, ...] = ()
 
 
 class PlatformResult(Judgement):
@@ -103,7 +144,17 @@ class PlatformResult(Judgement):
     samples_per_second: float | None = None
     unavailable: str = ""
     """Why there is no record; such a platform is `inconclusive`, never `drift`."""
+    absent: dict[str, str] = {}
+    """By workload: why it has no record."""
+    workloads: dict[str, Outcome] = {}
+    """The verdict of each workload."""
+    optional: bool = False
+    """Whether the suite lets a round pass without this platform's record."""
     timings: dict[str, float] = {}
+    improved: tuple[str, ...] = ()
+    """Metrics that are lastingly better than their reference: accept a new baseline."""
+    unjudged_nights: int = 0
+    """Nights in a row without a judgement, once the suite's limit is reached."""
 
 
 class RoundVerdict(Model):
@@ -115,9 +166,14 @@ class RoundVerdict(Model):
     verdict: Outcome
     platforms: dict[str, PlatformResult] = Field(default_factory=dict)
     report: str = ""
+    """The link of the report, or its path."""
+    report_note: str = ""
+    """How long the link opens, or that it is a path alone."""
     flow_run: str = ""
     timings: dict[str, float] = {}
     notes: tuple[str, ...] = ()
+    proven: str = ""
+    """When the judge last found the known faults of its canary, and how many."""
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:

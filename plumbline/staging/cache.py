@@ -2,7 +2,8 @@
 
 `objects/ab/abcdef…` verified objects · `parts/` growing copies, each locked by whoever writes it · `manifests/` the
 manifests by digest · `current/` which manifest a store had last, by its etag · `leases/` who uses which manifest now.
-Locks are `flock`s on open files: they end with their process, however it ends.
+Locks are `flock`s on files open for reading and writing (NFSv4 refuses a shared lock on a file open for writing
+alone); they end with their process, however it ends.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from plumbline.digest import canonical_json, digest_bytes, digest_file
 from plumbline.errors import ConfigurationError, DiskFullError, InvalidInputError
@@ -25,6 +27,8 @@ from plumbline.staging.part import Part, claim, disk_errors
 
 __all__ = ["Cache"]
 
+_LIMIT_HINT = "set PLUMBLINE_CACHE_MAX to a larger size or share of the disk"
+_FULL_HINT = "free some space, or name another cache folder"
 _RESERVE_BYTES = 64 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
 
@@ -54,9 +58,13 @@ class Cache:
             return None
         if not right:
             # Nothing of ours writes to a final name: a file of another length was damaged from outside.
-            path.unlink(missing_ok=True)
+            self._remove(path)
             return None
         return path
+
+    def _remove(self, path: Path) -> None:
+        with disk_errors(self.folder):
+            path.unlink(missing_ok=True)
 
     def touch(self, path: Path) -> None:
         """Note a use, for eviction."""
@@ -66,13 +74,14 @@ class Cache:
     def manifest(self, sha256: str) -> Manifest | None:
         """The manifest of this digest, if it is here and is what its name says."""
         path = self.folder / "manifests" / f"{sha256}.json"
-        if not path.is_file():
-            return None
+        with disk_errors(self.folder):
+            if not path.is_file():
+                return None
         with contextlib.suppress(InvalidInputError):
             manifest = read_model(Manifest, path, max_bytes=_MAX_MANIFEST_BYTES)
             if manifest.digest == sha256:
                 return manifest
-        path.unlink(missing_ok=True)
+        self._remove(path)
         return None
 
     def keep_manifest(self, manifest: Manifest) -> str:
@@ -136,61 +145,66 @@ class Cache:
     @contextmanager
     def lease(self, digest: str) -> Iterator[None]:
         """Keep a manifest's objects, or a single object, from eviction while this is held."""
-        path = self.folder / "leases" / digest
-        with disk_errors(self.folder):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a")
-        with file:
+        with self._open_lock(self.folder / "leases" / digest) as file:
             # Before or after an eviction, never during one: it would not see this lease.
-            with self._eviction(fcntl.LOCK_SH):
+            with self._eviction(fcntl.LOCK_SH), disk_errors(self.folder):
                 fcntl.flock(file, fcntl.LOCK_SH)
             yield
 
+    def _open_lock(self, path: Path) -> IO[bytes]:
+        with disk_errors(self.folder):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("a+b")
+
     @contextmanager
     def _eviction(self, lock: int) -> Iterator[None]:
-        with disk_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = (self.folder / "eviction.lock").open("a")
-        with file:
-            fcntl.flock(file, lock)
+        with self._open_lock(self.folder / "eviction.lock") as file:
+            with disk_errors(self.folder):
+                fcntl.flock(file, lock)
             yield
 
     def make_room(self, needed: int) -> None:
         """Have room for `needed` bytes more, before the first of them: evict what was used longest ago."""
-        if self.max_bytes is not None:
-            if needed > self.max_bytes:
-                what = f"{needed} bytes are needed, more than the cache's limit of {self.max_bytes}"
-                raise ConfigurationError(what, where=str(self.folder), mend="raise the limit")
-            with self._eviction(fcntl.LOCK_EX):
-                self._evict(self.max_bytes - needed)
+        if self.max_bytes is not None and needed > self.max_bytes:
+            what = f"{needed} bytes are needed, more than the cache's limit of {self.max_bytes}"
+            raise ConfigurationError(what, where=str(self.folder), hint=_LIMIT_HINT)
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            free = self._free_bytes(self.folder)
-        if needed and needed + _RESERVE_BYTES > free:
-            what = f"{needed} bytes are needed, {free} are free"
-            raise DiskFullError(what, where=str(self.folder), mend="free some space, or name another cache folder")
+            if self.max_bytes is not None or self._missing(needed):
+                with self._eviction(fcntl.LOCK_EX):
+                    self._evict(needed)
+            if self._missing(needed):
+                what = f"{needed} bytes are needed, {self._free_bytes(self.folder)} are free"
+                raise DiskFullError(what, where=str(self.folder), hint=_FULL_HINT)
 
-    def _evict(self, keep_bytes: int) -> None:
+    def _missing(self, needed: int) -> int:
+        """The bytes that the disk lacks for `needed` more."""
+        return max(0, needed + _RESERVE_BYTES - self._free_bytes(self.folder)) if needed else 0
+
+    def _evict(self, needed: int) -> None:
         found = []
         for path in (self.folder / "objects").glob("*/*"):
             with contextlib.suppress(OSError):
                 status = path.stat()
                 found.append((status.st_mtime_ns, status.st_size, path))
-        used = sum(size for _, size, _ in found)
-        if used <= keep_bytes:
+        over = 0 if self.max_bytes is None else sum(size for _, size, _ in found) + needed - self.max_bytes
+        if over <= 0 and not self._missing(needed):
             return
         pinned = self._pinned()
-        for _, size, path in sorted(found):
-            if used <= keep_bytes:
+        unused = sorted(entry for entry in found if entry[2].name not in pinned)
+        # Where all of it would not be enough for the disk, nothing is lost in vain.
+        if (missing := self._missing(needed)) <= sum(size for _, size, _ in unused):
+            over = max(over, missing)
+        for _, size, path in unused:
+            if over <= 0:
                 return
-            if path.name not in pinned:
-                path.unlink(missing_ok=True)
-                used -= size
+            path.unlink(missing_ok=True)
+            over -= size
 
     def _pinned(self) -> set[str]:
         pinned: set[str] = set()
         for path in (self.folder / "leases").glob("*"):
-            with path.open("a") as file:
+            with path.open("a+b") as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -201,8 +215,9 @@ class Cache:
     def verify(self) -> list[str]:
         """Hash every object again; the digests of those that were wrong, which are removed."""
         wrong = []
-        for path in sorted((self.folder / "objects").glob("*/*")):
-            if path.is_symlink() or digest_file(path) != path.name:
-                path.unlink(missing_ok=True)
-                wrong.append(path.name)
+        with disk_errors(self.folder):
+            for path in sorted((self.folder / "objects").glob("*/*")):
+                if path.is_symlink() or digest_file(path) != path.name:
+                    path.unlink(missing_ok=True)
+                    wrong.append(path.name)
         return wrong

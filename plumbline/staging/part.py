@@ -19,14 +19,14 @@ _OPEN_MODE = 0o644
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """What the disk refuses, as our errors."""
+    """Raise an `OSError` of the disk as `DiskFullError` or `UnavailableError`."""
     try:
         yield
     except OSError as error:
         if error.errno in DISK_FULL:
-            mend = "free some space, or name another cache folder"
-            raise DiskFullError(f"no room left: {error.strerror}", where=str(folder), mend=mend) from error
-        raise UnavailableError(f"the cache cannot be written: {error.strerror}", where=str(folder)) from error
+            hint = "free some space, or name another cache folder"
+            raise DiskFullError(f"no room left: {error.strerror}", where=str(folder), hint=hint) from error
+        raise UnavailableError(f"the cache cannot be used: {error.strerror}", where=str(folder)) from error
 
 
 class Part:

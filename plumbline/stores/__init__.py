@@ -11,6 +11,7 @@ from plumbline.stores.base import (
     Store,
     StoreUnavailableError,
 )
+from plumbline.stores.links import presign
 from plumbline.stores.opening import open_store
 from plumbline.stores.retry import RetryingStore, RetryPolicy
 from plumbline.stores.writing import ensure_content, ensure_object, read_bytes
@@ -28,5 +29,6 @@ __all__ = [
     "ensure_content",
     "ensure_object",
     "open_store",
+    "presign",
     "read_bytes",
 ]

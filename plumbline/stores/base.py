@@ -87,3 +87,6 @@ class Store(Protocol):
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
         """Replace the object whose etag is `if_match` (`None`: there is none yet); else `PreconditionFailedError`."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that does not exist is removed already."""

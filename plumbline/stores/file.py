@@ -36,9 +36,11 @@ from plumbline.stores.keys import checked_key
 __all__ = ["FileStore"]
 
 _OWN_FOLDER = ".store"
-_MEND = "give the URL of a folder, or of one that can be made"
+_HINT = "give the URL of a folder, or of one that can be made"
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 _NO_FOLDER = _MISSING | {errno.EEXIST}
+_TRIES = 10
+_IN_USE = {errno.ENOTEMPTY, errno.EEXIST}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -77,7 +79,7 @@ class FileStore:
         if error.errno in _DENIED:
             return AccessError(f"refused: {error.strerror}", where=self.url, key=key)
         if error.errno == errno.ENOTDIR and not self._root.is_dir():
-            return ConfigurationError("is no folder", where=self.url, mend=_MEND)
+            return ConfigurationError("is no folder", where=self.url, hint=_HINT)
         if error.errno in _MISSING:
             return ObjectMissingError("no such object", where=self.url, key=key)
         return StoreUnavailableError(str(error.strerror), where=self.url)
@@ -86,7 +88,7 @@ class FileStore:
         """Why nothing was written: a path that leads nowhere is then the store's own, and no missing object."""
         if error.errno in _NO_FOLDER:
             what = f"the store's folder cannot be made: {error.strerror}"
-            return ConfigurationError(what, where=self.url, key=key, mend=_MEND)
+            return ConfigurationError(what, where=self.url, key=key, hint=_HINT)
         return self._error(error, key)
 
     @contextmanager
@@ -141,11 +143,8 @@ class FileStore:
         path = self._path(key)
         try:
             with self._beside(data) as temporary:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                try:
-                    os.link(temporary, path)
-                except FileExistsError as error:
-                    raise ObjectExistsError("exists already", where=self.url, key=key) from error
+                if not _link(temporary, path):
+                    raise ObjectExistsError("exists already", where=self.url, key=key)
                 return _info(key, path.stat())
         except OSError as error:
             raise self._unwritten(error, key) from error
@@ -164,11 +163,25 @@ class FileStore:
         except OSError as error:
             raise self._unwritten(error, key) from error
 
+    def delete(self, key: str) -> None:
+        """Remove an object, if it exists, and the folders that it leaves empty."""
+        path = self._path(key)
+        try:
+            with self._locked():
+                path.unlink(missing_ok=True)
+                for folder in path.parents:
+                    if folder == self._root or not folder.is_relative_to(self._root):
+                        return
+                    folder.rmdir()
+        except OSError as error:
+            if error.errno not in _IN_USE | _MISSING:
+                raise self._error(error, key) from error
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         own = self._root / _OWN_FOLDER
         own.mkdir(parents=True, exist_ok=True)
-        with (own / "lock").open("a") as lock:
+        with (own / "lock").open("a+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -191,6 +204,20 @@ class FileStore:
             yield temporary
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Link `target`, in a folder that a `delete` may remove between two of our calls; false if it exists."""
+    for _ in range(_TRIES):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            continue
+        return True
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target))
 
 
 def _info(key: str, status: os.stat_result) -> ObjectInfo:

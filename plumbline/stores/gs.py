@@ -1,84 +1,222 @@
-"""Google Cloud Storage through its XML endpoint, which speaks S3's protocol but has preconditions of its own.
+"""Google Cloud Storage through its JSON API, with OAuth by google-auth (see `google_api` for the credentials).
 
-Credentials are HMAC keys, `GS_ACCESS_KEY_ID` and `GS_SECRET_ACCESS_KEY`, or else the identity of the machine or pod.
-Never boto3's own chain: Amazon's credentials are none of Google's business. `PLUMBLINE_GS_ENDPOINT` replaces the
-endpoint.
+An object's etag is its generation: Google's own name of one content of one object, on which it takes preconditions.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import io
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
-from plumbline.stores.base import ObjectExistsError, ObjectInfo, ObjectMissingError, PreconditionFailedError
-from plumbline.stores.google_identity import MachineToken
-from plumbline.stores.keys import checked_key, plain_etag
-from plumbline.stores.s3 import S3Store
+from plumbline.errors import ConfigurationError, PlumblineError
+from plumbline.stores.base import (
+    ObjectExistsError,
+    ObjectInfo,
+    ObjectMissingError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
+from plumbline.stores.body import HttpBody, body_of, range_of
+from plumbline.stores.google_api import GoogleApi
+from plumbline.stores.google_links import signed_url
+from plumbline.stores.keys import checked_key, joined
+from plumbline.stores.upload import Body, content_md5, media_type
 
 __all__ = ["GoogleStore"]
 
-_GENERATION = "x-goog-generation"
-_CONDITION = "x-goog-if-generation-match"
+_FIELDS = "name,size,generation"
+_WHOLE_BYTES = 8 << 20
+"""The most that is sent in one request; more goes up in a resumable session."""
+_CHUNK_BYTES = 32 << 20
+"""A multiple of 256 KiB, as the service demands of every chunk but the last."""
+_RESUME = 308
 
 
-class GoogleStore(S3Store):
-    """One bucket, from a prefix down. Objects go up in one request, whatever their size: the endpoint takes 5 TiB."""
+class GoogleStore:
+    """One bucket, from a prefix down."""
 
-    def _make_client(self, **overrides: Any) -> Any:
-        endpoint = os.environ.get("PLUMBLINE_GS_ENDPOINT", "https://storage.googleapis.com")
-        options: dict[str, Any] = {"endpoint_url": endpoint, "region_name": "auto", **overrides}
-        config: dict[str, Any] = {"s3": {"addressing_style": "path"}}
-        token = None
-        if (key := os.environ.get("GS_ACCESS_KEY_ID")) and (secret := os.environ.get("GS_SECRET_ACCESS_KEY")):
-            options |= {"aws_access_key_id": key, "aws_secret_access_key": secret}
-        else:
-            from botocore import UNSIGNED
+    def __init__(
+        self, url: str, bucket: str, prefix: str, *, connect_seconds: float = 5.0, read_seconds: float = 20.0
+    ) -> None:
+        self.url = url
+        self._bucket = bucket
+        self._prefix = prefix.strip("/")
+        self._api = GoogleApi(url, connect_seconds=connect_seconds, read_seconds=read_seconds)
+        self._sessions: dict[tuple[str, str, int], str] = {}
+        """Upload sessions that broke off, by key, MD5 and size: the next attempt resumes them."""
 
-            config["signature_version"] = UNSIGNED
-            token = MachineToken(self.url)
-            token.value()
-        client = super()._make_client(config=config, **options)
-        if token is not None:
-            client.meta.events.register("before-send.s3", token.give)
-        client.meta.events.register("before-parameter-build.s3.PutObject", _take_condition)
-        client.meta.events.register("before-call.s3.PutObject", _give_condition)
-        return client
+    def _path(self, key: str) -> str:
+        name = quote(joined(self._prefix, checked_key(key, self.url)), safe="")
+        return f"/storage/v1/b/{quote(self._bucket, safe='')}/o/{name}"
+
+    @contextmanager
+    def open(
+        self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
+    ) -> Iterator[HttpBody]:
+        """Read from `offset`."""
+        # "gzip": the bytes as they are stored. Without it the service unpacks objects that were stored so.
+        headers = {"Accept-Encoding": "gzip"}
+        if wanted := range_of(offset, length):
+            headers["Range"] = wanted
+        params = {"alt": "media"} | ({} if if_match is None else {"ifGenerationMatch": self._generation(key, if_match)})
+        response = self._api.request(
+            "GET", self._path(key), key=key, expected=(200, 206), params=params, headers=headers, stream=True
+        )
+        told = {name.lower(): value for name, value in response.headers.items()}
+        told["etag"] = told.get("x-goog-generation", "")
+        if if_match is not None and told["etag"] != if_match:
+            response.close()
+            raise PreconditionFailedError("the object has changed", where=self.url, key=key)
+        with body_of(key, response.status_code, told, response.raw, offset=offset, length=length) as reader:
+            yield reader
+
+    def _generation(self, key: str, etag: str) -> str:
+        # A number is all that the service takes; a part of an earlier version's cache has an etag of another kind.
+        if not etag.isdecimal():
+            raise PreconditionFailedError("the object has changed", where=self.url, key=key)
+        return etag
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Size and generation."""
+        return self._info(key, self._api.json("GET", self._path(key), key=key, params={"fields": _FIELDS}))
+
+    def _info(self, key: str, told: Mapping[str, Any]) -> ObjectInfo:
+        try:
+            return ObjectInfo(key, int(told.get("size", 0)), str(int(told["generation"])))
+        except (KeyError, ValueError, TypeError) as error:
+            raise StoreUnavailableError("the answer describes no object", where=self.url) from error
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All objects whose key starts with `prefix`."""
+        start = f"{self._prefix}/" if self._prefix else ""
+        params = {"prefix": start + prefix, "fields": f"items({_FIELDS}),nextPageToken"}
+        path = f"/storage/v1/b/{quote(self._bucket, safe='')}/o"
+        while True:
+            page = self._api.json("GET", path, key="", params=params)
+            for entry in page.get("items", []):
+                yield self._info(entry["name"][len(start) :], entry)
+            if not page.get("nextPageToken"):
+                return
+            params["pageToken"] = page["nextPageToken"]
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object: one of generation 0."""
+        """Write a new object, one of generation 0; large ones in a resumable session."""
         checked_key(key, self.url)
         try:
             if not isinstance(data, Path):
-                return self._put(key, data, Metadata={_CONDITION: "0"})
+                return self._upload(key, io.BytesIO(data), len(data), "0")
             with data.open("rb") as file:
-                return self._put(key, file, size=data.stat().st_size, Metadata={_CONDITION: "0"})
+                return self._upload(key, file, data.stat().st_size, "0")
         except PreconditionFailedError as error:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
-        """Replace the object whose etag is `if_match`: that of the generation seen with this etag."""
+        """Replace the generation `if_match` of an object."""
         checked_key(key, self.url)
         generation = "0" if if_match is None else self._generation(key, if_match)
-        return self._put(key, bytes(data), Metadata={_CONDITION: generation})
+        return self._upload(key, io.BytesIO(data), len(data), generation)
 
-    def _generation(self, key: str, etag: str) -> str:
+    def delete(self, key: str) -> None:
+        """Remove an object, if it exists."""
+        self._api.request("DELETE", self._path(key), key=key, expected=(200, 204, 404))
+
+    def presign(self, key: str, seconds: int) -> str:
+        """Return a link that opens the object for so many seconds without credentials."""
+        self._api.connect()
+        return signed_url(
+            self._api.credentials, self._api.endpoint, self._bucket, joined(self._prefix, key), seconds, where=self.url
+        )
+
+    def _upload(self, key: str, body: Body, size: int, generation: str) -> ObjectInfo:
+        name = joined(self._prefix, key)
+        told = {"name": name, "contentType": media_type(key), "md5Hash": content_md5(body)}
+        params = {"ifGenerationMatch": generation, "fields": _FIELDS}
         try:
-            answer = self._call("head_object", key)
+            send = self._send_whole if size <= _WHOLE_BYTES else self._send_in_chunks
+            return self._info(key, send(key, body, size, told, params))
         except ObjectMissingError as error:
-            raise PreconditionFailedError("the object is gone", where=self.url, key=key) from error
-        generation = answer["ResponseMetadata"]["HTTPHeaders"].get(_GENERATION, "")
-        if plain_etag(answer["ETag"]) != plain_etag(etag) or not generation:
-            raise PreconditionFailedError("the object has changed", where=self.url, key=key)
-        return str(generation)
+            raise ObjectMissingError("no such bucket", where=self.url, hint="make it first") from error
 
+    def _upload_path(self) -> str:
+        return f"/upload/storage/v1/b/{quote(self._bucket, safe='')}/o"
 
-def _take_condition(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    """Carry the generation past boto3, whose model does not know the header."""
-    context[_CONDITION] = params.pop("Metadata")[_CONDITION]
+    def _send_whole(
+        self, key: str, body: Body, _: int, told: Mapping[str, str], params: Mapping[str, str]
+    ) -> dict[str, Any]:
+        boundary = secrets.token_hex(16)
+        head = f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(told)}\r\n"
+        head += f"--{boundary}\r\nContent-Type: {told['contentType']}\r\n\r\n"
+        whole = head.encode() + body.read() + f"\r\n--{boundary}--\r\n".encode()
+        answer: dict[str, Any] = self._api.json(
+            "POST", self._upload_path(), key=key, params={**params, "uploadType": "multipart"},
+            headers={"Content-Type": f"multipart/related; boundary={boundary}"}, data=io.BytesIO(whole),
+        )  # fmt: skip
+        return answer
 
+    def _send_in_chunks(
+        self, key: str, body: Body, size: int, told: Mapping[str, str], params: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Send a body in a resumable session; one that broke off goes on where the service has it."""
+        mark = (key, f"{told['md5Hash']}/{params['ifGenerationMatch']}", size)
+        session = self._sessions.get(mark)
+        try:
+            if session is None:
+                session = self._sessions[mark] = self._begin_session(key, size, told, params)
+                response, position = None, 0
+            else:
+                response, position = self._put_chunk(key, session, b"", f"bytes */{size}", 0)
+            while response is None:
+                body.seek(position)
+                chunk = body.read(_CHUNK_BYTES)
+                if not chunk:
+                    raise ConfigurationError("the file became shorter while it was read", where=self.url, key=key)
+                span = f"bytes {position}-{position + len(chunk) - 1}/{size}"
+                response, position = self._put_chunk(key, session, chunk, span, position)
+        except StoreUnavailableError:
+            raise
+        except PlumblineError:
+            self._sessions.pop(mark, None)
+            raise
+        self._sessions.pop(mark, None)
+        return response
 
-def _give_condition(params: Mapping[str, Any], context: Mapping[str, Any], **_: Any) -> None:
-    """Set the header before the request is signed."""
-    params["headers"][_CONDITION] = context[_CONDITION]
+    def _begin_session(self, key: str, size: int, told: Mapping[str, str], params: Mapping[str, str]) -> str:
+        response = self._api.request(
+            "POST", self._upload_path(), key=key, params={**params, "uploadType": "resumable"},
+            headers={"X-Upload-Content-Type": told["contentType"], "X-Upload-Content-Length": str(size)},
+            json=dict(told),
+        )  # fmt: skip
+        session = str(response.headers.get("Location", ""))
+        ours, theirs = urlsplit(self._api.endpoint), urlsplit(session)
+        # What follows carries the access token.
+        if (ours.scheme, ours.netloc) != (theirs.scheme, theirs.netloc):
+            what = f"the upload session is on another host, {theirs.netloc!r}"
+            raise ConfigurationError(what, where=self.url, key=key, hint="look at PLUMBLINE_GS_ENDPOINT")
+        return session
+
+    def _put_chunk(
+        self, key: str, session: str, chunk: bytes, span: str, position: int
+    ) -> tuple[dict[str, Any] | None, int]:
+        """Send one chunk (or none, to ask): the object once it is complete, and how far the service has the bytes."""
+        try:
+            response = self._api.request(
+                "PUT", session, key=key, expected=(200, 201, _RESUME), headers={"Content-Range": span},
+                data=io.BytesIO(chunk) if chunk else b"",
+            )  # fmt: skip
+        except ObjectMissingError as error:
+            # Sessions end after a week, or when the service loses one: the next attempt begins anew.
+            self._sessions = {mark: other for mark, other in self._sessions.items() if other != session}
+            raise StoreUnavailableError("the upload session has ended", where=self.url) from error
+        if response.status_code != _RESUME:
+            return self._api.document(response), position
+        kept = response.headers.get("Range", "")
+        reached = int(kept.rpartition("-")[2]) + 1 if kept.rpartition("-")[2].isdecimal() else 0
+        if chunk and reached <= position:
+            raise StoreUnavailableError("the service kept nothing of a chunk", where=self.url)
+        return None, reached

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plumbline.errors import InvalidInputError
-from plumbline.schema.manifest import safe_key
+from plumbline.schema.key import safe_key
 
 __all__ = ["checked_key", "joined", "plain_etag", "quoted_etag"]
 

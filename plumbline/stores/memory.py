@@ -81,3 +81,8 @@ class MemoryStore:
             if (current[0].etag if current else None) != if_match:
                 raise PreconditionFailedError("the object has changed", where=self.url, key=key)
             return self._put(key, bytes(data))
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it exists."""
+        with self._lock:
+            self._objects.pop(checked_key(key, self.url), None)

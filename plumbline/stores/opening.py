@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plumbline.errors import ConfigurationError
+from plumbline.schema.store_url import parse_store_url
 from plumbline.stores.base import Store
 from plumbline.stores.retry import RetryingStore, RetryPolicy
 
@@ -30,30 +31,23 @@ def open_store(url: str, *, policy: RetryPolicy | None = None, timeouts: Timeout
 
 
 def _backend(url: str, timeouts: Timeouts) -> Store:
-    scheme, separator, rest = url.partition("://")
-    if not separator or not rest.strip("/"):
-        raise ConfigurationError(f"{url!r} is no store URL", mend="file://FOLDER, s3://, az:// or gs://")
-    if "@" in rest.split("/", 1)[0] or "?" in rest:
-        raise ConfigurationError(f"a {scheme}:// URL carries a credential or a query", mend="leave both out")
-    if scheme == "file":
+    try:
+        address = parse_store_url(url)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    if address.scheme == "file":
         from plumbline.stores.file import FileStore
 
-        return FileStore(url, Path(rest))
-    bucket, _, prefix = rest.partition("/")
-    if scheme == "s3":
+        return FileStore(url, Path(address.prefix))
+    waits = {"connect_seconds": timeouts.connect_seconds, "read_seconds": timeouts.read_seconds}
+    if address.scheme == "s3":
         from plumbline.stores.s3 import S3Store
 
-        return S3Store(url, bucket, prefix, timeouts.connect_seconds, timeouts.read_seconds)
-    if scheme == "gs":
+        return S3Store(url, address.bucket, address.prefix, **waits)
+    if address.scheme == "gs":
         from plumbline.stores.gs import GoogleStore
 
-        return GoogleStore(url, bucket, prefix, timeouts.connect_seconds, timeouts.read_seconds)
-    if scheme == "az":
-        from plumbline.stores.azure import AzureStore
+        return GoogleStore(url, address.bucket, address.prefix, **waits)
+    from plumbline.stores.azure import AzureStore
 
-        container, _, prefix = prefix.partition("/")
-        if not container:
-            raise ConfigurationError("names no container", where=url, mend="az://ACCOUNT/CONTAINER/PREFIX")
-        waits = {"connect_seconds": timeouts.connect_seconds, "read_seconds": timeouts.read_seconds}
-        return AzureStore(url, bucket, container, prefix, **waits)
-    raise ConfigurationError(f"unknown kind of store {scheme!r}", where=url, mend="file, s3, az or gs")
+    return AzureStore(url, address.bucket, address.container, address.prefix, **waits)

@@ -237,3 +237,7 @@ class RetryingStore:
                 raise
 
         return self._call(key, lambda: self.inner.swap(key, data, if_match=if_match), again)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; a second attempt may find it gone, which is right."""
+        self._call(key, lambda: self.inner.delete(key))

@@ -1,17 +1,25 @@
 """Amazon S3 and stores that speak its protocol, through plain boto3.
 
 Credentials, region and endpoint come from boto3's own chain (`AWS_*` variables, profile, instance or workload
-identity); retries are off, since `plumbline.stores.retry` stands above.
+identity); retries are off, since `plumbline.stores.retry` stands above. Every upload carries its MD5, without which a
+bucket with Object Lock refuses it. `PLUMBLINE_S3_REQUEST_PAYER=requester` agrees to pay in a requester-pays bucket;
+`PLUMBLINE_S3_SSE` (`aws:kms`, with `PLUMBLINE_S3_KMS_KEY_ID`) asks for an encryption that the bucket's policy demands.
 """
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
+from plumbline import __version__
 from plumbline.errors import AccessError, ConfigurationError, PlumblineError
 from plumbline.stores.base import (
     ObjectExistsError,
@@ -21,7 +29,10 @@ from plumbline.stores.base import (
     StoreUnavailableError,
 )
 from plumbline.stores.body import HttpBody, body_of, range_of, retry_after
+from plumbline.stores.direct import DirectReads, is_proxied
 from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
+from plumbline.stores.s3_signing import signed_headers
+from plumbline.stores.upload import Body, content_md5, media_type
 
 __all__ = ["S3Store"]
 
@@ -32,7 +43,33 @@ _ACCESS_CODES = {
     "SignatureDoesNotMatch", "TokenRefreshRequired", "RequestTimeTooSkewed", "AuthorizationHeaderMalformed",
 }  # fmt: skip
 _PASSING_CODES = {"RequestTimeout", "SlowDown", "ConditionalRequestConflict", "OperationAborted", "BadDigest"}
-_CREDENTIALS_MEND = "look at the credentials of this environment: variables, profile or identity"
+_CREDENTIALS_HINT = "look at the credentials of this environment: variables, profile or identity"
+_CONDITIONS_HINT = "the service must support conditional writes (If-Match, If-None-Match)"
+_MOST_ERROR_BYTES = 64 << 10
+_UPLOADS = {"put_object", "create_multipart_upload"}
+
+
+class _SignedReads:
+    """GETs of one bucket, signed here: the SDK's pipeline takes longer than the hash of a small object."""
+
+    def __init__(self, pool: DirectReads, host: str, root: str, credentials: Any, region: str) -> None:
+        self._pool = pool
+        self._host = host
+        self._root = root
+        self._credentials = credentials
+        self._region = region
+
+    def get(self, name: str, headers: Mapping[str, str], *, where: str) -> Any:
+        keys = self._credentials.get_frozen_credentials()
+        target = self._root + quote(name, safe="/-_.~")
+        signed = signed_headers(
+            self._host, target, access_key=keys.access_key, secret_key=keys.secret_key, token=keys.token,
+            region=self._region, stamp=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
+            payer=os.environ.get("PLUMBLINE_S3_REQUEST_PAYER", ""),
+        )  # fmt: skip
+        # As the SDK does: the operator of a store tells callers apart by this variable.
+        agent = f"plumbline/{__version__} app/{os.environ.get('AWS_SDK_UA_APP_ID', '')}".removesuffix(" app/")
+        return self._pool.get(target, {"User-Agent": agent, **headers, **signed}, where=where)
 
 
 class S3Store:
@@ -40,13 +77,14 @@ class S3Store:
 
     multipart_bytes = 64 << 20
 
-    def __init__(self, url: str, bucket: str, prefix: str, connect_seconds: float, read_seconds: float) -> None:
+    def __init__(self, url: str, bucket: str, prefix: str, *, connect_seconds: float, read_seconds: float) -> None:
         self.url = url
         self._bucket = bucket
         self._prefix = prefix.strip("/")
         self._timeouts = (connect_seconds, read_seconds)
         self._lock = threading.Lock()
         self._made: Any = None
+        self._reads: _SignedReads | None = None
 
     @property
     def _client(self) -> Any:
@@ -55,31 +93,51 @@ class S3Store:
                 self._made = self._make_client()
             return self._made
 
-    def _make_client(self, **overrides: Any) -> Any:
+    def _make_client(self) -> Any:
         import boto3
+        import botocore.session
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
         config = Config(
             connect_timeout=self._timeouts[0],
             read_timeout=self._timeouts[1],
+            signature_version="s3v4",  # boto3 signs links by version 2, which younger regions and KMS refuse
             retries={"mode": "standard", "total_max_attempts": 1},
             max_pool_connections=64,
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            **overrides.pop("config", {}),
         )
         try:
-            return boto3.session.Session().client("s3", config=config, **overrides)
+            core = botocore.session.get_session()
+            session = boto3.session.Session(botocore_session=core)
+            client = session.client("s3", config=config)
+            self._reads = self._make_reads(client, session.get_credentials(), core.get_config_variable("ca_bundle"))
         except (BotoCoreError, ValueError) as error:
             what = f"the S3 client cannot be made: {type(error).__name__}"
-            raise ConfigurationError(what, where=self.url, mend="look at AWS_* and the profile") from error
+            raise ConfigurationError(what, where=self.url, hint="look at AWS_* and the profile") from error
+        return client
+
+    def _make_reads(self, client: Any, credentials: Any, ca_bundle: Any) -> _SignedReads | None:
+        """Prepare reads that are signed here, where the endpoint is one that such a signature opens."""
+        address = {"Bucket": self._bucket, "Key": "x"}
+        template = client.generate_presigned_url("get_object", Params=address).partition("?")[0] if credentials else ""
+        # A directory bucket wants sessions of its own.
+        if not template.endswith("/x") or is_proxied(template) or self._bucket.endswith("--x-s3"):
+            return None
+        parts = urlsplit(template)
+        pool = DirectReads(
+            f"{parts.scheme}://{parts.netloc}", connect_seconds=self._timeouts[0], read_seconds=self._timeouts[1],
+            ca_bundle=ca_bundle or "",
+        )  # fmt: skip
+        return _SignedReads(pool, parts.netloc, parts.path[:-1], credentials, client.meta.region_name)
 
     def _call(self, operation: str, key: str, **arguments: Any) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
 
         name = {"Key": joined(self._prefix, key)} if key else {}
+        arguments |= _demanded(operation)
         try:
             return getattr(self._client, operation)(Bucket=self._bucket, **name, **arguments)
         except ClientError as error:
@@ -97,13 +155,15 @@ class S3Store:
             bucket = not key or code == "NoSuchBucket"
             return ObjectMissingError("no such bucket" if bucket else "no such object", where=self.url, key=key)
         if code in _ACCESS_CODES or status in (401, 403):
-            return AccessError(f"refused: HTTP {status} {code}", where=self.url, key=key, mend=_CREDENTIALS_MEND)
+            return AccessError(f"refused: HTTP {status} {code}", where=self.url, key=key, hint=_CREDENTIALS_HINT)
+        if status == 501 or code == "NotImplemented":
+            return ConfigurationError(f"HTTP {status} {code}", where=self.url, key=key, hint=_CONDITIONS_HINT)
         if status >= 500 or status == 429 or code in _PASSING_CODES:
             headers = meta.get("HTTPHeaders", {})
             wait = retry_after(headers)
             return StoreUnavailableError(f"HTTP {status} {code}", where=self.url, retry_after_seconds=wait)
-        mend = "look at the bucket's region and the endpoint" if 300 <= status < 400 else ""
-        return ConfigurationError(f"HTTP {status} {code}", where=self.url, key=key, mend=mend)
+        hint = "look at the bucket's region and the endpoint" if 300 <= status < 400 else ""
+        return ConfigurationError(f"HTTP {status} {code}", where=self.url, key=key, hint=hint)
 
     def _broken(self, error: Exception) -> PlumblineError:
         from botocore import exceptions
@@ -115,7 +175,7 @@ class S3Store:
             exceptions.TokenRetrievalError, exceptions.SSOError,
         )  # fmt: skip
         if isinstance(error, credentials):
-            return AccessError(f"no usable credentials: {name}", where=self.url, mend=_CREDENTIALS_MEND)
+            return AccessError(f"no usable credentials: {name}", where=self.url, hint=_CREDENTIALS_HINT)
         passing = (
             exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError, ResponseParserError,
         )  # fmt: skip
@@ -128,17 +188,36 @@ class S3Store:
         self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
     ) -> Iterator[HttpBody]:
         """Read from `offset`."""
-        wanted = range_of(offset, length)
-        arguments: dict[str, Any] = {"Range": wanted} if wanted else {}
+        name = joined(self._prefix, checked_key(key, self.url))
+        headers = {"Range": wanted} if (wanted := range_of(offset, length)) else {}
         if if_match is not None:
-            arguments["IfMatch"] = quoted_etag(if_match)
-        answer = self._call("get_object", checked_key(key, self.url), **arguments)
-        meta, body = answer["ResponseMetadata"], answer["Body"]
-        raw = body._raw_stream  # noqa: SLF001 - StreamingBody offers no read of what has arrived
-        with body_of(
-            key, int(meta["HTTPStatusCode"]), meta["HTTPHeaders"], raw, offset=offset, length=length
-        ) as reader:
+            headers["If-Match"] = quoted_etag(if_match)
+        status, told, raw = self._get(key, name, headers)
+        with body_of(key, status, told, raw, offset=offset, length=length) as reader:
             yield reader
+
+    def _get(self, key: str, name: str, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], Any]:
+        """The status, headers and unread body of a GET: signed here, or by the SDK where it knows more."""
+        from botocore.exceptions import BotoCoreError
+
+        _ = self._client  # makes `_reads`
+        if self._reads is not None:
+            try:
+                raw = self._reads.get(name, headers, where=self.url)
+            except BotoCoreError as error:
+                raise self._broken(error) from error
+            told = {field.lower(): value for field, value in raw.headers.items()}
+            if raw.status in (200, 206):
+                return raw.status, told, raw
+            code = _code(raw)
+            # Another region: the SDK finds it.
+            if raw.status not in (301, 400):
+                meta = {"HTTPStatusCode": raw.status, "HTTPHeaders": told}
+                raise self._refused({"Error": {"Code": code}, "ResponseMetadata": meta}, key)
+        answer = self._call("get_object", key, **{field.replace("-", ""): value for field, value in headers.items()})
+        meta = answer["ResponseMetadata"]
+        # StreamingBody offers no read of what has arrived.
+        return int(meta["HTTPStatusCode"]), meta["HTTPHeaders"], answer["Body"]._raw_stream  # noqa: SLF001
 
     def stat(self, key: str) -> ObjectInfo:
         """Size and etag."""
@@ -162,27 +241,46 @@ class S3Store:
         checked_key(key, self.url)
         try:
             if not isinstance(data, Path):
-                return self._put(key, data, IfNoneMatch="*")
+                return self._put(key, io.BytesIO(data), len(data), IfNoneMatch="*")
             size = data.stat().st_size
             if size > self.multipart_bytes:
                 return self._create_in_parts(key, data, size)
             with data.open("rb") as file:
-                return self._put(key, file, size=size, IfNoneMatch="*")
+                return self._put(key, file, size, IfNoneMatch="*")
         except PreconditionFailedError as error:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 
-    def _put(self, key: str, body: Any, size: int | None = None, **arguments: Any) -> ObjectInfo:
-        answer = self._call("put_object", key, Body=body, **arguments)
-        return ObjectInfo(key, len(body) if size is None else size, plain_etag(answer["ETag"]))
+    def delete(self, key: str) -> None:
+        """Remove an object, if it exists; of a versioned bucket its versions stay."""
+        self._call("delete_object", checked_key(key, self.url))
+
+    def presign(self, key: str, seconds: int) -> str:
+        """Return a link that opens the object for so many seconds, or until the credentials end."""
+        from botocore.exceptions import BotoCoreError
+
+        name = {"Bucket": self._bucket, "Key": joined(self._prefix, checked_key(key, self.url))}
+        try:
+            return str(self._client.generate_presigned_url("get_object", Params=name, ExpiresIn=seconds))
+        except BotoCoreError as error:
+            raise self._broken(error) from error
+
+    def _put(self, key: str, body: Body, size: int, **arguments: Any) -> ObjectInfo:
+        answer = self._call(
+            "put_object", key, Body=body, ContentMD5=content_md5(body), ContentType=media_type(key), **arguments
+        )
+        return ObjectInfo(key, size, plain_etag(answer["ETag"]))
 
     def _create_in_parts(self, key: str, path: Path, size: int) -> ObjectInfo:
-        upload = self._call("create_multipart_upload", key)["UploadId"]
+        upload = self._call("create_multipart_upload", key, ContentType=media_type(key))["UploadId"]
         try:
             parts: list[dict[str, Any]] = []
             with path.open("rb") as file:
                 while chunk := file.read(max(_PART_BYTES, -(-size // 10_000))):
                     number = len(parts) + 1
-                    part = self._call("upload_part", key, UploadId=upload, PartNumber=number, Body=chunk)
+                    part = self._call(
+                        "upload_part", key, UploadId=upload, PartNumber=number, Body=chunk,
+                        ContentMD5=content_md5(io.BytesIO(chunk)),
+                    )  # fmt: skip
                     parts.append({"ETag": part["ETag"], "PartNumber": number})
             listing = {"Parts": parts}
             answer = self._call(
@@ -205,8 +303,34 @@ class S3Store:
         checked_key(key, self.url)
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if if_match is None else {"IfMatch": quoted_etag(if_match)}
         try:
-            return self._put(key, bytes(data), **condition)
+            return self._put(key, io.BytesIO(data), len(data), **condition)
         except ObjectMissingError as error:
             if if_match is None:
-                raise ObjectMissingError("no such bucket", where=self.url, mend="make it first") from error
+                raise ObjectMissingError("no such bucket", where=self.url, hint="make it first") from error
             raise PreconditionFailedError("the object is gone", where=self.url, key=key) from error
+
+
+def _code(raw: Any) -> str:
+    """The service's own code for an error, from its XML; the connection then serves again."""
+    from urllib3.exceptions import HTTPError
+
+    try:
+        body = raw.read(_MOST_ERROR_BYTES)
+    except (HTTPError, OSError):
+        body = b""
+    finally:
+        raw.close()
+    match = re.search(rb"<Code>([A-Za-z0-9.]{1,80})</Code>", body)
+    return match[1].decode() if match else ""
+
+
+def _demanded(operation: str) -> dict[str, str]:
+    """What the environment says that this bucket demands of a request."""
+    arguments: dict[str, str] = {}
+    if payer := os.environ.get("PLUMBLINE_S3_REQUEST_PAYER"):
+        arguments["RequestPayer"] = payer
+    if operation in _UPLOADS and (encryption := os.environ.get("PLUMBLINE_S3_SSE")):
+        arguments["ServerSideEncryption"] = encryption
+        if key := os.environ.get("PLUMBLINE_S3_KMS_KEY_ID"):
+            arguments["SSEKMSKeyId"] = key
+    return arguments

@@ -78,12 +78,12 @@ def ensure_content(store: Store, key: str, source: bytes | Path, sha256: str) ->
         if digest_object(store, key)[1] == sha256:
             return True
         if (source.stat().st_size if isinstance(source, Path) else len(source)) > _MOST_REPLACED_BYTES:
-            raise CorruptDataError(error.what, where=store.url, key=key, mend=_DELETE) from error
+            raise CorruptDataError(error.what, where=store.url, key=key, hint=_DELETE) from error
     data = source.read_bytes() if isinstance(source, Path) else source
     with contextlib.suppress(PreconditionFailedError):  # another was faster, who puts the same there
         store.swap(key, data, if_match=seen.etag)
     if digest_object(store, key)[1] != sha256:
-        raise CorruptDataError("reads back as other bytes than were written", where=store.url, key=key, mend=_DELETE)
+        raise CorruptDataError("reads back as other bytes than were written", where=store.url, key=key, hint=_DELETE)
     return True
 
 

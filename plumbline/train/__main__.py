@@ -12,9 +12,10 @@ import traceback
 from pathlib import Path
 
 from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
-from plumbline.leash import follow_leash
-from plumbline.loading import without_collection
+from plumbline.parent_watch import watch_parent
 from plumbline.preflight import check_training
+from plumbline.schema.base import read_model
+from plumbline.schema.expected import Expected
 from plumbline.schema.spec import read_spec
 
 
@@ -27,6 +28,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--platform", default="local")
     parser.add_argument("--record-id", default="")
     parser.add_argument("--round-id", default="")
+    parser.add_argument("--attempt", type=int, default=0)
+    parser.add_argument("--nonce", default="", help="the value of the order that the record has to repeat")
+    parser.add_argument("--expected", default="", help="the machine that the suite expects, as JSON")
     parser.add_argument("--experiment", type=Path, help="folder of an experiment's bundle")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser.parse_args(argv)
@@ -46,7 +50,7 @@ def _unloadable(error: Exception) -> ConfigurationError:
         "is not installed" if missing else f"cannot be loaded: {said}",
         where=sys.prefix,
         key=found or "a library",
-        mend="install what the trainer's lock names: pip install -r locks/trainer.txt",
+        hint="install what the trainer's lock names: pip install -r locks/trainer.txt",
     )
 
 
@@ -57,17 +61,18 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
         spec, arguments.out, data=arguments.data, cache=arguments.cache, platform=arguments.platform,
         record_id=record_id, experiment=arguments.experiment,
     )  # fmt: skip
+    expected = read_model(Expected, arguments.expected.encode(), where="--expected") if arguments.expected else None
     began = time.perf_counter()
     try:
-        with without_collection():
-            from plumbline.train.job import Job, run_job
+        from plumbline.train.job import TrainJob, run_job
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
         raise _unloadable(error) from error
 
-    job = Job(
+    job = TrainJob(
         spec=spec, out=arguments.out, data=arguments.data, cache=arguments.cache, platform=arguments.platform,
         record_id=record_id, round_id=arguments.round_id, experiment=arguments.experiment,
-        import_seconds=time.perf_counter() - began,
+        import_seconds=time.perf_counter() - began, attempt=arguments.attempt, nonce=arguments.nonce,
+        expected=expected,
     )  # fmt: skip
     run_job(job, stop)
 
@@ -75,7 +80,7 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run one training; the exit code as DESIGN.md binds it."""
     arguments = _arguments(argv)
-    follow_leash(os.environ)
+    watch_parent(os.environ)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -19,6 +19,8 @@ __all__ = ["Batch", "EvaluationRows", "TrainingRows", "make_loader"]
 
 Batch = dict[str, torch.Tensor]
 _IGNORED = -100
+_SPECIAL = (("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]"), ("<mask>", "<s>", "</s>", "<pad>", "<unk>"))
+"""The tokens that are never hidden, the mask first: BERT's and RoBERTa's."""
 
 
 class _Masking:
@@ -26,12 +28,13 @@ class _Masking:
 
     def __init__(self, spec: RunSpec, rows: Rows) -> None:
         self._spec = spec
-        ids = {token: rows.tokenizer.token_to_id(token) for token in ("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]")}
-        mask = ids.pop("[MASK]")
-        if mask is None:
-            raise TrainingFailedError("has no [MASK] token", code="tokenizer", where="tokenizer")
-        self._mask, self._num_tokens = mask, rows.tokenizer.get_vocab_size(with_added_tokens=True)
-        self._special = np.array([i for i in ids.values() if i is not None] + [mask])
+        find = rows.tokenizer.token_to_id
+        names = next((names for names in _SPECIAL if find(names[0]) is not None), None)
+        if names is None:
+            raise TrainingFailedError("has no [MASK] or <mask> token", code="tokenizer", where="tokenizer")
+        found = [token for token in map(find, names) if token is not None]
+        self._mask, self._num_tokens = found[0], rows.tokenizer.get_vocab_size(with_added_tokens=True)
+        self._special = np.array(found)
 
     def __call__(self, batch: dict[str, NDArray[np.int64]], epochs: NDArray[np.int64]) -> None:
         spec, ids = self._spec, batch["input_ids"]

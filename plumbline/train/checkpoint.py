@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from plumbline.digest import digest_file
 from plumbline.train.engine import Engine
 from plumbline.train.generators import pack_states, read_states, restore_states
+from plumbline.train.recording import writing
 
 __all__ = ["FOLDER", "Progress", "drop_checkpoints", "load_checkpoint", "save_checkpoint"]
 
@@ -31,6 +32,8 @@ class Progress:
     losses: list[float | None]
     evaluations: list[dict[str, Any]]
     resumed_at: list[int]
+    learning_rates: list[float] = field(default_factory=list)
+    batches: list[str] = field(default_factory=list)
 
 
 def _optimizer_tensors(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -49,6 +52,11 @@ def _optimizer_tensors(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[st
 
 def save_checkpoint(folder: Path, engine: Engine, progress: Progress, identity: str) -> None:
     """Write beside, then rename: at any moment there is a whole checkpoint or the one before it."""
+    with writing(folder.parent):
+        _save(folder, engine, progress, identity)
+
+
+def _save(folder: Path, engine: Engine, progress: Progress, identity: str) -> None:
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)

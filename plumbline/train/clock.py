@@ -91,10 +91,10 @@ class StepClock(Clock):
         return list(self._totals)
 
     def breakdown(self, first: int) -> dict[str, float]:
-        """Medians of each phase over the steps from `first` on."""
+        """Return the mean time of each phase over the steps from `first` on: a stall shows in its phase."""
         steps = self._steps[first:]
         names = sorted({name for step in steps for name in step})
-        return {name: statistics.median(step.get(name, 0.0) for step in steps) for name in names}
+        return {name: statistics.fmean(step.get(name, 0.0) for step in steps) for name in names}
 
     def watch(self, model: Any) -> None:
         """Time the exchange of gradients between processes, where there are several.

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from plumbline.schema.spec import OptimizerSpec
+from plumbline.train.optimizing import is_decayed
 
 __all__ = ["IGNORED", "AdamW", "loss_by_definition", "reference_loss"]
 
@@ -46,6 +47,7 @@ class AdamW:
         self._spec = spec
         self._step = 0
         self._named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+        self._is_decayed = {name: is_decayed(model, name) for name, _ in self._named}
         self._first = {name: torch.zeros_like(value) for name, value in self._named}
         self._second = {name: torch.zeros_like(value) for name, value in self._named}
 
@@ -59,8 +61,7 @@ class AdamW:
             gradient = value.grad
             if gradient is None:
                 continue
-            decayed = not name.endswith("bias") and "LayerNorm" not in name
-            if decayed:
+            if self._is_decayed[name]:
                 value.mul_(1 - learning_rate * self._spec.weight_decay)
             first = self._first[name].mul_(beta1).add_(gradient * (1 - beta1))
             second = self._second[name].mul_(beta2).add_(gradient * gradient * (1 - beta2))

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
-__all__ = ["ATTENTION", "DropoutClock", "PortableDropout", "keep_mask", "use_portable_dropout"]
+__all__ = ["ATTENTION", "DropoutClock", "PortableDropout", "keep_mask", "use_plain_attention", "use_portable_dropout"]
 
 ATTENTION = "plumbline-portable"
 _WORD = 1 << 32
@@ -165,12 +165,21 @@ def _attention(  # noqa: PLR0917 - transformers calls it so
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
-def use_portable_dropout(model: nn.Module, clock: DropoutClock) -> None:
-    """Replace every dropout of `model`, that inside attention too."""
+def use_plain_attention(model: nn.Module) -> None:
+    """Let `model` compute attention by the formula, in the precision of its own values."""
     AttentionInterface.register(ATTENTION, _attention)
     AttentionMaskInterface.register(ATTENTION, eager_mask)
+    model.config._attn_implementation = ATTENTION  # type: ignore[union-attr]  # noqa: SLF001 - transformers has no other way
+
+
+def use_portable_dropout(model: nn.Module, clock: DropoutClock) -> None:
+    """Replace every dropout of `model`, that inside attention too."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Dropout):
                 setattr(module, name, PortableDropout(child.p, clock))
-    model.config._attn_implementation = ATTENTION  # type: ignore[union-attr]  # noqa: SLF001 - transformers has no other way
+        rate = getattr(module, "attention_dropout", None)
+        if isinstance(rate, (int, float)) and not isinstance(getattr(module, "dropout", None), nn.Module):
+            # ModernBERT's attention has a rate and no module for it.
+            module.dropout = PortableDropout(float(rate), clock)
+    use_plain_attention(model)

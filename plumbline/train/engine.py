@@ -6,6 +6,7 @@ import contextlib
 import math
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 from plumbline.schema.spec import Precision, RunSpec
 from plumbline.train.batches import Batch
 from plumbline.train.failure import TrainingFailedError
+from plumbline.train.families import in_double, input_fields
 from plumbline.train.numerics import autocast
 from plumbline.train.optimizing import make_optimizer, make_scaler, make_schedule
 from plumbline.train.ranks import Ranks
 
-__all__ = ["MODEL_FIELDS", "Clock", "Engine", "Observer", "Outcome"]
-
-MODEL_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "labels")
+__all__ = ["Clock", "Engine", "Observer", "Outcome"]
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Engine:
         fused: bool = False, observer: Observer | None = None, clock: Clock | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.ranks, self.precision, self.part, self.steps = spec, ranks, precision, part, steps
-        self.bare = model.double() if precision == "fp64" else model
+        self.bare = in_double(model) if precision == "fp64" else model
         self.optimizer = make_optimizer(self.bare, spec.optimizer, fused=fused)
         self.schedule = make_schedule(self.optimizer, spec, steps)
         self.scaler = make_scaler(precision, ranks.device)
@@ -98,6 +98,7 @@ class Engine:
             )
         self.observer = Observer() if observer is None else observer
         self.clock = Clock() if clock is None else clock
+        self._fields = input_fields(self.bare)
         self._trainable = [value for value in self.bare.parameters() if value.requires_grad]
 
     def _size(self, labels: torch.Tensor) -> int:
@@ -122,20 +123,25 @@ class Engine:
 
     def _forward(self, piece: Batch, share: float) -> torch.Tensor:
         with autocast(self.precision, self.ranks.device):
-            outputs = self.model(**{name: piece[name] for name in MODEL_FIELDS})
+            outputs = self.model(**{name: piece[name] for name in self._fields})
             loss = self.observer.loss(outputs, piece["labels"]) if share else outputs.logits.sum() * 0.0
         self.observer.forward_done(outputs, loss)
         self.clock.mark("forward")
         return loss
 
-    def _backward(self, loss: torch.Tensor, share: float, *, last: bool) -> None:
+    def _quiet(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Return a context without all-reduces for every micro-batch but the last.
+
+        It has to hold the forward pass too: there DDP decides whether the backward pass reduces.
+        """
+        return self.model.no_sync() if self.ranks.world > 1 and not last else contextlib.nullcontext()
+
+    def _backward(self, loss: torch.Tensor, share: float) -> None:
         weight = share * self.ranks.world
         scaled = loss if weight == 1.0 else loss * weight
         if self.scaler:
             scaled = self.scaler.scale(scaled)
-        quiet = self.model.no_sync() if self.ranks.world > 1 and not last else contextlib.nullcontext()
-        with quiet:
-            scaled.backward()
+        scaled.backward()
         self.clock.mark("backward")
 
     def _update(self) -> None:
@@ -167,16 +173,17 @@ class Engine:
         try:
             for micro, (piece, share) in enumerate(self._micro_batches(batch)):
                 self.observer.feeds(piece, micro)
-                loss = self._forward(piece, share)
-                losses.append((loss.detach(), share))
-                self._backward(loss, share, last=micro == self.spec.optimizer.accumulation_steps - 1)
+                with self._quiet(last=micro == self.spec.optimizer.accumulation_steps - 1):
+                    loss = self._forward(piece, share)
+                    losses.append((loss.detach(), share))
+                    self._backward(loss, share)
             rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
             self._update()
             self._advance()
         except torch.OutOfMemoryError as error:
-            mend = "a smaller batch_size or sequence_length, or more accumulation_steps"
+            hint = "a smaller batch_size or sequence_length, or more accumulation_steps"
             raise TrainingFailedError(
-                f"out of memory: {error}".splitlines()[0], code="out-of-memory", part=self.part, step=step, mend=mend
+                f"out of memory: {error}".splitlines()[0], code="out-of-memory", part=self.part, step=step, hint=hint
             ) from error
         self.clock.mark("optimizer")
         outcome = Outcome(losses, rates)

@@ -1,6 +1,8 @@
-"""The envelope: what rounding alone can do here, and how far the run is from the same steps in fp64."""
+"""The envelope: what rounding alone can do here, and how far the run is from the same steps in exact arithmetic."""
 
 from __future__ import annotations
+
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.order import random_keys
+from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 
 __all__ = ["measure_envelope", "perturbed"]
@@ -132,10 +135,12 @@ def _with_noise(book: TapBook, errors: tuple[float | None, ...], exact: list[flo
     )
 
 
-def measure_envelope(context: Context, probe: ProbeSpec, book: TapBook, evidence: list[StepEvidence]) -> EnvelopeSample:
-    """Perturb by one unit in the last place, several times over; then run the same steps, all of them, in fp64.
+def measure_envelope(
+    context: Context, probe: ProbeSpec, book: TapBook, evidence: list[StepEvidence], leg: PortableLeg
+) -> EnvelopeSample:
+    """Perturb by one unit in the last place, several times over, and compare with the portable leg.
 
-    Every seed repeats the steps up to the first that is tapped; the first seed and the fp64 run go on to the end.
+    Every seed repeats the steps up to the first that is tapped; the first seed goes on to the end.
     """
     losses = [step.loss for step in evidence if step.loss is not None]
     tapped = sorted({tap.step for tap in book.taps})
@@ -148,13 +153,14 @@ def measure_envelope(context: Context, probe: ProbeSpec, book: TapBook, evidence
         )
         errors.append(_errors(book, other))
         loss_errors.append(_relative(losses, others))
-    exact, exact_losses = _rerun(context, probe, context.weights, precision="fp64", steps=len(evidence), taps=tapped)
-    exact_errors = _errors(book, exact)
-    longest = max(map(len, loss_errors))
+    exact = [
+        error if tap.step < leg.exact_steps else None
+        for tap, error in zip(book.taps, _errors(book, leg.book), strict=True)
+    ]
     return EnvelopeSample(
         seeds=probe.envelope_seeds,
-        errors=_with_noise(book, _worst(errors), exact_errors),
-        loss=tuple(max(row[step] for row in loss_errors if step < len(row)) for step in range(longest)),
-        fp64_errors=tuple(exact_errors),
-        fp64_loss=tuple(_relative(losses, exact_losses)),
+        errors=_with_noise(book, _worst(errors), exact),
+        loss=tuple(max(column) for column in zip_longest(*loss_errors, fillvalue=0.0)),
+        fp64_errors=tuple(exact),
+        fp64_loss=tuple(_relative(losses, leg.losses[: leg.exact_steps])),
     )

@@ -15,7 +15,7 @@ from plumbline.schema.spec import Precision
 from plumbline.train.batches import Batch, EvaluationRows, make_loader
 from plumbline.train.definitions import IGNORED, reference_loss
 from plumbline.train.digests import finite, host_array
-from plumbline.train.engine import MODEL_FIELDS
+from plumbline.train.families import input_fields
 from plumbline.train.numerics import autocast
 
 __all__ = ["evaluate", "evaluate_by_definition"]
@@ -80,9 +80,10 @@ def evaluate(
     was_training = model.training
     model.eval()
     sums = _Sums()
+    names = input_fields(model)
     for batch in make_loader(rows, batch_size, device):
         with autocast(precision, device):
-            outputs = model(**{name: batch[name].to(device) for name in MODEL_FIELDS})
+            outputs = model(**{name: batch[name].to(device) for name in names})
         sums.add(batch, host_array(outputs.logits), float(outputs.loss.double()))
     during = any(module.training for module in model.modules())
     model.train(was_training)
@@ -101,11 +102,12 @@ def evaluate_by_definition(
         module.training = False
     kept: dict[str, list[NDArray[Any]]] = {"row_ids": [], "predictions": [], "logits": []}
     right, terms, loss = 0, 0, 0.0
+    names = input_fields(model)
     with torch.no_grad():
         for first in range(0, len(rows), batch_size):
             fields = rows.__getitems__(list(range(first, min(first + batch_size, len(rows)))))
             with autocast(precision, device):
-                outputs = model(**{name: torch.from_numpy(fields[name]).to(device) for name in MODEL_FIELDS})
+                outputs = model(**{name: torch.from_numpy(fields[name]).to(device) for name in names})
             logits, labels = host_array(outputs.logits), fields["labels"]
             predictions, shown, correct = _answers(logits, labels)
             for name, array in (("row_ids", fields["row_ids"]), ("predictions", predictions), ("logits", shown)):

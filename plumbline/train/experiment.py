@@ -14,7 +14,6 @@ from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.experiment import Rung
 from plumbline.schema.spec import ProbeSpec
 from plumbline.train.batches import Batch
-from plumbline.train.bundle import Bundle
 from plumbline.train.context import Context
 from plumbline.train.definitions import AdamW, loss_by_definition
 from plumbline.train.digests import host_array
@@ -24,6 +23,7 @@ from plumbline.train.generators import restore_states
 from plumbline.train.numerics import apply_settings
 from plumbline.train.optimizing import schedule_factor
 from plumbline.train.probe import ProbeObserver, ProbeRun, tap_steps
+from plumbline.train.replay import Bundle
 from plumbline.train.taps import TapBook, first_tensor, named_gradients, with_first_tensor
 
 __all__ = ["MAX_CAPTURE_BYTES", "ExperimentObserver", "ExperimentRun", "Keeper", "experiment_probe"]
@@ -40,6 +40,7 @@ def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
         attention=experiment.attention or probe.attention,
         tap_steps=tuple(steps),
         envelope_seeds=0,
+        portable_steps=0,
     )
 
 
@@ -61,9 +62,9 @@ class Keeper:
             if capture.rung == rung and capture.step == step and (not capture.names or name in capture.names):
                 self._bytes += array.nbytes
                 if self._bytes > MAX_CAPTURE_BYTES:
-                    mend = "ask for fewer tensors"
+                    hint = "ask for fewer tensors"
                     raise InvalidInputError(
-                        f"more than {MAX_CAPTURE_BYTES} bytes", where="experiment", key="captures", mend=mend
+                        f"more than {MAX_CAPTURE_BYTES} bytes", where="experiment", key="captures", hint=hint
                     )
                 self.arrays[name if rung == "weights" else f"{rung}/{step}/{name}"] = array.copy()
 

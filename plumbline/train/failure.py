@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from plumbline.errors import TrainingError
+from plumbline.errors import StoppedError, TrainingError
 
-__all__ = ["StoppedError", "TrainingFailedError"]
+__all__ = ["OUT_OF_MEMORY", "StoppedError", "TrainingFailedError"]
+
+OUT_OF_MEMORY = "out-of-memory"
 
 
 class TrainingFailedError(TrainingError):
-    """`code` is one of `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `setting`."""
+    """`code` is one of `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `device`, `setting`."""
 
     def __init__(
         self, what: str, *, code: str, part: str = "", step: int | None = None, where: str = "", key: str = "",
-        mend: str = "",
+        hint: str = "",
     ) -> None:  # fmt: skip
         place = where or " ".join(filter(None, (part, "" if step is None else f"step {step}")))
-        super().__init__(what, where=place, key=key, mend=mend)
+        super().__init__(what, where=place, key=key, hint=hint)
         self.code, self.part, self.step = code, part, step
-
-
-class StoppedError(TrainingError):
-    """Someone asked the training to stop."""

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from plumbline.schema.evidence import DataEvidence, Evidence
-from plumbline.train.bundle import Bundle
 from plumbline.train.context import Context
 from plumbline.train.learn import LearnRun
 from plumbline.train.probe import ProbeRun
+from plumbline.train.replay import Bundle
 from plumbline.train.speed import SpeedRun
 
 __all__ = ["Findings"]

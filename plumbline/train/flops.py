@@ -11,7 +11,8 @@ def step_flops(spec: RunSpec) -> float:
     """Of one global batch, forward and backward: matrix products alone, a multiplication and an addition each."""
     model, length = spec.model, spec.data.sequence_length
     hidden, inner = model.hidden_size, model.intermediate_size
-    projections = 4 * hidden * hidden + 2 * hidden * inner
+    gates = 1 if model.family == "modernbert" else 0
+    projections = 4 * hidden * hidden + (2 + gates) * hidden * inner
     attention = 2 * length * hidden
     per_token = model.num_hidden_layers * (projections + attention)
     if spec.task == "masked-lm":

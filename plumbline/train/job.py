@@ -13,15 +13,22 @@ from typing import Any
 import torch
 
 from plumbline.digest import digest_file
-from plumbline.errors import ConfigurationError, PlumblineError, TrainingError
+from plumbline.errors import (
+    DISK_FULL,
+    ConfigurationError,
+    DiskFullError,
+    PlumblineError,
+    UnavailableError,
+    record_code,
+)
 from plumbline.schema.evidence import Evidence
+from plumbline.schema.expected import Expected, machine_mismatches
 from plumbline.schema.manifest import DataFile
-from plumbline.schema.record import Exit, RunRecord
+from plumbline.schema.record import MAX_MESSAGE, Exit, RunRecord
 from plumbline.schema.spec import RunSpec
-from plumbline.train.bundle import Bundle, read_bundle
 from plumbline.train.context import Context, plan_rows
 from plumbline.train.experiment import ExperimentRun
-from plumbline.train.failure import StoppedError, TrainingFailedError
+from plumbline.train.failure import TrainingFailedError
 from plumbline.train.findings import Findings
 from plumbline.train.fingerprint import ask_devices, read_fingerprint
 from plumbline.train.learn import LearnRun
@@ -30,15 +37,16 @@ from plumbline.train.model import read_weights
 from plumbline.train.probe import ProbeRun
 from plumbline.train.ranks import Ranks, join_ranks
 from plumbline.train.recording import clear_parts, write_parts, write_record
+from plumbline.train.replay import Bundle, read_bundle
 from plumbline.train.rows import Rows
 from plumbline.train.source import Source, open_source, waited
 from plumbline.train.speed import SpeedRun
 
-__all__ = ["Job", "open_run", "run_job"]
+__all__ = ["TrainJob", "open_run", "run_job"]
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainJob:
     """What to train, and what the record is to be called."""
 
     spec: RunSpec
@@ -50,6 +58,10 @@ class Job:
     round_id: str = ""
     experiment: Path | None = None
     import_seconds: float = 0.0
+    attempt: int = 0
+    nonce: str = ""
+    expected: Expected | None = None
+    """The machine to train on; `None`: any."""
 
 
 def _files(context_plan: Any, source: Source) -> list[DataFile]:
@@ -68,7 +80,7 @@ def _files(context_plan: Any, source: Source) -> list[DataFile]:
     return [manifest.tokenizer, *needed]
 
 
-def _prepare(job: Job, ranks: Ranks, source: Source, stop: threading.Event) -> Context:
+def _prepare(job: TrainJob, ranks: Ranks, source: Source, stop: threading.Event) -> Context:
     plan = plan_rows(job.spec, source.manifest)
     source.start(_files(plan, source))
     rows = Rows(job.spec, source, plan.wanted)
@@ -78,7 +90,7 @@ def _prepare(job: Job, ranks: Ranks, source: Source, stop: threading.Event) -> C
 
 
 @contextlib.contextmanager
-def open_run(job: Job, stop: threading.Event) -> Iterator[Context]:
+def open_run(job: TrainJob, stop: threading.Event) -> Iterator[Context]:
     """All that a part needs, for one that is run by itself."""
     job.out.mkdir(parents=True, exist_ok=True)
     with join_ranks() as ranks, open_source(job.spec, job.data, job.cache) as source:
@@ -122,27 +134,37 @@ def _run_parts(findings: Findings, context: Context, source: Source) -> None:
     findings.timings |= waited(source)
 
 
-def _exit_of(error: PlumblineError, context: Context | None) -> Exit:
+def _exit_of(error: Exception, context: Context | None) -> Exit:
+    """Return what the record says of `error`."""
     part, step = context.place if context else ("", None)
     if isinstance(error, TrainingFailedError):
         return Exit(
-            status="failed", code=error.code, message=str(error), part=error.part or part,
+            status="failed", code=error.code, message=str(error)[:MAX_MESSAGE], part=error.part or part,
             step=step if error.step is None else error.step,
         )  # fmt: skip
-    code = "stopped" if isinstance(error, StoppedError) else "setting" if isinstance(error, TrainingError) else "data"
-    return Exit(status="failed", code=code, message=str(error), part=part, step=step)
+    return Exit(status="failed", code=record_code(error), message=str(error)[:MAX_MESSAGE], part=part, step=step)
 
 
-def _unforeseen(error: Exception, context: Context | None) -> TrainingFailedError:
-    """An error that no rule of ours has raised: torch's, a library's, or a bug of our own."""
+def _known(error: Exception, context: Context | None) -> PlumblineError:
+    """Return `error` as one of Plumbline's own: torch, a library, the system or a defect may have raised it."""
+    if isinstance(error, PlumblineError):
+        return error
     part, step = context.place if context else ("", None)
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return TrainingFailedError("out of memory", code="out-of-memory", part=part, step=step)
     lines = str(error).strip().splitlines() or [""]
-    return TrainingFailedError(f"{type(error).__name__}: {lines[0][:500]}", code="error", part=part, step=step)
+    what, where = f"{type(error).__name__}: {lines[0][:500]}", " ".join(filter(None, (part, _at(step))))
+    if isinstance(error, OSError):
+        kind = DiskFullError if error.errno in DISK_FULL else UnavailableError
+        return kind(what, where=where)
+    return TrainingFailedError(what, code="error", part=part, step=step)
 
 
-def _write(job: Job, findings: Findings, evidence: Evidence, ranks: Ranks, ending: Exit) -> None:
+def _at(step: int | None) -> str:
+    return "" if step is None else f"step {step}"
+
+
+def _write(job: TrainJob, findings: Findings, evidence: Evidence, ranks: Ranks, ending: Exit) -> None:
     """The record's parts, then the record."""
     context = findings.context
     with findings.timed("write"):
@@ -159,6 +181,8 @@ def _write(job: Job, findings: Findings, evidence: Evidence, ranks: Ranks, endin
             record_id=job.record_id,
             platform=job.platform,
             round_id=job.round_id,
+            attempt=job.attempt,
+            nonce=job.nonce,
             spec_sha256=job.spec.digest,
             spec=job.spec,
             experiment=findings.bundle.experiment if findings.bundle else None,
@@ -173,7 +197,14 @@ def _write(job: Job, findings: Findings, evidence: Evidence, ranks: Ranks, endin
     )
 
 
-def run_job(job: Job, stop: threading.Event) -> None:
+def _check_machine(job: TrainJob, ranks: Ranks) -> None:
+    """Raise `TrainingFailedError` on a machine that is not the one expected, before anything is staged."""
+    wrong = machine_mismatches(job.expected, read_fingerprint(ranks, {}, {})) if job.expected else ()
+    if wrong:
+        raise TrainingFailedError("; ".join(map(str, wrong)), code="device", where=job.platform)
+
+
+def run_job(job: TrainJob, stop: threading.Event) -> None:
     """Train and write the record; a failure is raised again once the record tells of it."""
     findings = Findings(datetime.now(UTC))
     findings.timings["import"] = job.import_seconds
@@ -185,6 +216,7 @@ def run_job(job: Job, stop: threading.Event) -> None:
         evidence: Evidence | None = None
         try:
             ask_devices(ranks)
+            _check_machine(job, ranks)
             findings.bundle = read_bundle(job.experiment) if job.experiment else None
             with open_source(job.spec, job.data, job.cache, tell=ranks.is_first) as source:
                 with findings.timed("stage"):
@@ -193,7 +225,7 @@ def run_job(job: Job, stop: threading.Event) -> None:
             # Still inside: it reads the device once more, which may have died since.
             evidence = findings.evidence() if ranks.is_first else None
         except Exception as error:  # the process's boundary: whatever ended the training, the record tells of it
-            known = error if isinstance(error, PlumblineError) else _unforeseen(error, findings.context)
+            known = _known(error, findings.context)
             if ranks.is_first:
                 _write(job, findings, findings.remains(), ranks, _exit_of(known, findings.context))
             raise known from error

@@ -8,22 +8,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plumbline.digest import digest_json
+from plumbline.digest import digest_array, digest_json
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import FOLDER, Progress, drop_checkpoints, load_checkpoint, save_checkpoint
 from plumbline.train.context import Context
 from plumbline.train.digests import digest_tensors, finite
-from plumbline.train.dropout import DropoutClock, use_portable_dropout
-from plumbline.train.engine import Engine, Observer
+from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_dropout
+from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.evaluation import evaluate
+from plumbline.train.failure import TrainingFailedError
+from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.model import attention_of, build_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
 
 __all__ = ["LearnRun"]
 
 _READ_EVERY = 50
+_TRACED_STEPS = 10_000
+_MARK_DIGITS = 16
 
 
 class _DropoutSetter(Observer):
@@ -31,10 +35,17 @@ class _DropoutSetter(Observer):
 
     def __init__(self, clock: DropoutClock, context: Context) -> None:
         self._clock, self._context = clock, context
+        self.mark = ""
 
     def starts(self, step: int) -> None:
         """A new step, new masks."""
         self._clock.step = step
+
+    def batch(self, batch: Batch) -> Batch:
+        """Keep a digest of what the step is fed, before it goes to the device."""
+        arrays = {name: digest_array(values.numpy()) for name, values in sorted(batch.items())}
+        self.mark = digest_json(arrays)[:_MARK_DIGITS]
+        return batch
 
     def feeds(self, local: Batch, micro: int) -> None:
         """The place of a micro-batch in the global batch."""
@@ -62,6 +73,7 @@ class LearnRun:
         load_weights(model, context.weights)
         clock = DropoutClock(context.spec.seed)
         if learn.dropout:
+            self._check_dropout()
             use_portable_dropout(model, clock)
         context.note("learn", settings | {"precision": learn.precision, "attention": attention_of(model)})
         model.train()
@@ -69,6 +81,14 @@ class LearnRun:
             context.spec, model, context.ranks, steps=learn.steps, precision=learn.precision, part="learn",
             observer=_DropoutSetter(clock, context),
         )  # fmt: skip
+
+    def _check_dropout(self) -> None:
+        family = self.context.spec.model.family
+        if family not in PORTABLE_DROPOUT:
+            what = f"is portable for {', '.join(PORTABLE_DROPOUT)} only, not for {family!r}"
+            raise TrainingFailedError(
+                what, code="setting", part="learn", where="learn", key="dropout", hint="set it to 0"
+            )
 
     def _read_losses(self, engine: Engine) -> None:
         """Read the losses of the last steps from the device, all at once, and stop at one that is no number."""
@@ -121,8 +141,15 @@ class LearnRun:
         for step, batch in enumerate(context.batches(first=start, count=learn.steps - start), start=start):
             outcome = engine.step(step, batch)
             self._pending.append((step, outcome.losses))
+            self._trace(engine, outcome)
             context.place = ("learn", step)
             self._after(engine, step + 1)
+
+    def _trace(self, engine: Engine, outcome: Outcome) -> None:
+        """Keep what the step was fed and at which rate it was taken, so that a curve that parts can be explained."""
+        if len(self._progress.batches) < _TRACED_STEPS and isinstance(engine.observer, _DropoutSetter):
+            self._progress.learning_rates.append(max(outcome.learning_rates, default=0.0))
+            self._progress.batches.append(engine.observer.mark)
 
     def finish(self) -> None:
         """The record is written: nothing has to be gone on with."""
@@ -143,9 +170,18 @@ class LearnRun:
             losses=tuple(self._progress.losses),
             evaluations=tuple(EvaluationEvidence.model_validate(e) for e in self._progress.evaluations),
             weights_sha256=weights_sha256,
+            learning_rates=tuple(self._progress.learning_rates),
+            batches=tuple(self._progress.batches),
+            dropout=_dropout_of(self._model),
             resumed_at=tuple(self._progress.resumed_at),
         )
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """The last evaluation's arrays."""
         return self.evaluation
+
+
+def _dropout_of(model: torch.nn.Module) -> tuple[float, ...]:
+    """The probabilities of all dropout layers, each once."""
+    layers = (module for module in model.modules() if isinstance(module, (torch.nn.Dropout, PortableDropout)))
+    return tuple(sorted({float(layer.p) for layer in layers if layer.p}))

@@ -1,4 +1,4 @@
-"""The model: transformers' BERT built from the spec, loaded strictly, and described as it was built."""
+"""The model: transformers' own, built from the spec, loaded strictly, and described as it was built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from plumbline.train.bert import BertConfig, modeling_bert
 from plumbline.train.digests import host_array
 from plumbline.train.failure import TrainingFailedError
 
-__all__ = ["attention_of", "build_model", "build_on_meta", "describe_model", "load_weights", "read_weights"]
+__all__ = [
+    "attention_of",
+    "build_model",
+    "build_on_meta",
+    "describe_model",
+    "load_weights",
+    "named_once",
+    "read_weights",
+]
 
 
 def _config(spec: ModelSpec, attention: str, dropout: float) -> BertConfig:
@@ -48,21 +56,28 @@ def _architecture(task: str) -> type[nn.Module]:
     return kind
 
 
-def _named_once(model: nn.Module) -> dict[str, nn.Parameter]:
-    return dict(model.named_parameters(remove_duplicate=True))
+def _build(spec: ModelSpec, task: str, attention: str, dropout: float) -> nn.Module:
+    if spec.family != "bert":
+        from plumbline.train.families import build_family
+
+        return build_family(spec, task, attention, dropout)
+    return _architecture(task)(_config(spec, attention, dropout))
 
 
-def build_on_meta(spec: ModelSpec, task: str) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every parameter, without memory for one."""
+def build_on_meta(spec: ModelSpec, task: str) -> nn.Module:
+    """Return the model without memory for its parameters."""
     with torch.device("meta"):
-        model = _architecture(task)(_config(spec, "eager", 0.0))
-    return {name: tuple(parameter.shape) for name, parameter in _named_once(model).items()}
+        return _build(spec, task, "eager", 0.0)
+
+
+def named_once(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters by name; tied ones under their first name."""
+    return dict(model.named_parameters(remove_duplicate=True))
 
 
 def build_model(spec: RunSpec, *, attention: str, dropout: float, device: torch.device) -> nn.Module:
     """The model of `spec` with values that nobody chose yet; `load_weights` gives it its own."""
-    model = _architecture(spec.task)(_config(spec.model, attention, dropout))
-    return model.to(device)
+    return _build(spec.model, spec.task, attention, dropout).to(device)
 
 
 def attention_of(model: nn.Module) -> str:
@@ -82,7 +97,7 @@ def read_weights(path: Path, where: str) -> dict[str, torch.Tensor]:
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
     """Put every value where it belongs; a name or shape too many, too few or different is an error."""
-    parameters = _named_once(model)
+    parameters = named_once(model)
     missing = sorted(set(parameters) - set(weights))
     unknown = sorted(set(weights) - set(parameters))
     if missing or unknown:

@@ -131,13 +131,13 @@ def apply_settings(precision: Precision, *, strict: bool, part: str) -> dict[str
                 f"reads {found[name]!r} after being set to {value!r}", code="setting", part=part, key=name
             )
     if strict and torch.cuda.is_available() and os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in {":4096:8", ":16:8"}:
-        mend = "start the training with `plumbline train`, which sets it to :4096:8"
+        hint = "start the training with `plumbline train`, which sets it to :4096:8"
         raise TrainingFailedError(
             "is not set, so cuBLAS is not deterministic",
             code="setting",
             part=part,
             key="CUBLAS_WORKSPACE_CONFIG",
-            mend=mend,
+            hint=hint,
         )
     return found
 

@@ -10,7 +10,7 @@ from torch import nn
 from plumbline.schema.evidence import OptimizerGroup
 from plumbline.schema.spec import OptimizerSpec, Precision, RunSpec, ScheduleSpec
 
-__all__ = ["describe_optimizer", "make_optimizer", "make_scaler", "make_schedule", "schedule_factor"]
+__all__ = ["describe_optimizer", "is_decayed", "make_optimizer", "make_scaler", "make_schedule", "schedule_factor"]
 
 
 def schedule_factor(schedule: ScheduleSpec, step: int, steps: int) -> float:
@@ -21,16 +21,19 @@ def schedule_factor(schedule: ScheduleSpec, step: int, steps: int) -> float:
     return max(0.0, (steps - step) / (steps - warmup))
 
 
-def _is_decayed(name: str) -> bool:
-    return not name.endswith("bias") and "LayerNorm" not in name
+def is_decayed(model: nn.Module, name: str) -> bool:
+    """Return whether weight decay applies: not to biases, nor to parameters of a normalisation."""
+    from plumbline.train.families import is_normalization
+
+    return not name.endswith("bias") and not is_normalization(model.get_submodule(name.rpartition(".")[0]))
 
 
 def make_optimizer(model: nn.Module, spec: OptimizerSpec, *, fused: bool) -> torch.optim.Optimizer:
     """AdamW in two groups: with weight decay, and without it for biases and LayerNorms."""
     named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
     groups: list[dict[str, Any]] = [
-        {"params": [value for name, value in named if _is_decayed(name)], "weight_decay": spec.weight_decay},
-        {"params": [value for name, value in named if not _is_decayed(name)], "weight_decay": 0.0},
+        {"params": [value for name, value in named if is_decayed(model, name)], "weight_decay": spec.weight_decay},
+        {"params": [value for name, value in named if not is_decayed(model, name)], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=spec.learning_rate, betas=spec.betas, eps=spec.eps, fused=fused or None)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from plumbline.digest import digest_array
 from plumbline.schema.evidence import BATCH_FIELDS, ModelEvidence, ProbeEvidence, StepEvidence
 from plumbline.schema.spec import ProbeSpec
+from plumbline.train.auxiliary import auxiliary
 from plumbline.train.batches import Batch
 from plumbline.train.context import Context
 from plumbline.train.definitions import reference_loss
@@ -23,6 +24,7 @@ from plumbline.train.generators import digest_states, pack_states, read_states
 from plumbline.train.model import attention_of, build_model, describe_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.optimizing import describe_optimizer
+from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 
 __all__ = ["ProbeObserver", "ProbeRun", "tap_steps"]
@@ -46,6 +48,7 @@ class ProbeObserver(Observer):
         self._found: dict[str, Any] = {}
         self._fed: list[dict[str, NDArray[Any]]] = []
         self._logits: list[NDArray[Any]] = []
+        self._before: list[torch.Tensor] = []
 
     def starts(self, step: int) -> None:
         """Note the generators' states, and tap the step if it is one to tap."""
@@ -93,8 +96,16 @@ class ProbeObserver(Observer):
             self.book.add_parameters(self.step, "gradient", self.engine.bare, gradients)
 
     def clipped(self) -> None:
-        """Keep the norm that the optimizer will see."""
+        """Keep the norm that the optimizer will see, and the weights that it will change."""
+        self._before = [value.detach().clone() for value in self.engine.bare.parameters()]
         self._found["gradient_norm_clipped"] = self._norm(named_gradients(self.engine.bare))
+
+    def _update_norm(self) -> float | None:
+        """The fp64 norm of the step's change of all weights; lets go of the copies."""
+        pairs = zip(self.engine.bare.parameters(), self._before, strict=True)
+        total = sum(float((after.detach() - before).double().square().sum()) for after, before in pairs)
+        self._before = []
+        return finite(float(np.sqrt(total)))
 
     def done(self, outcome: Outcome) -> None:
         """Sum the step up."""
@@ -125,6 +136,7 @@ class ProbeObserver(Observer):
                 learning_rates=outcome.learning_rates,
                 weights_sha256=digest_tensors(parameters),
                 loss_scale=float(self.engine.scaler.get_scale()) if self.engine.scaler else None,
+                update_norm=self._update_norm(),
             )
         )
         self.engine.check(self.step, loss)
@@ -143,7 +155,8 @@ class ProbeRun:
         self.book = TapBook()
         self.observer: ProbeObserver | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
-        self._found: dict[str, Any] = {"optimizer": (), "envelope": None, "evaluation": None}
+        self._found: dict[str, Any] = {"optimizer": (), "envelope": None, "evaluation": None, "portable": None}
+        self._lost: dict[str, str] = {}
 
     def _engine(self) -> Engine:
         context, probe = self.context, self.probe
@@ -184,16 +197,22 @@ class ProbeRun:
         return self.observer.evidence
 
     def run(self) -> None:
-        """Train; then find out what rounding alone would have done."""
+        """Train; then train in portable arithmetic, and find out what rounding alone would have done."""
         evidence = self._train()
+        leg = PortableLeg(self.context, self.probe)
+        if self.probe.portable_steps:
+            leg.run()
+            self._found["portable"] = leg.evidence
         if self.probe.envelope_seeds:
-            self._found["envelope"] = measure_envelope(self.context, self.probe, self.book, evidence)
+            with auxiliary("envelope", self.context, self._lost):
+                self._found["envelope"] = measure_envelope(self.context, self.probe, self.book, evidence, leg)
 
     def evidence(self) -> ProbeEvidence:
         """What was found, all of it or up to where it ended."""
         return ProbeEvidence(
-            steps=tuple(self.observer.evidence) if self.observer else (), taps=tuple(self.book.taps), **self._found
-        )
+            steps=tuple(self.observer.evidence) if self.observer else (), taps=tuple(self.book.taps),
+            lost_legs=dict(self._lost), **self._found,
+        )  # fmt: skip
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
         """The record's safetensors parts, by file name without its ending."""

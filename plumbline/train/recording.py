@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from plumbline.digest import canonical_json
-from plumbline.errors import WRONG_PATH, ConfigurationError, DiskFullError, UnavailableError
+from plumbline.errors import DISK_FULL, WRONG_PATH, ConfigurationError, DiskFullError, UnavailableError
 from plumbline.schema.record import RECORD_NAME, RunRecord
 
-__all__ = ["PARTS", "clear_parts", "write_parts", "write_record"]
+__all__ = ["PARTS", "clear_parts", "write_parts", "write_record", "writing"]
 
 PARTS = ("batches", "sketches", "state", "evaluation", "capture")
 _ROWS = "rows.parquet"
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Raise `DiskFullError` or `UnavailableError` for a file that cannot be written below `folder`."""
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFullError if error.errno in DISK_FULL else UnavailableError
+        raise kind(f"cannot be written: {error.strerror}", where=str(folder)) from error
+    except SafetensorError as error:
+        # It holds no errno; of a tensor that could not be written the disk is the only reason.
+        raise DiskFullError(f"cannot be written: {error}", where=str(folder)) from error
 
 
 def clear_parts(folder: Path) -> None:
@@ -31,13 +47,13 @@ def clear_parts(folder: Path) -> None:
             what = f"cannot be taken away: {error.strerror}"
             if error.errno not in WRONG_PATH:
                 raise UnavailableError(what, where=str(folder / name)) from error
-            raise ConfigurationError(what, where=str(folder / name), mend="train into another folder") from error
+            raise ConfigurationError(what, where=str(folder / name), hint="train into another folder") from error
 
 
 def write_parts(folder: Path, arrays: dict[str, dict[str, NDArray[Any]]], rows: pa.Table | None) -> list[str]:
     """Write every part; the names of the files."""
     names = []
-    try:
+    with writing(folder):
         for part, tensors in arrays.items():
             if tensors:
                 name = f"{part}.safetensors"
@@ -47,20 +63,19 @@ def write_parts(folder: Path, arrays: dict[str, dict[str, NDArray[Any]]], rows: 
         if rows is not None:
             pq.write_table(rows, folder / _ROWS, compression="zstd")
             names.append(_ROWS)
-    except OSError as error:
-        raise DiskFullError(f"cannot be written: {error.strerror}", where=str(folder)) from error
     return names
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
     """The mark that the record is whole."""
     part = folder / f"{RECORD_NAME}.part"
-    try:
-        with part.open("wb") as file:
-            file.write(canonical_json(record.to_json()))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(folder / RECORD_NAME)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise DiskFullError(f"cannot be written: {error.strerror}", where=str(folder)) from error
+    with writing(folder):
+        try:
+            with part.open("wb") as file:
+                file.write(canonical_json(record.to_json()))
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(folder / RECORD_NAME)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise

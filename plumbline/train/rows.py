@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from plumbline.digest import digest_bytes
+from plumbline.digest import canonical_json, digest_bytes
 from plumbline.schema.evidence import DataEvidence
 from plumbline.schema.manifest import Shard
 from plumbline.schema.spec import RunSpec
@@ -99,22 +99,25 @@ class Rows:
         index = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self._shards[index], row - int(self._starts[index])
 
-    def _read(self, index: int) -> tuple[slice, list[str]]:
-        """Read a shard's rows of the plan, check them and hash them; where they belong, and their texts."""
+    def _read(self, index: int) -> tuple[slice, list[Any]]:
+        """Read, check and hash a shard's rows of the plan; return where they belong, and their texts (or pairs)."""
         shard, start = self._shards[index], int(self._starts[index])
         first, last = np.searchsorted(self.ids, (start, start + shard.num_rows))
         here = self.ids[first:last] - start
         classify = self._spec.task == "sequence-classification"
-        columns = ["text", "label"] if classify else ["text"]
-        texts, *labels = _read_columns(self._source.wait(shard), shard, columns, here)
-        for place, text in enumerate(texts):
-            if not isinstance(text, str):
+        names = ["text", *(["text_pair"] if self._source.manifest.pairs else [])]
+        columns = [*names, "label"] if classify else names
+        found = dict(zip(columns, _read_columns(self._source.wait(shard), shard, columns, here), strict=True))
+        texts = list(zip(*(found[name] for name in names), strict=True))
+        for place, parts in enumerate(texts):
+            if not all(isinstance(part, str) for part in parts):
                 raise TrainingFailedError("is no text", code="data", where=f"{shard.key} row {here[place]}", key="text")
-            self._raw[0, first + place] = np.frombuffer(bytes.fromhex(digest_bytes(text.encode())), np.uint8)
-        if labels:
-            self._take_labels(shard, here, labels[0], int(first))
+            raw = parts[0].encode() if len(parts) == 1 else canonical_json(parts)
+            self._raw[0, first + place] = np.frombuffer(bytes.fromhex(digest_bytes(raw)), np.uint8)
+        if classify:
+            self._take_labels(shard, here, found["label"], int(first))
         self._hashed.add(index)
-        return slice(int(first), int(last)), texts
+        return slice(int(first), int(last)), [parts[0] if len(parts) == 1 else parts for parts in texts]
 
     def _load(self, index: int) -> None:
         """Read a shard's rows of the plan, and turn them into token ids."""

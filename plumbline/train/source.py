@@ -58,7 +58,7 @@ class _Cached:
         path: Path | None = self._cache.path(sha256)  # type: ignore[attr-defined]
         if path is None:
             raise InvalidInputError(
-                f"{sha256[:12]} is not in the cache", where=key, mend="name the store that holds it with --data"
+                f"{sha256[:12]} is not in the cache", where=key, hint="name the store that holds it with --data"
             )
         return path
 
@@ -84,9 +84,9 @@ def _tell(progress: Progress) -> None:
 @contextlib.contextmanager
 def open_source(spec: RunSpec, data: str | None, cache_folder: Path, *, tell: bool = False) -> Iterator[Source]:
     """The dataset that `spec` names, as the platform has it now; without a store, as the spec's digest says."""
-    from plumbline.staging import Cache, Stager
+    from plumbline.staging import Cache, Stager, cache_limit
 
-    cache = Cache(cache_folder)
+    cache = Cache(cache_folder, max_bytes=cache_limit(cache_folder))
     if data is not None:
         from plumbline.stores import open_store
 
@@ -99,6 +99,6 @@ def open_source(spec: RunSpec, data: str | None, cache_folder: Path, *, tell: bo
             f"holds no manifest {spec.data.manifest_sha256[:12]}",
             where=str(cache_folder),
             key=spec.data.name,
-            mend="name the store that holds the dataset with --data URL",
+            hint="name the store that holds the dataset with --data URL",
         )
     yield _Cached(cache, manifest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Iterator
 
 import torch
@@ -46,6 +47,7 @@ class SpeedRun:
         self.context, self.speed = context, speed
         self._clock = StepClock(context.ranks.device)
         self._warmup = 0
+        self._wall_seconds = 0.0
         self._microbenchmarks: dict[str, float] = {}
         self._peak_memory: int | None = None
         self._sampler = Sampler(context.ranks.device)
@@ -91,6 +93,7 @@ class SpeedRun:
         if context.ranks.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         measured: int | None = None
+        began = 0.0
         with self._sampler:
             for step, batch in self._steps():
                 outcome = engine.step(step, batch)
@@ -98,11 +101,14 @@ class SpeedRun:
                 self._clock.stop()
                 if measured is None and (step + 1 >= _LONGEST_WARMUP or self._all_warm()):
                     measured, self._warmup = step + 1, step + 1
+                    self._clock.resolve()  # waits for the device: its work so far is not of the measured steps
+                    began = time.perf_counter()
                 elif measured is not None and step + 1 - measured >= speed.steps:
                     break
                 if step % 10 == 0:
                     context.tell("speed", max(0, step - (measured or step)), speed.steps)
             self._clock.resolve()
+            self._wall_seconds = time.perf_counter() - began
         self._peak_memory = _peak_memory(context.ranks.device)  # of these steps, and of nothing that comes after them
         for loss in self._losses:
             engine.check(self._warmup + speed.steps, float(loss))
@@ -122,20 +128,20 @@ class SpeedRun:
             return SpeedEvidence(
                 steps=0, warmup_steps=self._warmup, samples_per_second=None, tokens_per_second=None, step_seconds=None
             )
-        median = statistics.median(seconds)
-        rows = context.spec.batch_size
-        tokens = rows * context.spec.data.sequence_length
+        median, wall = statistics.median(seconds), self._wall_seconds
+        rows = context.spec.batch_size * len(seconds)
         ceiling = self._microbenchmarks.get("gemm_flops")
         flops = step_flops(context.spec) / context.ranks.world
         return SpeedEvidence(
             steps=len(seconds),
             warmup_steps=self._warmup,
-            samples_per_second=rows / median,
-            tokens_per_second=tokens / median,
+            samples_per_second=rows / wall,
+            tokens_per_second=rows * context.spec.data.sequence_length / wall,
             step_seconds=median,
             step_seconds_quartiles=_quartiles(seconds) if len(seconds) > 3 else None,
+            wall_seconds=wall,
             breakdown=self._clock.breakdown(self._warmup),
-            mfu=flops / median / ceiling if ceiling else None,
+            mfu=flops * len(seconds) / wall / ceiling if ceiling else None,
             peak_memory_bytes=self._peak_memory,
             microbenchmarks=self._microbenchmarks,
             samples=self._sampler.samples(),

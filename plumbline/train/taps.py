@@ -63,14 +63,14 @@ class TapBook:
     ) -> None:
         self.taps: list[Tap] = []
         self.sketches: list[NDArray[np.float64]] = []
-        self._keep, self._digests = keep, digests
+        self.keep, self._digests = keep, digests
 
     def add(
         self, step: int, stage: TapStage, name: str, array: NDArray[Any], *, kind: str, dtype: torch.dtype, leaf: bool
     ) -> None:
         """Summarise one tensor."""
-        if self._keep:
-            self._keep(stage, step, name, array)
+        if self.keep:
+            self.keep(stage, step, name, array)
         self.sketches.append(sketch(array))
         self.taps.append(
             Tap(

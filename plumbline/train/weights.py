@@ -44,13 +44,17 @@ def _normal(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]
     return (_STANDARD_DEVIATION * values).astype(np.float32).reshape(shape)
 
 
-def _value(name: str, shape: tuple[int, ...], seed: int, padding: int) -> NDArray[np.float32]:
+def _value(name: str, shape: tuple[int, ...], seed: int, owner: Any) -> NDArray[np.float32]:
+    """Return the initial value of a parameter of the module `owner`."""
+    from plumbline.train.families import is_normalization
+
     if name.endswith("bias"):
         return np.zeros(shape, np.float32)
-    if "LayerNorm" in name:
+    if is_normalization(owner):
         return np.ones(shape, np.float32)
     values = _normal(name, shape, seed)
-    if name.endswith("word_embeddings.weight"):
+    padding = getattr(owner, "padding_idx", None)
+    if padding is not None:
         values[padding] = 0
     return values
 
@@ -63,8 +67,8 @@ def _checkpoint_tensors(folder: Path) -> dict[str, NDArray[np.float32]]:
     for name in names or ["model.safetensors"]:
         path = folder / name
         if not path.is_file():
-            mend = "save it with save_pretrained(folder), which writes safetensors"
-            raise ConfigurationError("holds no model.safetensors", where=str(folder), mend=mend)
+            hint = "save it with save_pretrained(folder), which writes safetensors"
+            raise ConfigurationError("holds no model.safetensors", where=str(folder), hint=hint)
         try:
             with safe_open(path, framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118 - it is no dict
@@ -79,19 +83,27 @@ def _checkpoint_tensors(folder: Path) -> dict[str, NDArray[np.float32]]:
 
 def initial_weights(spec: ModelSpec, task: str, seed: int, checkpoint: Path | None = None) -> dict[str, NDArray[Any]]:
     """Every parameter's initial value by name; tied parameters stand once."""
-    from plumbline.train.model import build_on_meta
+    from plumbline.train.families import check_map
+    from plumbline.train.model import build_on_meta, named_once
 
+    model = build_on_meta(spec, task)
+    if spec.family != "bert":
+        check_map(model, spec.family)
     shipped = _checkpoint_tensors(checkpoint) if checkpoint else {}
+    prefix = f"{model.base_model_prefix}."
     weights: dict[str, NDArray[Any]] = {}
-    for name, shape in build_on_meta(spec, task).items():
-        found = shipped.get(name, shipped.get(name.removeprefix("bert.")))
+    for name, parameter in named_once(model).items():
+        shape = tuple(parameter.shape)
+        found = shipped.get(name, shipped.get(name.removeprefix(prefix)))
         if found is not None and found.shape != shape:
             raise InvalidInputError(
                 f"is {found.shape} in the checkpoint, {shape} in the model", where=str(checkpoint), key=name
             )
-        weights[name] = found if found is not None else _value(name, shape, seed, spec.pad_token_id)
-    if checkpoint and not any(name.startswith("bert.encoder") and name in shipped for name in weights):
-        raise InvalidInputError("holds no tensor of a BERT encoder", where=str(checkpoint))
+        if found is None and checkpoint and name.startswith(prefix) and "pooler" not in name:
+            what = "is missing in the checkpoint: only heads and poolers start from the seed"
+            raise InvalidInputError(what, where=str(checkpoint), key=name)
+        owner = model.get_submodule(name.rpartition(".")[0])
+        weights[name] = found if found is not None else _value(name, shape, seed, owner)
     return weights
 
 

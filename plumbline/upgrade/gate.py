@@ -11,7 +11,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.bisect import Bisection, Outcome, bisect
-from plumbline.upgrade.locks import Change
+from plumbline.upgrade.locks import PackageChange
 
 __all__ = ["Gate", "Upgrade", "summary"]
 
@@ -24,7 +24,7 @@ class Upgrade:
     """What the gate found: the judgement of the whole candidate, and the packages if it drifts."""
 
     judgement: Judgement
-    bisection: Bisection[Change] | None
+    bisection: Bisection[PackageChange] | None
 
 
 class Gate:
@@ -33,11 +33,13 @@ class Gate:
     It gives `None` where that set of versions cannot train at all.
     """
 
-    def __init__(self, train: Callable[[Sequence[Change]], LoadedRecord | None], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, train: Callable[[Sequence[PackageChange]], LoadedRecord | None], say: Callable[[str], None]
+    ) -> None:
         self._train = train
         self._say = say
 
-    def judge(self, changes: Sequence[Change], gates: Gates) -> Upgrade:
+    def judge(self, changes: Sequence[PackageChange], gates: Gates) -> Upgrade:
         """Current against candidate; on drift, the smallest set of changes that drifts by itself."""
         runs = [self._needed((), "the current lock"), self._needed((), "the current lock")]
         again = compare(runs[0], runs[1], gates, throughput=False)
@@ -53,7 +55,7 @@ class Gate:
         return Upgrade(judgement, bisect(tuple(changes), lambda subset: self._trial(subset, reference, gates)))
 
     def _held_against(
-        self, reference: LoadedRecord, record: LoadedRecord, changes: Sequence[Change], gates: Gates
+        self, reference: LoadedRecord, record: LoadedRecord, changes: Sequence[PackageChange], gates: Gates
     ) -> Judgement:
         """The judgement of one training; a slower one is trained once more before it is called drift."""
         judgement = compare(reference, record, gates)
@@ -62,14 +64,14 @@ class Gate:
         again = self._needed(changes, "the same versions again, for it was slower")
         return compare(reference, record, gates, confirms=again.record.evidence.speed)
 
-    def _needed(self, changes: Sequence[Change], what: str) -> LoadedRecord:
+    def _needed(self, changes: Sequence[PackageChange], what: str) -> LoadedRecord:
         self._say(f"training under {what}")
         record = self._train(changes)
         if record is None:
             raise InconclusiveError(f"the training under {what} did not finish")
         return record
 
-    def _trial(self, subset: tuple[Change, ...], reference: LoadedRecord, gates: Gates) -> Outcome:
+    def _trial(self, subset: tuple[PackageChange, ...], reference: LoadedRecord, gates: Gates) -> Outcome:
         try:
             outcome = self._outcome(subset, reference, gates)
         except DiskFullError:
@@ -81,7 +83,7 @@ class Gate:
         self._say(f"{outcome}: {', '.join(str(change) for change in subset)}")
         return outcome
 
-    def _outcome(self, subset: tuple[Change, ...], reference: LoadedRecord, gates: Gates) -> Outcome:
+    def _outcome(self, subset: tuple[PackageChange, ...], reference: LoadedRecord, gates: Gates) -> Outcome:
         """What these changes do to training; `broken` where that cannot be told."""
         for _ in range(_LOOKS):
             record = self._train(subset)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from plumbline.errors import ConfigurationError
 
-__all__ = ["Change", "changes_between", "normalized", "read_lock"]
+__all__ = ["PackageChange", "changes_between", "normalized", "read_lock"]
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^\]]*\])?\s*==\s*(?P<version>[^\s;\\#]+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Change:
+class PackageChange:
     """One package that two locks pin differently; `None` where a lock has none of it."""
 
     package: str
@@ -36,7 +36,7 @@ def read_lock(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot be read: {error}", where=str(path), mend="name a lock file") from error
+        raise ConfigurationError(f"cannot be read: {error}", where=str(path), hint="name a lock file") from error
     pins: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         text = line.strip()
@@ -45,18 +45,18 @@ def read_lock(path: Path) -> dict[str, str]:
         pin = _PIN.match(text)
         if pin is None:
             raise ConfigurationError(
-                f"line {number} pins no version: {text[:60]!r}", where=str(path), mend="write NAME==VERSION"
+                f"line {number} pins no version: {text[:60]!r}", where=str(path), hint="write NAME==VERSION"
             )
         pins[normalized(pin["name"])] = pin["version"]
     if not pins:
-        raise ConfigurationError("pins nothing", where=str(path), mend="name a lock file")
+        raise ConfigurationError("pins nothing", where=str(path), hint="name a lock file")
     return pins
 
 
-def changes_between(current: Mapping[str, str], candidate: Mapping[str, str]) -> tuple[Change, ...]:
+def changes_between(current: Mapping[str, str], candidate: Mapping[str, str]) -> tuple[PackageChange, ...]:
     """What differs, by package."""
     return tuple(
-        Change(package, current.get(package), candidate.get(package))
+        PackageChange(package, current.get(package), candidate.get(package))
         for package in sorted({*current, *candidate})
         if current.get(package) != candidate.get(package)
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from plumbline.digest import digest_json
 from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.upgrade.locks import Change, normalized
+from plumbline.upgrade.locks import PackageChange, normalized
 
 __all__ = ["Overlays", "check_environment"]
 
@@ -32,12 +32,12 @@ class Overlays:
         self._root = root
         self._pip_arguments = tuple(pip_arguments)
 
-    def add(self, change: Change) -> Path:
+    def add(self, change: PackageChange) -> Path:
         """Install the candidate's version of one package; the folder that holds it."""
         if change.candidate is None:
             raise ConfigurationError(
                 "is dropped by the candidate, which an overlay cannot show", where=change.package,
-                mend="bisect what is changed or added; a package that goes needs an environment of its own",
+                hint="bisect what is changed or added; a package that goes needs an environment of its own",
             )  # fmt: skip
         folder = self._root / f"{change.package}-{change.candidate}-{self._made_for()}"
         if folder.is_dir():
@@ -69,7 +69,7 @@ class Overlays:
             last = (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
             raise UnavailableError(f"cannot be installed: {last[:300]}", where=requirement)
 
-    def environment(self, changes: Sequence[Change]) -> dict[str, str]:
+    def environment(self, changes: Sequence[PackageChange]) -> dict[str, str]:
         """The variables of a training with these changes, and only these, applied."""
         folders = [str(self.add(change)) for change in changes]
         inherited = os.environ.get("PYTHONPATH")
@@ -87,7 +87,7 @@ def _installed() -> dict[str, str]:
     return found
 
 
-def check_environment(lock: Mapping[str, str], changes: Sequence[Change], *, where: str) -> None:
+def check_environment(lock: Mapping[str, str], changes: Sequence[PackageChange], *, where: str) -> None:
     """`ConfigurationError` unless this interpreter holds the current lock's version of every package that changes."""
     installed = _installed()
     for change in changes:
@@ -96,5 +96,5 @@ def check_environment(lock: Mapping[str, str], changes: Sequence[Change], *, whe
             raise ConfigurationError(
                 f"pins {change.package} {expected}, this environment holds {found or 'none'}",
                 where=where,
-                mend="install the current lock first; the upgrade is held against it",
+                hint="install the current lock first; the upgrade is held against it",
             )

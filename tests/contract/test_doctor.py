@@ -16,7 +16,7 @@ import boto3
 import pytest
 from azure.storage.blob import AccountSasPermissions, BlobServiceClient, ResourceTypes, generate_account_sas
 
-from plumbline.doctor.ailments import Ailment
+from plumbline.doctor.checks import CheckResult
 from plumbline.doctor.stores import Visit, examine_store
 from plumbline.localstack.services import answers, free_port, moto_command
 from plumbline.schema.manifest import DataFile, Manifest, Shard
@@ -86,7 +86,7 @@ def strict_aws() -> Iterator[Aws]:
         process.wait(20)
 
 
-def visit_aws(environment: pytest.MonkeyPatch, aws: Aws, keys: Keys, bucket: str, prefix: str = "team") -> Ailment:
+def visit_aws(environment: pytest.MonkeyPatch, aws: Aws, keys: Keys, bucket: str, prefix: str = "team") -> CheckResult:
     environment.setenv("AWS_ENDPOINT_URL", aws.url)
     environment.setenv("AWS_ACCESS_KEY_ID", keys[0])
     environment.setenv("AWS_SECRET_ACCESS_KEY", keys[1])
@@ -113,7 +113,7 @@ def test_s3_wrong_credentials(
     assert (found.well, found.code) == (False, 2)
     assert f"s3://{bucket}/team: wrong credentials: refused: HTTP 403" in found.what
     assert ("SignatureDoesNotMatch" if secret_alone else "InvalidAccessKeyId") in found.what
-    assert "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role" in found.mend
+    assert "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role" in found.hint
 
 
 def test_s3_wrong_permissions(clean_environment: pytest.MonkeyPatch, strict_aws: Aws) -> None:
@@ -125,7 +125,7 @@ def test_s3_wrong_permissions(clean_environment: pytest.MonkeyPatch, strict_aws:
         found = visit_aws(clean_environment, strict_aws, keys, bucket)
         assert (found.well, found.code) == (False, 2)
         assert found.what == f"s3://{bucket}/team: wrong permissions: refused: HTTP 403 AccessDenied"
-        assert found.mend.startswith(f"allow this environment's identity to {needs} s3://{bucket}/team (infra/aws")
+        assert found.hint.startswith(f"allow this environment's identity to {needs} s3://{bucket}/team (infra/aws")
     # Another's prefix in the right bucket.
     assert "wrong permissions" in visit_aws(clean_environment, strict_aws, strict_aws.worker, "outbox", "others").what
 
@@ -134,10 +134,10 @@ def test_s3_missing_bucket_and_missing_dataset(clean_environment: pytest.MonkeyP
     everything = strict_aws.writer
     missing = visit_aws(clean_environment, strict_aws, everything, "nowhere")
     assert (missing.what, missing.code) == ("s3://nowhere/team: no such bucket", 2)
-    assert missing.mend == "make it, or correct the suite: s3://nowhere/team"
+    assert missing.hint == "make it, or correct the suite: s3://nowhere/team"
     unpublished = visit_aws(clean_environment, strict_aws, strict_aws.reader, "data", "empty")
     assert unpublished.what == "s3://data/empty: holds no dataset reviews"
-    assert "plumbline deploy SUITE --publish" in unpublished.mend
+    assert "plumbline deploy SUITE --publish" in unpublished.hint
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def blob(clean_environment: pytest.MonkeyPatch, servers: Servers) -> pytest.Monk
     return clean_environment
 
 
-def visit_azure(container: str = "doctor", needs: Any = "write and read", dataset: str = "") -> Ailment:
+def visit_azure(container: str = "doctor", needs: Any = "write and read", dataset: str = "") -> CheckResult:
     return examine_store(Visit("outbox", f"az://{ACCOUNT}/{container}/team", needs, dataset))
 
 
@@ -174,7 +174,7 @@ def test_azure_wrong_credentials(blob: pytest.MonkeyPatch) -> None:
         assert "wrong credentials: refused: " in found.what
         # Azure itself says AuthenticationFailed.
         assert re.search("AuthorizationFailure|AuthenticationFailed", found.what)
-        assert "AZURE_STORAGE_KEY" in found.mend
+        assert "AZURE_STORAGE_KEY" in found.hint
     blob.delenv("AZURE_STORAGE_KEY")
     blob.setenv("AZURE_STORAGE_SAS_TOKEN", token(expired=True, read=True, write=True, create=True))
     assert "wrong credentials" in visit_azure().what
@@ -185,7 +185,7 @@ def test_azure_without_any_credentials(clean_environment: pytest.MonkeyPatch, ca
     clean_environment.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")
     found = visit_azure()
     assert found.what == f"az://{ACCOUNT}/doctor/team: wrong credentials: no usable credentials"
-    assert "or the machine's identity" in found.mend
+    assert "or the machine's identity" in found.hint
     assert caplog.messages == []
 
 
@@ -196,9 +196,9 @@ def test_azure_wrong_permissions(blob: pytest.MonkeyPatch) -> None:
     assert (found.well, found.code) == (False, 2)
     assert "wrong permissions: refused: " in found.what
     assert "AuthorizationPermissionMismatch" in found.what
-    assert "write and read az://" in found.mend
-    assert "infra/azure" in found.mend
-    assert "sig=" not in found.what + found.mend
+    assert "write and read az://" in found.hint
+    assert "infra/azure" in found.hint
+    assert "sig=" not in found.what + found.hint
     blob.setenv("AZURE_STORAGE_SAS_TOKEN", token(write=True, create=True))
     assert "wrong permissions" in visit_azure().what
 

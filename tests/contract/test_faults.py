@@ -12,7 +12,7 @@ import pytest
 from plumbline.errors import AccessError, ConfigurationError, CorruptDataError, PlumblineError, UnavailableError
 from plumbline.staging import Cache, Stager
 from plumbline.stores import ObjectMissingError, Store, open_store
-from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_aws, give_azure, give_google
+from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_aws, give_azure
 from tests.contract.datasets import (
     QUICK,
     QUICK_TIMEOUTS,
@@ -42,7 +42,7 @@ SIZE = 200_000
 DEADLINE_SECONDS = 8.0
 
 
-@pytest.fixture(params=["s3", "az"])
+@pytest.fixture(params=["s3", "az", "gs"])
 def store(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer) -> Store:
     """Either SDK, on the server that fails; only shards fail, not the manifest."""
     fault_server.faulty = re.compile("parquet|tokenizer")
@@ -54,7 +54,7 @@ def open_on(kind: str, environment: pytest.MonkeyPatch, server: FaultServer) -> 
         give_aws(environment, server.url)
         return open_store("s3://bucket/data", policy=QUICK, timeouts=QUICK_TIMEOUTS)
     if kind == "gs":
-        give_google(environment, server.url)
+        environment.setenv("STORAGE_EMULATOR_HOST", server.url)
         return open_store("gs://bucket/data", policy=QUICK, timeouts=QUICK_TIMEOUTS)
     give_azure(environment, server.url + "/{account}")
     return open_store(f"az://{ACCOUNT}/bucket/data", policy=QUICK, timeouts=QUICK_TIMEOUTS)
@@ -212,7 +212,7 @@ def outcome_of(store: Store, cache: Cache, *, connections: int) -> str:
     return outcome
 
 
-@pytest.mark.parametrize("kind", ["s3", "az"])
+@pytest.mark.parametrize("kind", ["s3", "az", "gs"])
 def test_a_hundred_random_sequences_each(
     kind: str, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer, tmp_path: Path
 ) -> None:

@@ -1,92 +1,221 @@
-"""Google's credentials: keys of its own or the machine's identity, never Amazon's."""
+"""Google Cloud Storage: its credentials, its refusals, and uploads that break off."""
 
 from __future__ import annotations
 
-import socket
+import json
+import random
+import subprocess
+import sys
 from collections.abc import Iterator
-from typing import Any
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
 
 import pytest
+import requests
 
-from plumbline.errors import AccessError, UnavailableError
-from plumbline.stores import RetryPolicy, open_store, read_bytes
-from plumbline.stores.google_identity import MachineToken
-from tests.contract.conftest import give_aws
+from plumbline.errors import AccessError, ConfigurationError, UnavailableError
+from plumbline.stores import (
+    ObjectExistsError,
+    PreconditionFailedError,
+    RetryPolicy,
+    Store,
+    ensure_object,
+    gs,
+    open_store,
+    presign,
+    read_bytes,
+)
+from plumbline.stores.google_links import url_to_sign
+from plumbline.stores.upload import content_md5
+from tests.contract.conftest import give_aws, give_google
 from tests.faultserver.google import GoogleServer
+
+CHILD = Path(__file__).with_name("google_child.py")
+QUICK = RetryPolicy(attempts=4, first_seconds=0.01, longest_seconds=0.02)
 
 
 @pytest.fixture
 def google(clean_environment: pytest.MonkeyPatch) -> Iterator[GoogleServer]:
+    """A strict server, and Amazon's credentials in the environment, which are none of its business."""
     with GoogleServer() as server:
         give_aws(clean_environment, "http://127.0.0.1:9")
         clean_environment.setenv("PLUMBLINE_GS_ENDPOINT", server.url)
         clean_environment.setenv("GCE_METADATA_HOST", server.url.removeprefix("http://"))
+        clean_environment.setenv("GCE_METADATA_IP", server.url.removeprefix("http://"))
         yield server
 
 
+@pytest.fixture
+def account(google: GoogleServer, clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A service account's file, named in the environment."""
+    give_google(clean_environment, google, tmp_path)
+    return tmp_path / "account.json"
+
+
+@pytest.fixture
+def store(account: Path) -> Store:
+    """A store that the service account opens."""
+    assert account.is_file()
+    return open_store("gs://bucket/prefix", policy=QUICK)
+
+
+def in_a_process(url: str = "gs://bucket/prefix") -> dict[str, str]:
+    command = [sys.executable, str(CHILD), url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert not done.stderr
+    answer: dict[str, str] = json.loads(done.stdout)
+    return answer
+
+
 def test_the_machines_own_identity(google: GoogleServer) -> None:
-    store = open_store("gs://bucket/prefix")
-    etag = store.create("key", b"bytes").etag
-    store.swap("key", b"others", if_match=etag)
+    assert in_a_process() == {"read": "others"}
+    assert set(google.authorizations) == {"Bearer token-1"}
+
+
+def test_a_metadata_server_that_is_not_ready_yet_is_asked_again(google: GoogleServer) -> None:
+    google.refusals = [503]
+    assert in_a_process() == {"read": "others"}
+
+
+def test_a_service_accounts_file(google: GoogleServer, store: Store) -> None:
+    store.swap("key", b"others", if_match=store.create("key", b"bytes").etag)
     assert read_bytes(store, "key") == b"others"
     assert set(google.authorizations) == {"Bearer token-1"}
 
 
-def test_hmac_keys_come_first(google: GoogleServer, clean_environment: pytest.MonkeyPatch) -> None:
-    clean_environment.setenv("GS_ACCESS_KEY_ID", "GOOGPLUMBLINE")
-    clean_environment.setenv("GS_SECRET_ACCESS_KEY", "secret-of-the-test")
-    open_store("gs://bucket/prefix").create("key", b"bytes")
-    assert all("GOOGPLUMBLINE" in header for header in google.authorizations)
-    assert google.tokens_given == 0
-
-
-def test_amazons_credentials_are_never_sent_to_google(
+def test_without_any_credentials_one_line_names_three_ways(
     google: GoogleServer, clean_environment: pytest.MonkeyPatch
 ) -> None:
-    clean_environment.setenv("GCE_METADATA_HOST", "metadata.invalid")
-    with pytest.raises(AccessError, match="GS_ACCESS_KEY_ID"):
-        open_store("gs://bucket/prefix").stat("key")
-    assert google.authorizations == []
+    clean_environment.setenv("NO_GCE_CHECK", "true")
+    answer = in_a_process()
+    assert answer["error"] == "AccessError"
+    assert "gcloud auth application-default login" in answer["what"]
+    assert "\n" not in answer["what"]
+    assert google.authorizations == [], "nor are Amazon's credentials sent to Google"
 
 
-def test_a_token_is_asked_for_again_before_it_ends(google: GoogleServer) -> None:
-    now = [0.0]
-    token = MachineToken("gs://bucket", lambda: now[0])
-    assert [token.value(), token.value()] == ["token-1", "token-1"]
-    now[0] = 3600.0 - 119.0
-    assert token.value() == "token-2"
-    assert google.tokens_given == 2
+def test_a_damaged_credentials_file_is_one_line(account: Path) -> None:
+    account.write_text("{}")
+    with pytest.raises(AccessError, match="no usable credentials"):
+        open_store("gs://bucket").stat("key")
 
 
-def test_a_metadata_server_that_is_not_ready_yet_is_asked_again(
-    google: GoogleServer, clean_environment: pytest.MonkeyPatch
+def test_a_key_that_google_does_not_know_is_refused(account: Path, google: GoogleServer, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with GoogleServer() as other:
+        content = json.loads(other.account_file(tmp_path / "other").read_text())
+    account.write_text(json.dumps(content | {"token_uri": f"{google.url}/token"}))
+    with pytest.raises(AccessError, match="no usable credentials: RefreshError"):
+        open_store("gs://bucket", policy=QUICK).stat("key")
+
+
+def test_a_token_service_that_does_not_answer_is_unavailable(account: Path) -> None:
+    account.write_text(json.dumps(json.loads(account.read_text()) | {"token_uri": "http://127.0.0.1:9/token"}))
+    with pytest.raises(UnavailableError, match="no access token"):
+        open_store("gs://bucket", policy=RetryPolicy(attempts=2, first_seconds=0.01)).stat("key")
+
+
+@pytest.mark.parametrize("endpoint", ["http://storage.example.com", "storage.example.com:4443", "ftp://127.0.0.1"])
+def test_a_token_is_never_sent_unencrypted_to_another_machine(
+    account: Path, clean_environment: pytest.MonkeyPatch, endpoint: str
 ) -> None:
-    google.refusals = [503, 429]
-    store = open_store("gs://bucket/prefix", policy=RetryPolicy(attempts=3, first_seconds=0.01))
-    assert store.create("key", b"bytes").size == 5
-    clean_environment.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
-    with pytest.raises(UnavailableError, match=r"no token from the metadata server.*gave up after 2 attempts"):
-        open_store("gs://bucket/prefix", policy=RetryPolicy(attempts=2, first_seconds=0.01)).stat("key")
+    assert account.is_file()
+    clean_environment.setenv("PLUMBLINE_GS_ENDPOINT", endpoint)
+    with pytest.raises(ConfigurationError, match=r"PLUMBLINE_GS_ENDPOINT.*unencrypted"):
+        open_store("gs://bucket", policy=QUICK).stat("key")
 
 
-def test_a_machine_without_a_service_account_is_told_so_at_once(google: GoogleServer) -> None:
-    google.refusals = [404, 404]
-    with pytest.raises(AccessError, match="HTTP Error 404"):
-        open_store("gs://bucket/prefix").stat("key")
-    assert google.refusals == [404]
+MIXED = {"x-amz-content-sha256": "UNSIGNED-PAYLOAD", "x-goog-if-generation-match": "0"}
 
 
-def test_names_that_nobody_can_look_up_yet_are_looked_up_again(
-    google: GoogleServer, clean_environment: pytest.MonkeyPatch
+@pytest.mark.parametrize("headers", [MIXED, {"Authorization": "AWS4-HMAC-SHA256 x", "x-goog-if-generation-match": "0"}])
+def test_the_server_refuses_mixed_headers_as_google_does(google: GoogleServer, headers: dict[str, str]) -> None:
+    answer = requests.put(f"{google.url}/bucket/key", b"bytes", headers=headers, timeout=10)
+    assert (answer.status_code, "ExcessHeaderValues" in answer.text) == (400, True)
+
+
+def test_a_wrong_generation_is_refused(store: Store) -> None:
+    first = store.create("key", b"first")
+    second = store.swap("key", b"second", if_match=first.etag)
+    assert int(second.etag) > int(first.etag)
+    for wrong in (first.etag, str(int(second.etag) + 1), "0123abcd", ""):
+        with pytest.raises(PreconditionFailedError):
+            store.swap("key", b"third", if_match=wrong)
+        with pytest.raises(PreconditionFailedError), store.open("key", if_match=wrong):
+            pass
+    assert read_bytes(store, "key") == b"second"
+
+
+def large_file(folder: Path, megabytes: int) -> Path:
+    path = folder / "large"
+    path.write_bytes(random.Random(2).randbytes(1 << 20) * megabytes)
+    return path
+
+
+def test_an_upload_that_breaks_off_goes_on_where_the_service_has_it(
+    store: Store, google: GoogleServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, troubles = socket.getaddrinfo, [socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")]
+    monkeypatch.setattr(gs, "_CHUNK_BYTES", 4 << 20)
+    path = large_file(tmp_path, 13)
+    google.broken_chunks = [4 << 20, 1 << 20, -(1 << 20), 0]
+    assert ensure_object(store, "large", path)
+    assert google.received <= (13 + 4 + 4 + 4 + 4) << 20, "what had arrived was sent again"
+    with pytest.raises(ObjectExistsError):
+        store.create("large", path)
 
-    def look_up(*arguments: Any, **options: Any) -> Any:
-        if troubles:
-            raise troubles.pop()
-        return real(*arguments, **options)
 
-    clean_environment.setattr(socket, "getaddrinfo", look_up)
-    store = open_store("gs://bucket/prefix", policy=RetryPolicy(attempts=2, first_seconds=0.01))
-    assert store.create("key", b"bytes").size == 5
-    assert google.tokens_given == 1
+def test_an_upload_session_that_the_service_has_lost_is_begun_anew(
+    account: Path, google: GoogleServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gs, "_CHUNK_BYTES", 4 << 20)
+    assert account.is_file()
+    google.broken_chunks = [0]
+    # Between the two attempts the service forgets.
+    patient = RetryPolicy(attempts=4, first_seconds=0.01, sleep=lambda _: google.sessions.clear())
+    assert open_store("gs://bucket/prefix", policy=patient).create("large", large_file(tmp_path, 9)).size == 9 << 20
+
+
+def test_an_upload_session_on_another_host_gets_no_token(store: Store, google: GoogleServer, tmp_path: Path) -> None:
+    with GoogleServer() as other:
+        google.session_host = other.url
+        with pytest.raises(ConfigurationError, match="another host"):
+            store.create("large", large_file(tmp_path, 9))
+        assert other.authorizations == []
+
+
+def test_bytes_damaged_on_their_way_up_are_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The MD5 is of the file; what is sent is another: a machine whose memory is not to be trusted."""
+    monkeypatch.setattr(gs, "content_md5", lambda _: content_md5(BytesIO(b"other")))
+    for data in (b"bytes", large_file(tmp_path, 9)):
+        with pytest.raises(ConfigurationError, match="HTTP 400 invalid"):
+            store.create("key", data)
+
+
+def test_a_signed_link_opens_the_object_and_no_other(store: Store) -> None:
+    store.create("report.html", b"<!DOCTYPE html>page")
+    store.create("secret.html", b"other")
+    link = presign(store, "report.html", 600)
+    assert link is not None
+    answer = requests.get(link, timeout=10)
+    assert answer.content == b"<!DOCTYPE html>page"
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    for wrong in (link.replace("report", "secret"), link.replace("Expires=600", "Expires=601"), link[:-2] + "00"):
+        assert requests.get(wrong, timeout=10).status_code == 403
+
+
+def test_what_is_signed_is_googles_own_example() -> None:
+    """googleapis/conformance-tests, storage/v1/v4_signatures.json, "Simple GET"."""
+    email, now = "test-iam-credentials@dummy-project-id.iam.gserviceaccount.com", datetime(2019, 2, 1, 9, tzinfo=UTC)
+    url, message = url_to_sign("https://storage.googleapis.com", "test-bucket", "test-object", 10, email=email, now=now)
+    assert url == (
+        "https://storage.googleapis.com/test-bucket/test-object?X-Goog-Algorithm=GOOG4-RSA-SHA256&X-Goog-Credential="
+        "test-iam-credentials%40dummy-project-id.iam.gserviceaccount.com%2F20190201%2Fauto%2Fstorage%2Fgoog4_request"
+        "&X-Goog-Date=20190201T090000Z&X-Goog-Expires=10&X-Goog-SignedHeaders=host"
+    )
+    assert message.split(b"\n")[:3] == [
+        b"GOOG4-RSA-SHA256", b"20190201T090000Z", b"20190201/auto/storage/goog4_request",
+    ]  # fmt: skip
+    assert message.split(b"\n")[3] == b"00e2fb794ea93d7adb703edaebdd509821fcc7d4f1a79ac5c8d2b394df109320"

@@ -8,11 +8,11 @@ from typing import Any, Self
 import pytest
 from prefect.logging import disable_run_logger
 
-from plumbline.bundles import has_record
 from plumbline.dispatch import TrainingOrder
+from plumbline.experiments.transport import has_record
 from plumbline.schema.record import read_record
 from plumbline.stores import open_store
-from tasks import training
+from tasks import train as module
 from tests.contract.records import make_record
 
 
@@ -22,7 +22,7 @@ def test_the_record_is_handed_in_under_a_beating_heart(tmp_path: Path, monkeypat
     handed_in: list[bool] = []
 
     class Heart:
-        last_words = ""
+        last_line = ""
 
         def __init__(self, _: object) -> None:
             pass
@@ -43,19 +43,19 @@ def test_the_record_is_handed_in_under_a_beating_heart(tmp_path: Path, monkeypat
 
     def publish(*arguments: Any) -> None:
         handed_in.append(bool(beating))
-        training_publish(*arguments)
+        published(*arguments)
 
-    training_publish = training.publish_record
+    published = module.publish_record
     monkeypatch.setenv("PLUMBLINE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(training, "Heartbeat", Heart)
-    monkeypatch.setattr(training, "run_training", trained)
-    monkeypatch.setattr(training, "publish_record", publish)
+    monkeypatch.setattr(module, "ProgressReporter", Heart)
+    monkeypatch.setattr(module, "run_training", trained)
+    monkeypatch.setattr(module, "publish_record", publish)
     order = TrainingOrder(
         platform="aws", data=f"file://{tmp_path}/data", outbox=f"file://{tmp_path}/outbox", record_id="record-1",
         round_id="round-1", spec=read_record(make_record(tmp_path / "made", "record-0", "aws")).spec, run_seconds=60,
     )  # fmt: skip
     with disable_run_logger():
-        assert training.train.fn(order) == (0, "")
+        assert module.train.fn(order) == (0, "")
     assert handed_in == [True]
     assert has_record(open_store(order.outbox), "record-1")
     assert not list((tmp_path / "cache/work").iterdir())

@@ -22,7 +22,7 @@ from plumbline.stores import (
     read_bytes,
 )
 from plumbline.stores.memory import MemoryStore
-from tasks import gathering, training
+from tasks import gather, train
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_azure
 from tests.faultserver import FaultServer
 
@@ -98,7 +98,7 @@ def test_what_takes_long_is_not_what_fails() -> None:
     assert store.calls == 2
 
 
-@pytest.mark.parametrize(("patience", "seconds"), [(gathering.PATIENCE, 60.0), (training.PATIENCE, 480.0)])
+@pytest.mark.parametrize(("patience", "seconds"), [(gather.PATIENCE, 60.0), (train.PATIENCE, 480.0)])
 def test_an_outbox_may_be_away_while_a_finished_training_waits(patience: RetryPolicy, seconds: float) -> None:
     """Refused at once each time, as a server that restarts does: six quick attempts would be over in 15 s."""
     world = World()

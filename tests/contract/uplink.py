@@ -38,9 +38,14 @@ class SlowUplink:
         with contextlib.suppress(OSError):
             while True:
                 sender, _ = self._listening.accept()
-                server = socket.create_connection(self._target)
-                threading.Thread(target=_pass, args=(sender, server, self._pause), daemon=True).start()
-                threading.Thread(target=_pass, args=(server, sender, 0.0), daemon=True).start()
+                threading.Thread(target=self._relay, args=(sender,), daemon=True).start()
+
+    def _relay(self, sender: socket.socket) -> None:
+        with sender, socket.create_connection(self._target) as server:
+            back = threading.Thread(target=_pass, args=(server, sender, 0.0), daemon=True)
+            back.start()
+            _pass(sender, server, self._pause)
+            back.join()
 
 
 def _pass(source: socket.socket, sink: socket.socket, pause: float) -> None:

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from uuid import UUID
 
 import pytest
 
@@ -57,6 +58,19 @@ class Round:
         """`kill -9` the one process of this round, or the first, whose command line holds `words`."""
         found = [pid for pid, command in processes_of(self.folder).items() if words in command]
         assert found, f"no process with {words!r} among {processes_of(self.folder)}"
+        os.kill(min(found), signal.SIGKILL)
+
+    def kill_flow_run(self, flow: str) -> None:
+        """`kill -9` the process of one running flow run of this flow."""
+        runs = [UUID(row["id"]) for row in read_flow_runs(self.folder, flow) if row["state_type"] == "RUNNING"]
+        variables = {f"PREFECT__FLOW_RUN_ID={run}".encode() for run in runs}
+        found = []
+        for pid, command in processes_of(self.folder).items():
+            with suppress(OSError):
+                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if "prefect.engine" in command and variables.intersection(environment):
+                    found.append(pid)
+        assert found, f"no process of {runs} among {processes_of(self.folder)}"
         os.kill(min(found), signal.SIGKILL)
 
     def kill_each(self, words: str, times: int) -> None:
@@ -158,23 +172,24 @@ def small(name: str, folder: Path, *, steps: int = 8, parts: str = "", extra: st
 
 
 def states(folder: Path, flow: str) -> list[str]:
-    """The final states of a flow's runs, oldest first, as the Prefect server wrote them."""
-    return _read(folder, flow, "state_type")
+    """Return the final states of a flow's runs, oldest first, as the Prefect server stored them."""
+    return [row["state_type"] for row in read_flow_runs(folder, flow)]
 
 
 def names(folder: Path, flow: str) -> list[str]:
-    """What a flow's runs are called in Prefect's UI, oldest first."""
-    return _read(folder, flow, "name")
+    """Return the names of a flow's runs in Prefect's UI, oldest first."""
+    return [row["name"] for row in read_flow_runs(folder, flow)]
 
 
-def _read(folder: Path, flow: str, column: Literal["state_type", "name"]) -> list[str]:
+def read_flow_runs(folder: Path, flow: str) -> list[sqlite3.Row]:
+    """Return id, name and state_type of a flow's runs, oldest first."""
     database = next((folder / ".plumbline").rglob("prefect.db"))
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
         connection.row_factory = sqlite3.Row
         rows = connection.execute(
-            "select run.state_type, run.name from flow_run run join flow on flow.id = run.flow_id where flow.name = ?"
-            " order by run.created",
+            "select run.id, run.name, run.state_type from flow_run run join flow on flow.id = run.flow_id"
+            " where flow.name = ? order by run.created",
             (flow,),
         ).fetchall()
     connection.close()
-    return [row[column] for row in rows]
+    return rows

@@ -31,6 +31,10 @@ def test_the_cause_is_named_and_the_flow_fails(folder, start, suite, code, stage
     if code == "data.labels":
         assert drifting["first_divergence"]["row"] is not None
         assert "train/" in drifting["first_divergence"]["at"]
-    assert states(folder, "regression")[-1] == "FAILED"
-    tried = [name for name in names(folder, "training") if name.startswith("azure-local ") and " experiment: " in name]
+    assert states(folder, "plumbline-regression")[-1] == "FAILED"
+    tried = [
+        name
+        for name in names(folder, "plumbline-training")
+        if name.startswith("azure-local ") and " experiment: " in name
+    ]
     assert bool(tried) == bool(drifting["causes"][0]["tried"])

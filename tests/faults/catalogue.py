@@ -150,6 +150,17 @@ FAULTS: tuple[Entry, ...] = (
         "evaluated_in_training_mode wrong_split shifted_split last_row_twice last_batch_dropped "
         "evaluated_in_bf16 evaluation_temperature",
     ),
+    *_inside(
+        "kernel",
+        "kernel",
+        "kernels",
+        "softmax_spelt_out layer_norm_in_two_passes linear_summed_in_fp64 linear_in_halves gelu_by_its_formula "
+        "entropy_by_its_formula linear_backward_in_fp64 update_multiplied_otherwise",
+    ),
+    *_inside("schedule", "schedule", "verdicts", "rate_inside_the_step"),
+    *_inside("evaluation", "evaluation", "verdicts", "dropout_in_evaluation"),
+    *_inside("gradient", "gradient", "verdicts", "gradients_lost_after_step_two"),
+    *_inside("data", "data.content", "verdicts", "texts_edited_when_read"),
     *_inside("nondeterminism", "nondeterminism", "training", "racing_reduction racing_gradients uninitialised_memory"),
     *_inside("nondeterminism", "nondeterminism", "data", "unseeded_order unseeded_augmentation"),
 )

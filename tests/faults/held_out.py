@@ -175,6 +175,77 @@ _SECOND_CONTROLS: tuple[Entry, ...] = (
     *_inside("control", "", "second", "gelu_in_parts sdpa_in_a_new_release weights_copied_first"),
 )
 
+_THIRD: tuple[Entry, ...] = (
+    *_files(
+        "data.content", "data", "full_stop_appended first_letters_doubled columns_joined_twice byte_order_mark", "third"
+    ),
+    *_files("data.labels", "data", "labels_inverted_in_a_third labels_all_of_one_class", "third"),
+    *_files("data.order", "data", "halves_exchanged", "third"),
+    *_inside("data", "data.labels", "third", "labels_of_one_class_lost labels_cast_through_bool"),
+    *_inside(
+        "data", "data.order", "third", "same_batch_twice workers_with_one_seed sorted_within_the_batch epoch_never_set"
+    ),
+    *_inside(
+        "tokenizer",
+        "tokenization",
+        "third",
+        "unknown_tokens_in_the_middle classification_token_lost ids_clamped mask_one_short",
+    ),
+    *_inside("rng", "rng", "third", "hidden_places_shifted", "mlm"),
+    *_inside(
+        "init",
+        "weights.init",
+        "third",
+        "head_left_at_zero query_and_key_exchanged layer_norms_start_at_half weights_through_fp16_in_one_layer",
+    ),
+    *_inside("init", "model.architecture", "third", "a_head_more positions_cut"),
+    *_inside("rng", "rng", "third", "seeded_with_the_rank a_draw_at_each_step hidden_dropout_on"),
+    *_inside("precision", "precision", "third", "query_in_bf16 last_norm_in_fp16 classifier_in_bf16 products_in_fp16"),
+    *_inside(
+        "operator",
+        "operator",
+        "third",
+        "one_residual_doubled sigmoid_gelu pooler_without_tanh softmax_over_another_axis norm_of_a_large_eps "
+        "scores_not_scaled embeddings_not_normalised relu_in_one_layer",
+    ),
+    *_inside(
+        "loss",
+        "loss",
+        "third",
+        "loss_over_micro_batches_averaged_again loss_doubled_as_by_a_sum_over_devices scores_scaled_before_the_loss "
+        "confidence_penalty",
+    ),
+    *_inside("loss", "loss", "third", "loss_of_a_sentence_mean", "mlm"),
+    *_inside(
+        "gradient",
+        "gradient",
+        "third",
+        "gradients_never_cleared averaged_over_one_process_too_many sign_flipped_in_the_head "
+        "embedding_gradients_sparse_lost gradient_noise_added synchronised_every_other_step",
+    ),
+    *_inside("gradient", "gradient", "third", "norm_clipped_by_value never_clipped", "clip"),
+    *_inside(
+        "optimizer",
+        "optimizer",
+        "third",
+        "decay_coupled_to_the_gradient second_moment_forgotten weights_kept_in_bf16 averaged_weights "
+        "head_updated_twice decay_for_everything betas_exchanged",
+    ),
+    *_inside(
+        "schedule",
+        "schedule",
+        "third",
+        "warmed_up_twice_as_long steps_of_an_epoch_too_few rate_scaled_by_processes "
+        "rate_of_another_group_from_step_five",
+    ),
+    *_inside("evaluation", "evaluation", "third", "evaluated_with_a_stale_head evaluated_in_fp64"),
+    *_inside("nondeterminism", "nondeterminism", "third", "rows_by_hash gradients_raced"),
+)
+
+_THIRD_CONTROLS: tuple[Entry, ...] = (
+    *_inside("control", "", "third", "another_release_of_numpy gradients_scaled_and_unscaled batches_copied"),
+)
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -196,5 +267,6 @@ class HeldOut:
 SETS = (
     HeldOut(1, "dffde8d", _FIRST, _FIRST_CONTROLS, seen=True),
     HeldOut(2, "66f8678", _SECOND, _SECOND_CONTROLS, seen=False),
+    HeldOut(3, "384e3b7", _THIRD, _THIRD_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""

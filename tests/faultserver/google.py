@@ -1,30 +1,69 @@
-"""The part of Google's XML endpoint that Amazon's protocol has not: generations, and preconditions on them."""
+"""Google Cloud Storage as its documentation describes it, refusals first.
+
+The JSON API (objects, media and resumable uploads, listing), signed URLs, the token endpoint and the metadata server.
+It refuses what Google refuses: `x-amz-*` beside `x-goog-*` headers, tokens that it did not issue, generations that are
+not the object's, uploads whose MD5 differs, chunks of a length or an offset that a resumable session does not allow.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import secrets
 import threading
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
-from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 __all__ = ["GoogleServer"]
 
 _PAGE = 3
+_GRAIN = 256 << 10
+EMAIL = "worker@project.iam.gserviceaccount.com"
+
+
+@dataclass
+class Session:
+    """One resumable upload."""
+
+    name: str
+    size: int
+    generation: str | None
+    md5: str
+    content_type: str
+    data: bytearray = field(default_factory=bytearray)
+    done: dict[str, Any] | None = None
 
 
 class GoogleServer:
     """Objects of one bucket, each with its generation."""
 
-    def __init__(self) -> None:
-        self.objects: dict[str, tuple[int, bytes]] = {}
+    def __init__(self, bucket: str = "bucket") -> None:
+        self.bucket = bucket
+        self.objects: dict[str, tuple[int, bytes, str]] = {}
+        self.sessions: dict[str, Session] = {}
         self.lock = threading.Lock()
+        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         self.authorizations: list[str] = []
-        self.tokens_given = 0
+        self.tokens: list[str] = []
+        self.received = 0
+        """Bytes of uploads in resumable sessions."""
         self.refusals: list[int] = []
         """Statuses that the metadata server gives before its first token."""
+        self.broken_chunks: list[int] = []
+        """For each next chunk: the bytes kept of it before a 503; negative: kept, and answered 308."""
+        self.session_host = ""
+        """Another host in the address of an upload session."""
+        self._next_generation = 1_700_000_000_000_000
         self._http = _Server(("127.0.0.1", 0), _Handler)
         self._http.owner = self
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
@@ -33,6 +72,43 @@ class GoogleServer:
     def url(self) -> str:
         """Where it listens."""
         return f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def account_file(self, folder: Path) -> Path:
+        """Write the key file of a service account whose tokens this server issues."""
+        pem = self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        account = {
+            "type": "service_account", "project_id": "project", "private_key_id": "1", "private_key": pem.decode(),
+            "client_email": EMAIL, "client_id": "1", "token_uri": f"{self.url}/token",
+        }  # fmt: skip
+        path = folder / "account.json"
+        path.write_text(json.dumps(account))
+        return path
+
+    def issue_token(self) -> dict[str, Any]:
+        """A new access token, as the token endpoint and the metadata server answer it."""
+        self.tokens.append(f"token-{len(self.tokens) + 1}")
+        return {"access_token": self.tokens[-1], "expires_in": 3600, "token_type": "Bearer"}
+
+    def put(self, name: str, data: bytes, generation: str | None, content_type: str) -> dict[str, Any] | None:
+        """Write an object if it is of this generation (0: does not exist; None: any); None if it is not."""
+        with self.lock:
+            current = self.objects[name][0] if name in self.objects else 0
+            if generation is not None and int(generation) != current:
+                return None
+            self._next_generation += 1
+            self.objects[name] = (self._next_generation, data, content_type)
+        return self.describe(name)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """The object resource."""
+        generation, data, content_type = self.objects[name]
+        md5 = base64.b64encode(hashlib.md5(data).digest()).decode()  # noqa: S324
+        return {
+            "kind": "storage#object", "name": name, "bucket": self.bucket, "generation": str(generation),
+            "size": str(len(data)), "md5Hash": md5, "etag": f"C{generation}=", "contentType": content_type,
+        }  # fmt: skip
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -49,11 +125,15 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 64
     owner: GoogleServer
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients hang up."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: _Server
+    timeout = 30
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Say nothing."""
@@ -66,76 +146,210 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def _error(self, status: int, code: str) -> None:
-        self._reply(status, f"<Error><Code>{code}</Code></Error>".encode())
+    def _json(self, document: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        self._reply(status, json.dumps(document).encode(), {"Content-Type": "application/json", **(headers or {})})
 
-    @staticmethod
-    def _told(generation: int, data: bytes) -> dict[str, str]:
-        etag = hashlib.md5(data).hexdigest()  # noqa: S324
-        return {
-            "ETag": f'"{etag}"',
-            "x-goog-generation": str(generation),
-            "Last-Modified": "Fri, 20 Nov 2026 12:00:00 GMT",
-        }
+    def _refuse(self, status: int, reason: str) -> None:
+        errors = [{"domain": "global", "reason": reason, "message": reason}]
+        self._json({"error": {"code": status, "message": reason, "errors": errors}}, status)
 
-    def do_PUT(self) -> None:
-        data = self.rfile.read(int(self.headers["Content-Length"]))
-        path = unquote(urlsplit(self.path).path)
-        with self.server.owner.lock:
-            self.server.owner.authorizations.append(self.headers["Authorization"])
-            generation = self.server.owner.objects.get(path, (0, b""))[0]
-            wanted = self.headers.get("x-goog-if-generation-match")
-            if wanted is None or int(wanted) != generation:
-                return self._error(412, "PreconditionFailed")
-            new = 1 + max((number for number, _ in self.server.owner.objects.values()), default=0)
-            self.server.owner.objects[path] = (new, data)
-        return self._reply(200, headers=self._told(new, data))
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
+    def _serve(self) -> None:
+        owner, body = self.server.owner, self._body()
         parts = urlsplit(self.path)
-        if parts.path.startswith("/computeMetadata/"):
-            assert self.headers["Metadata-Flavor"] == "Google"
-            if self.server.owner.refusals:
-                return self._reply(self.server.owner.refusals.pop(0))
-            self.server.owner.tokens_given += 1
-            token = {"access_token": f"token-{self.server.owner.tokens_given}", "expires_in": 3600}
-            return self._reply(200, json.dumps(token).encode())
-        self.server.owner.authorizations.append(self.headers["Authorization"])
-        if "list-type" in parts.query:
-            return self._list(unquote(parts.path), parse_qs(parts.query))
-        found = self.server.owner.objects.get(unquote(parts.path))
-        if found is None:
-            return self._error(404, "NoSuchKey")
-        headers = self._told(*found)
-        wanted = self.headers.get("If-Match")
-        if wanted is not None and wanted != headers["ETag"]:
-            return self._error(412, "PreconditionFailed")
-        return self._give(found[1], headers)
+        query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        names = [name.lower() for name in self.headers]
+        if parts.path.startswith("/computeMetadata/") or (parts.path == "/" and "metadata-flavor" in names):
+            return self._metadata(parts.path)
+        if parts.path == "/token":
+            return self._token(body)
+        amazon = any(name.startswith("x-amz-") for name in names) or "AWS4" in self.headers.get("Authorization", "")
+        if amazon and any(name.startswith("x-goog-") for name in names):
+            return self._reply(400, b"<Error><Code>ExcessHeaderValues</Code></Error>")
+        if "X-Goog-Signature" in query:
+            return self._signed(parts.path, parts.query, query)
+        authorization = self.headers.get("Authorization", "")
+        owner.authorizations.append(authorization)
+        if authorization.removeprefix("Bearer ") not in owner.tokens:
+            return self._refuse(401, "authError")
+        return self._api(parts.path, query, body)
 
-    def _give(self, data: bytes, headers: dict[str, str]) -> None:
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
+
+    def _api(self, path: str, query: dict[str, str], body: bytes) -> None:
+        bucket = self.server.owner.bucket
+        listing, upload = f"/storage/v1/b/{bucket}/o", f"/upload/storage/v1/b/{bucket}/o"
+        if path == upload:
+            return self._upload(query, body)
+        if path == listing and self.command == "GET":
+            return self._list(query)
+        if path.startswith(listing + "/"):
+            return self._object(unquote(path[len(listing) + 1 :]), query)
+        return self._refuse(404, "notFound")
+
+    def _object(self, name: str, query: dict[str, str]) -> None:
+        owner = self.server.owner
+        found = owner.objects.get(name)
+        if found is None:
+            return self._refuse(404, "notFound")
+        wanted = query.get("ifGenerationMatch")
+        if wanted is not None and not wanted.isdecimal():
+            return self._refuse(400, "invalid")
+        if wanted is not None and int(wanted) != found[0]:
+            return self._refuse(412, "conditionNotMet")
+        if self.command == "DELETE":
+            del owner.objects[name]
+            return self._reply(204)
+        if query.get("alt") == "media":
+            return self._give(found)
+        return self._json(owner.describe(name))
+
+    def _give(self, found: tuple[int, bytes, str]) -> None:
+        generation, data, content_type = found
+        headers = {"x-goog-generation": str(generation), "ETag": f"C{generation}=", "Content-Type": content_type}
         asked = self.headers.get("Range", "")
         if not asked:
             return self._reply(200, data, headers)
         first, _, last = asked.removeprefix("bytes=").partition("-")
         if int(first) >= len(data):
-            return self._error(416, "InvalidRange")
+            return self._refuse(416, "requestedRangeNotSatisfiable")
         part = data[int(first) : int(last) + 1 if last else None]
         headers["Content-Range"] = f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}"
         return self._reply(206, part, headers)
 
-    def _list(self, bucket: str, query: dict[str, list[str]]) -> None:
-        prefix, after = query.get("prefix", [""])[0], query.get("continuation-token", [""])[0]
-        root = bucket.rstrip("/") + "/"
-        names = sorted(path[len(root) :] for path in self.server.owner.objects if path.startswith(root + prefix))
-        names = [name for name in names if name > after]
-        entries = ""
-        for name in names[:_PAGE]:
-            generation, data = self.server.owner.objects[root + name]
-            etag = escape(self._told(generation, data)["ETag"])
-            entries += f"<Contents><Key>{escape(name)}</Key><Size>{len(data)}</Size><ETag>{etag}</ETag></Contents>"
-        more = f"<NextContinuationToken>{escape(names[_PAGE - 1])}</NextContinuationToken>" if names[_PAGE:] else ""
-        state = f"<IsTruncated>{str(bool(more)).lower()}</IsTruncated>"
-        self._reply(200, f"<ListBucketResult>{state}{more}{entries}</ListBucketResult>".encode())
+    def _list(self, query: dict[str, str]) -> None:
+        owner = self.server.owner
+        after = base64.b64decode(query.get("pageToken", "")).decode()
+        names = sorted(name for name in owner.objects if name.startswith(query.get("prefix", "")) and name > after)
+        page: dict[str, Any] = {"kind": "storage#objects"}
+        if names:
+            page["items"] = [owner.describe(name) for name in names[:_PAGE]]
+        if names[_PAGE:]:
+            page["nextPageToken"] = base64.b64encode(names[_PAGE - 1].encode()).decode()
+        self._json(page)
+
+    def _upload(self, query: dict[str, str], body: bytes) -> None:
+        kind = query.get("uploadType")
+        if self.command == "PUT" and kind == "resumable" and "upload_id" in query:
+            return self._chunk(query["upload_id"], body)
+        generation = query.get("ifGenerationMatch")
+        if self.command != "POST" or (generation is not None and not generation.isdecimal()):
+            return self._refuse(400, "invalid")
+        if kind == "resumable":
+            return self._begin(json.loads(body), generation)
+        if kind == "multipart":
+            told, data = self._related(body)
+            return self._finish(told, data, generation)
+        return self._refuse(400, "invalid")
+
+    def _related(self, body: bytes) -> tuple[dict[str, Any], bytes]:
+        boundary = self.headers["Content-Type"].partition("boundary=")[2].encode()
+        _, first, second, _ = body.split(b"--" + boundary, 3)
+        told = json.loads(first.partition(b"\r\n\r\n")[2])
+        return told, second.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
+
+    def _finish(self, told: dict[str, Any], data: bytes, generation: str | None) -> None:
+        if told.get("md5Hash") not in (None, base64.b64encode(hashlib.md5(data).digest()).decode()):  # noqa: S324
+            return self._refuse(400, "invalid")
+        made = self.server.owner.put(told["name"], data, generation, told["contentType"])
+        return self._refuse(412, "conditionNotMet") if made is None else self._json(made)
+
+    def _begin(self, told: dict[str, Any], generation: str | None) -> None:
+        owner = self.server.owner
+        session = secrets.token_hex(8)
+        size = int(self.headers["X-Upload-Content-Length"])
+        owner.sessions[session] = Session(told["name"], size, generation, told["md5Hash"], told["contentType"])
+        root = owner.session_host or owner.url
+        location = f"{root}/upload/storage/v1/b/{owner.bucket}/o?uploadType=resumable&upload_id={session}"
+        self._reply(200, headers={"Location": location})
+
+    def _chunk(self, name: str, body: bytes) -> None:  # noqa: PLR0911 - each refusal of the protocol
+        owner = self.server.owner
+        session = owner.sessions.get(name)
+        if session is None:
+            return self._refuse(404, "notFound")
+        if session.done is not None:
+            return self._json(session.done)
+        span, _, total = self.headers["Content-Range"].removeprefix("bytes ").partition("/")
+        if int(total) != session.size:
+            return self._refuse(400, "invalid")
+        if span == "*":
+            return self._incomplete(session)
+        first, _, last = span.partition("-")
+        whole = int(last) + 1 == session.size
+        wrong = int(first) != len(session.data) or int(last) - int(first) + 1 != len(body)
+        if wrong or (len(body) % _GRAIN and not whole):
+            return self._refuse(400, "invalid")
+        if owner.broken_chunks:
+            kept = owner.broken_chunks.pop(0)
+            session.data += body[: abs(kept)]
+            owner.received += len(body)
+            return self._refuse(503, "backendError") if kept >= 0 else self._incomplete(session)
+        owner.received += len(body)
+        session.data += body
+        if not whole:
+            return self._incomplete(session)
+        told = {"name": session.name, "md5Hash": session.md5, "contentType": session.content_type}
+        if base64.b64encode(hashlib.md5(session.data).digest()).decode() != session.md5:  # noqa: S324
+            return self._refuse(400, "invalid")
+        session.done = owner.put(told["name"], bytes(session.data), session.generation, session.content_type)
+        return self._refuse(412, "conditionNotMet") if session.done is None else self._json(session.done)
+
+    def _incomplete(self, session: Session) -> None:
+        kept = {"Range": f"bytes=0-{len(session.data) - 1}"} if session.data else {}
+        self._reply(308, headers=kept)
+
+    def _metadata(self, path: str) -> None:
+        owner, google = self.server.owner, {"Metadata-Flavor": "Google"}
+        if self.headers["Metadata-Flavor"] != "Google":
+            return self._reply(403)
+        if path == "/":
+            return self._reply(200, b"computeMetadata/", google)
+        if owner.refusals:
+            return self._reply(owner.refusals.pop(0), headers=google)
+        if path.endswith("/token"):
+            return self._json(owner.issue_token(), headers=google)
+        if path.endswith("/service-accounts/default/"):
+            return self._json({"email": EMAIL, "aliases": ["default"], "scopes": []}, headers=google)
+        return self._reply(404, headers=google)
+
+    def _token(self, body: bytes) -> None:
+        """Exchange a JWT that the service account's key has signed."""
+        form = parse_qs(body.decode())
+        head, claims, signature = form["assertion"][0].split(".")
+        if not self._is_ours(f"{head}.{claims}".encode(), _unpadded(signature)):
+            return self._json({"error": "invalid_grant"}, 400)
+        told = json.loads(_unpadded(claims))
+        right = told["iss"] == EMAIL and told["exp"] > time.time() and "devstorage" in told["scope"]
+        return self._json(self.server.owner.issue_token()) if right else self._json({"error": "invalid_grant"}, 400)
+
+    def _is_ours(self, message: bytes, signature: bytes) -> bool:
+        public = self.server.owner.key.public_key()
+        try:
+            public.verify(signature, message, padding.PKCS1v15(), hashes.SHA256())
+        except InvalidSignature:
+            return False
+        return True
+
+    def _signed(self, path: str, raw: str, query: dict[str, str]) -> None:
+        """A signed URL, version 4."""
+        signed = "&".join(sorted(part for part in raw.split("&") if not part.startswith("X-Goog-Signature=")))
+        request = f"GET\n{path}\n{signed}\nhost:{self.headers['Host']}\n\nhost\nUNSIGNED-PAYLOAD"
+        scope = query["X-Goog-Credential"].partition("/")[2]
+        stamp = query["X-Goog-Date"]
+        message = f"GOOG4-RSA-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+        if not self._is_ours(message.encode(), bytes.fromhex(query["X-Goog-Signature"])):
+            return self._reply(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+        begin = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+        seconds = int(query["X-Goog-Expires"])
+        if seconds > 604800 or not begin - 900 <= time.time() <= begin + seconds:
+            return self._reply(400, b"<Error><Code>ExpiredToken</Code></Error>")
+        bucket = f"/{quote(self.server.owner.bucket)}/"
+        found = self.server.owner.objects.get(unquote(path.removeprefix(bucket))) if path.startswith(bucket) else None
+        return self._give(found) if found else self._reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
+
+
+def _unpadded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -2,11 +2,13 @@
 
 S3's SDK asks for `/bucket/key`, Azure's for `/account/container/key`; both send GET and HEAD with `Range` (or
 `x-ms-range`) and `If-Match`, and need little more in return than `ETag`, `Content-Length` and `Content-Range`.
+Google's JSON API (`/storage/v1/b/bucket/o/key`) is served as `/bucket/key` too, with a generation for an etag.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import socket
 import struct
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+from urllib.parse import unquote
 
 from tests.faultserver.faults import (
     Change,
@@ -134,13 +137,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _path(self) -> str:
-        return self.path.partition("?")[0]
+        path = self.path.partition("?")[0]
+        google = re.fullmatch("/storage/v1/b/([^/]+)/o/([^/]+)", path)
+        return f"/{google[1]}/{unquote(google[2])}" if google else path
+
+    def _generation(self, body: bytes) -> str:
+        return str(int(self.server.owner.etag(body).strip('"')[:12], 16))
 
     def _describe(self, body: bytes, length: int) -> None:
         self.send_header("ETag", self.server.owner.etag(body))
         self.send_header("Content-Length", str(length))
         self.send_header("Last-Modified", "Fri, 20 Nov 2026 12:00:00 GMT")
         self.send_header("x-ms-blob-type", "BlockBlob")
+        self.send_header("x-goog-generation", self._generation(body))
         self.send_header("Content-Type", "application/octet-stream")
 
     def _refuse(self, status: int, code: str, **headers: str) -> None:
@@ -170,6 +179,13 @@ class _Handler(BaseHTTPRequestHandler):
                 body = owner.objects[path] = bytes(reversed(body))
         if body is None or isinstance(fault, Missing):
             return self._refuse(404, "NoSuchKey")
+        if self.path.startswith("/storage/v1/") and "alt=media" not in self.path:
+            told = json.dumps({"size": str(len(body)), "generation": self._generation(body)}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(told)))
+            self.end_headers()
+            self.wfile.write(told)
+            return None
         return self._answer(path, body, fault)
 
     def _answer(self, path: str, body: bytes, fault: Fault | None) -> None:
@@ -180,7 +196,10 @@ class _Handler(BaseHTTPRequestHandler):
         with owner.lock:
             owner.asked.append((self.headers.get("User-Agent", ""), path, offset))
         wanted = self.headers.get("If-Match")
-        if wanted is not None and wanted != owner.etag(body):
+        generation = re.search(r"ifGenerationMatch=(\d+)", self.path)
+        if (wanted is not None and wanted != owner.etag(body)) or (
+            generation and generation[1] != self._generation(body)
+        ):
             return self._refuse(412, "PreconditionFailed")
         partial = (offset > 0 or end is not None) and not isinstance(fault, FullAnswer)
         if partial and offset >= len(body):

@@ -12,7 +12,7 @@ from plumbline.localstack import Stack
 from plumbline.localstack.services import free_port
 from plumbline.prepare import prepare
 from plumbline.schema.suite import Suite
-from tests.flows.ground import small_suite
+from tests.flows.small_suite import small_suite
 from tests.flows.stubs import Material, model_record
 
 _PORT = free_port()

@@ -19,14 +19,16 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Crashed, Failed, Pending, Running, State
 
 from plumbline.central import publish_record
+from plumbline.deployment import desired
 from plumbline.launch import run_training
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
-from tests.flows.ground import small_suite
+from tasks.prefect_client.deployments import apply, plan
+from tests.flows.small_suite import small_suite
 
-__all__ = ["Material", "StubWorkers", "model_record", "suite_of"]
+__all__ = ["Material", "StubWorkers", "deploy", "model_record", "suite_of"]
 
 Material = tuple[RunSpec, Path]
 """A recipe, and the record of one real training of it."""
@@ -36,7 +38,13 @@ Behaviour = Callable[[str, int], str]
 `ignore`, or `absent`, which is a worker that is never online."""
 
 Measurement = Callable[[dict[str, Any]], dict[str, Any]]
-"""From an order to the evidence that its record has besides."""
+"""From an order to the evidence that its record has besides; under `record`, fields of the record itself."""
+
+
+def deploy(suite: Suite, controllers: str = "plumbline") -> None:
+    """Create on the test's server what `plumbline deploy` creates."""
+    with get_client(sync_client=True) as client:
+        apply(client, plan(client, suite.name, desired(suite, controllers=controllers)))
 
 
 def model_record(spec: RunSpec, data: str, folder: Path, environment: Mapping[str, str] | None = None) -> Path:
@@ -64,6 +72,15 @@ def suite_of(folder: Path, name: str, count: int, **more: Any) -> Suite:
     limits = {"start_seconds": 30, "run_seconds": 30, **more}
     platforms = {f"p{n:02}": {"work_pool": f"{name}-{n:02}", **store, **limits} for n in range(count)}
     return Suite.model_validate({**base, "reference": "p00", "platforms": platforms})
+
+
+_BROKEN: dict[str, dict[str, Any]] = {
+    "store gone": {"exit": {"status": "failed", "code": "unavailable", "message": "s3://data: no answer within 32 s"}},
+    "token expired": {"exit": {"status": "failed", "code": "access", "message": "s3://data: the token has expired"}},
+    "other device": {"fingerprint": {"num_processes": 4}},
+    "last night": {"nonce": "0" * 32},
+}
+"""What a record has in place of its own, by behaviour."""
 
 
 class StubWorkers:
@@ -133,21 +150,31 @@ class StubWorkers:
         self.ran.append(str(run.id))
         for state in (Pending(), Running()):
             client.set_flow_run_state(run.id, state)
-        if kind in ("good", "crash with record"):
-            self._deliver(order)
+        if kind in ("good", "crash with record", *_BROKEN):
+            self._deliver(order, _BROKEN.get(kind, {}))
         ends: dict[str, State[Any]] = {
             "good": Completed(),
             "fail": Failed(message="connection reset"),
             "invalid": Failed(name="Invalid", message="labels out of range"),
+            "store gone": Failed(message="s3://data: no answer within 32 s"),
+            "token expired": Failed(name="Invalid", message="s3://data: the token has expired"),
+            "other device": Completed(),
+            "last night": Completed(),
         }
         client.set_flow_run_state(run.id, ends.get(kind, Crashed(message="SIGKILL")), force=True)
 
-    def _deliver(self, order: dict[str, Any]) -> None:
+    def _deliver(self, order: dict[str, Any], changes: dict[str, Any]) -> None:
         folder = self._work / order["record_id"]
         shutil.copytree(self._record, folder)
         content = json.loads((folder / RECORD_NAME).read_bytes())
-        content |= {name: order[name] for name in ("record_id", "platform", "round_id")}
-        content["evidence"] |= self._measure(order)
+        content |= {name: order[name] for name in ("record_id", "platform", "round_id", "attempt", "nonce", "spec")}
+        content["spec_sha256"] = RunSpec.model_validate(order["spec"]).digest
+        measured = dict(self._measure(order))
+        content |= measured.pop("record", {})
+        content["evidence"] |= measured
+        content |= {
+            key: {**content[key], **value} if isinstance(value, dict) else value for key, value in changes.items()
+        }
         (folder / RECORD_NAME).write_text(json.dumps(content), encoding="utf-8")
         publish_record(open_store(order["outbox"]), folder)
         shutil.rmtree(folder)

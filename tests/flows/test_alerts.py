@@ -17,23 +17,26 @@ from typing import Any
 import pytest
 from aiosmtpd.controller import Controller
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Crashed, Running
+from prefect.states import Crashed, Failed, Running, State
 
 from plumbline.alerts import claim, update
+from plumbline.alerts.troubles import Trouble
 from plumbline.alerts.words import tell_open
 from plumbline.cli.main import main
+from plumbline.deployment import REGRESSION
 from plumbline.errors import UnavailableError
 from plumbline.localstack.services import free_port
 from plumbline.schema.suite import Alert, Schedule, Suite
-from plumbline.schema.verdict import Finding, PlatformResult
-from tasks.alerting import told_if_broken
-from tasks.blocks import AppriseUrl
-from tasks.delivering import deliver
-from tasks.watching import check_missed
-from tests.flows.alarms import ALERTS, NIGHT, NOBODY, book_of, night, verdict
-from tests.flows.ground import to_toml
-from tests.flows.receivers import Receiver, receiver
+from plumbline.schema.verdict import Cause, Finding, PlatformResult
+from tasks.alert import alert_without_verdict, deliver_pending
+from tasks.prefect_client.notifications import AppriseUrl
+from tasks.watch import check_missed_rounds
+from tests.flows.small_suite import to_toml
+from tests.flows.stubs import deploy
+from tests.flows.timeouts import ALERTS, NIGHT, NOBODY, book_of, night, verdict
+from tests.flows.webhook_server import Receiver, receiver
 
 
 @pytest.fixture
@@ -106,7 +109,7 @@ def test_a_message_that_two_senders_come_to_at_once_is_sent_by_one(webhook: Rece
     book, others = book_of(tmp_path), []
     book.change(lambda state: update(state, verdict(0, "drift"), ALERTS, NIGHT))
     webhook.answers = [500]
-    assert deliver(book, NOBODY, sleep=lambda _: others.append(deliver(book, NOBODY))) == []
+    assert deliver_pending(book, NOBODY, sleep=lambda _: others.append(deliver_pending(book, NOBODY))) == []
     assert others == [[]]
     assert len(webhook.got) == 1
 
@@ -117,7 +120,7 @@ def test_a_message_whose_sender_died_is_sent_by_the_next(webhook: Receiver, tmp_
     book.change(lambda state: update(state, verdict(0, "drift"), ALERTS, NIGHT))
     for one in book.read()[0].pending:
         book.change(partial(claim, wanted=one, now=long_ago, until=long_ago + timedelta(minutes=5)))
-    assert deliver(book, NOBODY) == []
+    assert deliver_pending(book, NOBODY) == []
     assert len(webhook.got) == 1
 
 
@@ -140,31 +143,67 @@ def test_a_round_that_did_not_run_is_told_once(webhook: Receiver, suite: Suite) 
         schedule=Schedule(cron="0 2 * * *", timezone="Europe/Berlin", grace_seconds=600), alerts=ALERTS
     )
     watching = datetime(2026, 10, 24, 12, tzinfo=UTC)
-    assert check_missed.fn(suite, watching) == ("", [])
+    assert check_missed_rounds(suite, watching) == ("", [])
     # The clocks went back in that night: two o'clock in Berlin is one o'clock in UTC.
     early = datetime(2026, 10, 25, 0, 9, tzinfo=UTC)
-    assert check_missed.fn(suite, early) == ("", [])
+    assert check_missed_rounds(suite, early) == ("", [])
     late = datetime(2026, 10, 26, 1, 11, tzinfo=UTC)
-    assert "2026-10-26" in check_missed.fn(suite, late)[0]
-    check_missed.fn(suite, late + timedelta(minutes=10))
+    assert "2026-10-26" in check_missed_rounds(suite, late)[0]
+    check_missed_rounds(suite, late + timedelta(minutes=10))
     assert [got["title"] for got in webhook.got] == [f"[plumbline] {suite.name}: the nightly round did not run"]
     assert "2026-10-26 02:00 CET" in webhook.got[0]["message"]
 
 
 @pytest.mark.usefixtures("mailbox")
-def test_a_round_that_breaks_is_told_once_and_without_the_addresses_in_its_error(
+def test_a_round_that_a_person_has_paused_is_not_missed_and_after_that_it_is(
+    webhook: Receiver, suite: Suite, client: SyncPrefectClient
+) -> None:
+    suite = suite.replace(schedule=Schedule(cron="0 2 * * *", grace_seconds=600), alerts=ALERTS)
+    deploy(suite)
+    deployment = client.read_deployment_by_name(f"{REGRESSION}/{suite.name}")
+    assert check_missed_rounds(suite, NIGHT + timedelta(hours=1)) == ("", [])
+    client.update_deployment(deployment.id, DeploymentUpdate(paused=True))
+    for day in (1, 2):
+        assert check_missed_rounds(suite, NIGHT + timedelta(days=day, hours=1)) == ("", [])
+    client.update_deployment(deployment.id, DeploymentUpdate(paused=False))
+    # The nights of the pause are not missed afterwards either.
+    assert check_missed_rounds(suite, NIGHT + timedelta(days=2, hours=2)) == ("", [])
+    assert "2026-11-23" in check_missed_rounds(suite, NIGHT + timedelta(days=3, hours=1))[0]
+    assert len(webhook.got) == 1
+
+
+def test_what_a_record_says_is_no_markup_in_a_mail(mailbox: Mailbox, tmp_path: Path) -> None:
+    evil = Cause(code="precision", sure="confirmed", why="<img src=http://x.example/a> \x1b[2J")
+    azure = verdict(0, "drift").platforms["azure"].replace(causes=(evil,))
+    book = book_of(tmp_path)
+    book.change(lambda state: update(state, verdict(0, "drift").replace(platforms={"azure": azure}), ALERTS[1:], NIGHT))
+    assert deliver_pending(book, NOBODY, sleep=lambda _: None) == []
+    (mail,) = (message_from_bytes(one) for one in mailbox.mails)
+    parts = {
+        part.get_content_type(): part.get_payload(decode=True).decode()
+        for part in mail.walk()
+        if not part.is_multipart()
+    }
+    assert "&lt;img src=http://x.example/a&gt;" in parts["text/html"]
+    assert "<img" not in parts["text/html"]
+    assert "confirmed: <img src=http://x.example/a>" in parts["text/plain"]
+    assert not any("\x1b" in shown for shown in parts.values())
+
+
+@pytest.mark.usefixtures("mailbox")
+def test_a_round_without_a_verdict_is_alerted_once(
     webhook: Receiver, suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite = suite.replace(alerts=ALERTS)
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "0d1f5b1e-0000-4000-8000-000000000000")
-    for error in (ValueError("https://token@example.com"), UnavailableError("is away", where="the store")):
-        for _ in range(2):
-            with pytest.raises(type(error)), told_if_broken(suite, f"night-{type(error).__name__.lower()}"):
-                raise error
-    assert [got["title"] for got in webhook.got] == [f"[plumbline] {suite.name}: a round came to no verdict"] * 2
-    assert "ValueError: its log says where" in webhook.got[0]["message"]
-    assert "token" not in webhook.got[0]["message"]
-    assert "the store: is away" in webhook.got[1]["message"]
+    for _ in range(2):
+        with pytest.raises(UnavailableError), alert_without_verdict(suite, "night-1"):
+            raise UnavailableError("is away", where="the store")
+    # Any other error ends the run as Failed: Prefect's automation alerts about it, without its text.
+    with pytest.raises(ValueError, match="token"), alert_without_verdict(suite, "night-2"):
+        raise ValueError("https://token@example.com")
+    assert [got["title"] for got in webhook.got] == [f"[plumbline] {suite.name}: a round came to no verdict"]
+    assert "the store: is away" in webhook.got[0]["message"]
 
 
 @pytest.mark.parametrize("somewhere", [True, False], ids=["away", "none"])
@@ -180,8 +219,8 @@ def test_a_missed_round_is_told_while_the_server_is_away_and_where_there_is_none
         else {"restore_defaults": {PREFECT_API_URL}}
     )
     with temporary_settings(**away):
-        assert check_missed.fn(suite, NIGHT) == ("", [])
-        told, failed = check_missed.fn(suite, NIGHT + timedelta(hours=26))
+        assert check_missed_rounds(suite, NIGHT) == ("", [])
+        told, failed = check_missed_rounds(suite, NIGHT + timedelta(hours=26))
     assert (told, failed) == ("the round that was due at 2026-11-21 02:00 UTC did not start", [])
     assert len(webhook.got) == 1
 
@@ -226,39 +265,62 @@ def test_a_block_whose_code_is_gone_is_one_failure_and_stops_no_other_message(
     assert [one.block for one in book.read()[0].pending] == ["retired/old"]
 
 
-def test_the_server_tells_of_a_controller_that_crashed(
-    client: SyncPrefectClient, webhook: Receiver, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def deployed_alerts(webhook: Receiver, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    """The suite, deployed with one recipient: the webhook."""
     monkeypatch.setenv("HOOK", webhook.url)
     alerts = [Alert(on=("missed",), block="apprise-url/crash", address_from="HOOK")]
     path = tmp_path / "suite.toml"
     path.write_text(to_toml(suite.replace(alerts=alerts).model_dump(mode="json", exclude_none=True)), encoding="utf-8")
     assert main(["deploy", str(path)]) == 0
-    deployment = client.read_deployment_by_name(f"regression/{suite.name}").id
-    deadline, runs = time.monotonic() + 30, []
+    return suite
+
+
+@pytest.mark.parametrize("state", [Crashed(message="killed by SIGKILL"), Failed(message="killed by SIGKILL")])
+def test_the_server_alerts_about_a_round_that_ended_without_a_verdict(
+    client: SyncPrefectClient, webhook: Receiver, deployed_alerts: Suite, state: State[None]
+) -> None:
+    suite = deployed_alerts
+    deployment = client.read_deployment_by_name(f"plumbline-regression/{suite.name}").id
+    deadline, runs = time.monotonic() + 40, []
     while not webhook.got:
         # Again: the triggers' service takes up a new automation in its own time.
         assert time.monotonic() < deadline, "no alert arrived"
         runs.append(client.create_flow_run_from_deployment(deployment).id)
-        for state in (Running(), Crashed(message="killed by SIGKILL")):
-            client.set_flow_run_state(runs[-1], state, force=True)
+        for one in (Running(), state):
+            client.set_flow_run_state(runs[-1], one, force=True)
         for _ in range(20):
             time.sleep(0 if webhook.got else 0.1)
-    assert webhook.got[0]["title"] == f"[plumbline] {suite.name}: the controller of a round crashed"
-    assert "killed by SIGKILL" in webhook.got[0]["message"]
+    assert webhook.got[0]["title"] == f"[plumbline] {suite.name}: a round ended without a verdict"
+    assert f"{state.name}\nkilled by SIGKILL" in webhook.got[0]["message"]
     assert any(f"/runs/flow-run/{run}" in webhook.got[0]["message"] for run in runs)
     assert len(webhook.got) <= len(runs)
+
+
+def test_a_crashed_round_is_started_again_by_the_server(client: SyncPrefectClient, suite: Suite) -> None:
+    deploy(suite)
+    deployment = client.read_deployment_by_name(f"plumbline-regression/{suite.name}").id
+    deadline, resumed = time.monotonic() + 40, False
+    while not resumed:
+        assert time.monotonic() < deadline, "no crashed round was started again"
+        run = client.create_flow_run_from_deployment(deployment).id
+        for one in (Running(), Crashed(message="killed by SIGKILL")):
+            client.set_flow_run_state(run, one, force=True)
+        for _ in range(20):
+            found = client.read_flow_run(run).state
+            resumed = found is not None and found.name == "AwaitingRetry"
+            time.sleep(0 if resumed else 0.1)
 
 
 def test_a_finding_of_digests_says_what_was_expected_in_few_words() -> None:
     finding = Finding(check="probe.batch", outcome="drift", observed="a" * 64, limit="b" * 64, against="platform aws")
     result = PlatformResult(verdict="drift", findings=(finding,))
     told = tell_open(
-        verdict(1, "drift").replace(platforms={"azure": result}), "azure", "azure/probe.batch", "drift",
+        verdict(1, "drift").replace(platforms={"azure": result}), Trouble("azure", "", "probe.batch", "drift"),
         since_round="night-1", since=NIGHT,
     )  # fmt: skip
     lost = Finding(check="baseline.record", outcome="drift", detail="its digest does not match")
     worded = verdict(1, "drift").replace(platforms={"azure": PlatformResult(verdict="drift", findings=(lost,))})
-    without_number = tell_open(worded, "azure", "azure/x", "drift", since_round="night-1", since=NIGHT)
+    without_number = tell_open(worded, Trouble("azure", "", "x", "drift"), since_round="night-1", since=NIGHT)
     assert "baseline.record: its digest does not match\n" in without_number.body
     assert "probe.batch: aaaaaaaaaaaa..., expected bbbbbbbbbbbb..., against platform aws\n" in told.body

@@ -11,23 +11,23 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.states import Cancelled, Cancelling, Running
 
 from plumbline.dispatch import ChildState, Job
-from tasks.observing import read_children
-from tasks.port import PrefectPort
+from tasks.prefect_client.flow_runs import read_children
+from tasks.prefect_client.orchestrator import PrefectOrchestrator
 
 JOB = Job(key="r-aws-w", platform="aws", start_seconds=100, run_seconds=1000, retries=1)
 
 
-@flow(name="training")
+@flow(name="plumbline-training")
 def training() -> None: ...
 
 
-def port_of(client: SyncPrefectClient, run: UUID) -> PrefectPort:
+def port_of(client: SyncPrefectClient, run: UUID) -> PrefectOrchestrator:
     """A controller's port, which has started this run."""
 
     def orders(*_: Any) -> Any:
         return None
 
-    port = PrefectPort(client, {"aws": "pool"}, lambda *_: run, orders, lambda *_: None)
+    port = PrefectOrchestrator(client, {"aws": "pool"}, lambda *_: run, orders, lambda *_: None)
     assert port.start(JOB, 0)
     return port
 

@@ -1,34 +1,37 @@
-"""A training is due by the server's clock: a controller whose own is wrong would plan it for another hour."""
+"""A training is due by the server's clock: a controller whose own clock is wrong would plan it for another hour."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
-from tasks import clock
+from tasks.prefect_client import api
 
 
 class NoClock:
-    """Our own clock, for a test that must not read it."""
+    """The local clock, for a test that must not read it."""
 
     @staticmethod
     def now(_: Any) -> None:
-        raise AssertionError("our own clock was read")
+        raise AssertionError("the local clock was read")
 
 
-def test_the_server_says_what_time_it_is(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "datetime", NoClock)
-    now = clock.server_clock(client)
+def test_the_servers_time_is_used(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "datetime", NoClock)
+    now = api.server_clock(client)
     assert now().tzinfo is not None
     assert now() <= now()
 
 
 @pytest.mark.parametrize("headers", [{}, {"date": "soon"}])
-def test_our_own_where_it_says_nothing_of_use(headers: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    own = clock.datetime(2026, 11, 21, tzinfo=clock.UTC)
-    monkeypatch.setattr(clock, "datetime", SimpleNamespace(now=lambda _: own))
-    silent: Any = SimpleNamespace(request=lambda *_: SimpleNamespace(headers=headers))
-    assert clock.server_clock(silent)() >= own
+def test_the_local_time_is_used_where_the_server_sends_none(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = datetime(2026, 11, 21, tzinfo=UTC)
+    monkeypatch.setattr(api, "datetime", SimpleNamespace(now=lambda _: own))
+    silent: Any = SimpleNamespace(hello=lambda: SimpleNamespace(headers=headers))
+    assert api.server_clock(silent)() >= own

@@ -9,19 +9,21 @@ from pathlib import Path
 import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from plumbline.cli.main import main
-from plumbline.deploying import UPGRADE_EVENT, desired
+from plumbline.deployment import UPGRADE_EVENT, desired, suite_parameters
 from plumbline.errors import ConfigurationError, UnavailableError
+from plumbline.rounds import Round
 from plumbline.schema.suite import Schedule, Suite, read_suite
-from tasks import deploying
-from tasks.answering import answering
-from tasks.blocks import AppriseUrl
-from tests.flows.ground import to_toml
+from tasks.prefect_client import deployments
+from tasks.prefect_client.api import server_errors
+from tasks.prefect_client.notifications import AppriseUrl
+from tests.flows.small_suite import to_toml
+from tests.flows.stubs import Material, deploy
 
 GPU_TEMPLATE = Path(__file__).parents[2] / "infra/kubernetes/gpu-job-template.json"
 
@@ -56,27 +58,52 @@ def test_deploying_twice_changes_nothing_the_second_time(
     first = verbs(capsys.readouterr().out)
     assert main(["deploy", path, "--json"]) == 0
     assert verbs(capsys.readouterr().out) == ["keep"] * len(first)
-    nightly = client.read_deployment_by_name(f"regression/{suite.name}")
+    nightly = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
     assert [(one.schedule.cron, one.schedule.timezone) for one in nightly.schedules] == [("0 2 * * *", "Europe/Berlin")]
 
 
 def test_a_changed_suite_changes_what_it_says_and_keeps_what_it_no_longer_names(
     client: SyncPrefectClient, suite: Suite
 ) -> None:
-    deploying.apply(client, deploying.plan(client, suite.name, desired(suite, "s.toml", controllers="ctl")))
+    deployments.apply(client, deployments.plan(client, suite.name, desired(suite, controllers="ctl")))
     one = suite.replace(
         platforms={"aws": suite.platforms["aws"].model_dump()},
         schedule=Schedule(cron="5 3 * * *", timezone="UTC"),
     )
-    changes = deploying.plan(client, suite.name, desired(one, "s.toml", controllers="ctl"))
+    changes = deployments.plan(client, suite.name, desired(one, controllers="ctl"))
     told = {change.item.name: change for change in changes}
-    assert told[f"regression/{suite.name}"].fields["cron"] == (None, "5 3 * * *")
-    assert told[f"training/{suite.name}-azure"].verb == "extra"
-    deploying.apply(client, changes)
-    assert client.read_deployment_by_name(f"training/{suite.name}-azure").name
-    deploying.prune(client, changes)
-    left = deploying.plan(client, suite.name, desired(one, "s.toml", controllers="ctl"))
+    assert told[f"plumbline-regression/{suite.name}"].fields["cron"] == (None, "5 3 * * *")
+    assert told[f"plumbline-training/{suite.name}-azure"].verb == "extra"
+    deployments.apply(client, changes)
+    assert client.read_deployment_by_name(f"plumbline-training/{suite.name}-azure").name
+    deployments.prune(client, changes)
+    left = deployments.plan(client, suite.name, desired(one, controllers="ctl"))
     assert {change.verb for change in left} == {"keep"}
+
+
+def test_deploying_again_keeps_what_a_person_set(
+    client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = suite.replace(schedule=Schedule(cron="0 2 * * *", timezone="UTC"))
+    assert main(["deploy", str(write(suite, tmp_path))]) == 0
+    training = client.read_deployment_by_name(f"plumbline-training/{suite.name}-aws")
+    nightly = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
+    variables = {"env": {"NCCL_DEBUG": "INFO"}}
+    client.update_deployment(training.id, DeploymentUpdate(job_variables=variables, concurrency_limit=3))
+    client.update_deployment_schedule(nightly.id, nightly.schedules[0].id, active=False)
+    client.update_work_pool(suite.platforms["aws"].work_pool, WorkPoolUpdate(concurrency_limit=4))
+    changed = suite.replace(schedule=Schedule(cron="5 3 * * *", timezone="UTC"), dispatch={"quorum": 1})
+    assert main(["deploy", str(write(changed, tmp_path))]) == 0
+    after = client.read_deployment_by_name(f"plumbline-training/{suite.name}-aws")
+    assert after.job_variables == variables
+    assert after.global_concurrency_limit is not None
+    assert after.global_concurrency_limit.limit == 3
+    assert client.read_work_pool(suite.platforms["aws"].work_pool).concurrency_limit == 4
+    (schedule,) = client.read_deployment_by_name(f"plumbline-regression/{suite.name}").schedules
+    assert (schedule.active, schedule.schedule.cron) == (False, "5 3 * * *")
+    capsys.readouterr()
+    assert main(["deploy", str(write(changed, tmp_path)), "--json"]) == 0
+    assert set(verbs(capsys.readouterr().out)) == {"keep"}
 
 
 def test_a_deployment_of_another_suite_is_not_taken_over(
@@ -89,27 +116,28 @@ def test_a_deployment_of_another_suite_is_not_taken_over(
         return str(write(suite.replace(name=name, reference=platform, platforms=platforms), folder))
 
     assert main(["deploy", named("nightly", "large-aws")]) == 0
-    before = client.read_deployment_by_name("training/nightly-large-aws")
+    before = client.read_deployment_by_name("plumbline-training/nightly-large-aws")
     path = named("nightly-large", "aws")
     for options in ([], ["--dry-run"]):
         capsys.readouterr()
         assert main(["deploy", path, *options]) == 2
         assert capsys.readouterr().err == (
-            "plumbline: nightly-large: training/nightly-large-aws: belongs to the suite nightly (rename nightly-large"
-            " or its platform; if nightly is gone, `prefect deployment delete training/nightly-large-aws`)\n"
+            "plumbline: nightly-large: plumbline-training/nightly-large-aws: belongs to the suite nightly"
+            " (rename nightly-large or its platform; if nightly is gone, `prefect deployment delete"
+            " plumbline-training/nightly-large-aws`)\n"
         )
     with pytest.raises(ConfigurationError, match="belongs to the suite nightly"):
-        deploying.deploy_trainings(read_suite(Path(path)))
-    after = client.read_deployment_by_name("training/nightly-large-aws")
+        deploy(read_suite(Path(path)))
+    after = client.read_deployment_by_name("plumbline-training/nightly-large-aws")
     assert (after.tags, after.updated) == (before.tags, before.updated)
     # Nothing of the second suite was made either.
     with pytest.raises(ObjectNotFound):
-        client.read_deployment_by_name("regression/nightly-large")
+        client.read_deployment_by_name("plumbline-regression/nightly-large")
 
 
 def test_the_upgrade_event_starts_a_round(client: SyncPrefectClient, suite: Suite) -> None:
-    deploying.apply(client, deploying.plan(client, suite.name, desired(suite, "s.toml", controllers="ctl")))
-    deployment = client.read_deployment_by_name(f"regression/{suite.name}")
+    deployments.apply(client, deployments.plan(client, suite.name, desired(suite, controllers="ctl")))
+    deployment = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
     deadline = time.monotonic() + 30
     runs = []
     while not runs and time.monotonic() < deadline:
@@ -120,7 +148,7 @@ def test_the_upgrade_event_starts_a_round(client: SyncPrefectClient, suite: Suit
             deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])), limit=5
         )
     assert runs, "no round was started by the event"
-    assert runs[0].parameters == {"suite_file": "s.toml"}
+    assert runs[0].parameters == suite_parameters(suite)
 
 
 @pytest.mark.usefixtures("client")
@@ -130,18 +158,22 @@ def test_a_suite_that_names_no_block_of_the_server_is_told(
     suite = suite.replace(alerts=({"on": ("missed",), "block": "apprise-url/nobody"},))
     assert main(["deploy", str(write(suite, tmp_path))]) == 2
     told = capsys.readouterr().err
-    assert "alerts: names the block apprise-url/nobody, which is not on the server (make it in Prefect" in told
+    assert "alerts: the block apprise-url/nobody does not exist on the server (create it in Prefect" in told
 
 
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize(
     "case",
     [
-        ("apprise-url/bad", "no address at all", "is none of apprise-url's"),
-        ("ms-teams-webhook/bad", "https://example.com/secret", "is none of ms-teams-webhook's"),
-        ("pager-duty-webhook/bad", "https://secret", "is no address of PagerDuty (pagerduty://INTEGRATION-KEY@API-KEY"),
+        ("apprise-url/bad", "no address at all", "is not an address of the type apprise-url"),
+        ("ms-teams-webhook/bad", "https://example.com/secret", "is not an address of the type ms-teams-webhook"),
+        (
+            "pager-duty-webhook/bad",
+            "https://secret",
+            "is not an address of PagerDuty (pagerduty://INTEGRATION-KEY@API-KEY",
+        ),
         ("discord-webhook/bad", "https://secret", "cannot become a block of the type discord-webhook"),
-        ("apprise-url/nobody", "", "not on the server (set WHERE to its address"),
+        ("apprise-url/nobody", "", "does not exist on the server (set WHERE to its address"),
     ],
 )
 def test_an_address_that_makes_no_block_is_told_and_not_shown(
@@ -162,26 +194,28 @@ def test_an_address_that_makes_no_block_is_told_and_not_shown(
 
 
 def test_a_kubernetes_pool_with_several_workers_is_kept_and_takes_the_suites_deployments(
-    client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    client: SyncPrefectClient, suite: Suite, material: Material, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    round_ = Round("night-1", suite, {"tiny": material[0]})
+    order = {"order": round_.order(round_.assignments()[1], 0).to_json()}
     template = json.loads(GPU_TEMPLATE.read_text(encoding="utf-8"))
     pool, path = suite.platforms["azure"].work_pool, str(write(suite, tmp_path))
     client.create_work_pool(WorkPoolCreate(name=pool, type="kubernetes", base_job_template=template))
     for worker in ("gpu-node-1", "gpu-node-2"):
         client.send_worker_heartbeat(pool, worker, heartbeat_interval_seconds=30)
     assert main(["deploy", path]) == 0
-    assert f"~ work-pool {pool}\n    concurrency_limit: None -> 1" in capsys.readouterr().out
+    assert f"  work-pool {pool}\n" in capsys.readouterr().out
     kept = client.read_work_pool(pool)
-    assert (kept.type, kept.concurrency_limit, kept.base_job_template) == ("kubernetes", 1, template)
-    training = client.read_deployment_by_name(f"training/{suite.name}-azure").id
+    assert (kept.type, kept.concurrency_limit, kept.base_job_template) == ("kubernetes", None, template)
+    training = client.read_deployment_by_name(f"plumbline-training/{suite.name}-azure").id
     # As it is delivered, the template names no image: found by day, not by the first round.
     main(["doctor", path, "--state", str(tmp_path)])
-    assert f"FAIL azure: worker: {pool} asks for job variables that nobody gives: image" in capsys.readouterr().out
+    assert f"FAIL azure: worker: {pool} requires job variables without a value: image" in capsys.readouterr().out
     with pytest.raises(PrefectHTTPStatusError, match="'image' is a required property"):
-        client.create_flow_run_from_deployment(training)
+        client.create_flow_run_from_deployment(training, parameters=order)
     template["variables"]["properties"]["image"]["default"] = "registry.example.com/plumbline@sha256:0"
     client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))
-    run = client.create_flow_run_from_deployment(training)
+    run = client.create_flow_run_from_deployment(training, parameters=order)
     assert run.work_pool_name == pool
     client.delete_flow_run(run.id)
     main(["doctor", path, "--state", str(tmp_path)])
@@ -200,7 +234,7 @@ def test_a_schedule_that_is_none_is_told(
 
 def test_what_the_server_refuses_is_one_line(client: SyncPrefectClient, suite: Suite) -> None:
     template = {"variables": {"properties": {}, "required": []}, "job_configuration": {"command": "{{ other }}"}}
-    with pytest.raises(ConfigurationError, match="Prefect's server: refuses: HTTP 4"), answering():
+    with pytest.raises(ConfigurationError, match="Prefect's server: refused the request: HTTP 4"), server_errors():
         client.create_work_pool(WorkPoolCreate(name=f"{suite.name}-bad", type="kubernetes", base_job_template=template))
-    with pytest.raises(UnavailableError, match="went away"), answering():
+    with pytest.raises(UnavailableError, match="connection failed"), server_errors():
         httpx.get("http://127.0.0.1:9/")

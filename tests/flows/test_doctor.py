@@ -17,9 +17,9 @@ from plumbline.cli.main import main
 from plumbline.localstack import Stack, services
 from plumbline.localstack.process import start, stop
 from plumbline.schema.suite import Suite
-from tasks.deploying import deploy_trainings
 from tests.flows.clocks import jumped_clock
-from tests.flows.ground import to_toml
+from tests.flows.small_suite import to_toml
+from tests.flows.stubs import deploy
 
 
 def checks(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
@@ -39,10 +39,10 @@ def test_the_doctor_on_a_server(
     command = ["doctor", str(path), "--state", str(tmp_path), "--json"]
     assert main(command) == 2
     found = checks(capsys)
-    assert "there is no work pool" in str(found["aws: worker"]["what"])
-    assert "plumbline deploy" in str(found["aws: worker"]["mend"])
+    assert "does not exist" in str(found["aws: worker"]["what"])
+    assert "plumbline deploy" in str(found["aws: worker"]["hint"])
     assert found["central store"]["well"]
-    deploy_trainings(suite)
+    deploy(suite)
     main(command)
     assert "no worker online" in str(checks(capsys)["aws: worker"]["what"])
     client.send_worker_heartbeat(suite.platforms["aws"].work_pool, "w1", heartbeat_interval_seconds=30)
@@ -52,7 +52,7 @@ def test_the_doctor_on_a_server(
     assert not found["azure: worker"]["well"]
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         main(command)
-    assert "PREFECT_API_URL" in str(checks(capsys)["Prefect API"]["mend"])
+    assert "PREFECT_API_URL" in str(checks(capsys)["Prefect API"]["hint"])
 
 
 @pytest.mark.parametrize("ephemeral", ["false", "true"])
@@ -72,14 +72,15 @@ def test_without_an_api_url_nothing_is_done_on_a_server_that_nobody_named(
     line = "PREFECT_API_URL is not set (set it to the server's address: http://HOST:4200/api)"
     for command in (["deploy", path], ["run", path, "--api", "--json"]):
         done = plumbline(*command)
-        assert (done.returncode, done.stdout) == (2, "")
+        printed = json.loads(done.stdout)["exit_code"] if "--json" in command else done.stdout
+        assert (done.returncode, printed) == (2, 2 if "--json" in command else "")
         assert f"plumbline: {line}\n" in done.stderr
         assert "Traceback" not in done.stderr
     # The doctor tells it among its other findings.
     done = plumbline("doctor", path, "--json")
     found = {one["where"]: one for one in json.loads(done.stdout)["checks"]}
     assert (done.returncode, found["Prefect API"]["what"]) == (2, "PREFECT_API_URL is not set")
-    assert found["Prefect API"]["mend"] == "set it to the server's address: http://HOST:4200/api"
+    assert found["Prefect API"]["hint"] == "set it to the server's address: http://HOST:4200/api"
     assert found["central store"]["well"]
 
 
@@ -93,7 +94,7 @@ def test_a_clock_that_is_off_here_is_told_of_this_machine_not_of_every_worker(
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     found = {one["where"]: one for one in json.loads(done.stdout)["checks"]}["Prefect API's clock"]
     assert re.fullmatch(r"7[12][0-9]{2} s ahead of this machine.s", found["what"])
-    assert "time service here, or on the server" in found["mend"]
+    assert "time service here, or on the server" in found["hint"]
 
 
 def test_a_server_that_wants_a_password(suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +112,7 @@ def test_a_server_that_wants_a_password(suite: Suite, tmp_path: Path, capsys: py
             assert main(["doctor", str(write(suite, tmp_path)), "--state", str(tmp_path), "--json"]) == 2
             found = checks(capsys)["Prefect API"]
             assert found["what"] == f"{url}: wrong credentials: HTTP 401"
-            assert "PREFECT_API_KEY, or PREFECT_API_AUTH_STRING" in str(found["mend"])
+            assert "PREFECT_API_KEY, or PREFECT_API_AUTH_STRING" in str(found["hint"])
             assert main(["deploy", str(write(suite, tmp_path))]) == 2
         assert "PREFECT_API_AUTH_STRING" in capsys.readouterr().err
         with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: "admin:secret"}):

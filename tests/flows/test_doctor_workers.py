@@ -15,11 +15,12 @@ import plumbline
 from plumbline.cli.main import main
 from plumbline.localstack import Stack, services
 from plumbline.localstack.process import Child, start, stop
+from plumbline.localstack.stack import CONTROLLERS
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 from plumbline.schema.suite import Suite
-from tasks.deploying import deploy_trainings
 from tests.flows.clocks import jumped_clock
-from tests.flows.ground import to_toml
+from tests.flows.small_suite import to_toml
+from tests.flows.stubs import deploy
 
 StartWorker = Callable[[str, dict[str, str]], None]
 
@@ -30,7 +31,8 @@ def start_worker(stack: Stack, suite: Suite, tmp_path: Path, client: SyncPrefect
     workers: list[Child] = []
 
     def begin(platform: str, environment: dict[str, str]) -> None:
-        pool, home = suite.platforms[platform].work_pool, tmp_path / "home" / platform
+        pool = suite.platforms[platform].work_pool if platform in suite.platforms else f"{suite.name}-ctl"
+        home = tmp_path / "home" / platform
         prefect = services.prefect_environment(stack.api_url, home)
         every = {**services.inherited(), **prefect, "PLUMBLINE_CACHE": str(tmp_path / "cache"), **environment}
         command = services.worker_command(pool, f"{platform}-doctor")
@@ -79,12 +81,14 @@ def test_what_the_workers_see(
     publish_manifest(suite.platforms["azure"].data, 64, 1 << 40)
     path = tmp_path / "suite.toml"
     path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-    deploy_trainings(suite)
+    # A pool of its own: rounds of other tests wait in the shared one.
+    deploy(suite, controllers=f"{suite.name}-ctl")
+    start_worker(CONTROLLERS, {})
     start_worker("aws", {})
     start_worker("azure", sick_place(tmp_path))
     assert main(["doctor", str(path), "--state", str(tmp_path), "--workers", "--json"]) == 2
     found = {one["where"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
-    ill = {where: (one["what"], one["mend"]) for where, one in found.items() if not one["well"]}
+    ill = {where: (one["what"], one["hint"]) for where, one in found.items() if not one["well"]}
     assert ill.keys() == {f"azure's {what}" for what in ("clock", "disk", "plumbline", "torch", "accelerator")}
     assert ill["azure's clock"][0].endswith("s ahead of this machine's")
     assert 3500 < float(ill["azure's clock"][0].split()[0]) <= 3600

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 
+import httpx
 import pytest
-from prefect import get_client, tags
+from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -22,20 +24,19 @@ from flows.regression import regression
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
+from plumbline.deployment import training_deployment
 from plumbline.localstack import Stack
 from plumbline.records import load_record
 from plumbline.rounds import Round
+from plumbline.rounds.recipes import keep_recipes
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
-from tasks.blocks import AppriseUrl
-from tasks.deploying import deploy_trainings
-from tasks.dispatch import deployment_name
-from tasks.tagging import round_tags
-from tests.flows.ground import to_toml
-from tests.flows.receivers import receiver
-from tests.flows.stubs import Material, Measurement, StubWorkers, suite_of
+from tasks.prefect_client.notifications import AppriseUrl
+from tests.flows.small_suite import to_toml
+from tests.flows.stubs import Material, Measurement, StubWorkers, deploy, suite_of
+from tests.flows.webhook_server import receiver
 
 
 def play(
@@ -57,16 +58,14 @@ def play(
         return kind.removeprefix("always ") if attempt == 0 or kind.startswith("always ") else "good"
 
     if not deployed:
-        deploy_trainings(suite)
+        deploy(suite)
     name = f"{night}-020000-{suite.name}"
     workers = StubWorkers(suite, stack.api_url, record, folder / "work", behave, measure=measure)
-    with workers, tags(*round_tags(suite.name)):
-        state = regression(
-            suite=suite.model_dump(mode="json"), specs={"tiny": spec.to_json()}, round_id=name,
-            state=str(folder / "state"), return_state=True,
-        )  # fmt: skip
+    keep_recipes(CentralStore(open_store(suite.store)), suite, {"tiny": spec})
+    with workers:
+        state = regression(suite=suite, round_id=name, return_state=True)
     verdict = CentralStore(open_store(suite.store)).get_round(name)
-    return verdict, f"{state.type.value}: {state.message}"
+    return verdict, f"{state.name}: {state.message}"
 
 
 def test_equal_records_pass_and_the_ui_shows_it(
@@ -74,7 +73,7 @@ def test_equal_records_pass_and_the_ui_shows_it(
 ) -> None:
     suite = suite_of(tmp_path, "even", 2)
     verdict, state = play(suite, stack, material, tmp_path, {})
-    assert (verdict.verdict, state) == ("pass", "COMPLETED: pass: p00, p01")
+    assert (verdict.verdict, state) == ("pass", "Completed: pass: p00, p01")
     assert Path(verdict.report).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     shown = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(like_="even-%")), limit=10)
     assert {one.key for one in shown} == {f"even-{what}" for what in ("verdict", "findings", "plots", "report")}
@@ -86,26 +85,66 @@ def test_equal_records_pass_and_the_ui_shows_it(
     )
     bars = client.read_artifacts(artifact_filter=progress)
     assert [(one.data, one.description) for one in bars] == [(100.0, "done: pass")]
-    assert not (tmp_path / "state" / "work").is_dir() or not list((tmp_path / "state" / "work").iterdir())
+    assert emitted(stack, "even", 3) == {"plumbline.platform.pass": 2, "plumbline.round.pass": 1}
+
+
+def emitted(stack: Stack, suite: str, count: int) -> dict[str, int]:
+    """How often the server has each event of a suite, once it has so many of them."""
+    label = {"plumbline.suite": [suite]}
+    names: list[str] = []
+    for _ in range(100):
+        wanted = {"filter": {"resource": {"labels": label}, "event": {"prefix": ["plumbline."]}}, "limit": 50}
+        answer = httpx.post(f"{stack.api_url}/events/filter", json=wanted, timeout=20)
+        names = [one["event"] for one in answer.raise_for_status().json()["events"]]
+        if len(names) >= count:
+            break
+        time.sleep(0.2)
+    return {name: names.count(name) for name in sorted(names)}
 
 
 @pytest.mark.usefixtures("client")
 def test_failures_of_infrastructure_are_tried_again_and_never_drift(
     stack: Stack, material: Material, tmp_path: Path
 ) -> None:
-    suite = suite_of(tmp_path, "rough", 6, retries=1, start_seconds=20)
+    suite = suite_of(tmp_path, "rough", 9, retries=1, start_seconds=20)
     kinds = {
         "p01": "crash", "p02": "crash with record", "p03": "fail", "p04": "always crash", "p05": "always ignore",
+        "p06": "store gone", "p07": "token expired", "p08": "always store gone",
     }  # fmt: skip
     verdict, state = play(suite, stack, material, tmp_path, kinds)
     results = verdict.platforms
-    assert (verdict.verdict, state.partition(":")[0]) == ("pass", "COMPLETED")
-    assert [name for name, one in results.items() if one.verdict == "pass"] == ["p00", "p01", "p02", "p03"]
+    assert (verdict.verdict, state.partition(":")[0]) == ("inconclusive", "Inconclusive")
+    passed = ["p00", "p01", "p02", "p03", "p06", "p07"]
+    assert [name for name, one in results.items() if one.verdict == "pass"] == passed
+    for name, why in (("p06", "no answer within 32 s"), ("p07", "the token has expired")):
+        assert results[name].records[0].endswith("-1")
+        assert any(f"attempt 1 failed: s3://data: {why}" in note.text for note in results[name].notes)
+    assert (results["p08"].verdict, results["p08"].causes) == ("inconclusive", ())
+    assert "no answer within 32 s" in results["p08"].unavailable
     assert results["p01"].records[0].endswith("-1")
-    assert any("the run's record is complete, though Prefect calls it crashed" in note for note in results["p02"].notes)
+    assert any(
+        "the run's record is complete, though Prefect calls it crashed" in note.text for note in results["p02"].notes
+    )
     assert results["p02"].records[0].endswith("-0")
     assert "crashed" in results["p04"].unavailable
     assert "no worker started it within 20 s" in results["p05"].unavailable
+
+
+@pytest.mark.usefixtures("client")
+def test_a_reference_without_its_store_or_with_last_nights_record_takes_no_other_platform_along(
+    stack: Stack, material: Material, tmp_path: Path
+) -> None:
+    suite = suite_of(tmp_path, "blind", 4, retries=0)
+    kinds = {"p00": "always store gone", "p01": "always other device", "p02": "always last night"}
+    verdict, state = play(suite, stack, material, tmp_path, kinds)
+    assert {name: one.verdict for name, one in verdict.platforms.items()} == {
+        "p00": "inconclusive", "p01": "invalid", "p02": "invalid", "p03": "pass",
+    }  # fmt: skip
+    assert state.startswith("Invalid: invalid: p01: platform.gpus")
+    assert "4 processes" in verdict.platforms["p01"].findings[0].detail
+    assert "nonce" in verdict.platforms["p02"].findings[0].detail
+    kept = CentralStore(open_store(suite.store)).list_records()
+    assert not any("p02" in name for name in kept)
 
 
 @pytest.mark.usefixtures("client")
@@ -114,7 +153,7 @@ def test_a_training_that_would_fail_again_is_not_tried_again(stack: Stack, mater
     verdict, state = play(suite, stack, material, tmp_path, {"p01": "always invalid"})
     assert verdict.verdict == "inconclusive"
     assert "labels out of range" in verdict.platforms["p01"].unavailable
-    assert state.startswith("FAILED: inconclusive: p01: ")
+    assert state.startswith("Inconclusive: inconclusive: p01: ")
 
 
 @pytest.mark.usefixtures("client")
@@ -127,7 +166,7 @@ def test_twenty_platforms_five_of_them_failing(stack: Stack, material: Material,
     gone = {name for name, kind in kinds.items() if kind.startswith("always")}
     assert {name for name, one in verdict.platforms.items() if one.unavailable} == gone
     assert {one.verdict for name, one in verdict.platforms.items() if name not in gone} == {"pass"}
-    assert verdict.verdict == "pass"
+    assert verdict.verdict == "inconclusive"
     kept = CentralStore(open_store(suite.store)).list_records()
     assert sorted(kept) == sorted(record for one in verdict.platforms.values() for record in one.records)
 
@@ -137,12 +176,12 @@ def test_a_platform_that_is_not_deployed_yet_is_unavailable_and_the_others_are_j
     stack: Stack, material: Material, tmp_path: Path
 ) -> None:
     suite = suite_of(tmp_path, "newcomer", 3)
-    deploy_trainings(suite)
+    deploy(suite)
     with get_client(sync_client=True) as client:
-        client.delete_deployment(client.read_deployment_by_name(deployment_name(suite.name, "p02")).id)
+        client.delete_deployment(client.read_deployment_by_name(training_deployment(suite.name, "p02")).id)
     verdict, _ = play(suite, stack, material, tmp_path, {}, deployed=True)
-    assert verdict.platforms["p02"].unavailable == "its training is not deployed (plumbline deploy SUITE)"
-    assert (verdict.verdict, verdict.platforms["p00"].verdict) == ("pass", "pass")
+    assert verdict.platforms["p02"].unavailable == "its training is not deployed (run `plumbline deploy SUITE`)"
+    assert (verdict.verdict, verdict.platforms["p00"].verdict) == ("inconclusive", "pass")
 
 
 @pytest.mark.usefixtures("client")
@@ -209,9 +248,9 @@ def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
     suite = suite_of(tmp_path, "again", 3, start_seconds=5)
     this = Round(f"20261120-020000-{suite.name}", suite, {"tiny": material[0]})
     order = this.order(this.assignments()[1], 0)
-    deploy_trainings(suite)
-    name = deployment_name(suite.name, order.platform)
-    run = run_deployment(name, {"order": order.to_json()}, timeout=0, idempotency_key=order.record_id)
+    deploy(suite)
+    name = training_deployment(suite.name, order.platform)
+    run = run_deployment(name, parameters={"order": order.to_json()}, timeout=0, idempotency_key=order.record_id)
     verdict, _ = play(suite, stack, material, tmp_path, {"p01": "always absent", "p02": "always absent"})
     gone = {name: one.unavailable for name, one in verdict.platforms.items() if one.unavailable}
     assert gone == {"p01": "no worker started it within 5 s", "p02": "no worker came online within 5 s"}

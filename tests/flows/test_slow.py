@@ -6,19 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect import tags
 
 from flows.regression import regression
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.localstack import Stack
+from plumbline.rounds.recipes import keep_recipes
 from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
-from tasks.deploying import deploy_trainings
-from tasks.tagging import round_tags
-from tests.flows.stubs import Material, Measurement, StubWorkers, suite_of
+from tests.flows.stubs import Material, Measurement, StubWorkers, deploy, suite_of
 from tests.unit.judge.test_speed import SLOW, speed
 
 
@@ -28,12 +26,10 @@ def night(
     spec, record = material
     name = f"2026112{number}-020000-{suite.name}"
     workers = StubWorkers(suite, stack.api_url, record, folder / "work", measure=measure)
-    with workers, tags(*round_tags(suite.name)):
-        state = regression(
-            suite=suite.model_dump(mode="json"), specs={"tiny": spec.to_json()}, round_id=name,
-            state=str(folder / "state"), return_state=True,
-        )  # fmt: skip
-    return CentralStore(open_store(suite.store)).get_round(name), state.type.value
+    keep_recipes(CentralStore(open_store(suite.store)), suite, {"tiny": spec})
+    with workers:
+        state = regression(suite=suite, round_id=name, return_state=True)
+    return CentralStore(open_store(suite.store)).get_round(name), str(state.name)
 
 
 @pytest.mark.usefixtures("client")
@@ -42,7 +38,7 @@ def test_a_drop_is_drift_only_if_an_independent_rerun_shows_it(
     stack: Stack, material: Material, tmp_path: Path, lasts: bool
 ) -> None:
     suite = suite_of(tmp_path, f"slow-{lasts}".lower(), 2)
-    deploy_trainings(suite)
+    deploy(suite)
     central = CentralStore(open_store(suite.store))
     before, _ = night(0, suite, stack, material, tmp_path, measure=lambda _: {"speed": speed().to_json()})
     for platform in before.platforms.values():
@@ -56,7 +52,7 @@ def test_a_drop_is_drift_only_if_an_independent_rerun_shows_it(
     verdict, state = night(1, suite, stack, material, tmp_path, measure=measure)
     p00, p01 = verdict.platforms["p00"], verdict.platforms["p01"]
     assert [len(one.records) for one in (p00, p01)] == [1, 2]
-    assert (verdict.verdict, state) == (("drift", "FAILED") if lasts else ("pass", "COMPLETED"))
+    assert (verdict.verdict, state) == (("drift", "Drift") if lasts else ("pass", "Completed"))
     assert p00.verdict == "pass"
     (finding,) = [one for one in p01.findings if one.check == "speed.throughput"]
     assert "rerun" in finding.detail

@@ -1,38 +1,35 @@
-"""The ways in that need a Prefect server that is there already: `plumbline run --api`, and `prefect deploy`."""
+"""The ways in on a Prefect server that runs already: `plumbline run --api`, `plumbline deploy`, `prefect deploy`."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
-import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
-from prefect.exceptions import ObjectAlreadyExists
 
-from plumbline.bundles import has_record
-from plumbline.deploying import desired
-from plumbline.dispatch import TrainingOrder
 from plumbline.localstack import Stack, services
 from plumbline.localstack.process import start, stop
-from plumbline.schema.suite import read_suite
-from plumbline.stores import open_store
-from tasks import deploying
-from tests.flows.ground import to_toml
+from plumbline.schema.suite import Suite
+from tasks.prefect_client.deployments import observe
+from tasks.prefect_client.notifications import AppriseUrl
+from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, StubWorkers, suite_of
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITE = "deployments/suites/cross-cloud.toml"
 
 
 def environment(stack: Stack, **more: str) -> dict[str, str]:
-    return {**services.inherited(), **services.prefect_environment(stack.api_url, stack.state / "cli"), **more}
+    # The commands of the installation, as in an activated environment.
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return {**services.inherited(), **services.prefect_environment(stack.api_url, stack.state / "cli"), **path, **more}
 
 
 def run(stack: Stack, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -42,16 +39,20 @@ def run(stack: Stack, folder: Path, *arguments: str) -> subprocess.CompletedProc
     )  # fmt: skip
 
 
-def test_a_round_on_a_server_that_is_there(
+def test_a_round_on_a_server_of_the_teams(
     client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
 ) -> None:
     suite = suite_of(tmp_path, "by-api", 2)
     path = tmp_path / "suite.toml"
     path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
     command = ["plumbline", "run", str(path), "--api", "--json"]
-    with StubWorkers(suite, stack.api_url, material[1], tmp_path / "work"):
+    undeployed = run(stack, tmp_path, *command)
+    assert (undeployed.returncode, json.loads(undeployed.stdout)["verdict"]) == (2, None)
+    assert "plumbline-regression/by-api: is not deployed (plumbline deploy SUITE)" in undeployed.stderr
+    assert run(stack, tmp_path, "plumbline", "deploy", str(path), "--controllers", "by-api-ctl").returncode == 0
+    with StubWorkers(suite, stack.api_url, material[1], tmp_path / "work"), controllers(stack, tmp_path, "by-api-ctl"):
         early = run(stack, tmp_path, *command)
-        assert (early.returncode, early.stdout) == (2, "")
+        assert (early.returncode, json.loads(early.stdout)["exit_code"]) == (2, 2)
         assert "no recipe was published yet" in early.stderr
         # Off a terminal too, its first line says what `--round` asks for.
         assert re.fullmatch(r" +\d+\.\d s  round \d{8}-\d{6}-[0-9a-f]{6}", early.stderr.splitlines()[0])
@@ -61,57 +62,97 @@ def test_a_round_on_a_server_that_is_there(
     assert {name: one["verdict"] for name, one in verdict["platforms"].items()} == {"p00": "pass", "p01": "pass"}
     ours = FlowRunFilter(name=FlowRunFilterName(any_=[f"by-api {verdict['round']}"]))
     assert [one.state.type.value for one in client.read_flow_runs(flow_run_filter=ours) if one.state] == ["COMPLETED"]
-    # What the command left behind is the round's own folder, and no server of its own.
+    # What the command left behind is what it has built, and no server of its own.
     assert not (tmp_path / ".plumbline" / "prefect").exists()
 
 
-@pytest.fixture
-def deployed(client: SyncPrefectClient, stack: Stack) -> subprocess.CompletedProcess[str]:
-    """`deployments/prefect.yaml`, by Prefect's own command; taken away again, for it has schedules and triggers."""
-    suite = read_suite(ROOT / SUITE)
-    for pool in ("plumbline", *(platform.work_pool for platform in suite.platforms.values())):
-        # As they are where clouds are: with Prefect's own template, and its own way to start a flow run.
-        with suppress(ObjectAlreadyExists):
-            client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
-    command = ["prefect", "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"]
-    yield run(stack, ROOT, *command)
-    for one in client.read_deployments(limit=200):
-        if "suite:cross-cloud" in one.tags:
-            client.delete_deployment(one.id)
-
-
-def test_the_file_for_prefect_deploy_makes_what_plumbline_deploy_makes_and_it_runs(
-    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path,
-    deployed: subprocess.CompletedProcess[str],
-) -> None:  # fmt: skip
-    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
-    suite = read_suite(ROOT / SUITE)
-    wanted = [one for one in desired(suite, SUITE, controllers="plumbline") if one.kind == "deployment"]
-    changes = deploying.plan(client, suite.name, wanted)
-    made = {change.item.name: change.verb for change in changes if change.item.kind == "deployment"}
-    trainings = [f"training/cross-cloud-{name}" for name in PLATFORMS]
-    assert made == dict.fromkeys(["regression/cross-cloud", "watch/cross-cloud", *trainings], "keep")
-    # One of them, on a real worker of its pool, as a controller dispatches it.
-    order = TrainingOrder(
-        platform="aws", data=f"file://{material[1].parents[1]}/onprem/data", outbox=f"file://{tmp_path}/outbox",
-        record_id="by-prefect-deploy", round_id="r", spec=material[0], run_seconds=60,
-    )  # fmt: skip
-    run_id = client.create_flow_run_from_deployment(
-        client.read_deployment_by_name("training/cross-cloud-aws").id, parameters={"order": order.to_json()}
-    ).id
+@contextmanager
+def controllers(stack: Stack, folder: Path, pool: str) -> Iterator[None]:
+    """A stock worker of the controllers' pool, started in an empty folder."""
     worker = start(
-        "worker", services.worker_command("aws-gpu", "by-prefect-deploy"), log=tmp_path / "worker.log",
-        environment=environment(stack, PLUMBLINE_CACHE=str(tmp_path / "cache")), folder=tmp_path,
+        "controllers", services.worker_command(pool, pool, limit=None), log=folder / "controllers.log",
+        environment=environment(stack), folder=folder / "empty",
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 90
-        while (state := client.read_flow_run(run_id).state) is None or not state.is_final():
-            assert time.monotonic() < deadline, worker.log.read_text(encoding="utf-8")
-            time.sleep(0.2)
+        yield
     finally:
         stop([worker], grace_seconds=10)
-    assert state.is_completed(), worker.log.read_text(encoding="utf-8")
-    assert has_record(open_store(order.outbox), order.record_id)
 
 
-PLATFORMS = ("aws", "azure", "gcp")
+FULL = {
+    "schedule": {"cron": "0 2 * * *", "timezone": "Europe/Berlin"},
+    "alerts": [{"on": ["drift", "missed"], "block": "apprise-url/both-ways"}],
+}
+
+
+def everything(client: SyncPrefectClient, suite: Suite) -> list[dict[str, Any]]:
+    """What the server holds for the suite, without ids and times."""
+    pools = sorted({platform.work_pool for platform in suite.platforms.values()} | {"plumbline"})
+    items = observe(client, suite.name, pools, ["apprise-url/both-ways"])
+    held = [{"kind": one.kind, "name": one.name, "fields": one.fields, "initial": one.initial} for one in items]
+    for one in client.read_deployments(limit=200):
+        if f"suite:{suite.name}" in one.tags:
+            what = ("parameter_openapi_schema", "enforce_parameter_schema", "pull_steps", "paused", "path")
+            held.append({"name": one.name, **{key: getattr(one, key) for key in what}})
+            held[-1]["schedules"] = [(each.active, each.schedule.model_dump()) for each in one.schedules]
+    held += [
+        {
+            "name": one.name,
+            "description": one.description,
+            "enabled": one.enabled,
+            "trigger": one.trigger.model_dump(exclude={"id"}),
+        }
+        for one in client.read_automations()
+        if one.name.startswith(f"plumbline {suite.name}: ")
+    ]
+    return sorted(held, key=lambda one: json.dumps(one, default=str, sort_keys=True))
+
+
+def take_away(client: SyncPrefectClient, suite: Suite) -> None:
+    for one in client.read_automations():
+        if one.name.startswith(f"plumbline {suite.name}: "):
+            client.delete_automation(one.id)
+    for one in client.read_deployments(limit=200):
+        if f"suite:{suite.name}" in one.tags:
+            client.delete_deployment(one.id)
+    for platform in suite.platforms.values():
+        client.delete_work_pool(platform.work_pool)
+
+
+def test_prefect_deploy_gives_what_plumbline_deploy_gives_item_by_item(
+    client: SyncPrefectClient, stack: Stack, tmp_path: Path
+) -> None:
+    AppriseUrl(url="json://127.0.0.1:9/").save("both-ways", overwrite=True)
+    suite = suite_of(tmp_path, "both-ways", 2).replace(**FULL)
+    path = tmp_path / "suite.toml"
+    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    # From another folder, with a relative path.
+    (tmp_path / "elsewhere").mkdir()
+    ours = run(stack, tmp_path / "elsewhere", "plumbline", "deploy", "../suite.toml")
+    assert ours.returncode == 0, ours.stderr
+    by_us = everything(client, suite)
+    take_away(client, suite)
+    written = run(stack, tmp_path, "plumbline", "deploy", "suite.toml", "--write-prefect-yaml", "prefect.yaml")
+    assert written.returncode == 0, written.stderr
+    # As the file itself says: first the pools, then all deployments.
+    header = (tmp_path / "prefect.yaml").read_text(encoding="utf-8").splitlines()
+    for line in header:
+        if line.startswith("#   prefect ") and "--type" in line and line.split()[4] != "plumbline":
+            done = run(stack, tmp_path, *line.removeprefix("#   ").split())
+            assert done.returncode == 0, done.stdout + done.stderr
+    for line in header:
+        if line.startswith("#   prefect ") and "set-concurrency-limit" in line:
+            assert run(stack, tmp_path, *line.removeprefix("#   ").split()).returncode == 0
+    (command,) = [line for line in header if "deploy --all" in line]
+    done = run(stack, tmp_path, *command.removeprefix("#   ").replace("FILE", "prefect.yaml").split())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert everything(client, suite) == by_us
+    assert len([one for one in by_us if one.get("kind") == "automation"]) == 5
+    again = run(stack, tmp_path, "plumbline", "deploy", "suite.toml", "--json")
+    assert {change["verb"] for change in json.loads(again.stdout)["changes"]} == {"keep"}
+
+
+def test_the_prefect_yaml_of_the_repository_is_the_one_that_deploy_writes(stack: Stack, tmp_path: Path) -> None:
+    suite, file = "deployments/suites/cross-cloud.toml", "deployments/prefect.yaml"
+    assert run(stack, ROOT, "plumbline", "deploy", suite, "--write-prefect-yaml", str(tmp_path / "p")).returncode == 0
+    assert (tmp_path / "p").read_text(encoding="utf-8") == (ROOT / file).read_text(encoding="utf-8")

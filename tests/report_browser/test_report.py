@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from html import escape, unescape
 
 import pytest
 
 from plumbline.report.html import render_report
-from tests.unit.report.samples import drifted, nights, passing, record, verdict_of
+from tests.unit.report.samples import drifted, many, nights, passing, record, verdict_of
 
 pytestmark = pytest.mark.browser
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -29,7 +31,7 @@ def test_a_drift_is_seen_with_its_cause_and_nothing_complains(browser):
     assert "azure has drifted: arithmetic keeps fewer or more bits than the recipe says." in words
     assert "confirmed: an experiment put the suspect back, and the difference went away" in words
     assert "first: bert.encoder.layer.0.attention.self.query" in words
-    assert dom.count('role="img"') == 4
+    assert dom.count('role="img"') == 8  # each chart once for a desktop and once for a phone
     assert dom.count("<details") == 2
 
 
@@ -48,3 +50,43 @@ def test_the_page_is_painted(browser):
     """A page that the browser lays out as nothing makes a picture of nothing."""
     page = render_report(verdict_of("pass", {"aws": passing(), "azure": passing()}), {"aws": record("aws")})
     assert browser.screenshot(page, 1240, 1400).stat().st_size > 20_000
+
+
+MEASURE = """
+<script>
+window.onload = () => {
+  const frame = document.querySelector("iframe").contentDocument, found = [];
+  for (const svg of frame.querySelectorAll("figure svg")) {
+    const room = svg.getBoundingClientRect();
+    if (!room.width) continue;
+    for (const text of svg.querySelectorAll("text")) {
+      const box = text.getBoundingClientRect();
+      const aside = box.left < room.left - 1 || box.right > room.right + 1;
+      if (aside || box.top < room.top - 1 || box.bottom > room.bottom + 1)
+        found.push("clipped: " + text.textContent);
+      if (parseFloat(getComputedStyle(text).fontSize) * room.width / svg.viewBox.baseVal.width < 9)
+        found.push("tiny: " + text.textContent);
+    }
+    if (room.right > frame.documentElement.clientWidth + 1) found.push("too wide: " + svg.getAttribute("aria-label"));
+  }
+  if (frame.documentElement.scrollWidth > frame.documentElement.clientWidth) found.push("the page scrolls sideways");
+  const cause = frame.querySelector(".cause");
+  const seen = cause ? Math.round(cause.getBoundingClientRect().bottom) : -1;
+  document.title = JSON.stringify({found, seen, drawn: frame.querySelectorAll("figure.chart").length});
+};
+</script>
+"""
+
+
+@pytest.mark.parametrize("width", [1240, 390])
+@pytest.mark.parametrize("count", [2, 8, 20])
+def test_nothing_is_clipped_on_a_desk_or_in_a_hand_and_the_cause_is_on_the_first_screen(browser, count, width):
+    verdict, records, history = many(count)
+    page = render_report(verdict, records, history, reference="aws")
+    frame = f'<iframe style="border:0;width:{width}px;height:844px" srcdoc="{escape(page)}"></iframe>'
+    dom, console = browser.open(f"<!doctype html><body style='margin:0'>{frame}{MEASURE}</body>")
+    assert console == []
+    found = json.loads(unescape(re.search(r"<title>(.*?)</title>", dom)[1]))
+    assert found["found"] == []
+    assert found["drawn"] == 4
+    assert 0 < found["seen"] <= 844

@@ -26,7 +26,7 @@ from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec, write_spec
 from plumbline.schema.suite import DatasetSource
 from plumbline.sketch import relative_error
 from plumbline.stores import open_store
-from plumbline.train.job import Job, run_job
+from plumbline.train.job import TrainJob, run_job
 from plumbline.train.weights import make_weights
 
 # Trainings inside this process are strict too, and on a GPU that is refused without it.
@@ -97,7 +97,7 @@ class Workshop:
         """Train in this process."""
         out = out or self.out()
         given = {"data": self.url, "cache": self.folder / "cache", "platform": "here", "record_id": "r", **changes}
-        run_job(Job(spec=spec, out=out, **given), threading.Event())
+        run_job(TrainJob(spec=spec, out=out, **given), threading.Event())
         return Trained(out, read_record(out))
 
     def command(self, spec: RunSpec, out: Path, *more: str) -> list[str]:

@@ -53,7 +53,7 @@ REFUSED = {
     "a platform that is no name": (("--platform", "Bad Name"), "--platform: 'Bad Name' is no name"),
     "an empty platform": (("--platform", ""), "--platform: '' is no name"),
     "a record id that leads elsewhere": (("--record-id", "../x"), "--record-id: '../x' is no name"),
-    "a store that is none": (("--data", "nonsense"), "--data: 'nonsense' is no store URL"),
+    "a store that is none": (("--data", "nonsense"), "--data: 'nonsense' is not a store URL"),
     "a timeout that is no number": (("--timeout", "nan"), "--timeout: nan is not above 0"),
     "a timeout that is over": (("--timeout", "-1"), "--timeout: -1 is not above 0"),
     "a timeout at once": (("--timeout", "0"), "--timeout: 0 is not above 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 from pathlib import Path
@@ -15,11 +16,25 @@ from safetensors.numpy import load_file, save_file
 
 from plumbline.data.publish import publish, publish_weights, weights_key
 from plumbline.digest import digest_file
-from plumbline.errors import ConfigurationError, InvalidInputError, TrainingError
-from plumbline.launch import trainer_environment
+from plumbline.errors import (
+    INFRASTRUCTURE,
+    RECORD_CODES,
+    AccessError,
+    ConfigurationError,
+    DiskFullError,
+    InvalidInputError,
+    PlumblineError,
+    StoppedError,
+    TrainingError,
+    UnavailableError,
+    record_code,
+)
+from plumbline.launch import run_training, trainer_environment
+from plumbline.schema.expected import Expected
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.record import read_record
-from plumbline.stores import open_store
+from plumbline.schema.spec import write_spec
+from plumbline.stores import StoreUnavailableError, open_store
 from plumbline.train import digests
 from plumbline.train.clock import StepClock
 from plumbline.train.engine import Engine
@@ -299,3 +314,105 @@ def test_the_process_leaves_one_clear_line_and_the_exit_code(workshop: Workshop,
 def test_a_failure_knows_its_place() -> None:
     error = TrainingFailedError("stopped", code="error", part="learn", step=12)
     assert str(error) == "learn step 12: stopped"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "exit_code"),
+    [
+        (StoreUnavailableError("no answer"), "unavailable", 3),
+        (UnavailableError("cannot be reached within 32 s"), "unavailable", 3),
+        (OSError(errno.EIO, "Input/output error"), "unavailable", 3),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "unavailable", 3),
+        (DiskFullError("no room left"), "disk-full", 3),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk-full", 3),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "disk-full", 3),
+        (AccessError("the token has expired"), "access", 2),
+        (StoppedError("stopped on request"), "stopped", 3),
+    ],
+)
+def test_a_store_a_disk_or_a_credential_that_fails_is_infrastructure(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str, exit_code: int
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("plumbline.train.job.open_source", fails)
+    caught, record = failed(workshop, workshop.spec(), PlumblineError)
+    assert (record.exit.code, record.exit.is_infrastructure) == (code, True)
+    assert caught.exit_code == exit_code
+
+
+def test_every_class_of_error_has_a_code_and_the_narrower_class_comes_first() -> None:
+    kinds = [kind for kind, _ in RECORD_CODES]
+    for place, kind in enumerate(kinds):
+        assert not any(issubclass(kind, earlier) for earlier in kinds[:place])
+    assert {code for _, code in RECORD_CODES} >= INFRASTRUCTURE
+    training = [TrainingFailedError("x", code="labels"), InvalidInputError("x"), ConfigurationError("x"), ValueError()]
+    assert not {record_code(error) for error in training} & INFRASTRUCTURE
+
+
+def test_a_disk_that_fills_under_a_checkpoint_is_infrastructure(workshop: Workshop, tmp_path: Path) -> None:
+    """A process that may write no file of more than 200 KiB: its record fits, its checkpoint does not."""
+    learn = {"steps": 4, "evaluate_every": 4, "checkpoint_every": 1, "evaluation_rows": 8}
+    spec = workshop.spec(probe=None, learn=learn)
+    workshop.train(spec)
+    out = tmp_path / "out"
+    command = ["bash", "-c", 'ulimit -f 200; exec "$@"', "bash", *workshop.command(spec, out)]
+    done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+    record = read_record(out)
+    assert (record.exit.code, record.exit.is_infrastructure) == ("disk-full", True)
+
+
+GPU = Expected(accelerator="NVIDIA A10G")
+
+
+@pytest.mark.parametrize(
+    ("expected", "key"), [(GPU, "accelerator"), (Expected(gpus=2), "gpus"), (Expected(lock_sha256="e" * 64), "lock")]
+)
+def test_another_machine_than_the_suite_names_is_found_before_anything_is_staged(
+    workshop: Workshop, tmp_path: Path, expected: Expected, key: str
+) -> None:
+    error, record = failed(workshop, workshop.spec(), expected=expected, cache=tmp_path / "cache")
+    assert f"{key}: found " in str(error)
+    assert (record.exit.code, record.exit.is_infrastructure, error.exit_code) == ("device", False, 4)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_record_repeats_its_order(workshop: Workshop, tmp_path: Path) -> None:
+    spec = workshop.spec(probe={"steps": 1, "envelope_seeds": 0})
+    write_spec(spec, tmp_path / "spec.json")
+    code = run_training(
+        tmp_path / "spec.json", tmp_path / "out", data=workshop.url, cache=workshop.folder / "cache", platform="here",
+        record_id="r-1", round_id="night", attempt=1, nonce="4711", expected=Expected(accelerator="cpu"),
+    )  # fmt: skip
+    record = read_record(tmp_path / "out")
+    assert (code, record.round_id, record.attempt, record.nonce) == (0, "night", 1, "4711")
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_an_auxiliary_leg_without_memory_costs_itself_and_not_the_record(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("plumbline.train.envelope._rerun", full)
+    trained = workshop.train(workshop.spec())
+    assert trained.record.exit.status == "completed"
+    assert trained.probe.envelope is None
+    assert list(trained.probe.lost_legs) == ["envelope"]
+    assert trained.probe.steps == baseline.probe.steps
+    assert trained.probe.evaluation == baseline.probe.evaluation
+
+
+def test_another_error_of_an_auxiliary_leg_is_one_of_the_training(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise TrainingFailedError("the loss is nan", code="non-finite", part="probe")
+
+    monkeypatch.setattr("plumbline.train.envelope._rerun", broken)
+    _, record = failed(workshop, workshop.spec())
+    assert record.exit.code == "non-finite"

@@ -24,14 +24,14 @@ from torch.overrides import TorchFunctionMode
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.spec import RunSpec
 from plumbline.train import dropout, experiment
-from plumbline.train.bundle import Bundle
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.experiment import ExperimentRun
-from plumbline.train.job import Job, _prepare
+from plumbline.train.job import TrainJob, _prepare
 from plumbline.train.learn import LearnRun
 from plumbline.train.probe import ProbeRun
 from plumbline.train.ranks import Ranks
+from plumbline.train.replay import Bundle
 from plumbline.train.source import open_source
 from tests.train.conftest import Workshop
 
@@ -84,7 +84,7 @@ def _apply(self: nn.Module, change: Any, recurse: bool = True) -> nn.Module:  # 
 def on_the_device(workshop: Workshop, spec: RunSpec, patch: pytest.MonkeyPatch) -> Iterator[Context]:
     """A run whose device is not the host, ready for its parts."""
     patch.setattr(nn.Module, "_apply", _apply)
-    job = Job(spec, workshop.out(), workshop.url, workshop.folder / "cache", "here", "r")
+    job = TrainJob(spec, workshop.out(), workshop.url, workshop.folder / "cache", "here", "r")
     with open_source(spec, workshop.url, job.cache) as source:
         context = _prepare(job, Ranks(device=DEVICE), source, threading.Event())
         with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()), _Reads():

@@ -12,9 +12,14 @@ from pathlib import Path
 import pytest
 
 from plumbline.errors import UnavailableError
+from plumbline.judge import compare
 from plumbline.launch import run_training, trainer_environment
+from plumbline.records import load_record
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import write_spec
+from plumbline.schema.verdict import Judgement
+from plumbline.train import learn as learn_module
+from plumbline.train.engine import Engine
 from tests.train.conftest import Trained, Workshop, processes_below
 
 LEARN = {"steps": 24, "evaluate_every": 8, "checkpoint_every": 4, "evaluation_rows": 40}
@@ -126,7 +131,7 @@ def test_asked_to_stop_it_stops_and_says_so(workshop: Workshop) -> None:
             if event.get("part") == "learn" and event["step"] >= 10:
                 child.terminate()
         child.wait(30)
-    assert child.returncode == 4
+    assert child.returncode == 3
     assert "stopped on request" in lines[-1]
     record = read_record(out)
     assert (record.exit.status, record.exit.code, record.exit.part) == ("failed", "stopped", "learn")
@@ -199,3 +204,41 @@ def test_a_deadline_leaves_nothing_of_several_processes(workshop: Workshop) -> N
             record_id="r", timeout_seconds=10, num_processes=2,
         )  # fmt: skip
     assert not processes_below(out)
+
+
+def judged(reference: Trained, candidate: Trained) -> Judgement:
+    return compare(load_record(reference.folder), load_record(candidate.folder), throughput=False)
+
+
+def test_another_dropout_on_an_equal_machine_is_drift_and_named(
+    workshop: Workshop, undisturbed: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = learn_module.build_model
+    monkeypatch.setattr(learn_module, "build_model", lambda *a, **k: plain(*a, **(k | {"dropout": 0.2})))
+    judgement = judged(undisturbed, workshop.train(learning(workshop)))
+    assert judgement.verdict == "drift"
+    assert judgement.first_divergence is not None
+    assert (judgement.first_divergence.stage, judgement.first_divergence.step) == ("learn", 0)
+    assert [cause.code for cause in judgement.causes] == ["rng"]
+    assert "dropout is 0.2 instead of 0.1" in judgement.causes[0].why
+
+
+def test_a_schedule_that_starts_again_on_an_equal_machine_is_drift_and_named(
+    workshop: Workshop, undisturbed: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Engine._advance
+
+    def restarted(self: Engine) -> None:
+        if self.schedule.last_epoch == 12:
+            self.schedule.last_epoch = -1
+        plain(self)
+
+    monkeypatch.setattr(Engine, "_advance", restarted)
+    judgement = judged(undisturbed, workshop.train(learning(workshop)))
+    assert judgement.verdict == "drift"
+    assert [cause.code for cause in judgement.causes] == ["schedule"]
+    assert "step 13 was taken with a learning rate" in judgement.causes[0].why
+
+
+def test_a_curve_repeated_on_an_equal_machine_passes(workshop: Workshop, undisturbed: Trained) -> None:
+    assert judged(undisturbed, workshop.train(learning(workshop))).verdict == "pass"

@@ -23,7 +23,7 @@ from tests.train.conftest import Trained, Workshop
     [
         (("--platform", "Bad Name"), "--platform: 'Bad Name' is no name"),
         (("--record-id", "../x"), "--record-id: '../x' is no name"),
-        (("--data", "nonsense"), "--data: 'nonsense' is no store URL"),
+        (("--data", "nonsense"), "--data: 'nonsense' is not a store URL"),
         (("--platform", "here", "--record-id", "r", "--cache", "/dev/null"), "/dev/null: --cache: is no folder"),
         (("--platform", "here", "--record-id", "r", "--experiment", "/proc"), "/proc: --experiment: holds no exper"),
         ((), "holds another completed record, whose platform is here, not local"),

@@ -5,10 +5,25 @@ Each environment is imitated by an interpreter in which the other's packages can
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTED = {
+    "prefect", "prefect.artifacts", "prefect.blocks.abstract", "prefect.blocks.core", "prefect.blocks.notifications",
+    "prefect.client.orchestration", "prefect.client.schemas.actions", "prefect.client.schemas.filters",
+    "prefect.client.schemas.objects", "prefect.client.schemas.responses", "prefect.client.schemas.schedules",
+    "prefect.client.schemas.sorting", "prefect.deployments", "prefect.events", "prefect.events.actions",
+    "prefect.events.schemas.automations", "prefect.events.schemas.events", "prefect.exceptions", "prefect.runtime",
+    "prefect.settings", "prefect.states", "prefect.utilities.callables", "prefect.utilities.urls",
+}  # fmt: skip
+"""The modules of Prefect's Python SDK reference that the product uses."""
+PRIVATE = ("docket", "uvicorn", "starlette", "fastapi", "sqlalchemy")
+"""Libraries of Prefect's server, which is a stock process to us."""
 
 BLOCK = """
 import sys
@@ -44,3 +59,26 @@ def test_every_module_of_an_environment_loads_without_the_other_ones_packages(bl
     done = imported_without(blocked, roots, spared)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith("imported")
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            private = [alias.name for alias in node.names if alias.name.startswith("_")]
+            found |= {node.module, *(f"{node.module}.{name}" for name in private)}
+    return found
+
+
+def test_the_product_imports_documented_modules_of_prefect_alone():
+    files = [path for folder in ("plumbline", "flows", "tasks") for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert len(files) > 100
+    wrong = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in files
+        for name in imports_of(path)
+        if (name.split(".")[0] == "prefect" and name not in DOCUMENTED) or name.split(".")[0] in PRIVATE
+    }
+    assert not wrong

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.verdict import Divergence, Finding
@@ -18,7 +18,7 @@ _TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 _HIDDEN = -100
 
 
-def batch(pair: Pair, step: int, known: frozenset[str]) -> Break | None:
+def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
     """The break of the batch at `step`; `known` are the fields whose difference the dataset explains already."""
     left, right = (side.batch for side in pair.common[step])
     names = [*BATCH_FIELDS, *sorted((set(left) | set(right)) - set(BATCH_FIELDS))]
@@ -39,7 +39,7 @@ def batch(pair: Pair, step: int, known: frozenset[str]) -> Break | None:
         limit=left.get(differing[0]),
         detail=suspicion.why + (f"; first at {at}" if at else ""),
     )
-    return Break(
+    return Mismatch(
         rung="batch",
         at=Divergence(stage="batch", step=step, at=at or differing[0], row=row),
         findings=(finding,),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.schema.evidence import DataEvidence
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
@@ -30,7 +30,7 @@ class _Rows:
     """The differing rows are the reference's own rows in other places."""
 
 
-def data(pair: Pair) -> list[Break]:
+def data(pair: Pair) -> list[Mismatch]:
     """Breaks of the dataset: content, labels or order, and of the tokenizer."""
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
     if left is None or right is None:
@@ -41,7 +41,7 @@ def data(pair: Pair) -> list[Break]:
     return found
 
 
-def _tokenizer_break(left: DataEvidence, right: DataEvidence) -> Break:
+def _tokenizer_break(left: DataEvidence, right: DataEvidence) -> Mismatch:
     finding = Finding(
         check="data.tokenizer",
         outcome="drift",
@@ -50,7 +50,7 @@ def _tokenizer_break(left: DataEvidence, right: DataEvidence) -> Break:
         limit=left.tokenizer_sha256,
     )
     why = "the tokenizer's file is another one, so the same rows become other ids"
-    return Break(
+    return Mismatch(
         rung="data",
         at=Divergence(stage="data", at="tokenizer"),
         findings=(finding,),
@@ -62,7 +62,7 @@ def _tokenizer_break(left: DataEvidence, right: DataEvidence) -> Break:
 _TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 
 
-def _rows_break(pair: Pair, left: DataEvidence, right: DataEvidence) -> list[Break]:
+def _rows_break(pair: Pair, left: DataEvidence, right: DataEvidence) -> list[Mismatch]:
     if left.manifest_sha256 == right.manifest_sha256 and left.rows_sha256 == right.rows_sha256:
         return []
     rows = _compare_rows(pair)
@@ -96,9 +96,11 @@ def _is_moved(left: dict[str, Any], right: dict[str, Any], at_left: Any, at_righ
     return bool(ours) and (ours & theirs).total() == ours.total()
 
 
-def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows) -> Break:
+def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows) -> Mismatch:
     totals = [sum(shard.num_rows for shard in side.shards) for side in (left, right)]
-    same_shards = sorted(s.sha256 for s in left.shards) == sorted(s.sha256 for s in right.shards)
+    lists = [[shard.sha256 for shard in side.shards] for side in (left, right)]
+    # Identical lists reorder nothing: what differs was edited after the manifest was written.
+    is_reordered = lists[0] != lists[1] and sorted(lists[0]) == sorted(lists[1])
     which = rows.ids[rows.text | rows.label]
     step, row = _first_read(pair, which)
     at = _place(left, row)
@@ -106,7 +108,7 @@ def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows)
     seen = f"{len(which)} of {len(rows.ids)} rows differ: {numbers}"
     if not rows.text.any():
         code, why = "data.labels", f"the texts are the same, the labels of {len(which)} rows are not"
-    elif totals[0] == totals[1] and (same_shards or rows.moved):
+    elif totals[0] == totals[1] and (is_reordered or rows.moved):
         code, why = "data.order", "the dataset holds the same rows in another order"
     else:
         change = f"{totals[1]} rows in place of {totals[0]}" if totals[0] != totals[1] else f"{len(which)} rows differ"
@@ -152,7 +154,7 @@ def _break(
     step: int | None = None,
     seen: str = "",
     share: float | None = None,
-) -> Break:
+) -> Mismatch:
     finding = Finding(
         check="data.rows",
         outcome="drift",
@@ -165,7 +167,7 @@ def _break(
     # Of a dataset of another length, every draw of rows is another one.
     longer = sum(s.num_rows for s in left.shards) != sum(s.num_rows for s in right.shards)
     fields = ("row_ids", *_FIELDS[code]) if longer else _FIELDS[code]
-    return Break(
+    return Mismatch(
         rung="data",
         at=Divergence(stage="data", step=step, at=at, row=row),
         findings=(finding,),

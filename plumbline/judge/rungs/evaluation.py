@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import limit as limit_of
 from plumbline.judge.tolerance import relative
@@ -23,7 +23,7 @@ def _both(pair: Pair) -> tuple[EvaluationEvidence, EvaluationEvidence] | None:
     return (left, right) if left is not None and right is not None else None
 
 
-def evaluation(pair: Pair) -> Break | None:
+def evaluation(pair: Pair) -> Mismatch | None:
     """Other rows, or another mode: a difference that no training can bring about."""
     both = _both(pair)
     if both is None:
@@ -41,7 +41,7 @@ def evaluation(pair: Pair) -> Break | None:
     return None
 
 
-def evaluation_numbers(pair: Pair) -> Break | None:
+def evaluation_numbers(pair: Pair) -> Mismatch | None:
     """The same rows and weights, and yet other logits, or other numbers from the same logits."""
     both = _both(pair)
     if both is None:
@@ -78,11 +78,11 @@ def _break(
     why: str,
     *,
     independent: bool = True,
-) -> Break:
+) -> Mismatch:
     number = observed if not isinstance(observed, float) or math.isfinite(observed) else None
     finding = Finding(
         check="probe.evaluation", outcome="drift", metric=metric, observed=number, limit=limit, detail=why
     )
     at = Divergence(stage="evaluation", at=metric)
     suspicion = Suspicion("evaluation", why, (f"{metric}: {observed} where the reference has {limit}",))
-    return Break("evaluation", at, (finding,), (suspicion,), independent=independent)
+    return Mismatch("evaluation", at, (finding,), (suspicion,), independent=independent)

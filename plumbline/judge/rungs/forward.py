@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.rng import rng_differs
@@ -22,7 +22,7 @@ _FEWER_BITS = 4
 """Another number format has at least so many bits less; another formula may round away one or two."""
 
 
-def dtypes(pair: Pair, step: int) -> Break | None:
+def dtypes(pair: Pair, step: int) -> Mismatch | None:
     """Another number format in force: of the logits, the loss or a module's output."""
     left, right = pair.common[step]
     pairs = [("logits", left.logits_dtype, right.logits_dtype), ("loss", left.loss_dtype, right.loss_dtype)]
@@ -45,10 +45,10 @@ def dtypes(pair: Pair, step: int) -> Break | None:
     stage = "loss" if name == "loss" else "forward"
     why = f"{name} comes in {theirs} in place of {ours}"
     suspicion = Suspicion("precision", why, precision_signs(pair), tuple(entry[0] for entry in tapped))
-    return Break(stage, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), independent=True)
+    return Mismatch(stage, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), independent=True)
 
 
-def forward(pair: Pair, step: int) -> Break | None:
+def forward(pair: Pair, step: int) -> Mismatch | None:
     """The first module, in order of execution, whose output differs by more than rounding."""
     over = [error for error in pair.errors(step, "forward") if error.over]
     if not over:
@@ -59,10 +59,10 @@ def forward(pair: Pair, step: int) -> Break | None:
         outcome="drift",
         metric=f"relative error of {first.reference.name or 'the model'}'s output at step {step}",
         observed=first.error if math.isfinite(first.error) else None,
-        limit=first.limit,
+        limit=first.finite_limit,
         detail=f"{len(over)} modules over their limits" + _who(first),
     )
-    return Break(
+    return Mismatch(
         rung="forward",
         at=Divergence(stage="forward", step=step, at=first.reference.name),
         findings=(finding,),
@@ -94,7 +94,7 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
     return tuple(found)
 
 
-def forward_numbers(pair: Pair, step: int) -> Break | None:
+def forward_numbers(pair: Pair, step: int) -> Mismatch | None:
     """Where no module was sketched: the loss by its definition, from the logits, tells whether they moved."""
     left, right = pair.common[step]
     if left.logits_sha256 == right.logits_sha256:
@@ -113,7 +113,7 @@ def forward_numbers(pair: Pair, step: int) -> Break | None:
     found = [Suspicion("operator", f"the model puts out something else at step {step}", evidence)]
     if _draws(pair, step, ""):
         found.insert(0, Suspicion("rng", f"the model draws random numbers at step {step}", _drawn(pair, step)))
-    return Break("forward", Divergence(stage="forward", step=step, at="logits"), (finding,), tuple(found))
+    return Mismatch("forward", Divergence(stage="forward", step=step, at="logits"), (finding,), tuple(found))
 
 
 def precision_signs(pair: Pair) -> tuple[str, ...]:

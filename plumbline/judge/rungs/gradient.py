@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs
 from plumbline.judge.tolerance import limit as limit_of
@@ -27,7 +27,7 @@ class _Scale:
     residual: float
 
 
-def frozen(pair: Pair) -> Break | None:
+def frozen(pair: Pair) -> Mismatch | None:
     """Parameters that one of the two does not train."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     if left is None or right is None:
@@ -46,10 +46,12 @@ def frozen(pair: Pair) -> Break | None:
     state = "is trained" if ours[names[0]] is False else "is frozen"
     why = f"{names[0]} {state}" + (f", and so are {len(names) - 1} more" if len(names) > 1 else "")
     at = Divergence(stage="gradient", step=0, at=names[0])
-    return Break("gradient", at, (finding,), (Suspicion("gradient", why, names=names, shown=True),), independent=True)
+    return Mismatch(
+        "gradient", at, (finding,), (Suspicion("gradient", why, names=names, shown=True),), independent=True
+    )
 
 
-def gradient(pair: Pair, step: int) -> Break | None:
+def gradient(pair: Pair, step: int) -> Mismatch | None:
     """The first parameter, from the loss backwards, whose gradient differs by more than rounding."""
     errors = pair.errors(step, "gradient")
     over = [error for error in errors if error.over]
@@ -64,10 +66,10 @@ def gradient(pair: Pair, step: int) -> Break | None:
         outcome="drift",
         metric=f"relative error of the gradient of {first.reference.name} at step {step}",
         observed=first.error if math.isfinite(first.error) else None,
-        limit=first.limit,
+        limit=first.finite_limit,
         detail=f"{len(over)} of {len(errors)} gradients over their limits",
     )
-    return Break(
+    return Mismatch(
         rung="gradient",
         at=Divergence(stage="gradient", step=step, at=first.reference.name),
         findings=(finding,),
@@ -92,7 +94,7 @@ def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion
     return tuple(found)
 
 
-def _without(missing: list[str], step: int, count: int) -> Break:
+def _without(missing: list[str], step: int, count: int) -> Mismatch:
     finding = Finding(
         check="probe.gradient",
         outcome="drift",
@@ -103,7 +105,7 @@ def _without(missing: list[str], step: int, count: int) -> Break:
     )
     why = f"{missing[0]} gets no gradient" + (f", nor do {len(missing) - 1} more" if len(missing) > 1 else "")
     at = Divergence(stage="gradient", step=step, at=missing[0])
-    return Break("gradient", at, (finding,), (Suspicion("gradient", why, names=tuple(missing), shown=True),))
+    return Mismatch("gradient", at, (finding,), (Suspicion("gradient", why, names=tuple(missing), shown=True),))
 
 
 def _missing(pair: Pair, step: int) -> list[str]:
@@ -144,7 +146,7 @@ def _scale(pair: Pair, over: list[TapError]) -> _Scale | None:
     return _Scale(factor, float(np.linalg.norm(y - factor * x)) / math.sqrt(square))
 
 
-def gradient_numbers(pair: Pair, step: int) -> Break | None:
+def gradient_numbers(pair: Pair, step: int) -> Mismatch | None:
     """Where no gradient was sketched: their norm in fp64."""
     left, right = pair.common[step]
     if left.gradients_sha256 == right.gradients_sha256 and left.gradients_sha256 is not None:
@@ -161,10 +163,10 @@ def gradient_numbers(pair: Pair, step: int) -> Break | None:
     )
     why = "the loss is the same and the norm of its gradient is not"
     suspicion = Suspicion("gradient", why, (f"off by {gap:.3g}, limit {limit:.3g}",))
-    return Break("gradient", Divergence(stage="gradient", step=step, at="norm"), (finding,), (suspicion,))
+    return Mismatch("gradient", Divergence(stage="gradient", step=step, at="norm"), (finding,), (suspicion,))
 
 
-def clipping(pair: Pair, step: int) -> Break | None:
+def clipping(pair: Pair, step: int) -> Mismatch | None:
     """The clipped norm is not what clipping makes of the norm before it, while the reference's is."""
     left, right = pair.common[step]
     optimizer = pair.reference.record.spec.optimizer
@@ -184,7 +186,7 @@ def clipping(pair: Pair, step: int) -> Break | None:
     why = f"a norm of {right.gradient_norm} is clipped to {right.gradient_norm_clipped}"
     evidence = (f"by the spec it is at most {optimizer.max_grad_norm}",)
     suspicion = Suspicion("gradient", why, evidence)
-    return Break("clipped", Divergence(stage="gradient", step=step, at="clipping"), (finding,), (suspicion,), True)
+    return Mismatch("clipped", Divergence(stage="gradient", step=step, at="clipping"), (finding,), (suspicion,), True)
 
 
 def _off(side: StepEvidence, most: float) -> float:

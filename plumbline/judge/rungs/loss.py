@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import relative
 from plumbline.schema.verdict import Divergence, Finding
@@ -12,7 +12,7 @@ from plumbline.schema.verdict import Divergence, Finding
 __all__ = ["loss"]
 
 
-def loss(pair: Pair, step: int) -> Break | None:
+def loss(pair: Pair, step: int) -> Mismatch | None:
     """The candidate's loss is not what its own logits and labels give, while the reference's is (or the reverse)."""
     left, right = pair.common[step]
     off = (relative(left.loss_reference, left.loss), relative(right.loss_reference, right.loss))
@@ -35,4 +35,4 @@ def loss(pair: Pair, step: int) -> Break | None:
     if left.loss_dtype != right.loss_dtype:
         why = f"the loss is computed in {right.loss_dtype} in place of {left.loss_dtype}"
         found.insert(0, Suspicion("precision", why, evidence))
-    return Break("loss", Divergence(stage="loss", step=step, at="loss"), (finding,), tuple(found), independent=True)
+    return Mismatch("loss", Divergence(stage="loss", step=step, at="loss"), (finding,), tuple(found), independent=True)

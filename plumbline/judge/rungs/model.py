@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.schema.evidence import ModelEvidence, Parameter
 from plumbline.schema.verdict import Divergence, Finding
@@ -12,7 +12,7 @@ __all__ = ["architecture", "other_modules", "restructured", "weights"]
 _NAMED = 4
 
 
-def architecture(pair: Pair) -> Break | None:
+def architecture(pair: Pair) -> Mismatch | None:
     """Other parameters: by name, by shape, or by what they are tied to."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     if left is None or right is None:
@@ -29,7 +29,7 @@ def architecture(pair: Pair) -> Break | None:
         detail="; ".join(line for _, line in lines[:_NAMED]),
     )
     modules = tuple(line for _, line in other_modules(left, right))
-    return Break(
+    return Mismatch(
         rung="architecture",
         at=Divergence(stage="architecture", step=0, at=lines[0][0]),
         findings=(finding,),
@@ -74,7 +74,7 @@ def other_modules(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, 
     return lines
 
 
-def weights(pair: Pair) -> Break | None:
+def weights(pair: Pair) -> Mismatch | None:
     """Other initial values, in parameters of the same names and shapes."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     if left is None or right is None or left.weights_sha256 == right.weights_sha256:
@@ -95,7 +95,7 @@ def weights(pair: Pair) -> Break | None:
         limit=0,
         detail=f"first {first.name}",
     )
-    return Break(
+    return Mismatch(
         rung="weights",
         at=Divergence(stage="weights", step=0, at=first.name),
         findings=(finding,),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.judge.breaks import Break, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.schema.verdict import Divergence, Finding
 
@@ -15,7 +15,7 @@ def rng_differs(pair: Pair, step: int) -> tuple[str, ...]:
     return tuple(name for name in left if name in right and left[name] != right[name])
 
 
-def rng(pair: Pair, step: int) -> Break | None:
+def rng(pair: Pair, step: int) -> Mismatch | None:
     """The break of the generators' states at `step`."""
     names = rng_differs(pair, step)
     if not names:
@@ -30,7 +30,7 @@ def rng(pair: Pair, step: int) -> Break | None:
         limit=left[names[0]],
     )
     why = f"the state of {', '.join(names)} differs {since}"
-    return Break(
+    return Mismatch(
         rung="rng",
         at=Divergence(stage="rng", step=step, at=names[0]),
         findings=(finding,),

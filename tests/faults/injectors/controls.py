@@ -9,7 +9,7 @@ import time
 import torch
 
 from plumbline.train import batches, fingerprint, probe
-from tests.faults.injectors.patching import replace_everywhere, wrap_method
+from tests.faults.injectors.patching import after_build, replace_everywhere, wrap_method
 
 
 def other_hostname() -> None:
@@ -76,3 +76,8 @@ def other_gradient_layout() -> None:
         "zero_grad",
         lambda zero: lambda self, set_to_none=True: zero(self, set_to_none=False),
     )
+
+
+def gradient_checkpointing() -> None:
+    """Each layer's activations are computed once more in the backward pass."""
+    after_build(lambda model: model.gradient_checkpointing_enable())

@@ -8,7 +8,7 @@ from typing import Any
 
 TRAINER = (
     "batches", "context", "engine", "envelope", "evaluation", "experiment", "job", "model", "numerics", "optimizing",
-    "probe", "speed", "weights", "mantissa",
+    "portable.leg", "probe", "speed", "weights", "mantissa",
 )  # fmt: skip
 
 
@@ -39,4 +39,4 @@ def after_build(change: Callable[[Any], None]) -> None:
 
         return loaded
 
-    replace_everywhere("load_weights", wrap, among=("probe", "envelope", "speed"))
+    replace_everywhere("load_weights", wrap, among=("probe", "envelope", "portable.leg", "speed"))

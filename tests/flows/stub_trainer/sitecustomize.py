@@ -18,9 +18,9 @@ _STEP_SECONDS = 0.4
 
 
 def _train(arguments):
-    from plumbline.leash import follow_leash  # noqa: PLC0415 - only in a training process
+    from plumbline.parent_watch import watch_parent  # noqa: PLC0415 - only in a training process
 
-    follow_leash(os.environ)
+    watch_parent(os.environ)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(3))
     out, options = Path(arguments[1]), dict(zip(arguments[2::2], arguments[3::2], strict=True))
     platform, stub = options["--platform"], Path(os.environ["STUB"])
@@ -34,6 +34,7 @@ def _train(arguments):
     content = json.loads((out / "record.json").read_bytes())
     names = {"record_id": "--record-id", "platform": "--platform", "round_id": "--round-id"}
     content |= {name: options[option] for name, option in names.items()}
+    content |= {"attempt": int(options.get("--attempt", 0)), "nonce": options.get("--nonce", "")}
     (out / "record.json").write_text(json.dumps(content), encoding="utf-8")
 
 

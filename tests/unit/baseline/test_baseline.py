@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.baseline import BaselineBook
+from plumbline.baseline import BaselineBook, Note
 from plumbline.baseline.schema import MAX_ACCEPTED
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
@@ -236,7 +236,7 @@ def test_the_current_record_stands_in_the_json_too(
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("nope", "there is no round 'nope'"), ("../../x", "'../../x' is no name of a round")]
+    ("name", "message"), [("nope", "there is no round 'nope'"), ("../../x", "'../../x' is not a valid name of a round")]
 )
 def test_only_a_round_that_is_there_can_be_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
@@ -254,3 +254,77 @@ def test_no_rounds_are_not_taken_for_one(
         _round(central, tmp_path, number)
     assert main([command, str(_suite(tmp_path)), "--last", last]) == 2
     assert _told(capsys) == [f"plumbline: --last: {last} is less than 1"]
+
+
+def test_a_round_that_drifted_is_refused_unless_forced_with_a_reason(
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = str(_suite(tmp_path))
+    _round(central, tmp_path, 1)
+    assert main(["baseline", "accept", suite]) == 0
+    _round(central, tmp_path, 2, "drift")
+    capsys.readouterr()
+    assert main(["baseline", "accept", suite]) == 2
+    assert "is drift, not a pass, and cannot be approved" in _told(capsys)[0]
+    assert main(["baseline", "accept", suite, "--force"]) == 2
+    assert "needs a reason" in _told(capsys)[0]
+    found = BaselineBook(central).read(BASE.spec_sha256, "left")
+    assert found is not None
+    assert found.current == "r001"
+    assert main(["baseline", "accept", suite, "--force", "--reason", "new kernel"]) == 0
+    assert "against the last baseline r001" in capsys.readouterr().err
+    assert main(["baseline", "log", suite, "--json"]) == 0
+    log = json.loads(capsys.readouterr().out)["log"]
+    assert [(entry["action"], entry["record_id"], entry["note"]["forced"]) for entry in log] == [
+        ("accept", "r001", False),
+        ("accept", "r002", True),
+    ]
+    assert (log[1]["note"]["why"], log[1]["note"]["suite"]) == ("new kernel", "unit")
+    assert log[1]["note"]["who"]
+    assert log[1]["note"]["when"]
+
+
+def test_a_rejected_record_is_restored(
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = str(_suite(tmp_path))
+    _round(central, tmp_path, 1)
+    assert main(["baseline", "accept", suite]) == 0
+    assert main(["baseline", "reject", suite, "--reason", "a test"]) == 0
+    assert BaselineBook(central).read(BASE.spec_sha256, "left") is None
+    assert main(["baseline", "restore", suite]) == 0
+    found = BaselineBook(central).read(BASE.spec_sha256, "left")
+    assert found is not None
+    assert (found.current, found.anchor and found.anchor.record_id) == ("r001", "r001")
+    capsys.readouterr()
+    assert main(["baseline", "restore", suite]) == 2
+    assert "no such rejected record" in _told(capsys)[0]
+
+
+def test_reject_leaves_the_baselines_of_other_suites_alone(
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = _suite(tmp_path)
+    _round(central, tmp_path, 1)
+    assert main(["baseline", "accept", str(suite)]) == 0
+    other = tmp_path / "other.toml"
+    other.write_text(suite.read_text().replace('name = "unit"', 'name = "other"'))
+    capsys.readouterr()
+    assert main(["baseline", "reject", str(other)]) == 2
+    assert "no such record that this suite accepted" in _told(capsys)[0]
+    found = BaselineBook(central).read(BASE.spec_sha256, "left")
+    assert found is not None
+    assert found.current == "r001"
+
+
+def test_the_anchor_stays_when_the_list_is_full_and_changes_only_by_decision(central: CentralStore) -> None:
+    book = BaselineBook(central)
+    for number in range(MAX_ACCEPTED + 5):
+        book.accept(record(number))
+    found = book.read(BASE.spec_sha256, "left")
+    assert found is not None
+    assert found.anchor is not None
+    assert found.anchor.record_id == "r000"
+    moved = book.accept(record(60), Note(why="new machines", as_anchor=True))
+    assert moved.anchor is not None
+    assert moved.anchor.record_id == "r060"

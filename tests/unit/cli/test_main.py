@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import re
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from plumbline.cli import history
 from plumbline.cli import main as command_line
 from plumbline.cli.main import main
-from plumbline.errors import DiskFullError
+from plumbline.errors import ConfigurationError, CorruptDataError, DiskFullError, UnavailableError
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> list[str]:
@@ -131,3 +132,63 @@ def test_what_is_no_command_is_told_what_there_is(word: str, capsys: pytest.Capt
     told = capsys.readouterr().err
     assert f"invalid choice: '{word}'" in told
     assert "compare" in told
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "verdict"),
+    [
+        (KeyboardInterrupt(), 3, "inconclusive"),
+        (CorruptDataError("does not match its digest", where="a/rows.parquet", key="parts", hint="x"), 4, "invalid"),
+        (UnavailableError("no answer"), 3, "inconclusive"),
+        (ConfigurationError("unknown key", where="s.toml", key="gates"), 2, None),
+        (OSError(errno.EIO, "Input/output error", "x"), 3, "inconclusive"),
+        (MemoryError(), 3, "inconclusive"),
+        (KeyError("x"), 3, "inconclusive"),
+    ],
+)
+def test_json_is_printed_on_every_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    verdict: str | None,
+) -> None:
+    assert main([*failing(monkeypatch, error), "--json"]) == code
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verdict"], told["exit_code"], told["findings"], told["causes"]) == (verdict, code, [], [])
+    assert told["error"]["message"]
+    if isinstance(error, CorruptDataError):
+        assert told["error"] | {"message": ""} == {
+            "message": "", "where": "a/rows.parquet", "key": "parts", "hint": "x",
+        }  # fmt: skip
+    assert main(failing(monkeypatch, error)) == code
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["compare", "{root}/a", "{root}/nope", "--json"],
+        ["compare", "{root}/a", "--json"],
+        ["upgrade", "{root}/nosuch.toml", "--candidate", "{root}/lock", "--json"],
+        ["upgrade", "--json"],
+    ],
+)
+def test_what_cannot_be_read_is_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "record.json").write_text("{}", encoding="utf-8")
+    words = [word.format(root=tmp_path) for word in argv]
+    try:
+        code = main(words)
+    except SystemExit as ended:
+        code = int(str(ended.code))
+    told = json.loads(capsys.readouterr().out)
+    assert (code, told["exit_code"]) in ((2, 2), (4, 4))
+    assert told["error"]["message"]
+
+
+def test_a_terminal_gets_no_escape_sequence_of_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(failing(monkeypatch, CorruptDataError("\x1b[2Jgone \x9b1m"))) == 4
+    assert not set(capsys.readouterr().err) & {"\x1b", "\x9b"}

@@ -18,6 +18,7 @@ _COMMIT = "a" * 40
 class _Hub(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     repository = ""
+    kind = "datasets"
     files: dict[str, bytes] = {}
 
     def _answer(self, status: int, body: bytes, **headers: str) -> None:
@@ -28,25 +29,41 @@ class _Hub(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def _tree(self, folder: str, whole: bool) -> list[dict[str, object]]:
+        """The entries of a folder, as the hub lists them."""
+        below = {name: data for name, data in self.files.items() if not folder or name.startswith(f"{folder}/")}
+        found: dict[str, dict[str, object]] = {}
+        for name, data in below.items():
+            rest = name.removeprefix(f"{folder}/")
+            if "/" in rest:
+                place = name[: len(name) - len(rest)] + rest.partition("/")[0]
+                found[place] = {"type": "directory", "path": place, "size": 0, "oid": "0" * 40}
+            if whole or "/" not in rest:
+                oid = hashlib.sha256(data).hexdigest()
+                found[name] = {"type": "file", "path": name, "size": len(data), "oid": oid}
+        return list(found.values())
+
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        about, resolve = f"/api/datasets/{self.repository}", f"/datasets/{self.repository}/resolve/"
-        if path in (about, f"{about}/revision/{_COMMIT}"):
+        about, resolve = f"/api/{self.kind}/{self.repository}", f"/{self.kind}/{self.repository}/resolve/"
+        if self.kind == "models":
+            resolve = f"/{self.repository}/resolve/"
+        if path in (about, *(f"{about}/revision/{name}" for name in (_COMMIT, "main", "v1"))):
             siblings = [{"rfilename": name} for name in self.files]
             described = {"id": self.repository, "sha": _COMMIT, "private": False, "tags": [], "siblings": siblings}
             self._answer(200, json.dumps(described).encode())
-        elif path == f"{about}/tree/{_COMMIT}":
-            tree = [
-                {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha256(data).hexdigest()}
-                for name, data in self.files.items()
-            ]
-            self._answer(200, json.dumps(tree).encode())
+        elif path.startswith(f"{about}/tree/{_COMMIT}"):
+            whole = "recursive=true" in urlsplit(self.path).query.lower()
+            self._answer(
+                200, json.dumps(self._tree(path.removeprefix(f"{about}/tree/{_COMMIT}").strip("/"), whole)).encode()
+            )
         elif path.startswith(resolve) and (name := path.removeprefix(resolve).partition("/")[2]) in self.files:
             data = self.files[name]
             self._answer(200, data, ETag=f'"{hashlib.sha256(data).hexdigest()}"', X_Repo_Commit=_COMMIT)
         else:
             known = path.startswith((about, resolve))
-            self._answer(404, b"{}", X_Error_Code="EntryNotFound" if known else "RepoNotFound")
+            missing = "RevisionNotFound" if path.startswith(f"{about}/revision/") else "EntryNotFound"
+            self._answer(404, b"{}", X_Error_Code=missing if known else "RepoNotFound")
 
     do_HEAD = do_GET  # noqa: N815 - the name is the standard library's
 
@@ -55,9 +72,9 @@ class _Hub(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve_hub(repository: str, files: dict[str, bytes]) -> Iterator[str]:
-    """A hub with one dataset: what to set HF_ENDPOINT to."""
-    handler = type("Hub", (_Hub,), {"repository": repository, "files": files})
+def serve_hub(repository: str, files: dict[str, bytes], kind: str = "datasets") -> Iterator[str]:
+    """A hub with one dataset, or one of `models`: what to set HF_ENDPOINT to."""
+    handler = type("Hub", (_Hub,), {"repository": repository, "files": files, "kind": kind})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

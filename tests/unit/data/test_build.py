@@ -118,7 +118,7 @@ def test_a_tokenizer_that_is_no_bert_s_is_refused(built, tmp_path):
     del content["model"]["vocab"]["[MASK]"]
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content))
-    with pytest.raises(InvalidInputError, match=r"tokenizer: lacks \[MASK\]: it is no BERT's"):
+    with pytest.raises(InvalidInputError, match=r"tokenizer: lacks \[MASK\]: it is no tokenizer of the BERT family"):
         read_tokenizer(tmp_path)
 
 

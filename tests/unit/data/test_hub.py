@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 
 import pyarrow.parquet as pq
+import pytest
 
+from plumbline.data import hub
+from plumbline.errors import UnavailableError
 from tests.unit.data.hub_server import serve_hub
+
+COMMIT = "a" * 40
 
 TRAIN = [(f"a row of training, number {i}", i % 2) for i in range(40)]
 TEST = [(f"a row of the test, number {i}", i % 2) for i in range(12)]
@@ -19,14 +26,22 @@ def csv_of(rows):
     return ("text,label\n" + "".join(f'"{text}",{label}\n' for text, label in rows)).encode()
 
 
-def import_from(endpoint, name, folder):
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+def import_from(endpoint, name, folder, *options):
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     out = str(folder / "out")
     return subprocess.run(
-        [sys.executable, "-m", "plumbline", "data", "import", name, "--name", "mine", "--out", out, "--json"],
-        env=environment | {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1"},
+        [sys.executable, "-m", "plumbline", "data", "import", name, "--name", "mine", "--out", out, "--json", *options],
+        env=kept | {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1"},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
+
+
+def the_line(done):
+    """The one line that a command leaves which refuses."""
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
 
 
 def rows_of(folder, shards):
@@ -39,7 +54,7 @@ def test_a_dataset_of_the_hub_comes_in_whole_with_its_own_splits(tmp_path):
         done = import_from(endpoint, "acme/reviews", tmp_path)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)["mine"]
-    assert answer["source"] == "huggingface.co/datasets/acme/reviews"
+    assert answer["source"] == f"huggingface.co/datasets/acme/reviews@{COMMIT}"
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
     assert rows_of(tmp_path / "out", manifest["train"]) == sorted(TRAIN)
     assert rows_of(tmp_path / "out", manifest["evaluation"]) == sorted(TEST)
@@ -48,8 +63,122 @@ def test_a_dataset_of_the_hub_comes_in_whole_with_its_own_splits(tmp_path):
 def test_a_name_that_the_hub_does_not_know_is_one_clear_line(tmp_path):
     with serve_hub("acme/reviews", {}) as endpoint:
         done = import_from(endpoint, "acme/unknown", tmp_path)
+    assert done.returncode == 2
+    assert "acme/unknown: path: the Hugging Face Hub has no such repository" in the_line(done)
+
+
+README = """---
+configs:
+- config_name: short
+  data_files:
+  - {split: train, path: short/train.csv}
+  - {split: test, path: short/hidden.csv}
+- config_name: long
+  data_files:
+  - {split: train, path: long/train.csv}
+  - {split: extra, path: long/extra.csv}
+dataset_info:
+- config_name: long
+  features:
+  - {name: text, dtype: string}
+  - name: label
+    dtype:
+      class_label:
+        names: {'0': worse, '1': better, '2': same}
+---
+"""
+CONFIGS = {
+    "README.md": README.encode(),
+    "short/train.csv": csv_of(TRAIN),
+    "short/hidden.csv": csv_of([(text, -1) for text, _ in TEST]),
+    "long/train.csv": csv_of(TRAIN),
+    "long/extra.csv": csv_of(TEST),
+}
+
+
+def test_configuration_splits_and_revision_are_chosen_and_classes_keep_their_own_names(tmp_path):
+    with serve_hub("acme/reviews", CONFIGS) as endpoint:
+        chosen = ("--config", "long", "--split", "train", "--evaluation-split", "extra", "--revision", "v1")
+        done = import_from(endpoint, "acme/reviews", tmp_path, *chosen)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)["mine"]
+    assert answer["source"] == f"huggingface.co/datasets/acme/reviews:long@{COMMIT}"
+    assert answer["classes"] == {"worse": [20, 6], "better": [20, 6], "same": [0, 0]}
+    assert answer["notes"][0] == "no row of the train split has the class same"
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+    assert rows_of(tmp_path / "out", manifest["evaluation"]) == sorted(TEST)
+
+
+def test_a_split_with_hidden_labels_evaluates_nothing(tmp_path):
+    with serve_hub("acme/reviews", CONFIGS) as endpoint:
+        done = import_from(endpoint, "acme/reviews:short", tmp_path)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)["mine"]
+    assert (answer["train_rows"], answer["evaluation_rows"]) == (32, 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "acme/reviews: config: has several configurations (one of short, long)"),
+        (("--config", "lnog"), "there is no configuration 'lnog' (did you mean `long`?)"),
+        (("--config", "long", "--split", "trian"), "split: there is no split 'trian' (did you mean `train`?)"),
+        (("--revision", "v2"), "acme/reviews: revision: there is no such revision"),
+    ],
+)
+def test_what_the_dataset_does_not_have_is_one_line_with_the_choices(tmp_path, options, message):
+    with serve_hub("acme/reviews", CONFIGS) as endpoint:
+        done = import_from(endpoint, "acme/reviews", tmp_path, *options)
+    assert done.returncode == 2
+    assert message in the_line(done)
+
+
+def test_a_hub_that_never_answers_is_one_line(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = import_from(f"http://127.0.0.1:{silent.getsockname()[1]}", "acme/reviews", tmp_path)
     assert done.returncode == 3
-    lines = [line for line in done.stderr.splitlines() if line.startswith("plumbline:")]
-    assert len(lines) == 1
-    assert "acme/unknown: path: the Hugging Face hub did not give this dataset" in lines[0]
-    assert "Traceback" not in done.stderr
+    assert "acme/reviews: path: the Hugging Face Hub cannot be reached" in the_line(done)
+
+
+def test_a_question_to_the_hub_is_given_up_whatever_it_waits_for(monkeypatch):
+    monkeypatch.setattr(hub, "_ANSWER_SECONDS", 0.05)
+    end = threading.Event()
+    try:
+        with pytest.raises(UnavailableError, match="cannot be reached"):
+            hub.ask_hub(end.wait, "acme/reviews")
+    finally:
+        end.set()
+
+
+FETCH = """
+import sys
+from plumbline.data.checkpoints import checkpoint_folder
+from plumbline.errors import PlumblineError
+try:
+    folder = checkpoint_folder(sys.argv[1], {"tiny": None})
+    print(*sorted(path.name for path in folder.iterdir()), (folder / "model.safetensors").read_bytes().decode())
+except PlumblineError as error:
+    print(error)
+"""
+MODEL = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"weights", "flax_model.msgpack": b"x"}
+
+
+def fetch(endpoint, folder, model):
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    done = subprocess.run(
+        [sys.executable, "-c", FETCH, model], capture_output=True, text=True, timeout=60, check=True,
+        env=kept | {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder), "NO_PROXY": "127.0.0.1"},
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def test_a_model_of_the_hub_comes_by_name_and_revision_and_is_found_again_without_it(tmp_path):
+    with serve_hub("acme/bert", MODEL, "models") as endpoint:
+        first = fetch(endpoint, tmp_path, f"acme/bert@{COMMIT}")
+        assert "there is no such revision" in fetch(endpoint, tmp_path, "acme/bert@v9")
+        assert "has no such repository" in fetch(endpoint, tmp_path, "acme/unknown@main")
+    assert first == "config.json model.safetensors tokenizer.json weights"
+    assert fetch("http://127.0.0.1:9", tmp_path, f"acme/bert@{COMMIT}") == first
+    assert "acme/bert@v1: model: the Hugging Face Hub cannot be reached" in fetch(
+        "http://127.0.0.1:9", tmp_path, "acme/bert@v1"
+    )

@@ -44,9 +44,10 @@ def test_a_tokenizer_that_was_trained_again_in_place_is_used(tmp_path):
 
 
 def test_a_checkpoint_in_shards_that_was_saved_again_in_place_gives_new_weights(tmp_path, built, monkeypatch):
-    _, manifest = built
+    dataset, manifest = built
     folder = tmp_path / "checkpoint"
     folder.mkdir()
+    (folder / "tokenizer.json").write_bytes((dataset / manifest.tokenizer.key).read_bytes())
     config = {
         "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1,
         "intermediate_size": 128, "max_position_embeddings": 128, "vocab_size": manifest.vocab_size,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from plumbline.data import architecture, make_spec
-from plumbline.data.spec import SIZES
+from plumbline.data.spec import SIZES, dataset_source
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.suite import Suite
 
@@ -17,6 +17,11 @@ CONFIG = {
     "max_position_embeddings": 128, "type_vocab_size": 2, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
     "pad_token_id": 0, "classifier_dropout": None,
 }  # fmt: skip
+
+
+def bring_tokenizer(built, folder):
+    """A checkpoint's folder holds the tokenizer that the dataset was built with."""
+    (folder / "tokenizer.json").write_bytes((built[0] / built[1].tokenizer.key).read_bytes())
 
 
 def suite_of(**workload):
@@ -61,6 +66,7 @@ def test_language_modelling_has_no_labels(built):
 def test_a_checkpoint_brings_its_own_architecture(built, tmp_path):
     config = {**CONFIG, "vocab_size": built[1].vocab_size}
     (tmp_path / "config.json").write_text(json.dumps(config))
+    bring_tokenizer(built, tmp_path)
     suite = suite_of(model=str(tmp_path))
     assert architecture(suite.workloads["w"], built[1])["checkpoint"] == str(tmp_path)
     model = make_spec(suite, "w", built[1], WEIGHTS).model
@@ -75,12 +81,16 @@ def test_a_checkpoint_brings_its_own_architecture(built, tmp_path):
             InvalidInputError,
             "vocab_size: is 30522, and the tokenizer of the dataset 'reviews' has",
         ),
-        ({"model_type": "roberta"}, ConfigurationError, "model_type: is no BERT"),
+        ({"model_type": None}, ConfigurationError, "model_type: is no configuration of a model"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, ConfigurationError, "model_type: is a decoder"),
+        ({"hidden_size": None}, ConfigurationError, "hidden_size: is missing"),
+        ({"pad_token_id": 3}, InvalidInputError, "pad_token_id: is 3, and the tokenizer pads with 0"),
         ({"position_embedding_type": "relative_key"}, ConfigurationError, "position_embedding_type: only `absolute`"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_with_its_key(built, tmp_path, change, error, message):
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": built[1].vocab_size, **change}))
+    bring_tokenizer(built, tmp_path)
     with pytest.raises(error, match=message):
         make_spec(suite_of(model=str(tmp_path)), "w", built[1], WEIGHTS)
 
@@ -101,3 +111,35 @@ def test_what_does_not_fit_together_is_one_line(built, workload, message):
 def test_an_unknown_workload_names_the_known_ones(built):
     with pytest.raises(ConfigurationError, match=r"no workload 'x' \(one of w\)"):
         make_spec(suite_of(), "x", built[1], WEIGHTS)
+
+
+def test_a_checkpoint_with_another_tokenizer_of_the_same_size_is_refused(built, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": built[1].vocab_size}))
+    with pytest.raises(InvalidInputError, match=r"holds no tokenizer\.json"):
+        make_spec(suite_of(model=str(tmp_path)), "w", built[1], WEIGHTS)
+    content = (built[0] / built[1].tokenizer.key).read_text()
+    (tmp_path / "tokenizer.json").write_text(content.replace('"lowercase": true', '"lowercase": false'))
+    with pytest.raises(InvalidInputError, match="is not the tokenizer of the dataset 'reviews'"):
+        make_spec(suite_of(model=str(tmp_path)), "w", built[1], WEIGHTS)
+
+
+def test_a_checkpoint_brings_its_own_tokenizer_to_a_dataset_that_names_none(built, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    bring_tokenizer(built, tmp_path)
+    suite = suite_of(model=str(tmp_path)).replace(datasets={"reviews": {"grammar_seed": 1}})
+    assert dataset_source(suite, "reviews").tokenizer == str(tmp_path)
+    both = suite.replace(
+        workloads={**suite.to_json()["workloads"], "v": {**suite.to_json()["workloads"]["w"], "model": "tiny"}}
+    )
+    with pytest.raises(ConfigurationError, match="the workloads w, v need different tokenizers"):
+        dataset_source(both, "reviews")
+    with pytest.raises(ConfigurationError, match="did you mean `reviews`"):
+        dataset_source(suite, "review")
+
+
+@pytest.mark.parametrize(
+    ("model", "hint"), [("larg", "did you mean `large`"), ("acme/model", "a Hub model NAME@REVISION")]
+)
+def test_a_misspelt_size_is_answered_with_a_suggestion(built, model, hint):
+    with pytest.raises(ConfigurationError, match=hint):
+        make_spec(suite_of(model=model), "w", built[1], WEIGHTS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from plumbline.dispatch import Child, ChildState, Job, Limits, run_jobs
+from plumbline.dispatch import ChildRun, ChildState, Job, Limits, Recorded, RecordKind, run_jobs
 from plumbline.errors import ConfigurationError
 
 RUN_SECONDS = 300.0
@@ -22,8 +22,10 @@ FAULTS = (
     "cancelled",
     "crash after record",
     "reset",
+    "store",
+    "store twice",
 )
-GOOD = {"", "crash", "lost", "late worker", "crash after record", "reset"}
+GOOD = {"", "crash", "lost", "late worker", "crash after record", "reset", "store"}
 
 
 @dataclass
@@ -65,29 +67,31 @@ class World:
 
     def _fault(self, run: tuple[str, int]) -> str:
         fault = self.faults[run[0]]
-        again = {"crash": 1, "lost": 1, "reset": 1, "crash twice": 2}
+        again = {"crash": 1, "lost": 1, "reset": 1, "crash twice": 2, "store": 1, "store twice": 2}
         return fault if run[1] < again.get(fault, 99) else ""
 
-    def _child(self, run: tuple[str, int]) -> Child:
+    def _child(self, run: tuple[str, int]) -> ChildRun:
         age, fault = self.now - self.started[run], self._fault(run)
         if run in self.cancelled and fault != "lost":
-            return Child(ChildState.CANCELLED)
+            return ChildRun(ChildState.CANCELLED)
         endings = {
-            "crash": (20, Child(ChildState.CRASHED, "killed by SIGKILL")),
-            "crash twice": (20, Child(ChildState.CRASHED, "killed by SIGKILL")),
-            "reset": (15, Child(ChildState.FAILED, "connection reset")),
-            "cancelled": (10, Child(ChildState.CANCELLED)),
-            "crash after record": (60, Child(ChildState.CRASHED, "worker is gone")),
-            "hang": (1e9, Child(ChildState.RUNNING)),
-            "lost": (1e9, Child(ChildState.RUNNING)),
+            "crash": (20, ChildRun(ChildState.CRASHED, "killed by SIGKILL")),
+            "crash twice": (20, ChildRun(ChildState.CRASHED, "killed by SIGKILL")),
+            "reset": (15, ChildRun(ChildState.FAILED, "connection reset")),
+            "store": (20, ChildRun(ChildState.FAILED, "access refused", retryable=False)),
+            "store twice": (20, ChildRun(ChildState.FAILED, "access refused", retryable=False)),
+            "cancelled": (10, ChildRun(ChildState.CANCELLED)),
+            "crash after record": (60, ChildRun(ChildState.CRASHED, "worker is gone")),
+            "hang": (1e9, ChildRun(ChildState.RUNNING)),
+            "lost": (1e9, ChildRun(ChildState.RUNNING)),
         }
-        ends, child = endings.get(fault, (60, Child(ChildState.COMPLETED)))
+        ends, child = endings.get(fault, (60, ChildRun(ChildState.COMPLETED)))
         if age < 3 or fault == "no worker":
-            return Child(ChildState.SCHEDULED)
+            return ChildRun(ChildState.SCHEDULED)
         beats = min(int(age), 10) if fault == "lost" else int(age)
-        return child if age > ends else Child(ChildState.RUNNING, alive=str(beats))
+        return child if age > ends else ChildRun(ChildState.RUNNING, alive=str(beats))
 
-    def observe(self, runs: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Child] | None:
+    def observe(self, runs: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], ChildRun] | None:
         if self._server_away():
             return None
         return {run: self._child(run) for run in runs if run in self.started}
@@ -96,10 +100,13 @@ class World:
         for run in runs:
             self.cancelled.setdefault(run, self.now)
 
-    def recorded(self, job: Job, attempt: int) -> bool | None:
+    def recorded(self, job: Job, attempt: int) -> Recorded | None:
         run = (job.key, attempt)
-        done = self._fault(run) in ("", "late worker", "crash after record")
-        return run not in self.cancelled and done and self.now - self.started.get(run, 1e9) > 59
+        age, fault = self.now - self.started.get(run, 1e9), self._fault(run)
+        if fault.startswith("store") and age > 19:
+            return Recorded(RecordKind.INFRASTRUCTURE, "the store is gone")
+        done = fault in ("", "late worker", "crash after record") and run not in self.cancelled and age > 59
+        return Recorded(RecordKind.COMPLETE if done else RecordKind.ABSENT)
 
     def live(self) -> list[tuple[str, int]]:
         return [run for run in self.started if not self._child(run).state.final and run not in self.cancelled]
@@ -120,9 +127,12 @@ def test_twenty_platforms_with_five_failures(seed: int) -> None:
         world.away = (begin, begin + 20)
     results = run_jobs(jobs_of(names), world, clock=world.clock, sleep=world.sleep, limits=Limits())
     assert {name: result.attempt is not None for name, result in results.items()} == {
-        name: fault in GOOD for name, fault in faults.items()
+        # A record of an infrastructure failure is gathered too: it says why the platform is inconclusive.
+        name: fault in GOOD or fault == "store twice"
+        for name, fault in faults.items()
     }
     assert all(result.why for result in results.values() if result.attempt is None)
+    assert {results[name].attempts for name, fault in faults.items() if fault.startswith("store")} <= {2}
     assert world.live() == []
     assert len(world.starts) == len(set(world.starts))
     assert world.now < 2 * (90 + RUN_SECONDS + 60 + 30)
@@ -173,7 +183,7 @@ def test_a_controller_started_again_finds_its_children() -> None:
 
 def test_a_controller_started_again_goes_on_with_the_attempt_that_the_one_before_came_to() -> None:
     world = World({"a": "lost"}, now=100.0, started={("a", 0): 0.0, ("a", 1): 90.0}, away=(100.0, 110.0))
-    cancelled = Child(ChildState.CANCELLED)
+    cancelled = ChildRun(ChildState.CANCELLED)
     child = world._child
     world._child = lambda run: cancelled if run == ("a", 0) else child(run)  # type: ignore[method-assign]
     results = run_jobs(jobs_of(["a"]), world, clock=world.clock, sleep=world.sleep)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plumbline import __version__
-from plumbline.doctor import Ailment, Expected, Report, examine_report, look_here, worst_code
+from plumbline.doctor import CheckResult, Expected, Report, examine_report, look_here, worst_code
 from plumbline.doctor.refusals import tell_refusal
 from plumbline.doctor.stores import Visit, examine_disk, examine_store
 from plumbline.errors import AccessError
@@ -18,11 +18,11 @@ from plumbline.stores import ObjectMissingError
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 GOOD = Report(plumbline=__version__, torch="2.13.0+cpu", gpus=("NVIDIA A10G",), free_bytes=1 << 40, now=NOON)
-LARGE = Ailment(where="data", what="", well=True, size=8 << 30)
+LARGE = CheckResult(where="data", what="", well=True, size=8 << 30)
 EXPECTED = Expected(torch="2.13.0", accelerator="NVIDIA A10G")
 
 
-def sick(report: Report, expected: Expected = EXPECTED) -> list[Ailment]:
+def sick(report: Report, expected: Expected = EXPECTED) -> list[CheckResult]:
     asked, answered = NOON - timedelta(seconds=2), NOON + timedelta(seconds=2)
     return [one for one in examine_report("aws", report, expected, asked, answered) if not one.well]
 
@@ -32,7 +32,7 @@ def test_a_healthy_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "where", "mend"),
+    ("change", "where", "hint"),
     [
         ({"plumbline": "0.0.1"}, "aws's plumbline", "same version"),
         ({"torch": "2.12.0"}, "aws's torch", "lock file"),
@@ -45,10 +45,10 @@ def test_a_healthy_place() -> None:
         ({"now": NOON - timedelta(hours=1)}, "aws's clock", "time service"),
     ],
 )
-def test_each_ailment_is_found_alone_and_has_its_mend(change: Mapping[str, object], where: str, mend: str) -> None:
+def test_each_ailment_is_found_alone_and_has_its_mend(change: Mapping[str, object], where: str, hint: str) -> None:
     found = sick(GOOD.replace(**change))
     assert [one.where for one in found] == [where]
-    assert mend in found[0].mend
+    assert hint in found[0].hint
 
 
 def test_a_round_trip_that_took_long_is_no_skewed_clock() -> None:
@@ -66,7 +66,7 @@ def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert examine_store(Visit("outbox", f"file://{tmp_path}", "write and read")).well
     missing = examine_store(Visit("data", f"file://{tmp_path}", "read", "reviews"))
     assert not missing.well
-    assert "plumbline deploy SUITE --publish" in missing.mend
+    assert "plumbline deploy SUITE --publish" in missing.hint
     for name, value in (
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9"),
         ("AWS_ACCESS_KEY_ID", "x"),
@@ -76,7 +76,7 @@ def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     away = examine_store(Visit("central store", "s3://bucket/prefix", "write, replace and read"))
     assert (away.well, away.code) == (False, 3)
-    assert away.mend
+    assert away.hint
 
 
 @pytest.mark.parametrize("needs", ["read", "write and read", "write, replace and read"])
@@ -87,7 +87,7 @@ def test_a_url_that_leads_to_a_file_is_no_dataset_that_is_missing(tmp_path: Path
     assert (found.well, found.code) == (False, 2)
     assert found.what.startswith(url)
     assert "folder" in found.what
-    assert found.mend == "give the URL of a folder, or of one that can be made"
+    assert found.hint == "give the URL of a folder, or of one that can be made"
 
 
 def test_a_store_that_keeps_nothing_of_what_was_written_holds_no_nameless_dataset(
@@ -108,10 +108,10 @@ def test_a_full_disk_is_found(tmp_path: Path) -> None:
 
 
 def test_what_a_person_has_to_mend_counts_first() -> None:
-    away, wrong = Ailment(where="a", what="", code=3), Ailment(where="b", what="", code=2)
+    away, wrong = CheckResult(where="a", what="", code=3), CheckResult(where="b", what="", code=2)
     assert worst_code([away, wrong]) == 2
     assert worst_code([away]) == 3
-    assert worst_code([Ailment(where="a", what="", well=True)]) == 0
+    assert worst_code([CheckResult(where="a", what="", well=True)]) == 0
 
 
 def test_looking_here_imports_no_torch_and_names_its_version(tmp_path: Path) -> None:
@@ -121,18 +121,23 @@ def test_looking_here_imports_no_torch_and_names_its_version(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("url", "what", "told", "mend"),
+    ("url", "what", "told", "hint"),
     [
-        ("gs://b/p", "refused: HTTP 403 SignatureDoesNotMatch", "wrong credentials", "GS_SECRET_ACCESS_KEY"),
-        ("gs://b/p", "refused: HTTP 403 AccessDenied", "wrong permissions", "infra/gcp"),
+        ("gs://b/p", "refused: HTTP 401 authError", "wrong credentials", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("gs://b/p", "refused: HTTP 403 forbidden", "wrong permissions", "infra/gcp"),
         ("s3://b/p", "refused: HTTP 403 RequestTimeTooSkewed", "skewed clock", "time service here"),
         ("s3://b/p", "refused: HTTP 403 403", "wrong permissions", "infra/aws"),
-        ("az://a/c", "refused: HTTP 403 AuthenticationFailed", "wrong credentials", "a clock that is off"),
-        ("az://a/c", "refused: HTTP 403 KeyBasedAuthenticationNotPermitted", "wrong credentials", "machine's identity"),
+        ("az://acme/box", "refused: HTTP 403 AuthenticationFailed", "wrong credentials", "a clock that is off"),
+        (
+            "az://acme/box",
+            "refused: HTTP 403 KeyBasedAuthenticationNotPermitted",
+            "wrong credentials",
+            "machine's identity",
+        ),
         ("file:///p", "refused: Permission denied", "wrong permissions", "write and read file:///p"),
     ],
 )
-def test_what_a_refusal_means(url: str, what: str, told: str, mend: str) -> None:
+def test_what_a_refusal_means(url: str, what: str, told: str, hint: str) -> None:
     found, how = tell_refusal(AccessError(what), url, "write and read")
     assert found == f"{told}: {what}"
-    assert mend in how
+    assert hint in how

@@ -50,6 +50,12 @@ class Plan:
     evaluation_mode: bool = False
     evaluation_rows: int = EVALUATION_ROWS
     own_error: float = 2e-7
+    leg: bool = False
+    """Whether the probe has a portable leg."""
+    portable: dict[str, str | None] = field(default_factory=dict)
+    """Portable digests by `step/kind/name` that are not the reference's."""
+    repeated: bool = True
+    unportable: str = ""
     hidden: bool = False
     fingerprint: dict[str, Any] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
@@ -68,8 +74,28 @@ def spec() -> RunSpec:
         data={"name": "unit", "manifest_sha256": "c" * 64, "sequence_length": LENGTH},
         seed=1,
         batch_size=BATCH,
-        probe={"steps": STEPS, "tap_steps": (0, 2), "evaluation_rows": EVALUATION_ROWS},
+        probe={"steps": STEPS, "tap_steps": (0, 2), "evaluation_rows": EVALUATION_ROWS, "portable_steps": 0},
     )  # fmt: skip
+
+
+def _portable(plan: Plan) -> dict[str, Any]:
+    """Two steps of a portable leg; what the plan does not name is as everywhere."""
+
+    def digests(step: int, kind: str, names: list[str]) -> list[tuple[str, str | None]]:
+        return [
+            (name, plan.portable.get(f"{step}/{kind}/{name}", digest_json([step, kind, name])[:16])) for name in names
+        ]
+
+    steps = [
+        {
+            "step": step, "loss": plan.portable.get(f"{step}/loss", "0x1.8p-1"),
+            "outputs": digests(step, "outputs", [name for name, _ in MODULES]) if step == 0 else [],
+            "gradients": digests(step, "gradients", list(PARAMETERS)),
+            "weights": digests(step, "weights", list(PARAMETERS)),
+        }
+        for step in range(2)
+    ]  # fmt: skip
+    return {"slices": 2, "steps": steps, "repeated": plan.repeated, "unportable": plan.unportable}
 
 
 class _Training:
@@ -127,6 +153,10 @@ class _Training:
             value = out[name] = self.disturbed(step, name, value)
         return out, value
 
+    def update_norm(self, before: dict[str, Any]) -> float:
+        changes = [(value - before[name]).astype(np.float64) for name, value in self.weights.items()]
+        return float(np.sqrt(sum((change**2).sum() for change in changes)))
+
     def step(self, step: int) -> None:
         plan = self.plan
         fields = self.batch([plan.order[(step * BATCH + place) % len(plan.order)] for place in range(BATCH)])
@@ -149,11 +179,11 @@ class _Training:
         for name, value in gradients.items():
             self.tap(step, "gradient", name, "Linear", value)
         share = np.float32(min(1.0, plan.clip / norm))
+        before = copy.deepcopy(self.weights)
         for name, value in gradients.items():
             change = np.float32(plan.rates[step] * plan.update_factor.get(step, 1.0)) * value * share
-            self.weights[name] = (
-                self.weights[name] - change - np.float32(plan.rates[step] * plan.decay) * self.weights[name]
-            )
+            decay = np.float32(plan.rates[step] * plan.decay * plan.update_factor.get(step, 1.0))
+            self.weights[name] = self.weights[name] - change - decay * self.weights[name]
             self.tap(step, "weight", name, "Linear", self.weights[name])
         shown = plan.loss_factor if step >= plan.loss_shows_from else 1.0
         self.steps.append({
@@ -163,7 +193,7 @@ class _Training:
             "loss_dtype": plan.dtype, "loss_reference": true_loss, "gradient_norm": norm,
             "gradient_norm_clipped": min(norm, plan.clip),
             "gradients_sha256": digest_json({n: digest_array(g) for n, g in gradients.items()}),
-            "learning_rates": (plan.rates[step],),
+            "learning_rates": (plan.rates[step],), "update_norm": self.update_norm(before),
             "weights_sha256": digest_json({n: digest_array(w) for n, w in self.weights.items()}),
         })  # fmt: skip
 
@@ -203,7 +233,7 @@ def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
             "weights_sha256": digest_json([p["sha256"] for p in parameters]),
         },
         "probe": {
-            "steps": training.steps, "taps": training.taps,
+            "steps": training.steps, "taps": training.taps, "portable": _portable(plan) if plan.leg else None,
             "optimizer": [{"settings": {"class": "AdamW", "lr": plan.rates[0], "weight_decay": plan.decay}, "parameters": list(PARAMETERS)}],  # noqa: E501
             "envelope": {
                 "seeds": 3, "errors": [2e-7] * len(training.taps), "loss": [2e-7] * STEPS, "fp64_errors": training.own,
@@ -230,7 +260,7 @@ def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
         "sketches": {"sketch": np.stack(training.sketches)},
         "rows": {"row_id": read, "text": texts, "label": labels},
         "evaluation": {"row_ids": np.array(rows), "predictions": logits.argmax(1), "logits": logits},
-        "state": {},
+        "state": {f"rng/{step}": np.array([plan.seed], np.uint8) for step in range(STEPS)},
         "capture": {},
     }
     return LoadedRecord(RunRecord.model_validate(content), Path("unit"), arrays)

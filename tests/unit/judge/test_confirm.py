@@ -12,7 +12,7 @@ from plumbline.judge import compare
 from plumbline.judge.confirm import Confirmation, Request
 from plumbline.records import LoadedRecord
 
-from .conftest import Plan, make_record
+from .conftest import Plan, make_record, other_kernel
 
 Laboratory = Callable[[Request], LoadedRecord | None]
 
@@ -81,13 +81,33 @@ def test_a_cause_is_confirmed_when_the_evidence_snaps_back(reference: LoadedReco
 
 
 def test_nothing_that_snaps_back_is_unattributed_with_all_that_was_tried(reference: LoadedRecord) -> None:
-    plan = Plan(noise={"layer.norm": 1e-3})
+    plan = Plan(noise={"layer.linear": 3e-7, "layer.norm": 1e-3}, fingerprint=other_kernel())
     state, asked = confirm(reference, plan, rigid(plan))
     cause = state.judgement.causes[0]
     assert (cause.code, cause.sure) == ("unattributed", "unattributed")
     assert len(cause.tried) >= 3
     assert len(asked) <= 8
     assert state.judgement.verdict == "drift"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"noise": {"layer.norm": 1e-3}}, "operator"),
+        ({"noise": {"layer.norm": 3e-7}}, "operator"),  # fp64 on both sides refutes the kernel for good
+        ({"noise": {"head@6": 0.5}}, "evaluation"),
+    ],
+)
+def test_a_put_back_that_fails_below_equal_bits_discards_no_name(
+    reference: LoadedRecord, changes: dict[str, Any], code: str
+) -> None:
+    plan = Plan(**changes)
+    state, asked = confirm(reference, plan, rigid(plan))
+    cause = state.judgement.causes[0]
+    assert (cause.code, cause.sure) == (code, "likely")
+    assert len(cause.tried) == 1 + sum(
+        bool(one.experiment.replays or one.experiment.precision) and one.runs_on == "candidate" for one in asked
+    )
 
 
 def test_a_rerun_of_other_bits_is_nondeterminism_and_asks_no_more(reference: LoadedRecord) -> None:
@@ -191,6 +211,48 @@ def test_precision_is_told_from_formula_by_fp64_on_both_sides(reference: LoadedR
     state, asked = confirm(reference, plan, run)
     assert (state.judgement.causes[0].code, state.judgement.causes[0].sure) == ("precision", "confirmed")
     assert [request.experiment.precision for request in asked[-2:]] == ["fp64", "fp64"]
+
+
+@pytest.mark.parametrize(("in_fp64", "code"), [({}, "kernel"), ({"layer.linear": 3e-7}, "operator")])
+def test_fp64_on_both_sides_tells_a_kernel_from_a_formula(
+    reference: LoadedRecord, in_fp64: dict[str, float], code: str
+) -> None:
+    plan = Plan(noise={"layer.linear": 3e-7})
+
+    def run(request: Request) -> LoadedRecord:
+        if request.runs_on == "reference" or request.experiment.replays:
+            return experiment_record(Plan(), request)
+        exact = request.experiment.precision == "fp64"
+        return experiment_record(Plan(noise=in_fp64) if exact else plan, request)
+
+    state, asked = confirm(reference, plan, run, budget=6)
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, "confirmed")]
+    assert [request.experiment.precision for request in asked[1:3]] == ["fp64", "fp64"]
+
+
+@pytest.mark.parametrize(("budget", "num_widened"), [(5, 0), (6, 1), (8, 2)])
+def test_widening_leaves_an_experiment_for_every_other_suspicion(
+    reference: LoadedRecord, budget: int, num_widened: int
+) -> None:
+    """Each wider imposition finds one kind of module more that is off; the last suspicion has its turn all the same."""
+    plan = Plan(noise={"layer.linear": 1e-3})
+    imposed: list[tuple[str, ...]] = []
+
+    def run(request: Request) -> LoadedRecord:
+        forward = [one.names for one in request.experiment.captures if one.rung == "forward"]
+        if forward:
+            imposed.append(forward[0])
+        if request.runs_on == "reference":
+            return experiment_record(Plan(), request)
+        if any(replay.rung == "forward" for replay in request.experiment.replays):
+            off = "embed" if "layer.norm" in imposed[-1] else "layer.norm"
+            return experiment_record(Plan(noise={off: 1e-3}), request)
+        return experiment_record(plan, request)
+
+    state, asked = confirm(reference, plan, run, budget=budget)
+    assert len(imposed) - 1 == num_widened
+    assert any(replay.rung == "settings" for one in asked for replay in one.experiment.replays)
+    assert state.spent <= budget
 
 
 def test_a_pass_asks_for_nothing(reference: LoadedRecord) -> None:

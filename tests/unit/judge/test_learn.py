@@ -9,11 +9,11 @@ import pytest
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 
-from .conftest import make_record
+from .conftest import make_record, other_kernel
 
 
 def learned(accuracy: float, losses: tuple[float, ...], weights: str, **changes: Any) -> LoadedRecord:
-    made = make_record()
+    made = make_record(fingerprint=changes.pop("fingerprint", {}))
     evaluation = made.record.evidence.probe.evaluation.replace(accuracy=accuracy, num_rows=1024)  # type: ignore[union-attr]
     learn = {"steps": 2, "losses": losses, "evaluations": [evaluation.to_json()], "weights_sha256": weights * 64}
     evidence = made.record.evidence.replace(learn=learn | changes)
@@ -24,17 +24,18 @@ def learned(accuracy: float, losses: tuple[float, ...], weights: str, **changes:
     ("accuracy", "verdict"), [(0.85, "pass"), (0.84, "pass"), (0.82, "inconclusive"), (0.7, "drift")]
 )
 def test_accuracy_against_the_margin_and_the_chance_of_its_rows(accuracy: float, verdict: str) -> None:
-    reference, candidate = learned(0.85, (0.7, 0.5), "a"), learned(accuracy, (0.7, 0.6), "b")
+    reference = learned(0.85, (0.7, 0.5), "a")
+    candidate = learned(accuracy, (0.7, 0.6), "b", fingerprint=other_kernel())
     judgement = compare(reference, candidate)
     assert judgement.verdict == verdict
-    assert any("curves part at step 1" in note for note in judgement.notes)
+    assert any(note.code == "curve" and "part at step 1" in note.text for note in judgement.notes)
     assert [cause.code for cause in judgement.causes] == (["unattributed"] if verdict == "drift" else [])
 
 
 def test_no_accuracy_is_no_pass_and_equal_curves_are() -> None:
     reference = learned(0.85, (0.7, 0.5), "a")
     assert compare(reference, reference).verdict == "pass"
-    bare = learned(0.85, (0.7, 0.5), "c", evaluations=[])
+    bare = learned(0.85, (0.7, 0.5), "c", evaluations=[], fingerprint=other_kernel())
     assert compare(reference, bare).verdict == "inconclusive"
 
 
@@ -43,3 +44,44 @@ def test_weights_that_nobody_knows_are_not_equal() -> None:
     details = [one.detail for one in compare(partial, partial).findings if one.check == "learn.accuracy"]
     assert details
     assert not any("equal to the bit" in detail for detail in details)
+
+
+RATES, ROWS = (1e-3, 5e-4), ("a" * 16, "b" * 16)
+
+
+@pytest.mark.parametrize(
+    ("losses", "changes", "code", "step"),
+    [
+        ((0.7, 0.6), {"dropout": [0.2]}, "rng", 1),
+        ((0.6, 0.5), {}, "rng", 0),
+        ((0.7, 0.6), {"learning_rates": [1e-3, 1e-3]}, "schedule", 1),
+        ((0.7, 0.6), {"learning_rates": [2e-3, 5e-4]}, "schedule", 1),
+        ((0.7, 0.6), {"batches": ["a" * 16, "c" * 16]}, "data.order", 1),
+        ((0.7, 0.6), {"resumed_at": [1]}, "optimizer", 1),
+        ((0.7, 0.6), {}, "unattributed", 1),
+        ((0.7, 0.5), {}, "optimizer", None),
+        ((0.7, 0.5), {"weights": "a", "accuracy": 0.84}, "evaluation", None),
+    ],
+)
+def test_a_curve_that_parts_on_equal_machines_is_drift_with_its_first_step(
+    losses: tuple[float, ...], changes: dict[str, Any], code: str, step: int | None
+) -> None:
+    traced: dict[str, Any] = {"learning_rates": RATES, "batches": ROWS, "dropout": [0.1]}
+    weights, accuracy = changes.pop("weights", "b"), changes.pop("accuracy", 0.85)
+    judgement = compare(
+        learned(0.85, (0.7, 0.5), "a", **traced), learned(accuracy, losses, weights, **(traced | changes))
+    )
+    assert judgement.verdict == "drift"
+    assert [cause.code for cause in judgement.causes] == [code]
+    assert judgement.first_divergence is not None
+    assert (judgement.first_divergence.stage, judgement.first_divergence.step) == ("learn", step)
+
+
+def test_a_curve_is_not_asked_for_bits_where_something_explains_another_rounding() -> None:
+    reference = learned(0.85, (0.7, 0.5), "a")
+    assert compare(reference, learned(0.85, (0.7, 0.6), "b", fingerprint=other_kernel())).verdict == "pass"
+
+
+def test_an_interrupted_curve_of_equal_bits_passes() -> None:
+    reference = learned(0.85, (0.7, 0.5), "a")
+    assert compare(reference, learned(0.85, (0.7, 0.5), "a", resumed_at=[1])).verdict == "pass"

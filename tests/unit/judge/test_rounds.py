@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from plumbline.judge import judge_round, merge
+import pytest
+
+from plumbline.judge import judge_round, merge, trusted_reference
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Judgement
@@ -27,7 +29,7 @@ def test_a_platform_that_drifts_is_named_and_the_reference_is_not() -> None:
 def test_a_first_night_passes_and_offers_to_accept_a_baseline() -> None:
     found = judge_round({"a": named("a")}, "a", {})
     assert found["a"].verdict == "pass"
-    assert any("plumbline baseline accept" in note for note in found["a"].notes)
+    assert any(note.code == "no-baseline" for note in found["a"].notes)
 
 
 def test_the_baseline_finds_what_all_platforms_share() -> None:
@@ -44,18 +46,19 @@ def test_the_baseline_finds_what_all_platforms_share() -> None:
 def test_of_three_the_odd_one_out_is_named_even_if_it_is_the_reference() -> None:
     noise = {"layer.norm": 1e-3}
     found = judge_round({"a": named("a", noise=noise), "b": named("b"), "c": named("c")}, "a", {})
-    assert found["a"].verdict == "drift"
-    assert any("a is the odd one out" in note for note in found["b"].notes)
+    assert {name: result.verdict for name, result in found.items()} == {"a": "drift", "b": "pass", "c": "pass"}
+    assert {finding.against for finding in found["a"].findings} == {"platform b"}
+    assert any(note.code == "reference" and "a, the suite's" in note.text for note in found["b"].notes)
     other = judge_round({"a": named("a"), "b": named("b"), "c": named("c", noise=noise)}, "a", {})
     assert other["a"].verdict == "pass"
-    assert any("c is the odd one out" in note for note in other["a"].notes)
+    assert any(note.code == "odd-one-out" and "c is" in note.text for note in other["a"].notes)
 
 
 def test_fp64_says_who_is_off() -> None:
     rounding = {"noise": {"layer.linear": 1e-3}, "own_error": 1e-3, "fingerprint": other_kernel()}
     found = judge_round({"a": named("a"), "b": named("b"), "c": named("c", **rounding)}, "a", {})
-    note = next(note for note in found["c"].notes if "odd one out" in note)
-    assert "c is up to 0.001 away" in note
+    note = next(note for note in found["c"].notes if note.code == "odd-one-out")
+    assert "c is up to 0.001 away" in note.text
 
 
 def test_a_platforms_own_gates_hold_for_it() -> None:
@@ -70,3 +73,53 @@ def test_merged_causes_stand_once_the_surest_first_and_the_worst_verdict_wins() 
     assert merged.verdict == "invalid"
     assert [cause.sure for cause in merged.causes] == ["confirmed"]
     assert merge([]).verdict == "inconclusive"
+
+
+def old(name: str, **changes: object) -> LoadedRecord:
+    made = named(name, **changes)
+    return LoadedRecord(made.record.replace(record_id=f"old-{name}"), made.folder, made.arrays)
+
+
+OFF = {"gradient_factor": 1.25}
+
+
+@pytest.mark.parametrize(
+    ("off", "baselines", "verdicts"),
+    [
+        # No baselines: the majority decides.
+        ("a", "", "drift pass pass"),
+        ("b", "", "pass drift pass"),
+        ("bc", "", "drift pass pass"),
+        # The reference agrees with its own approved record: two others that drift from theirs outvote nobody.
+        ("bc", "abc", "pass drift drift"),
+        ("a", "abc", "drift pass pass"),
+        ("a", "bc", "drift pass pass"),
+    ],
+)
+def test_whoever_is_off_is_accused_and_nobody_else(off: str, baselines: str, verdicts: str) -> None:
+    records = {name: named(name, **(OFF if name in off else {})) for name in "abc"}
+    found = judge_round(records, "a", {name: old(name) for name in baselines})
+    assert [found[name].verdict for name in "abc"] == verdicts.split()
+
+
+def test_of_two_the_one_that_left_its_baseline_is_off_even_if_it_is_the_reference() -> None:
+    records = {"a": named("a", **OFF), "b": named("b")}
+    assert [one.verdict for one in judge_round(records, "a", {n: old(n) for n in "ab"}).values()] == ["drift", "pass"]
+    # Without baselines, nothing speaks against the reference.
+    assert [one.verdict for one in judge_round(records, "a", {}).values()] == ["pass", "drift"]
+
+
+def test_of_two_pairs_the_one_that_fp64_bears_out_is_right() -> None:
+    bits = {"noise": {"layer.linear": 1e-3}, "own_error": 1e-3, "fingerprint": other_kernel()}
+    records = {name: named(name, **(bits if name in "ab" else {})) for name in "abcd"}
+    found = judge_round(records, "a", {})
+    assert [found[name].verdict for name in "abcd"] == ["drift", "drift", "pass", "pass"]
+    # The other way round the reference is sound, and stays.
+    records = {name: named(name, **(bits if name in "cd" else {})) for name in "abcd"}
+    assert [one.verdict for one in judge_round(records, "a", {}).values()] == ["pass", "pass", "drift", "drift"]
+
+
+def test_no_experiments_are_spent_on_platforms_that_a_wrong_reference_accused() -> None:
+    records = {name: named(name, **(OFF if name == "a" else {})) for name in "abc"}
+    assert trusted_reference(records, "a", {}) == "b"
+    assert trusted_reference({"b": records["b"]}, "a", {}) == "a"

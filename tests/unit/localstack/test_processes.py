@@ -16,7 +16,7 @@ import pytest
 
 from plumbline.errors import ConfigurationError
 from plumbline.localstack.guard import start_guard
-from plumbline.localstack.process import MARK, Child, end_marked, marked, start, stop
+from plumbline.localstack.process import MARK, Child, end_marked, find_by_mark, start, stop
 from plumbline.localstack.services import cloud_environment, free_port, inherited
 
 # A child that starts a grandchild in a session of its own, deaf to SIGTERM, and then waits.
@@ -57,12 +57,12 @@ def family(folder: Path, mark: str) -> Child:
 def test_everything_that_carries_the_mark_is_ended_also_an_orphan_that_does_not_listen(tmp_path: Path) -> None:
     mark = uuid4().hex
     child = family(tmp_path, mark)
-    assert len(marked(mark)) == 2
+    assert len(find_by_mark(mark)) == 2
     child.process.kill()
     child.process.wait()
-    assert len(marked(mark)) == 1
+    assert len(find_by_mark(mark)) == 1
     assert end_marked(mark, grace_seconds=0.2) == []
-    assert marked(mark) == []
+    assert find_by_mark(mark) == []
 
 
 def test_the_guard_ends_the_stack_when_its_parent_is_gone(tmp_path: Path) -> None:
@@ -72,11 +72,11 @@ def test_the_guard_ends_the_stack_when_its_parent_is_gone(tmp_path: Path) -> Non
     assert guard.stdin is not None
     assert wait_until(lambda: ignores(guard.pid, signal.SIGINT))
     guard.send_signal(signal.SIGINT)
-    assert len(marked(mark)) == 2
+    assert len(find_by_mark(mark)) == 2
     guard.stdin.close()
     assert guard.wait(20) == 0
     child.process.wait(5)
-    assert marked(mark) == []
+    assert find_by_mark(mark) == []
 
 
 def test_a_child_that_does_not_end_is_killed(tmp_path: Path) -> None:
@@ -89,23 +89,23 @@ def test_a_child_that_does_not_end_is_killed(tmp_path: Path) -> None:
     assert (child.alive, child.ending, child.last_line()) == (False, "killed by SIGKILL", "up")
 
 
-def test_a_leashed_child_ends_with_a_parent_that_was_killed() -> None:
-    leashed = (
-        "import os, time; from plumbline.leash import follow_leash; follow_leash(os.environ);"
+def test_a_watching_child_ends_with_a_parent_that_was_killed() -> None:
+    watching = (
+        "import os, time; from plumbline.parent_watch import watch_parent; watch_parent(os.environ);"
         "print(os.getpid(), flush=True); time.sleep(60)"
     )
     parent = (
         "import subprocess, sys, time, os; subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdin=subprocess.PIPE,"
-        "start_new_session=True, env={**os.environ, 'PLUMBLINE_LEASH': 'stdin'}); time.sleep(60)"
+        "start_new_session=True, env={**os.environ, 'PLUMBLINE_PARENT_WATCH': 'stdin'}); time.sleep(60)"
     )
     mark = uuid4().hex
     with subprocess.Popen(
-        [sys.executable, "-c", parent, leashed], stdout=subprocess.PIPE, text=True, env={**os.environ, MARK: mark}
+        [sys.executable, "-c", parent, watching], stdout=subprocess.PIPE, text=True, env={**os.environ, MARK: mark}
     ) as holder:
         assert holder.stdout is not None
         pid = int(holder.stdout.readline())
         holder.kill()
-    assert wait_until(lambda: pid not in marked(mark))
+    assert wait_until(lambda: pid not in find_by_mark(mark))
 
 
 def test_a_port_in_use_is_told() -> None:
@@ -119,7 +119,7 @@ def test_a_worker_gets_its_own_clouds_credentials_and_nothing_of_the_users(monke
     for name in ("AWS_PROFILE", "AZURE_CLIENT_SECRET", "GOOGLE_APPLICATION_CREDENTIALS", "PREFECT_API_KEY"):
         monkeypatch.setenv(name, "the user's")
     assert "the user's" not in inherited().values()
-    assert set(cloud_environment("az://devstoreaccount1/c", "s3", "blob")) == {"AZURE_STORAGE_CONNECTION_STRING"}
+    assert set(cloud_environment("az://devstoreaccount1/box", "s3", "blob")) == {"AZURE_STORAGE_CONNECTION_STRING"}
     assert {name.partition("_")[0] for name in cloud_environment("s3://b/p", "s3", "blob")} == {"AWS"}
     with pytest.raises(ConfigurationError, match="no gs:// endpoint"):
         cloud_environment("gs://b/p", "s3", "blob")

@@ -9,8 +9,9 @@ import pytest
 
 from plumbline.errors import ConfigurationError
 from plumbline.localstack import Stack
+from plumbline.localstack.servers import DATABASE_URL
 from plumbline.schema.suite import Suite
-from tests.flows.ground import small_suite
+from tests.flows.small_suite import small_suite
 
 
 def suite_of(state: Path, count: int, pool: str = "{name}-local") -> Suite:
@@ -21,12 +22,14 @@ def suite_of(state: Path, count: int, pool: str = "{name}-local") -> Suite:
     return Suite.model_validate({**base.model_dump(exclude_none=True), "reference": "p00", "platforms": platforms})
 
 
-def test_too_many_platforms_for_sqlite_would_hang_the_server(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="at most 15 platforms, not 16") as told:
+def test_too_many_platforms_for_sqlite_would_hang_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DATABASE_URL, raising=False)
+    with pytest.raises(ConfigurationError, match="16 platforms, and a local stack on SQLite serves 15") as error:
         Stack(suite_of(tmp_path, 16), tmp_path, say=print)
-    assert "--database postgresql" in str(told.value)
+    assert f"set {DATABASE_URL} to a PostgreSQL database" in str(error.value)
     Stack(suite_of(tmp_path, 15), tmp_path, say=print)
-    Stack(suite_of(tmp_path, 16), tmp_path, database="postgresql", say=print)
+    monkeypatch.setenv(DATABASE_URL, "postgresql+asyncpg://prefect@127.0.0.1/prefect")
+    Stack(suite_of(tmp_path, 16), tmp_path, say=print)
     assert not list(tmp_path.iterdir())
 
 

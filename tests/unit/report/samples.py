@@ -171,6 +171,33 @@ def verdict_of(verdict, platforms, **more) -> RoundVerdict:
     return RoundVerdict(**{**found, "timings": timings, "flow_run": "http://127.0.0.1:4200/runs/flow-run/1", **more})
 
 
+NAMES = (
+    "aws", "azure", "gcp", "on-prem-frankfurt", "notebook", "aws-spot-us-west-2", "kubernetes-on-prem-paris",
+    "azure-nv-a10-v5", *(f"region-{index}-pool-with-a-long-name" for index in range(8, 20)),
+)  # fmt: skip
+
+
+def many(count):
+    """A round of `count` platforms, one of which has drifted, or two: verdict, records and history."""
+    names, drifts = NAMES[:count], {"azure", "kubernetes-on-prem-paris"}
+    records, platforms, points = {}, {}, {}
+    noise = np.random.default_rng(1)
+    for index, name in enumerate(names):
+        bad = name in drifts
+        change = {"noise": 3e-4, "start": "bert.encoder.layer.0"} if bad else {"wobble": 1e-7 * index}
+        records[name] = record(name, rate=612.0 + 7 * index, **change)
+        platforms[name] = drifted() if bad else passing()
+        points[name] = [
+            HistoryPoint(
+                f"r{night}", (BEGIN - timedelta(days=29 - night)).strftime("%Y-%m-%d"),
+                "drift" if bad and night > 26 else "pass",
+                (612 + 14 * index) * (0.93 if bad and night > 21 else 1) * (1 + 0.008 * noise.normal()),
+            )
+            for night in range(30)
+        ]  # fmt: skip
+    return verdict_of("drift", platforms), records, History(points)
+
+
 def nights(last="drift", name="azure", count=30, dip=22) -> History:
     """A month in which the platform got slower one night, and ends as it ends now."""
     points: dict[str, list[HistoryPoint]] = {"aws": [], name: []}

@@ -107,7 +107,7 @@ def test_a_round_that_cannot_be_read_costs_the_others_no_report(stored, tmp_path
             "there is no round 'none' (`plumbline history SUITE` lists the rounds)",
         ),
         (["report", "latest", "--store", "file://{root}/empty"], "there is no round yet"),
-        (["report", "../x", "--store", "{url}"], "plumbline: ROUND: '../x' is no name of a round"),
+        (["report", "../x", "--store", "{url}"], "plumbline: ROUND: '../x' is not a valid name of a round"),
         (["report", "latest", "--store", "{url}", "--out", "{root}/none/x.html"], "/none: --out: no such folder"),
         (["report", "latest", "--store", "{url}", "--out", "{root}"], "--out: is a folder"),
         (["report", "latest", "--store", "{url}", "--out", "{root}/suite.toml/x"], "/suite.toml: --out: is no folder"),

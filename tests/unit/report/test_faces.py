@@ -145,7 +145,11 @@ def test_the_table_fits_a_hundred_columns_and_says_what_to_do_next():
     ("verdict", "notes", "step"),
     [
         ("pass", (), ""),
-        ("pass", ("no baseline: accept this record",), "plumbline baseline accept s.toml (no baseline yet: aws)"),
+        (
+            "pass",
+            ({"code": "no-baseline", "text": "accept this record"},),
+            "plumbline baseline accept s.toml (no baseline yet: aws)",
+        ),
         ("inconclusive", (), "plumbline doctor s.toml"),
         ("invalid", (), "open the report: it says which record cannot be judged, and why"),
     ],

@@ -32,7 +32,7 @@ def test_the_headline_names_platform_and_cause_and_the_case_answers_every_questi
     assert (case.code, case.sure) == ("precision", "confirmed")
     assert case.where == "forward, bert.encoder.layer.0.attention.self.query, step 0"
     assert case.since == "2026-11-18 (3 rounds); before that pass on 2026-11-17"
-    assert "TF32" in case.mend
+    assert "TF32" in case.hint
     assert [(one.observed, one.limit) for one in case.numbers] == [("3.10e-4", "4.80e-6"), ("8.40e-5", "4.80e-6")]
     assert "the difference went away" in case.tried[0]
 
@@ -72,11 +72,15 @@ def test_equal_runs_need_no_taps_chart_and_are_said_to_be_equal():
 def test_rounding_alone_passes_and_is_never_called_equal():
     records = {"aws": record("aws"), "azure": record("azure", wobble=1e-7)}
     verdict = verdict_of(
-        "pass", {"aws": passing(), "azure": passing(notes=("kernel: at most 1.7 where 2.8 is rounding",))}
+        "pass",
+        {
+            "aws": passing(),
+            "azure": passing(notes=({"code": "rounding", "text": "at most 1.7 where 2.8 is rounding"},)),
+        },
     )
     view = build_view(verdict, records, reference="aws")
     assert "azure by rounding alone apart from the reference" in view.headline.support
-    assert view.rows[1].notes == ("kernel: at most 1.7 where 2.8 is rounding",)
+    assert view.rows[1].notes == ("at most 1.7 where 2.8 is rounding",)
     assert cause_line(verdict.platforms["azure"]) == "kernel: rounding only"
     assert "equal to the last bit" not in view.headline.support
     assert "azure: 0 of 40 over the limit" in view.workloads[0].charts[0].note
@@ -98,7 +102,7 @@ def test_a_platform_that_never_came_is_told_by_its_reason():
     view = build_view(verdict, {"aws": record("aws")}, reference="aws")
     assert view.headline.sentence == "Nothing is known of azure: no worker came online within 900 s."
     assert view.rows[1].machine == "no record"
-    assert "doctor" in view.cases[0].mend
+    assert "doctor" in view.cases[0].hint
 
 
 def test_a_round_without_any_platform_still_makes_a_report():

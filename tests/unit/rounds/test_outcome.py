@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plumbline.dispatch.turn import Turn
 from plumbline.rounds import Round
-from plumbline.rounds.harvest import Absence
+from plumbline.rounds.gathered import Absence
 from plumbline.rounds.outcome import absent_result, headline, join, sum_up
 from plumbline.rounds.plan import night_of
 from plumbline.schema.suite import Suite
@@ -24,7 +23,9 @@ GONE = absent_result(Absence("no worker came online within 12 s"))
 BROKEN = absent_result(Absence("part x does not match", broken=True))
 
 
-def make_round(quorum: int = 2, names: tuple[str, ...] = ("aws", "azure", "gcp")) -> Round:
+def make_round(
+    quorum: int = 2, names: tuple[str, ...] = ("aws", "azure", "gcp"), *, optional: tuple[str, ...] = ()
+) -> Round:
     store = {"data": "file:///d", "outbox": "file:///o"}
     suite = Suite.model_validate(
         {
@@ -32,7 +33,7 @@ def make_round(quorum: int = 2, names: tuple[str, ...] = ("aws", "azure", "gcp")
             "store": "file:///c",
             "reference": names[0],
             "workloads": {"w": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 8, "probe": {}}},
-            "platforms": {name: {"work_pool": f"{name}-gpu", **store} for name in names},
+            "platforms": {name: {"work_pool": f"{name}-gpu", "optional": name in optional, **store} for name in names},
             "dispatch": {"quorum": quorum},
         }
     )
@@ -43,7 +44,8 @@ def make_round(quorum: int = 2, names: tuple[str, ...] = ("aws", "azure", "gcp")
     ("results", "quorum", "verdict"),
     [
         ((PASS, PASS, PASS), 2, "pass"),
-        ((PASS, PASS, GONE), 2, "pass"),
+        ((PASS, PASS, GONE), 2, "inconclusive"),
+        ((GONE, PASS, PASS), 2, "inconclusive"),
         ((PASS, PASS, GONE), 3, "inconclusive"),
         ((PASS, GONE, GONE), 2, "inconclusive"),
         ((GONE, GONE, GONE), 1, "inconclusive"),
@@ -62,8 +64,29 @@ def test_an_unavailable_platform_is_inconclusive_and_says_why() -> None:
     assert (BROKEN.verdict, BROKEN.unavailable) == ("invalid", "")
     this = make_round()
     verdict = sum_up(this, {"aws": PASS, "azure": PASS, "gcp": GONE})
+    assert verdict.verdict == "inconclusive"
     assert verdict.notes == ("gcp is unavailable: no worker came online within 12 s",)
-    assert headline(verdict) == "pass: aws, azure; gcp is unavailable: no worker came online within 12 s"
+    assert headline(verdict).startswith("inconclusive: gcp: ")
+
+
+@pytest.mark.parametrize(
+    ("results", "quorum", "verdict"),
+    [
+        ((PASS, PASS, GONE), 2, "pass"),
+        ((PASS, PASS, GONE), 3, "inconclusive"),
+        ((PASS, DRIFT, GONE), 2, "drift"),
+        ((GONE, PASS, GONE), 1, "inconclusive"),
+        ((PASS, PASS, DRIFT), 2, "drift"),
+        ((PASS, PASS, BROKEN), 2, "invalid"),
+    ],
+)
+def test_an_optional_platform_may_be_missing_and_may_not_be_wrong(
+    results: tuple[PlatformResult, ...], quorum: int, verdict: Outcome
+) -> None:
+    this = make_round(quorum, optional=("gcp",))
+    summed = sum_up(this, dict(zip(this.suite.platforms, results, strict=True)))
+    assert summed.verdict == verdict
+    assert [name for name, result in summed.platforms.items() if result.optional] == ["gcp"]
 
 
 def test_the_headline_names_platform_check_numbers_and_cause() -> None:
@@ -74,13 +97,15 @@ def test_the_headline_names_platform_check_numbers_and_cause() -> None:
     )
 
 
-@pytest.mark.parametrize(("seen", "verdict"), [(DRIFT, "drift"), (BROKEN, "invalid"), (PASS, "pass")])
+@pytest.mark.parametrize(("seen", "verdict"), [(DRIFT, "drift"), (BROKEN, "invalid"), (PASS, "inconclusive")])
 def test_what_one_workload_shows_stands_though_another_left_no_record(seen: PlatformResult, verdict: Outcome) -> None:
     azure = join({"bert": seen, "mlm": GONE})
     told = sum_up(make_round(), {"aws": PASS, "azure": azure, "gcp": PASS})
     assert told.verdict == verdict
     assert told.notes == ("azure is unavailable: mlm: no worker came online within 12 s",)
-    assert headline(told).startswith(f"{verdict}: {'aws, gcp' if seen is PASS else 'azure: '}")
+    assert headline(told).startswith(f"{verdict}: azure: ")
+    assert azure.workloads == {"bert": seen.verdict, "mlm": "inconclusive"}
+    assert azure.absent == {"mlm": "no worker came online within 12 s"}
 
 
 def test_several_workloads_make_one_result_whose_checks_say_which() -> None:
@@ -88,18 +113,11 @@ def test_several_workloads_make_one_result_whose_checks_say_which() -> None:
     assert joined.verdict == "drift"
     assert [one.check for one in joined.findings] == ["bert.probe.forward", "mlm.data.rows"]
     assert joined.causes[0].why == "mlm: the labels of 3 rows differ"
-    assert join({"bert": PASS}) == PASS
+    assert [one.workload for one in (*joined.findings, *joined.causes)] == ["bert", "mlm", "mlm"]
+    alone = join({"bert": PASS})
+    assert ([one.check for one in alone.findings], alone.verdict) == (["probe.forward"], "pass")
 
 
 def test_names_of_rounds_tell_the_night() -> None:
     assert night_of("20261120-020000-abc") == "2026-11-20"
     assert night_of("mine") == "mine"
-
-
-def test_a_round_waits_for_the_one_ahead_until_it_ends_or_falls_silent() -> None:
-    turn = Turn(lost_seconds=120).look({"first": "beat 1"}, 0)
-    assert turn.waits_for(100) == "first"
-    turn = turn.look({"first": "beat 2"}, 100)
-    assert turn.waits_for(219) == "first"
-    assert turn.look({"first": "beat 2"}, 219).waits_for(221) is None
-    assert turn.look({}, 110).waits_for(110) is None

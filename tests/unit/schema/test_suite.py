@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from plumbline.rounds.plan import MAIN, RERUN, Round
 from plumbline.schema import suite_values
 from plumbline.schema.base import first_problem
 from plumbline.schema.suite import Schedule, Suite, read_suite
-from tasks.watching import due_times
+from tasks.watch import due_times
 
 SUITE = """
 name = "nightly"
@@ -187,8 +188,11 @@ def test_a_machine_without_time_zones_doubts_none(tmp_path, monkeypatch):
 
 def test_a_cron_line_that_is_none_is_one_line_with_its_key():
     for schedule, line in (
-        (Schedule(cron="61 2 * * *"), 'nightly: schedule.cron: Invalid cron string: "61 2 * * *" (five fields'),
-        (Schedule(cron="0 2 * * *", timezone="Mars/Base"), 'nightly: schedule.timezone: Invalid timezone: "Mars/Base"'),
+        (Schedule(cron="61 2 * * *"), "nightly: schedule.cron: invalid cron: Bad minute (five fields"),
+        (
+            Schedule(cron="0 2 * * *", timezone="Mars/Base"),
+            "nightly: schedule.timezone: unknown time zone (an",
+        ),
     ):
         with pytest.raises(ConfigurationError) as refused:
             due_times(schedule, datetime.now(UTC), 1, where="nightly")
@@ -265,3 +269,22 @@ def test_the_suites_that_we_ship_are_read(path):
     for platform in suite.local.values():
         scripts = [part.format(python="", data="", root=path.parents[2]) for part in platform.prepare if ".py" in part]
         assert all(Path(script).is_file() for script in scripts)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("reference =", "refrence =", "refrence: unknown key; did you mean `reference`?"),
+        ("batch_size", "batchsize", "batchsize: unknown key; did you mean `batch_size`?"),
+        ("work_pool", "workpool", "workpool: unknown key; did you mean `work_pool`?"),
+    ],
+)
+def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(tmp_path, old, new, message):
+    path = write(tmp_path, SUITE.replace(old, new, 1))
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        read_suite(path)
+
+
+def test_a_misspelt_platform_is_answered_with_the_one_that_was_meant(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"which is no platform of this suite; did you mean `aws`\?"):
+        read_suite(write(tmp_path, SUITE.replace('reference = "aws"', 'reference = "asw"')))

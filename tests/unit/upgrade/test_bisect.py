@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.errors import ConfigurationError
-from plumbline.upgrade import Change, bisect, changes_between, read_lock
+from plumbline.upgrade import PackageChange, bisect, changes_between, read_lock
 
 
 @given(st.data())
@@ -60,7 +60,7 @@ def test_locks_are_read_as_pip_writes_them(tmp_path):
     candidate = tmp_path / "candidate.txt"
     candidate.write_text("torch==2.14.0\nnum-py==2.0\nnew[extra]==1\n")
     changes = changes_between(read_lock(current), read_lock(candidate))
-    assert changes == (Change("new", None, "1"), Change("torch", "2.13.0", "2.14.0"))
+    assert changes == (PackageChange("new", None, "1"), PackageChange("torch", "2.13.0", "2.14.0"))
 
 
 @pytest.mark.parametrize("text", ["torch>=2\n", "", "-e .\n"])

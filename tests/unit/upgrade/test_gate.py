@@ -8,7 +8,7 @@ from plumbline.cli.upgrade import _print
 from plumbline.errors import CorruptDataError, DiskFullError, InconclusiveError, UnavailableError
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
-from plumbline.upgrade import Change
+from plumbline.upgrade import PackageChange
 from plumbline.upgrade.gate import Gate, summary
 from tests.unit.judge.test_speed import SLOW, record, speed
 
@@ -16,7 +16,7 @@ SLOWER = record(speed(**SLOW["software"]))
 AS_BEFORE = record(speed())
 UNMEASURED = record(speed().replace(samples_per_second=None))
 OTHER_TASK = LoadedRecord(AS_BEFORE.record.replace(spec_sha256="0" * 64), AS_BEFORE.folder, AS_BEFORE.arrays)
-CHANGES = tuple(Change(f"p{number}", "1.0", "2.0") for number in range(3))
+CHANGES = tuple(PackageChange(f"p{number}", "1.0", "2.0") for number in range(3))
 
 
 class Machine:

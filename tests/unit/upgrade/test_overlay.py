@@ -6,10 +6,10 @@ import sysconfig
 
 import pytest
 
-from plumbline.upgrade import Change
+from plumbline.upgrade import PackageChange
 from plumbline.upgrade.overlay import Overlays
 
-CHANGE = Change("numpy", "1.0", "2.0")
+CHANGE = PackageChange("numpy", "1.0", "2.0")
 
 
 @pytest.fixture

@@ -1,0 +1,99 @@
+"""Mutants aimed at the judge's own constants and rules: each must be noticed by the tests named beside it.
+
+The first nine are those that once survived. `python bench/judge/named_mutants.py` tries them in a copy of the tree, and
+writes `bench/results/mutants-named.json`. `bench/judge/mutants.py` tries cosmic-ray's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from mutants import ROOT, copy_tree
+
+RESULT = ROOT / "bench" / "results" / "mutants-named.json"
+J, T = "plumbline/judge/", "tests/unit/judge/test_"
+_TIMEOUT_SECONDS = 300
+
+MUTANTS: tuple[tuple[str, str, str, str], ...] = (
+    (f"{J}tolerance.py", "FACTOR = 8.0", "FACTOR = 24.0", f"{T}tolerance.py"),
+    (f"{J}tolerance.py", "DOUBLING_STEPS = 9.0", "DOUBLING_STEPS = 2.0", f"{T}tolerance.py"),
+    (f"{J}tolerance.py", '"forward": 40.0', '"forward": 400.0', f"{T}tolerance.py"),
+    (f"{J}gates/accuracy.py", "_outcome(abs(gap)", "_outcome(gap", f"{T}boundaries.py"),
+    (f"{J}gates/throughput.py", "1.2533 * spread", "12.533 * spread", f"{T}boundaries.py"),
+    (f"{J}pair.py", "[min(known)] if known", "[max(known)] if known", f"{T}boundaries.py"),
+    (f"{J}rungs/evaluation.py", 'limit_of(None, "gradient", pair.precision, left.step)', "1e9", f"{T}boundaries.py"),
+    (f"{J}consensus.py", "return reference if reference in sound else sound[0]", "return sound[-1]", f"{T}rounds.py"),
+    ("plumbline/sketch.py", "shuffle ^ _salt(block)", "shuffle", "tests/unit/test_sketch.py"),
+    (f"{J}tolerance.py", "_ROUNDING_ONLY = 0.5", "_ROUNDING_ONLY = 0.05", f"{T}tolerance.py"),
+    (f"{J}tolerance.py", "_COARSE_UNITS = 4.0", "_COARSE_UNITS = 40.0", f"{T}tolerance.py"),
+    (f"{J}pair.py", "is_rounding_only(min(own_errors))", "is_rounding_only(max(own_errors))", f"{T}compare.py"),
+    (f"{J}pair.py", "math.isfinite(self.error) and ", "", f"{T}boundaries.py"),
+    (f"{J}origin.py", "return (kernel, doubt, *found)", "return (*found, doubt)", f"{T}compare.py"),
+    (f"{J}restored.py", "_VANISHED = 0.01", "_VANISHED = 10.0", f"{T}confirm.py"),
+    (f"{J}ladder.py", "if found and _is_first_bit(found[0], first_bit):", "if False:", f"{T}confirm.py"),
+    (f"{J}rungs/data.py", "lists[0] != lists[1] and ", "", f"{T}compare.py"),
+    (f"{J}rungs/optimizer.py", "_STEPS_OF_A_RATE = 3", "_STEPS_OF_A_RATE = 1", f"{T}compare.py"),
+    (f"{J}rungs/optimizer.py", "not _is_collinear(pair, step, factors[0])", "False", f"{T}compare.py"),
+    (f"{J}rungs/optimizer.py", "_SAME_RATE = 1e-12", "_SAME_RATE = 1e-9", f"{T}boundaries.py"),
+    (f"{J}rungs/forward.py", "_OWN_SHARE = 0.3", "_OWN_SHARE = 0.03", f"{T}boundaries.py"),
+    (f"{J}rungs/forward.py", "_FEWER_BITS = 4", "_FEWER_BITS = 8", f"{T}boundaries.py"),
+    (f"{J}gates/throughput.py", "and _is_excused(left, (right, confirms), gates)", "", f"{T}speed.py"),
+    (f"{J}gates/throughput_causes.py", "_SHARE = 0.6", "_SHARE = 0.5", f"{T}boundaries.py"),
+    (f"{J}gates/throughput_causes.py", "_MORE = 1.2", "_MORE = 2.0", f"{T}boundaries.py"),
+    (f"{J}gates/throughput_causes.py", '("cpu_steal", 0.03', '("cpu_steal", 0.3', f"{T}boundaries.py"),
+    (f"{J}consensus.py", "if health[reference]:", "if True:", f"{T}rounds.py"),
+    (f"{J}consensus.py", "if not _is_off(records, name)", "if True", f"{T}rounds.py"),
+    (f"{J}confirm.py", "left_over >= len(self.suspicions) - 1", "True", f"{T}confirm.py"),
+    (f"{J}rungs/learning.py", "    if step == 0:", "    if step == 9:", f"{T}learn.py"),
+)
+
+
+def _try(folder: Path, mutant: tuple[str, str, str, str]) -> str:
+    name, old, new, tests = mutant
+    path = folder / name
+    source = path.read_text(encoding="utf-8")
+    if source.count(old) != 1:
+        return "stale"
+    path.write_text(source.replace(old, new), encoding="utf-8")
+    try:
+        return {0: "survived", 1: "killed"}.get(_test(folder, tests), "error")
+    except subprocess.TimeoutExpired:
+        return "killed"
+    finally:
+        path.write_text(source, encoding="utf-8")
+
+
+def _test(folder: Path, *tests: str) -> int:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, timeout=_TIMEOUT_SECONDS, env=environment, check=False
+    ).returncode
+
+
+def main() -> int:
+    """Try every mutant; 1 if one is not killed, 2 if the unchanged code fails its tests."""
+    began, results = time.monotonic(), []
+    with tempfile.TemporaryDirectory(prefix="plumbline-mutants-") as name:
+        copy_tree(Path(name))
+        if _test(Path(name), *sorted({tests for *_, tests in MUTANTS})):
+            print("the tests fail without any mutant", file=sys.stderr)
+            return 2
+        for mutant in MUTANTS:
+            outcome = _try(Path(name), mutant)
+            results.append(dict(zip(("file", "old", "new", "tests"), mutant, strict=True)) | {"outcome": outcome})
+            print(f"{outcome}: {mutant[0]}: {mutant[1]} -> {mutant[2]}", flush=True)
+    killed = sum(one["outcome"] == "killed" for one in results)
+    content = {"killed": killed, "tried": len(results), "seconds": round(time.monotonic() - began), "results": results}
+    RESULT.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return 0 if killed == len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Which faults and which benign changes alter the portable leg's bits: one training for each entry of the catalogue.
+
+    PYTHONPATH=. python bench/train/portable_faults.py --out bench/results/portable-faults.json [--part 0/4]
+
+No judge takes part: a line says whether the bits are those of the undisturbed training, and where they first part.
+`--part I/N` runs every N-th entry from I on, and adds to what the file holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.train.workload import machine
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import PortableEvidence
+from plumbline.schema.spec import read_spec, write_spec
+from tests.faults.bench import Bench, _candidate, _setting
+from tests.faults.catalogue import CONTROLS, FAULTS, Entry, _function
+from tests.faults.held_out import SETS
+from tests.faults.trainer import Side, Trainer
+
+_ENTRIES = (
+    *FAULTS, *(one for held in SETS for one in held.faults),
+    *CONTROLS, *(one for held in SETS for one in held.controls),
+)  # fmt: skip
+_SEED = 3
+
+
+def first_difference(left: PortableEvidence, right: PortableEvidence) -> str:
+    """Return where two legs part, or nothing."""
+    if left.unportable != right.unportable:
+        return f"operation {left.unportable or right.unportable}"
+    for ours, theirs in zip(left.steps, right.steps, strict=False):
+        for name in ("outputs", "loss", "gradients", "weights"):
+            one, other = getattr(ours, name), getattr(theirs, name)
+            if one != other:
+                places = dict(other) if name != "loss" else {}
+                differing = [key for key, value in one if places.get(key) != value] if name != "loss" else []
+                return f"{name} of step {ours.step} {differing[0] if differing else ''}".strip()
+    return "" if len(left.steps) == len(right.steps) else "number of steps"
+
+
+def _leg(record: LoadedRecord | None) -> PortableEvidence | None:
+    probe = record.record.evidence.probe if record is not None else None
+    return probe.portable if probe else None
+
+
+def _lean(bench: Bench, entry: Entry) -> None:
+    """Leave the envelope out of the entry's spec: it costs half of the time, and nothing here reads it."""
+    path = bench.world.spec(entry.workload, _SEED)
+    spec = read_spec(path)
+    if spec.probe is not None and spec.probe.envelope_seeds:
+        write_spec(spec.replace(probe=spec.probe.replace(envelope_seeds=0)), path)
+
+
+def _row(bench: Bench, trainer: Trainer, entry: Entry) -> dict[str, Any]:
+    _lean(bench, entry)
+    reference = bench.reference(trainer, entry, _SEED)
+    clean = Side(bench.world.spec(entry.workload, _SEED), bench.world.data, "left")
+    data = clean.data
+    if entry.alter:
+        read = reference.rows["row_id"].tolist()
+        data = bench.world.altered(entry.name, entry.workload, _function(entry.alter), read, _SEED)
+    side = replace(clean, data=data, inject=entry.inject, environment=entry.environment)
+    with _setting(entry, trainer):
+        record = _candidate(entry, trainer, side, f"candidate-{entry.name}")
+    ours, theirs = _leg(reference), _leg(record)
+    row: dict[str, Any] = {"name": entry.name, "family": entry.family, "expected": entry.expected}
+    if ours is None or theirs is None:
+        code = record.record.exit.message if record is not None else "no record"
+        return row | {"bits": "none", "where": code}
+    where = first_difference(ours, theirs)
+    same_native = (
+        record is not None
+        and [one.weights_sha256 for one in record.record.evidence.probe.steps]
+        == [one.weights_sha256 for one in reference.record.evidence.probe.steps]
+    )  # fmt: skip
+    return row | {
+        "bits": "differ" if where else "equal",
+        "where": where,
+        "native": "equal" if same_native else "differ",
+    }
+
+
+def _write(out: Path, rows: dict[str, dict[str, Any]]) -> None:
+    order = [entry.name for entry in _ENTRIES]
+    listed = sorted(rows.values(), key=lambda row: order.index(row["name"]))
+    document = {"machine": machine(), "seed": _SEED, "rows": listed}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Run the entries, and write their rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--part", default="0/1")
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--name", action="append", default=[])
+    arguments = parser.parse_args()
+    first, count = (int(value) for value in arguments.part.split("/"))
+    known = json.loads(arguments.out.read_text())["rows"] if arguments.out.is_file() else []
+    rows = {row["name"]: row for row in known}
+    with tempfile.TemporaryDirectory(prefix="plumbline-portable-") as folder:
+        bench = Bench(Path(folder))
+        with Trainer(arguments.core, Path(folder) / "work") as trainer:
+            for entry in [
+                one for one in _ENTRIES if one.name not in rows and (not arguments.name or one.name in arguments.name)
+            ][first::count]:
+                rows[entry.name] = row = _row(bench, trainer, entry)
+                sys.stderr.write(json.dumps(row) + "\n")
+                _write(arguments.out, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Failure drills: real rounds on a stock Prefect server and stock workers, broken on purpose."""

@@ -1,0 +1,113 @@
+"""What holds after every drill: the round ended by its deadline, no process is left, each record counts once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+from prefect.client.schemas.objects import FlowRun
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from drills.processes import TRAINER
+from drills.transcript import expect, wait_until
+from plumbline.central import CentralStore
+from plumbline.schema.suite import Suite
+from plumbline.stores import open_store
+from tests.flows.local_stack import RunningRound, RunningStack
+
+__all__ = [
+    "expect_no_leftovers",
+    "expect_pass",
+    "expect_settled",
+    "open_client",
+    "read_controller_run",
+    "read_trainings",
+]
+
+_CANCEL_AND_SETTLE_SECONDS = 90.0
+_COMMAND_SECONDS = 60.0
+"""The start of the command, of the controller's process, and its phases after the trainings."""
+_LEFTOVER_SECONDS = 20.0
+
+
+@contextmanager
+def open_client(stack: RunningStack) -> Iterator[SyncPrefectClient]:
+    """Open a client of the stack's Prefect server."""
+    with temporary_settings({PREFECT_API_URL: stack.stack.api_url}), get_client(sync_client=True) as client:
+        yield client
+
+
+def read_trainings(client: SyncPrefectClient, round_id: str, *tags: str) -> list[FlowRun]:
+    """Return the training runs of a round that have all these tags, oldest first."""
+    wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"round:{round_id}", *tags]))
+    return sorted(client.read_flow_runs(flow_run_filter=wanted, limit=200), key=lambda run: str(run.created))
+
+
+def read_controller_run(client: SyncPrefectClient, round_: RunningRound) -> FlowRun:
+    """Return the regression run of a round, which the command started."""
+    wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=["plumbline-round", f"suite:{round_.suite.name}"]))
+    runs = client.read_flow_runs(flow_run_filter=wanted, limit=200)
+    return next(run for run in runs if run.parameters.get("round_id") == round_.round_id)
+
+
+def expect_pass(
+    stack: RunningStack, round_: RunningRound, *, notes: str = "", platform: str = "aws", seconds: float = 240.0
+) -> dict[str, Any]:
+    """Check that the round passes, that the platform's notes contain `notes`, and that the round is settled."""
+    verdict = round_.verdict(seconds)
+    expect(verdict["verdict"] == "pass", f"verdict pass (is {verdict['verdict']}: {verdict['notes']})")
+    if notes:
+        found = verdict["platforms"][platform]["notes"]
+        expect(any(notes in note["text"] for note in found), f"a note contains {notes!r} ({found})")
+    expect_settled(stack, round_, verdict)
+    return verdict
+
+
+def expect_settled(
+    stack: RunningStack, round_: RunningRound, verdict: dict[str, Any], *, reruns: int = 0, resumes: int = 0
+) -> None:
+    """Check the deadline, that no training and no flow run is left, and that each record is stored and judged once.
+
+    `resumes` counts starts of the controller after silence: each takes the heartbeat's window longer.
+    """
+    platforms = verdict["platforms"].values()
+    attempts = 1 + max(sum(_is_attempt(note) for note in found["notes"]) for found in platforms)
+    deadline = _deadline_seconds(round_.suite, attempts + min(reruns, 1)) + round_.waited_seconds + 150.0 * resumes
+    expect(round_.took < deadline, f"the round ended after {round_.took:.0f} s, its deadline is {deadline:.0f} s")
+    expect_no_leftovers(stack, verdict["round"])
+    central = CentralStore(open_store(round_.suite.store))
+    stored = [name for name in central.list_records() if name.startswith(verdict["round"])]
+    judged = [record for found in verdict["platforms"].values() for record in found["records"]]
+    expect(sorted(stored) == sorted(judged), f"the stored records are those judged, each once: {len(stored)}")
+    available = [name for name, found in verdict["platforms"].items() if not found["unavailable"]]
+    expected = len(available) * len(round_.suite.workloads) + reruns
+    expect(len(stored) == expected, f"{len(stored)} records of {len(available)} platforms: none is lost")
+
+
+def _is_attempt(note: dict[str, str]) -> bool:
+    return note["code"] == "attempt" and note["text"].startswith("attempt")
+
+
+def _deadline_seconds(suite: Suite, attempts: int) -> float:
+    """Return the bound that docs/OPERATIONS.md states, for this number of attempts."""
+    slowest = max(one.start_seconds + one.run_seconds for one in suite.platforms.values())
+    return _COMMAND_SECONDS + attempts * (slowest + _CANCEL_AND_SETTLE_SECONDS)
+
+
+def expect_no_leftovers(stack: RunningStack, round_id: str, seconds: float = _LEFTOVER_SECONDS) -> None:
+    """Check that no training process and no open training run of the round is left after `seconds`."""
+    wait_until(lambda: not stack.processes(TRAINER, f"--round-id {round_id}"), "no training process is left", seconds)
+    expect(True, "no training process is left")
+    deadline = time.monotonic() + seconds
+    with open_client(stack) as client:
+        while True:
+            runs = read_trainings(client, round_id)
+            unfinished = [f"{run.name}: {run.state}" for run in runs if run.state is None or not run.state.is_final()]
+            if not unfinished or time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+    expect(not unfinished, f"none of the {len(runs)} training runs is open {unfinished or ''}".strip())

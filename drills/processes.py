@@ -1,0 +1,63 @@
+"""Processes of a running stack: parents, descendants, and whole machines that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tests.flows.local_stack import RunningStack
+
+__all__ = ["SERVER", "TRAINER", "kill_machine", "kill_tree", "parent", "read_ppid", "worker_pid"]
+
+SERVER = "prefect server start"
+"""Command line of Prefect's server."""
+TRAINER = "plumbline.train"
+"""Command line of a training."""
+
+
+def parent(pid: int) -> int:
+    """Return the parent of a process."""
+    found = read_ppid(pid)
+    if found is None:
+        raise AssertionError(f"the process {pid} has ended")
+    return found
+
+
+def read_ppid(pid: int) -> int | None:
+    """Return the parent of a process; `None` if the process has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("PPid:")))
+
+
+def kill_tree(root: int) -> list[int]:
+    """Kill a process and its descendants at once, as a machine that loses power, and return their ids."""
+    parents = {int(path.name): read_ppid(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+    family = [root]
+    for pid in family:  # it grows meanwhile
+        family += [child for child, ppid in parents.items() if ppid == pid]
+    # Nothing of a machine without power notices the end of the rest: stop everything first.
+    _send(family, signal.SIGSTOP)
+    _send(family, signal.SIGKILL)
+    return family
+
+
+def _send(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def worker_pid(stack: RunningStack, name: str) -> int:
+    """Return the process of the worker of a platform, or of the controllers."""
+    return stack.stack._workers[name].process.pid
+
+
+def kill_machine(stack: RunningStack, name: str) -> list[int]:
+    """Kill a worker with all its flow runs and trainings; the stack then starts a new worker, as systemd would."""
+    return kill_tree(worker_pid(stack, name))

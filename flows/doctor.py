@@ -1,0 +1,24 @@
+"""The doctor's flow: report what a worker has where it runs."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
+
+from plumbline.doctor import look_here
+from plumbline.doctor.stores import Visit, examine_store
+
+__all__ = ["doctor"]
+
+
+@flow(name="plumbline-doctor", persist_result=False)
+def doctor(visits: list[Visit]) -> State[None]:
+    """Check this machine and the stores with this worker's own credentials; the state's message is the report."""
+    cache = Path(os.environ.get("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser()
+    stores = tuple(examine_store(visit) for visit in visits)
+    return Completed(message=look_here(cache, datetime.now(UTC), stores).model_dump_json())

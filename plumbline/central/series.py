@@ -1,0 +1,122 @@
+"""The series files of the central store: read once a night, extended by compare-and-swap, rebuilt from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from plumbline.central.outbox import record_key
+from plumbline.central.store import CentralStore
+from plumbline.errors import InvalidInputError, UnavailableError
+from plumbline.history.series import CallEntry, JudgedRound, NightRow, SeriesFile, extended, row_of
+from plumbline.schema.base import read_model
+from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
+from plumbline.stores.base import PreconditionFailedError
+from plumbline.stores.writing import read_bytes
+
+__all__ = ["extend_series", "read_series", "rebuild_series", "records_of_rounds", "series_key", "write_series"]
+
+_ATTEMPTS = 8
+_AT_ONCE = 8
+_MAX_BYTES = 64 << 20
+
+
+def series_key(suite: str, platform: str) -> str:
+    """Return where a series lies in the central store."""
+    return f"series/{suite}/{platform}.json"
+
+
+def read_series(central: CentralStore, suite: str, platform: str) -> SeriesFile:
+    """Return the series; an empty one if there is none yet. `InvalidInputError` for a damaged one."""
+    return _read(central, suite, platform)[0]
+
+
+def extend_series(
+    central: CentralStore,
+    suite: str,
+    platform: str,
+    rows: Sequence[NightRow],
+    *,
+    calls: Sequence[CallEntry] = (),
+    judged: Mapping[str, JudgedRound] = {},
+) -> SeriesFile:
+    """Add nights to a series, again where another writer was faster; the same nights again change nothing."""
+    for _ in range(_ATTEMPTS):
+        series, etag = _read(central, suite, platform)
+        longer = extended(series, rows, calls, judged)
+        if longer is series:
+            return series
+        try:
+            central.swap_pointer(series_key(suite, platform), longer.model_dump_json().encode(), etag)
+        except PreconditionFailedError:
+            continue
+        return longer
+    raise UnavailableError("other writers keep changing it", where=central.store.url, key=series_key(suite, platform))
+
+
+def rebuild_series(
+    central: CentralStore, suite: str, records: Iterable[str], platforms: Sequence[str]
+) -> dict[str, SeriesFile]:
+    """Return the series of a suite's platforms, made from these records of the central store alone.
+
+    The decisions of earlier nights are kept where the old series can be read: records do not hold them.
+    """
+    rows: dict[str, list[NightRow]] = {name: [] for name in platforms}
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="series") as pool:
+        for platform, row in pool.map(lambda name: _row(central, name), records):
+            if row is not None and platform in rows:
+                rows[platform].append(row)
+    found = {}
+    for name in platforms:
+        try:
+            old = read_series(central, suite, name)
+        except InvalidInputError:
+            old = SeriesFile(suite=suite, platform=name)
+        found[name] = extended(SeriesFile(suite=suite, platform=name), rows[name], old.calls, old.judged)
+    return found
+
+
+def write_series(central: CentralStore, series: SeriesFile) -> None:
+    """Replace a series by one that was rebuilt."""
+    key = series_key(series.suite, series.platform)
+    for _ in range(_ATTEMPTS):
+        found = central.read_pointer(key)
+        try:
+            central.swap_pointer(key, series.model_dump_json().encode(), found[1] if found else None)
+        except PreconditionFailedError:
+            continue
+        return
+    raise UnavailableError("other writers keep changing it", where=central.store.url, key=key)
+
+
+def records_of_rounds(central: CentralStore, suite: str) -> Iterator[str]:
+    """Yield the ids of the records of every round of a suite; a round that cannot be read is left out."""
+    for name in central.list_rounds():
+        try:
+            verdict = central.get_round(name)
+        except InvalidInputError:
+            continue
+        if verdict.suite == suite:
+            for result in verdict.platforms.values():
+                yield from result.records
+
+
+def _row(central: CentralStore, record_id: str) -> tuple[str, NightRow | None]:
+    try:
+        data = read_bytes(central.store, record_key(record_id), max_bytes=MAX_RECORD_BYTES)
+        record = read_model(RunRecord, data, where=record_id, max_bytes=MAX_RECORD_BYTES)
+    except InvalidInputError:
+        return "", None
+    return record.platform, row_of(record)
+
+
+def _read(central: CentralStore, suite: str, platform: str) -> tuple[SeriesFile, str | None]:
+    key = series_key(suite, platform)
+    found = central.read_pointer(key)
+    if found is None:
+        return SeriesFile(suite=suite, platform=platform), None
+    hint = "`plumbline history SUITE --rebuild` makes it again from the records"
+    try:
+        return read_model(SeriesFile, found[0], where=f"{central.store.url}/{key}", max_bytes=_MAX_BYTES), found[1]
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{error}", hint=hint) from error

@@ -1,0 +1,112 @@
+"""The live progress of a round: a table that redraws itself on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["PHASES", "Display"]
+
+_WORTH_SECONDS = 0.05
+PHASES = {
+    "waiting": "waits for a worker",
+    "starting": "starts",
+    "running": "trains",
+    "cancelling": "is being cancelled",
+    "failed": "failed",
+    "done": "done",
+}
+
+
+@dataclass
+class _Row:
+    phase: str = ""
+    text: str = ""
+    percent: float = 0.0
+
+    @property
+    def headline(self) -> str:
+        """What is worth a line: the phase, and the part of the training."""
+        part = f" {self.text.split(' ')[0]}" if self.phase == "running" and self.text else ""
+        return f"{PHASES.get(self.phase, self.phase)}{part}"
+
+
+@dataclass
+class Display:
+    """Shows phases, platforms and messages on stderr, and measures how long each phase took."""
+
+    title: str
+    console: Console = field(default_factory=lambda: Console(file=sys.stderr, highlight=False))
+    timings: dict[str, float] = field(default_factory=dict)
+    _rows: dict[str, _Row] = field(default_factory=dict)
+    _phase: str = ""
+    _since: float = field(default_factory=time.monotonic)
+    _begun: float = field(default_factory=time.monotonic)
+    _live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=4, transient=True)
+            self._live.__enter__()
+        else:
+            # The title stands nowhere else; whoever continues a round has to know its name.
+            self.say(self.title)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.phase("")
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the live part off the screen; messages still print."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def say(self, message: str) -> None:
+        """Print one message, above the live part."""
+        elapsed = time.monotonic() - self._begun
+        self.console.print(Text(f"{elapsed:6.1f} s  {message}"), soft_wrap=True)
+
+    def phase(self, name: str) -> None:
+        """The round is at this now; what was before has ended."""
+        now = time.monotonic()
+        if self._phase:
+            self.timings[self._phase] = self.timings.get(self._phase, 0.0) + now - self._since
+        if name and name != self._phase:
+            self.say(name)
+        self._phase, self._since = name, now
+
+    def spent(self) -> dict[str, float]:
+        """The phases that took time, and `total`."""
+        known = {name: seconds for name, seconds in self.timings.items() if seconds >= _WORTH_SECONDS}
+        return {**known, "total": time.monotonic() - self._begun}
+
+    def platform(self, name: str, phase: str, *, text: str = "", percent: float = 0.0) -> None:
+        """Show where a platform's training is; `phase` is a key of `PHASES`."""
+        before = self._rows.get(name, _Row())
+        self._rows[name] = _Row(phase=phase, text=text, percent=percent)
+        if self._rows[name].headline != before.headline and not self._live:
+            self.say(f"{name}: {self._rows[name].headline}")
+
+    def _render(self) -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        for name, row in self._rows.items():
+            busy = row.phase == "running"
+            bar: RenderableType = ProgressBar(total=100, completed=row.percent, width=24) if busy else Text("")
+            table.add_row(Text(name, style="bold"), PHASES.get(row.phase, row.phase), bar, row.text if busy else "")
+        elapsed = time.monotonic() - self._begun
+        spinner = Spinner("dots", Text(f"{self.title}: {self._phase or 'ending'}, {elapsed:.0f} s"))
+        return Group(spinner, table)

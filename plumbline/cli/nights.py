@@ -1,0 +1,162 @@
+"""Read the nights of a suite for a command: from the series files, or from the rounds of an older store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from plumbline.baseline import BaselineBook
+from plumbline.central import CentralStore
+from plumbline.central.series import read_series
+from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.history.limits import Allowed
+from plumbline.history.metrics import METRICS, metric_of
+from plumbline.history.segments import Line, lines_of
+from plumbline.history.series import SeriesFile
+from plumbline.rounds import check_round_id
+from plumbline.rounds.nights import limits_of
+from plumbline.rounds.plan import night_of
+from plumbline.schema.base import Model
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import ObjectMissingError
+
+__all__ = [
+    "Night",
+    "accepted_times",
+    "allowed_of",
+    "latest_first",
+    "read_all_series",
+    "read_lines",
+    "read_nights",
+    "read_round",
+    "read_rounds",
+]
+
+
+class Night(Model):
+    """One platform in one round."""
+
+    round: str
+    platform: str
+    verdict: str
+    causes: tuple[str, ...] = ()
+    accuracy: float | None = None
+    samples_per_second: float | None = None
+    records: tuple[str, ...] = ()
+
+
+def allowed_of(suite: Suite) -> Allowed:
+    """Return the limits of the engine under a suite's gates, the night's own."""
+    return limits_of(suite)
+
+
+def read_round(central: CentralStore, wanted: str, where: str) -> RoundVerdict:
+    """Return the round of this id; `ConfigurationError`, which names `where`, if there is none."""
+    try:
+        return central.get_round(check_round_id(wanted, where=where))
+    except ObjectMissingError as error:
+        hint = "`plumbline history SUITE` lists the rounds"
+        raise ConfigurationError(f"there is no round {wanted!r}", where=central.store.url, hint=hint) from error
+
+
+def _by_time(name: str) -> tuple[bool, str]:
+    """A name with a date sorts after those without one: a round called `smoke` is not the last one for ever."""
+    return night_of(name) != name, name
+
+
+def latest_first(central: CentralStore) -> Iterator[RoundVerdict]:
+    """Yield the rounds of all suites; one that cannot be read is named on stderr and skipped."""
+    for name in sorted(central.list_rounds(), key=_by_time, reverse=True):
+        try:
+            yield central.get_round(name)
+        except InvalidInputError as error:
+            print(f"plumbline: the round {name} is left out: {error}", file=sys.stderr)
+
+
+def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdict]:
+    """Return the suite's last rounds, the oldest first."""
+    found: list[RoundVerdict] = []
+    for one in latest_first(central):
+        if one.suite in ("", suite):
+            found.append(one)
+        if len(found) == last:
+            break
+    return found[::-1]
+
+
+def read_all_series(central: CentralStore, suite: Suite, platforms: Sequence[str]) -> dict[str, SeriesFile]:
+    """Return the series of each platform, one read each; `InvalidInputError` for a damaged one."""
+    return {name: read_series(central, suite.name, name) for name in platforms}
+
+
+def read_nights(
+    central: CentralStore, suite: Suite, series: Mapping[str, SeriesFile], last: int
+) -> dict[str, tuple[Night, ...]]:
+    """Return the last nights of each platform, ordered by time; from the rounds where there is no series yet."""
+    if any(one.judged for one in series.values()):
+        return {name: _nights(one, last) for name, one in series.items()}
+    rounds = read_rounds(central, suite.name, last)
+    return {name: tuple(_night(one, name) for one in rounds if name in one.platforms) for name in series}
+
+
+def _nights(series: SeriesFile, last: int) -> tuple[Night, ...]:
+    rows: dict[str, list[int]] = {}
+    for place, name in enumerate(series.round):
+        rows.setdefault(name, []).append(place)
+    return tuple(
+        Night(
+            round=name,
+            platform=series.platform,
+            verdict=judged.verdict,
+            causes=judged.causes,
+            accuracy=_first(series, "accuracy", rows.get(name, ())),
+            samples_per_second=_first(series, "throughput", rows.get(name, ())),
+            records=tuple(series.record[place] for place in rows.get(name, ())),
+        )
+        for name, judged in list(series.judged.items())[-last:]
+    )
+
+
+def _first(series: SeriesFile, metric: str, places: Sequence[int]) -> float | None:
+    column = series.metrics.get(metric, ())
+    return next((column[place] for place in places if column and column[place] is not None), None)
+
+
+def _night(verdict: RoundVerdict, platform: str) -> Night:
+    result = verdict.platforms[platform]
+    return Night(
+        round=verdict.round,
+        platform=platform,
+        verdict=result.verdict,
+        causes=tuple(cause.code for cause in result.causes),
+        accuracy=result.accuracy,
+        samples_per_second=result.samples_per_second,
+        records=result.records,
+    )
+
+
+def read_lines(central: CentralStore, series: SeriesFile, nights: Sequence[Night]) -> tuple[Line, ...]:
+    """Return the lines of a platform: from its series with the acceptances, or from its rounds where there is none."""
+    if len(series):
+        accepted = accepted_times(central, series.platform)
+        return lines_of(series, METRICS, accepted)
+    lines = []
+    for name, attribute in (("throughput", "samples_per_second"), ("accuracy", "accuracy")):
+        kept = [night for night in nights if getattr(night, attribute) is not None]
+        times, rounds = tuple(map(float, range(len(kept)))), tuple(night.round for night in kept)
+        values = tuple(getattr(night, attribute) for night in kept)
+        if kept:
+            lines.append(Line(series.platform, "", metric_of(name), times, rounds, rounds, values, ()))
+    return tuple(lines)
+
+
+def accepted_times(central: CentralStore, platform: str) -> dict[str, list[datetime]]:
+    """Return when each workload's accepted records of a platform were trained."""
+    found: dict[str, list[datetime]] = {}
+    for baseline in BaselineBook(central).list()[0]:
+        if baseline.platform == platform:
+            times = [entry.started_at.astimezone(UTC) for entry in baseline.records]
+            found.setdefault(baseline.workload, []).extend(times)
+    return found

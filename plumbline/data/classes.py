@@ -1,0 +1,149 @@
+"""From labels to classes: which labels there are, and in which order they are numbered. Pure."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from plumbline.data.rows import MAX_LABEL, RawRow, Row
+from plumbline.errors import InvalidInputError
+from plumbline.schema.manifest import ClassRows
+from plumbline.schema.suggestions import suggest_or_list
+
+__all__ = ["LabelIndex", "class_notes", "class_order", "listed_classes"]
+
+_WHOLE = re.compile(r"-?\d+")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-?inf")
+_MISSING = {"nan", "null", "none", "n/a", "na", "?"}
+_BOOLEANS = ("false", "true")
+_LEAST_ROWS_A_CLASS = 2
+_MOST_NAMED = 6
+_MOST_LISTED = 12
+_IMBALANCED = 0.9
+
+
+class LabelIndex:
+    """Numbers labels in the order in which they first appear; the classes are decided once all rows are read."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._numbers: dict[str, int] = {}
+        self._places: dict[str, str] = {}
+        self.num_rows = 0
+
+    def rows(self, rows: Iterable[RawRow]) -> Iterator[Row]:
+        """Yield the rows with their labels as numbers of this index."""
+        for row in rows:
+            number = None if row.label is None else self._number(row.label, row.place)
+            self.num_rows += 1
+            yield Row(row.text, number, row.pair)
+
+    def _number(self, label: str, place: str) -> int:
+        found = self._numbers.get(label)
+        if found is not None:
+            return found
+        if len(self._numbers) > MAX_LABEL:
+            what = f"more than {MAX_LABEL + 1:,} different labels"
+            raise InvalidInputError(what, where=place, hint="name the column of the classes with --label-column")
+        self._places[label] = place
+        return self._numbers.setdefault(label, len(self._numbers))
+
+    def classes(self, given: Sequence[str] | None) -> tuple[tuple[str, ...], array[int]]:
+        """Return the names of the classes in order, and the class of each number of this index."""
+        order, spelling = class_order(self._places, given, self._where, self.num_rows)
+        places = {name: place for place, name in enumerate(order)}
+        return order, array("h", [places[spelling.get(label, label)] for label in self._numbers])
+
+
+def class_order(
+    places: Mapping[str, str], given: Sequence[str] | None, where: str, num_rows: int
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the classes in order, and the class of each label that is spelt differently from its class.
+
+    `places` says for each label where it first stands. The order does not depend on the order of rows: as `given`;
+    else `false`, `true`; else 0 to n - 1; else by code points. Numbers that are no such sequence are classes only if
+    `given`.
+    """
+    if given is not None:
+        for label, place in places.items():
+            if label not in given:
+                what = f"the label {label!r} is none of the classes given"
+                raise InvalidInputError(what, where=place, key="labels", hint=suggest_or_list(label, given))
+        return tuple(given), {}
+    labels = sorted(places)
+    if len(labels) == 1:
+        hint = "classification needs two classes at least"
+        raise InvalidInputError(f"all rows carry the same label, {labels[0]!r}", where=where, key="label", hint=hint)
+    spelling = {label: label.casefold() for label in labels if label.casefold() in _BOOLEANS}
+    if labels and len(spelling) == len(labels):
+        return tuple(sorted(set(spelling.values()))), spelling
+    if any(_NUMBER.fullmatch(label) for label in labels):
+        return _numbered(labels, places, where), {}
+    _check_names(labels, places, where, num_rows)
+    return tuple(labels), {}
+
+
+def _numbered(labels: Sequence[str], places: Mapping[str, str], where: str) -> tuple[str, ...]:
+    """Return the classes 0 to n - 1; `InvalidInputError` for any other numbers, which may be a measure."""
+    words = [label for label in labels if not _NUMBER.fullmatch(label)]
+    if words:
+        number = next(label for label in labels if _NUMBER.fullmatch(label))
+        what = f"the labels mix numbers ({number}) and words ({words[0]!r})"
+        raise InvalidInputError(what, where=places[words[0]], hint="list the classes with --labels")
+    fractions = [label for label in labels if not _WHOLE.fullmatch(label)]
+    if fractions:
+        what = f"the label {fractions[0]} is no class: only classification is trained, no regression"
+        raise InvalidInputError(what, where=places[fractions[0]], hint="list the classes with --labels")
+    numbers = sorted(map(int, labels))
+    if numbers != list(range(len(numbers))):
+        shown = _named([str(number) for number in numbers])
+        listed = ",".join(map(str, numbers)) if len(numbers) <= _MOST_NAMED else "1..5"
+        hint = f"-1 often marks a hidden label; or list the classes: --labels={listed}"
+        hint = hint if numbers[0] == -1 else f"if each number is a class: --labels {listed}"
+        what = f"the labels are the numbers {shown}, not the classes 0 to n - 1"
+        raise InvalidInputError(what, where=where, key="labels", hint=hint)
+    return tuple(map(str, numbers))
+
+
+def _check_names(labels: Sequence[str], places: Mapping[str, str], where: str, num_rows: int) -> None:
+    folded: dict[str, str] = {}
+    for label in labels:
+        if label.casefold() in _MISSING:
+            hint = "leave the row out, or list the classes with --labels if it is one"
+            raise InvalidInputError(f"the label {label!r} looks like a missing value", where=places[label], hint=hint)
+        other = folded.setdefault(label.casefold(), label)
+        if other != label:
+            what = f"the labels {other!r} and {label!r} differ in upper and lower case only"
+            raise InvalidInputError(what, where=places[label], hint="spell them alike, or list both with --labels")
+    if num_rows < _LEAST_ROWS_A_CLASS * len(labels):
+        what = f"{len(labels):,} different labels in {num_rows:,} rows: the column holds no classes"
+        raise InvalidInputError(what, where=where, key="label", hint="name the right one with --label-column")
+
+
+def class_notes(classes: Sequence[ClassRows]) -> tuple[str, ...]:
+    """Return what a user should know of the classes: which are missing from a split, and which one prevails."""
+    notes = []
+    for split in ("train", "evaluation"):
+        rows = {entry.name: getattr(entry, f"{split}_rows") for entry in classes}
+        missing = [name for name, count in rows.items() if not count]
+        if missing:
+            notes.append(f"no row of the {split} split has the class {_named(missing)}")
+        name, most = max(Counter(rows).most_common(1), default=("", 0))
+        total = sum(rows.values())
+        if total and most >= _IMBALANCED * total:
+            notes.append(f"imbalanced: {100 * most / total:.0f}% of the {split} rows have the class {name}")
+    return tuple(notes)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def listed_classes(names: Sequence[str]) -> str:
+    """Return `0 = negative, 1 = positive`, cut where there are many."""
+    shown = [f"{number} = {name}" for number, name in enumerate(names[:_MOST_LISTED])]
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return ", ".join(shown) + more

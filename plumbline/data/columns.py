@@ -1,0 +1,104 @@
+"""Which columns hold a row's text, the second text of a pair, and the label: given, or guessed if unambiguous."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plumbline.errors import InvalidInputError
+from plumbline.schema.suggestions import did_you_mean
+
+__all__ = ["ColumnOptions", "Columns"]
+
+_TEXTS = (
+    "text", "sentence", "review", "review_text", "reviewtext", "review_body", "content", "body", "comment",
+    "comment_text", "document", "message", "tweet", "utterance", "title", "headline", "question", "answer", "context",
+    "passage", "summary", "premise", "hypothesis",
+)  # fmt: skip
+_PAIRS = (
+    ("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("sentence_a", "sentence_b"), ("text1", "text2"),
+    ("text_1", "text_2"), ("text_a", "text_b"), ("text", "text_pair"), ("question1", "question2"),
+    ("premise", "hypothesis"),
+)  # fmt: skip
+_LABELS = ("label", "labels", "class", "target", "category", "sentiment", "polarity", "intent", "stars", "rating")
+_MOST_LISTED = 12
+_TEXT_HINT = "name the columns with --text-column and --label-column"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of one file."""
+
+    text: str
+    label: str | None
+    pair: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that have to be there."""
+        return tuple(name for name in (self.text, self.pair, self.label) if name is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnOptions:
+    """The columns that the user named; `None` for one to guess."""
+
+    text: str | None = None
+    label: str | None = None
+    pair: str | None = None
+    labelled: bool = True
+
+    def resolve(self, found: Sequence[str], where: str) -> Columns:
+        """Return the columns among those `found` in a file; `InvalidInputError` lists the choices."""
+        for name in (self.text, self.pair, self.label if self.labelled else None):
+            if name is not None:
+                _check_given(name, found, where)
+        label = None
+        if self.labelled:
+            label = self.label or _guessed_label(found, where)
+        text, pair = self.text, self.pair
+        if text is None:
+            text, guessed = _guessed_text([name for name in found if name not in {label, pair}], found, where)
+            pair = pair or guessed
+        return Columns(text, label, pair)
+
+
+def _listed(found: Sequence[str]) -> str:
+    more = ", ..." if len(found) > _MOST_LISTED else ""
+    return (", ".join(name[:60] for name in found[:_MOST_LISTED]) or "none") + more
+
+
+def _check_given(name: str, found: Sequence[str], where: str) -> None:
+    if found.count(name) > 1:
+        raise InvalidInputError("more than one column has this name", where=where, key=name)
+    if name not in found:
+        suggestion = did_you_mean(name, found)
+        why = f"there is no such column (found: {_listed(found)})"
+        raise InvalidInputError(why, where=where, key=name, hint=suggestion or _TEXT_HINT)
+
+
+def _guessed_label(found: Sequence[str], where: str) -> str:
+    candidates = [name for name in found if name.strip().casefold() in _LABELS]
+    exact = [name for name in candidates if name == "label"]
+    return _only(exact or candidates, found, where, "label")
+
+
+def _guessed_text(free: Sequence[str], found: Sequence[str], where: str) -> tuple[str, str | None]:
+    """Return the column of the text, and that of the second text where the names are those of a pair."""
+    known = {name.strip().casefold(): name for name in free}
+    pairs = [pair for pair in _PAIRS if set(pair) <= set(known)]
+    candidates = [name for name in free if name.strip().casefold() in _TEXTS]
+    if len(pairs) == 1 and not set(candidates) - {known[name] for name in pairs[0]}:
+        first, second = pairs[0]
+        return known[first], known[second]
+    exact = [name for name in candidates if name == "text"]
+    return _only([] if pairs else exact or candidates, found, where, "text"), None
+
+
+def _only(candidates: Sequence[str], found: Sequence[str], where: str, kind: str) -> str:
+    if len(candidates) == 1:
+        return candidates[0]
+    choices = f"it could be any of: {_listed(candidates)}" if candidates else f"found: {_listed(found)}"
+    hint = f"name the column with --{kind}-column" + ("" if kind == "label" else " (and --pair-column)")
+    why = f"no column can be taken for the {kind} without doubt ({choices})"
+    raise InvalidInputError(why, where=where, key=kind, hint=hint)

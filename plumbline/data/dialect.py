@@ -1,0 +1,81 @@
+"""The dialect of a delimited text file: its encoding by its first bytes, its delimiter by its first records.
+
+`csv.Sniffer` is not used: it guesses from letter frequencies, takes `;` inside texts for the delimiter, and reports
+`doublequote=False` for files whose sample has no escaped quote. Here a delimiter counts only if every record of the
+sample has as many fields as the header.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from dataclasses import dataclass
+from typing import Literal
+
+from plumbline.data.columns import ColumnOptions
+from plumbline.errors import InvalidInputError
+
+__all__ = ["SAMPLE_CHARS", "Dialect", "encoding_of", "sniff"]
+
+SAMPLE_CHARS = 1 << 16
+_DELIMITERS = (",", ";", "\t", "|")
+_MOST_RECORDS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How fields are delimited and quoted, as arguments of `csv.reader`."""
+
+    delimiter: str
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
+    """`csv.QUOTE_MINIMAL` or `csv.QUOTE_NONE`."""
+
+
+def encoding_of(start: bytes) -> str:
+    """Return the encoding that the byte order mark at the start of a file names; UTF-8 without one."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return "utf-8-sig"
+
+
+def sniff(sample: str, options: ColumnOptions, where: str) -> Dialect:
+    """Return the dialect of a file that begins with `sample`; `InvalidInputError` if two dialects fit equally well."""
+    dialects = [*(Dialect(delimiter) for delimiter in _DELIMITERS), Dialect("\t", csv.QUOTE_NONE)]
+    records = {dialect: _records(sample, dialect) for dialect in dialects}
+    several = [dialect for dialect in dialects if records[dialect] and len(records[dialect][0]) > 1]
+    if not several:
+        return Dialect(",")
+    regular = [dialect for dialect in several if len({len(record) for record in records[dialect]}) == 1]
+    fitting = [dialect for dialect in several if _resolves(records[dialect][0], options)]
+    best = [dialect for dialect in fitting if dialect in regular] or fitting or regular or several
+    delimiters = sorted({dialect.delimiter for dialect in best})
+    if len(delimiters) > 1 and best[0] in fitting:
+        what = f"the delimiter could be any of {' '.join(map(repr, delimiters))}"
+        raise InvalidInputError(what, where=where, hint="name the columns, or convert the file to JSONL or Parquet")
+    return best[0]
+
+
+def _records(sample: str, dialect: Dialect) -> list[list[str]]:
+    """Return the first records of the sample, without the last one if it may be cut off; none if it is no CSV."""
+    found: list[list[str]] = []
+    lines = list(io.StringIO(sample, newline=""))
+    is_cut = len(sample) >= SAMPLE_CHARS
+    reader = csv.reader(lines, strict=True, delimiter=dialect.delimiter, quoting=dialect.quoting)
+    try:
+        for record in reader:
+            if len(found) == _MOST_RECORDS:
+                return found
+            if record:
+                found.append(record)
+    except csv.Error:
+        return found if is_cut and reader.line_num >= len(lines) else []
+    return found[:-1] if is_cut else found
+
+
+def _resolves(header: list[str], options: ColumnOptions) -> bool:
+    try:
+        options.resolve(header, "")
+    except InvalidInputError:
+        return False
+    return True

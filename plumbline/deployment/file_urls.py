@@ -1,0 +1,26 @@
+"""Absolute `file://` addresses: a worker runs a flow in a folder of its own, where a relative path means nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from plumbline.schema.suite import Suite
+
+__all__ = ["with_absolute_urls"]
+
+
+def with_absolute_urls(suite: Suite, folder: Path) -> Suite:
+    """Return the suite with every relative `file://` address resolved against `folder`."""
+    platforms = {
+        name: platform.replace(data=_absolute(platform.data, folder), outbox=_absolute(platform.outbox, folder))
+        for name, platform in suite.platforms.items()
+    }
+    return suite.model_copy(update={"store": _absolute(suite.store, folder), "platforms": platforms})
+
+
+def _absolute(url: str, folder: Path) -> str:
+    parts = urlsplit(url)
+    if parts.scheme != "file":
+        return url
+    return f"file://{(folder / (parts.netloc + parts.path)).resolve()}"

@@ -1,0 +1,204 @@
+"""The work pools, blocks, deployments and automations that a suite needs on a Prefect server. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from plumbline.schema.suite import Suite
+
+__all__ = [
+    "REGRESSION",
+    "TRAINING",
+    "UPGRADE_EVENT",
+    "WATCH",
+    "Item",
+    "Kind",
+    "desired",
+    "suite_parameters",
+    "suite_tag",
+    "training_deployment",
+]
+
+Kind = Literal["work-pool", "block", "deployment", "automation"]
+
+REGRESSION, TRAINING, WATCH = "plumbline-regression", "plumbline-training", "plumbline-watch"
+"""Names of the flows: on a shared server they carry the product's name."""
+UPGRADE_EVENT = "plumbline.dependency.upgraded"
+
+_WATCH_CRON = "*/10 * * * *"
+_HEARTBEAT_SECONDS = 30
+"""The shortest period that Prefect accepts."""
+_SILENT_SECONDS = 4 * _HEARTBEAT_SECONDS
+_START_SECONDS = 300
+"""How long a round may take from PENDING to RUNNING: its worker may have died between them."""
+_ENDS = ["Cancelled", "Completed", "Crashed", "Drift", "Failed", "Inconclusive", "Invalid", "Misconfigured"]
+"""State names that a run of ours can end with."""
+# Prefect fills in the double braces.
+_NO_VERDICT = "[plumbline] {{ deployment.name }}: a round ended without a verdict"
+_NO_VERDICT_BODY = """{{ flow_run.name }}: {{ flow_run.state.name }}
+{{ flow_run.state.message }}
+A crashed round is started again, at most three times; a failed one is not.
+run: {{ flow_run|ui_url }}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One object on the server, by kind and name; all values are plain JSON."""
+
+    kind: Kind
+    name: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """What the suite decides: a difference is changed."""
+    initial: Mapping[str, Any] = field(default_factory=dict)
+    """What is set at creation and belongs to people afterwards."""
+
+
+def suite_tag(suite: str) -> str:
+    """Return the tag of every run and deployment of a suite."""
+    return f"suite:{suite}"
+
+
+def training_deployment(suite: str, platform: str) -> str:
+    """Return the name of the deployment that trains on one platform of a suite."""
+    return f"{TRAINING}/{suite}-{platform}"
+
+
+def suite_parameters(suite: Suite) -> dict[str, Any]:
+    """Return the parameters that carry the suite by value, without defaults: a worker needs no suite file."""
+    return {"suite": suite.model_dump(mode="json", exclude_defaults=True)}
+
+
+def desired(suite: Suite, *, controllers: str, addresses: Mapping[str, str] | None = None) -> tuple[Item, ...]:
+    """Return everything that the suite needs, in the order in which it has to be created.
+
+    `controllers` is the work pool of rounds and watches. `addresses` are fingerprints of the addresses of those blocks
+    that `plumbline deploy` creates.
+    """
+    return (
+        *_pools(suite, controllers),
+        *_blocks(suite, addresses or {}),
+        *_deployments(suite, controllers),
+        *_automations(suite),
+    )
+
+
+def _blocks(suite: Suite, addresses: Mapping[str, str]) -> Iterator[Item]:
+    for block in dict.fromkeys(alert.block for alert in suite.alerts):
+        yield Item("block", block, {"address": addresses[block]} if block in addresses else {})
+
+
+def _pools(suite: Suite, controllers: str) -> Iterator[Item]:
+    pools = dict.fromkeys(platform.work_pool for platform in suite.platforms.values())
+    for pool in pools:
+        # The simplest "one training per device": one run of a pool at a time.
+        yield Item("work-pool", pool, initial={"type": "process", "concurrency_limit": 1})
+    if controllers not in pools:
+        yield Item("work-pool", controllers, initial={"type": "process", "concurrency_limit": None})
+
+
+def _deployments(suite: Suite, controllers: str) -> Iterator[Item]:
+    tags = ["plumbline", suite_tag(suite.name)]
+    for name, platform in suite.platforms.items():
+        yield _deployment(
+            training_deployment(suite.name, name),
+            entrypoint="flows.training.training",
+            work_pool=platform.work_pool,
+            tags=[*tags, f"platform:{name}"],
+            description=f"One training on {name}; a round of {suite.name} dispatches it.",
+        )
+    schedule = suite.schedule
+    yield _deployment(
+        f"{REGRESSION}/{suite.name}",
+        entrypoint="flows.regression.regression",
+        work_pool=controllers,
+        tags=[*tags, "plumbline-round"],
+        description=f"One round of {suite.name}: train on every platform, compare, name the cause, report, alert.",
+        parameters=suite_parameters(suite),
+        cron=schedule.cron if schedule else None,
+        timezone=schedule.timezone if schedule else None,
+        collision_strategy="ENQUEUE" if suite.dispatch.overlap == "queue" else "CANCEL_NEW",
+    )
+    if schedule and any("missed" in alert.on for alert in suite.alerts):
+        yield _deployment(
+            f"{WATCH}/{suite.name}",
+            entrypoint="flows.watch.watch",
+            work_pool=controllers,
+            tags=tags,
+            description=f"Alert about missed rounds of {suite.name}, and send alerts that are pending.",
+            parameters=suite_parameters(suite),
+            cron=_WATCH_CRON,
+            timezone="UTC",
+        )
+
+
+def _deployment(name: str, **fields: Any) -> Item:
+    empty: dict[str, Any] = {"parameters": {}, "cron": None, "timezone": None, "collision_strategy": None}
+    fields = {**empty, **fields}
+    initial = {
+        "job_variables": {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(_HEARTBEAT_SECONDS)}},
+        # One round of a suite at a time: Prefect's own limit takes the place of a lock.
+        "concurrency_limit": 1 if fields["collision_strategy"] else None,
+    }
+    return Item("deployment", name, fields, initial)
+
+
+def _automations(suite: Suite) -> Iterator[Item]:
+    ours = [f"prefect.tag.{suite_tag(suite.name)}"]
+    rounds = [*ours, "prefect.tag.plumbline-round"]
+    yield _automation(
+        f"plumbline {suite.name}: round after an upgrade",
+        expect=[UPGRADE_EVENT],
+        action={"type": "run-deployment", "deployment": f"{REGRESSION}/{suite.name}"},
+    )
+    yield _automation(
+        f"plumbline {suite.name}: crash silent runs",
+        expect=["prefect.flow-run.heartbeat", *(f"prefect.flow-run.{name}" for name in _ENDS)],
+        after=["prefect.flow-run.heartbeat"],
+        for_each=["prefect.resource.id"],
+        related=ours,
+        posture="Proactive",
+        within=_SILENT_SECONDS,
+        action={
+            "type": "change-flow-run-state", "state": "CRASHED", "name": "Crashed",
+            "message": f"no heartbeat for {_SILENT_SECONDS} s: its machine may be gone",
+        },
+    )  # fmt: skip
+    yield _automation(
+        f"plumbline {suite.name}: crash rounds that do not start",
+        expect=["prefect.flow-run.Running", *(f"prefect.flow-run.{name}" for name in _ENDS)],
+        after=["prefect.flow-run.Pending"],
+        for_each=["prefect.resource.id"],
+        related=rounds,
+        posture="Proactive",
+        within=_START_SECONDS,
+        action={
+            "type": "change-flow-run-state", "state": "CRASHED", "name": "Crashed",
+            "message": f"not running {_START_SECONDS} s after a worker took it: its machine may be gone",
+        },
+    )  # fmt: skip
+    yield _automation(
+        f"plumbline {suite.name}: resume crashed rounds",
+        expect=["prefect.flow-run.Crashed"],
+        related=rounds,
+        action={
+            "type": "change-flow-run-state", "state": "SCHEDULED", "name": "AwaitingRetry",
+            "message": "its process ended; the same round goes on in a new one",
+        },
+    )  # fmt: skip
+    for block in dict.fromkeys(alert.block for alert in suite.alerts if "missed" in alert.on):
+        yield _automation(
+            f"plumbline {suite.name}: no verdict, to {block}",
+            expect=["prefect.flow-run.Crashed", "prefect.flow-run.Failed"],
+            related=rounds,
+            action={"type": "send-notification", "block": block, "subject": _NO_VERDICT, "body": _NO_VERDICT_BODY},
+        )
+
+
+def _automation(name: str, *, related: list[str] | None = None, action: dict[str, Any], **trigger: Any) -> Item:
+    """Describe an automation in the words of Prefect's API; `deployment` and `block` are names instead of ids."""
+    empty: dict[str, Any] = {"after": [], "for_each": [], "posture": "Reactive", "within": 0}
+    trigger = {**empty, **trigger, "related": related or []}
+    trigger["expect"] = sorted(trigger["expect"])
+    return Item("automation", name, {"trigger": trigger, "action": action})

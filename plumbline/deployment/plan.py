@@ -1,0 +1,47 @@
+"""Comparison of the desired objects with those on the server: what to create and what to change. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from plumbline.deployment.items import Item
+
+__all__ = ["PlanItem", "compare_items", "lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanItem:
+    """One object and what to do about it; `fields` holds (present, desired) of each field that differs."""
+
+    verb: Literal["create", "change", "keep", "extra"]
+    item: Item
+    fields: dict[str, tuple[Any, Any]]
+
+
+def compare_items(wanted: Iterable[Item], observed: Iterable[Item]) -> tuple[PlanItem, ...]:
+    """Compare item by item: those wanted in their order, then those that are extra."""
+    present = {(item.kind, item.name): item for item in observed}
+    plan = []
+    for item in wanted:
+        known = present.pop((item.kind, item.name), None)
+        if known is None:
+            plan.append(PlanItem("create", item, {}))
+            continue
+        differs = {
+            key: (known.fields.get(key), value) for key, value in item.fields.items() if known.fields.get(key) != value
+        }
+        plan.append(PlanItem("change" if differs else "keep", item, differs))
+    return (*plan, *(PlanItem("extra", item, {}) for item in present.values()))
+
+
+def lines(plan: Iterable[PlanItem]) -> list[str]:
+    """Return the plan as lines for a person."""
+    signs = {"create": "+", "change": "~", "keep": " ", "extra": "?"}
+    text = []
+    for change in plan:
+        note = ", not in the suite (delete it with --prune)" if change.verb == "extra" else ""
+        text.append(f"{signs[change.verb]} {change.item.kind} {change.item.name}{note}")
+        text += [f"    {key}: {before!r} -> {after!r}" for key, (before, after) in change.fields.items()]
+    return text

@@ -1,0 +1,202 @@
+"""The store contract, run against a real bucket: `plumbline doctor --store URL`.
+
+Every step works under a prefix of its own, which no other run uses, and removes what it made. A step that fails says
+which right it needs.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from plumbline.digest import digest_bytes, digest_file
+from plumbline.doctor.checks import CheckResult, from_error
+from plumbline.doctor.refusals import tell_refusal
+from plumbline.errors import AccessError, ExitCode, PlumblineError
+from plumbline.stores import (
+    ObjectExistsError,
+    ObjectMissingError,
+    PreconditionFailedError,
+    RetryPolicy,
+    Store,
+    open_store,
+    presign,
+    read_bytes,
+)
+from plumbline.stores.writing import digest_object
+
+__all__ = ["examine_conformance"]
+
+_QUICK = RetryPolicy(attempts=3)
+_WRITERS = 4
+_LARGE_BYTES = 65 << 20
+"""Above the size from which each service takes a file in parts."""
+
+_READ, _LIST, _CREATE, _REPLACE, _DELETE = "read", "list", "create", "replace", "delete"
+_RIGHTS: Mapping[str, Mapping[str, str]] = {
+    "s3": {
+        _READ: "s3:GetObject", _LIST: "s3:ListBucket", _CREATE: "s3:PutObject", _REPLACE: "s3:PutObject",
+        _DELETE: "s3:DeleteObject",
+    },
+    "az": {
+        _READ: "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read",
+        _LIST: "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read",
+        _CREATE: "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/add/action (or write)",
+        _REPLACE: "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/write",
+        _DELETE: "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/delete",
+    },
+    "gs": {
+        _READ: "storage.objects.get", _LIST: "storage.objects.list", _CREATE: "storage.objects.create",
+        _REPLACE: "storage.objects.create and storage.objects.delete", _DELETE: "storage.objects.delete",
+    },
+    "file": dict.fromkeys((_READ, _LIST), "to read the folder")
+    | dict.fromkeys((_CREATE, _REPLACE, _DELETE), "to write in the folder"),
+}  # fmt: skip
+
+
+class _NonConformingError(PlumblineError):
+    """The store did what the contract forbids."""
+
+
+@dataclass
+class _Trial:
+    """One run of the contract under its own prefix."""
+
+    store: Store
+    prefix: str
+    content: bytes = field(default_factory=lambda: secrets.token_bytes(1000))
+    etag: str = ""
+
+    def key(self, name: str) -> str:
+        return f"{self.prefix}/{name}"
+
+    def create(self) -> None:
+        self.etag = self.store.create(self.key("object"), self.content).etag
+
+    def refuse_second_create(self) -> None:
+        self._refused(lambda: self.store.create(self.key("object"), b"other"), ObjectExistsError, "replaces on create")
+        self._holds(self.content)
+
+    def stat(self) -> None:
+        info = self.store.stat(self.key("object"))
+        _demand((info.size, info.etag) == (len(self.content), self.etag), "describes another object than was written")
+        self._refused(lambda: self.store.stat(self.key("none")), ObjectMissingError, "describes an object that is none")
+
+    def read(self) -> None:
+        self._holds(self.content)
+        with self.store.open(self.key("object"), offset=100, length=50, if_match=self.etag) as reader:
+            buffer = bytearray(60)
+            size = reader.readinto(memoryview(buffer))
+            _demand(bytes(buffer[:size]) == self.content[100 : 100 + size] and 0 < size <= 50, "gives another range")
+
+    def list(self) -> None:
+        found = [info.key for info in self.store.list(self.prefix)]
+        _demand(found == [self.key("object")], f"lists {len(found)} objects where 1 was written")
+
+    def swap(self) -> None:
+        before, self.content = self.etag, secrets.token_bytes(500)
+        self.etag = self.store.swap(self.key("object"), self.content, if_match=before).etag
+        _demand(self.etag != before, "gives a replaced object its old etag")
+        for stale in (before, None):
+            swap = lambda: self.store.swap(self.key("object"), b"stale", if_match=stale)  # noqa: B023, E731
+            self._refused(swap, PreconditionFailedError, "replaces an object that has changed")
+        self._holds(self.content)
+
+        def read_stale() -> None:
+            with self.store.open(self.key("object"), if_match=before):
+                return
+
+        self._refused(read_stale, PreconditionFailedError, "reads on in an object that has changed")
+
+    def race(self) -> None:
+        def attempt(number: int) -> bool:
+            with suppress(ObjectExistsError):
+                self.store.create(self.key("race"), b"%d" % number)
+                return True
+            return False
+
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            winners = sum(pool.map(attempt, range(_WRITERS)))
+        _demand(winners == 1, f"{winners} of {_WRITERS} writers of one key succeed")
+
+    def large(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="plumbline-") as folder:
+            path = Path(folder) / "large"
+            path.write_bytes(secrets.token_bytes(1 << 20) * (_LARGE_BYTES >> 20))
+            self.store.create(self.key("large"), path)
+            self._refused(lambda: self.store.create(self.key("large"), path), ObjectExistsError, "replaces on create")
+            _demand(digest_object(self.store, self.key("large"))[1] == digest_file(path), "gives back other bytes")
+
+    def link(self) -> None:
+        link = presign(self.store, self.key("object"), 60)
+        _demand(link is None or link.startswith(("http://", "https://")), "gives no web link")
+
+    def delete(self) -> None:
+        self.clean()
+        found = [info.key for info in self.store.list(self.prefix)]
+        _demand(not found, f"still lists {len(found)} deleted objects")
+
+    def clean(self) -> None:
+        for info in self.store.list(self.prefix):
+            self.store.delete(info.key)
+
+    def _holds(self, content: bytes) -> None:
+        _demand(digest_bytes(read_bytes(self.store, self.key("object"))) == digest_bytes(content), "gives other bytes")
+
+    def _refused(self, action: Callable[[], object], kind: type[PlumblineError], what: str) -> None:
+        with suppress(kind):
+            action()
+            raise _NonConformingError(what, where=self.store.url)
+
+
+def _demand(holds: bool, what: str) -> None:
+    if not holds:
+        raise _NonConformingError(what)
+
+
+def examine_conformance(url: str) -> Iterator[CheckResult]:
+    """Run every step of the store contract at `url`; the first failure ends the run, and the store is cleaned."""
+    store = open_store(url, policy=_QUICK)
+    trial = _Trial(store, f"plumbline-doctor-{secrets.token_hex(8)}")
+    steps: list[tuple[str, str, Callable[[], None]]] = [
+        ("create an object", _CREATE, trial.create),
+        ("refuse to create it twice", _CREATE, trial.refuse_second_create),
+        ("describe it", _READ, trial.stat),
+        ("read it, whole and a range", _READ, trial.read),
+        ("list it", _LIST, trial.list),
+        ("replace it if unchanged", _REPLACE, trial.swap),
+        (f"let one of {_WRITERS} writers win", _CREATE, trial.race),
+        (f"create a file of {_LARGE_BYTES >> 20} MiB in parts", _CREATE, trial.large),
+        ("sign a link", _READ, trial.link),
+        ("delete what was made", _DELETE, trial.delete),
+    ]
+    cleaned = False
+    for what, right, step in steps:
+        result = _examine(store.url, what, right, step)
+        yield result
+        if not result.well:
+            break
+        cleaned = right == _DELETE
+    if not cleaned:
+        yield _examine(store.url, f"remove {trial.prefix}/", _DELETE, trial.clean)
+
+
+def _examine(url: str, what: str, right: str, step: Callable[[], None]) -> CheckResult:
+    where, needs = f"{url}: {what}", _RIGHTS[urlsplit(url).scheme][right]
+    try:
+        step()
+    except _NonConformingError as error:
+        hint = "the service does not keep the store contract (docs/STAGING.md): use another for this URL"
+        return CheckResult(where=where, what=error.what, hint=hint, code=int(ExitCode.USAGE))
+    except AccessError as error:
+        told, hint = tell_refusal(error, url, right)
+        return CheckResult(where=where, what=told, hint=f"{hint}; it needs {needs}", code=int(ExitCode.USAGE))
+    except PlumblineError as error:
+        return from_error(where, error, error.hint or f"it needs {needs}")
+    return CheckResult(where=where, what=f"works (needs {needs})", well=True)

@@ -1,0 +1,47 @@
+"""Text of records and stores, made harmless for the channel that shows it. Pure.
+
+An error message, a hostname or a file's name comes from a worker: it may hold a tag, a mention or an escape sequence.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from typing import Literal
+
+__all__ = ["Channel", "escape", "printable"]
+
+Channel = Literal["plain", "html", "slack", "markdown"]
+
+_KEPT = frozenset("\n\t")
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+"""Unicode categories of controls, invisible and reversing characters, surrogates and separators of lines."""
+_REPLACEMENT = "\ufffd"
+_ANGLES = str.maketrans({"<": "\u2039", ">": "\u203a"})
+_MENTION = re.compile(r"([@!])(?=\w)")
+_LINK = re.compile(r"\](?=\()")
+_JOINER = "\u2060"
+"""An invisible character that breaks a mention or a link, and no word."""
+
+
+def printable(text: str) -> str:
+    """Return `text` without control characters; lines and tabs stay."""
+    return "".join(
+        char if char in _KEPT or unicodedata.category(char) not in _HIDDEN else _REPLACEMENT for char in text
+    )
+
+
+def escape(text: str, channel: Channel) -> str:
+    """Return `text` so that `channel` shows it and acts on none of it.
+
+    Slack's clients and libraries take up mentions (`<!channel>`) that were escaped as entities, so angle brackets
+    become other characters there, and a mention is broken.
+    """
+    clean = printable(text)
+    if channel == "html":
+        return html.escape(clean, quote=True).replace("\n", "<br>\n")
+    if channel in ("slack", "markdown"):
+        inert = _MENTION.sub(rf"\1{_JOINER}", clean.translate(_ANGLES))
+        return inert if channel == "slack" else _LINK.sub(f"]{_JOINER}", inert)
+    return clean

@@ -1,0 +1,112 @@
+"""The two questions that experiments answer: is it so, and is it the software?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.history.quantiles import normal_quantile, t_quantile
+from plumbline.history.reference import Reference
+
+__all__ = ["BLOCK", "Difference", "Rerun", "block_order", "is_so", "software_difference"]
+
+Values = NDArray[np.float64]
+
+BLOCK = 4
+"""Runs of one block: A B B A, and B A A B in the next, so that a steady trend of the machine cancels."""
+_ARRANGEMENTS = tuple(combinations(range(BLOCK), 2))
+_LEAST_BLOCKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """The answer to "is it so?": the reruns' mean against the reference."""
+
+    holds: bool
+    z: float
+    limit: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The answer to "is it the software?": tonight's environment against the baseline's on one machine."""
+
+    size: float
+    """Median of all differences between the two environments (Hodges and Lehmann): positive is worse."""
+    low: float
+    high: float
+    p_value: float
+    num_runs: int
+
+
+def is_so(reruns: Sequence[float], reference: Reference, alpha: float) -> Rerun:
+    """Test fresh runs of tonight against the reference; the run that raised the question does not count.
+
+    The reruns share the night, so that their mean is held to the spread of one night, not to that of many.
+    """
+    finite = [value for value in reruns if math.isfinite(value)]
+    limit = normal_quantile(1 - alpha)
+    if not finite:
+        return Rerun(holds=False, z=-math.inf, limit=limit, mean=math.nan)
+    mean = math.fsum(finite) / len(finite)
+    z = (mean - reference.centre) / reference.predicted()
+    return Rerun(holds=z > limit, z=z, limit=limit, mean=mean)
+
+
+def block_order(block: int) -> tuple[bool, ...]:
+    """Return which runs of a block use tonight's environment: A B B A, then B A A B."""
+    first = block % 2 == 0
+    return (first, not first, not first, first)
+
+
+def software_difference(tonight: Values, baseline: Values, alpha: float) -> Difference | None:
+    """Test blocks of runs, [blocks, 2] of each environment; `None` below five whole blocks.
+
+    Exact one-sided permutation test within blocks, on ranks aligned by their block's mean: it assumes only that runs of
+    one block are exchangeable if the environments are equal. The interval is Student's at `alpha` on both sides.
+    """
+    whole = np.isfinite(tonight).all(axis=1) & np.isfinite(baseline).all(axis=1)
+    ours, theirs = tonight[whole], baseline[whole]
+    if len(ours) < _LEAST_BLOCKS:
+        return None
+    runs = np.concatenate([ours, theirs], axis=1)
+    p_value = _chance(runs - runs.mean(axis=1, keepdims=True))
+    each = ours.mean(axis=1) - theirs.mean(axis=1)
+    size = float(np.median((ours[:, :, None] - theirs[:, None, :]).ravel()))
+    error = float(each.std(ddof=1)) / math.sqrt(len(each))
+    width = t_quantile(max(alpha, 0.025), len(each) - 1) * error
+    return Difference(size, size - width, size + width, p_value, int(runs.size))
+
+
+def _chance(aligned: Values) -> float:
+    """P-value of the sum of tonight's ranks among all arrangements within blocks."""
+    _, where = np.unique(np.round(aligned.ravel(), 12), return_inverse=True)
+    counts = np.bincount(where)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[where].reshape(aligned.shape)
+    observed = float(ranks[:, :2].sum())
+    sums = np.zeros(1)
+    for row in ranks:
+        choices = row[_pairs()].sum(axis=1)
+        sums = (sums[:, None] + choices[None, :]).ravel()
+        if len(sums) > 5_000_000:
+            return _normal_chance(ranks, observed)
+    return float((sums >= observed - 1e-9).mean())
+
+
+def _normal_chance(ranks: Values, observed: float) -> float:
+    """With many blocks the sum is normal: its mean and variance over the arrangements."""
+    choices = np.stack([row[_pairs()].sum(axis=1) for row in ranks])
+    z = (observed - choices.mean(axis=1).sum()) / math.sqrt(max(float(choices.var(axis=1).sum()), 1e-12))
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
+@lru_cache(maxsize=1)
+def _pairs() -> NDArray[np.intp]:
+    return np.array(_ARRANGEMENTS, dtype=np.intp)

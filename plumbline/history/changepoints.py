@@ -1,0 +1,169 @@
+"""All changes of level in a long series: seeded binary segmentation on ranks, narrowest interval first.
+
+Intervals of every scale (Kovács, Li, Bühlmann and Munk 2023) are scanned by `rank_scan`; of those whose largest
+statistic is significant the shortest gives the first change (Baranowski, Chen and Fryzlewicz 2019), then all intervals
+that contain this change are dropped. The chance counts the splits, the intervals and the series' autocorrelation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.history.quantiles import t_tail
+from plumbline.history.scan import LEAST_SIDE, max_chance, rank_scan
+
+__all__ = ["ChangePoint", "changes", "difference_autocorrelation"]
+
+Values = NDArray[np.float64]
+
+LEVEL = 0.01
+_HUGE = 1e75
+"""Squares of larger values overflow in sums."""
+_SHORTEST = 10
+_FEW = 24
+"""Ranks of so few values cannot be as rare as the level asks: a t-test, which trusts normal noise, decides instead."""
+_DECAY = math.sqrt(2)
+_LONGEST = 512
+"""Longer windows find nothing that this many points on both sides of a change do not show."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePoint:
+    """The first index of a new level, the medians on both sides, and the chance of it by noise alone."""
+
+    index: int
+    before: float
+    after: float
+    p_value: float
+
+    @property
+    def size(self) -> float:
+        """Relative change of the level; 0 where the level before is 0."""
+        return self.after / self.before - 1 if self.before else 0.0
+
+
+def changes(values: Sequence[float] | Values, *, level: float = LEVEL) -> tuple[ChangePoint, ...]:
+    """Return the changes of a series in order; `level` is the chance of one or more false ones.
+
+    Values that are not finite are left out, and indices count them all the same. Of a short or constant series: none.
+    """
+    every = np.asarray(values, dtype=np.float64)
+    places = np.flatnonzero(np.isfinite(every))
+    array = np.clip(every[places], -_HUGE, _HUGE)
+    if len(array) < 2 * LEAST_SIDE:
+        return ()
+    if len(array) <= _FEW:
+        found = _by_t_test(array, 0, level)
+    else:
+        rho = difference_autocorrelation(array)
+        found = _refined(array, _narrowest(list(_candidates(array, rho, level))), rho, level)
+    edges = [0, *(index for index, _ in found), len(array)]
+    return tuple(
+        ChangePoint(
+            int(places[index]),
+            float(np.median(array[edges[order] : index])),
+            float(np.median(array[index : edges[order + 2]])),
+            p_value,
+        )
+        for order, (index, p_value) in enumerate(found)
+    )
+
+
+def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float]]:
+    """Split at the largest t, if its chance at the level counts all splits (Bonferroni); then both sides again."""
+    count = len(array)
+    if count < 2 * LEAST_SIDE or float(np.ptp(array)) <= 0:
+        return []
+    best, place = 0.0, 0
+    for index in range(LEAST_SIDE, count - LEAST_SIDE + 1):
+        left, right = array[:index], array[index:]
+        pooled = float(((left - left.mean()) ** 2).sum() + ((right - right.mean()) ** 2).sum()) / (count - 2)
+        floor = (1e-9 * float(np.ptp(array))) ** 2
+        t = abs(float(right.mean() - left.mean())) / math.sqrt(max(pooled, floor) * (1 / index + 1 / (count - index)))
+        best, place = max((best, place), (t, index))
+    chance = min(2 * t_tail(best, count - 2) * (count - 2 * LEAST_SIDE + 1), 1.0)
+    if chance > level:
+        return []
+    before = _by_t_test(array[:place], first, level)
+    return [*before, (first + place, chance), *_by_t_test(array[place:], first + place, level)]
+
+
+def difference_autocorrelation(values: Values) -> float:
+    """Return lag-1 autocorrelation from differences, which changes of level hardly touch; between 0 and 0.9.
+
+    E|x(t) - x(t-2)|² / E|x(t) - x(t-1)|² = 1 + rho for AR(1); winsorised means, and one standard error is added.
+    """
+    if len(values) < 20:
+        return 0.0
+    first, second = np.abs(values[1:] - values[:-1]), np.abs(values[2:] - values[:-2])
+    width = 4 * float(np.median(second))
+    if width <= 0:
+        return 0.0
+    ratio = float((np.minimum(second, width) ** 2).mean() / max((np.minimum(first, width) ** 2).mean(), 1e-300))
+    rho = ratio - 1
+    error = 1.5 / math.sqrt(len(values))
+    return min(max(rho, 0.0), 0.9) if rho > error else 0.0
+
+
+def _intervals(length: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """Yield (length, starts) of the seeded intervals, the shortest first."""
+    sizes = sorted({min(int(_SHORTEST * _DECAY**scale), length, _LONGEST) for scale in range(40)})
+    for size in sizes:
+        if size < length:
+            step = max(size // 4, 1)
+            starts = np.unique(np.append(np.arange(0, length - size + 1, step), length - size))
+        else:
+            starts = np.zeros(1, dtype=np.intp)
+        yield size, starts.astype(np.intp)
+
+
+def _candidates(array: Values, rho: float, level: float) -> Iterator[tuple[int, int, int, float, float]]:
+    """Yield (start, end, place, chance, |z|) of each interval whose largest statistic is significant."""
+    scales = list(_intervals(len(array)))
+    windows = np.lib.stride_tricks.sliding_window_view
+    for size, starts in scales:
+        z = np.abs(rank_scan(windows(array, size)[starts]))
+        best = z.argmax(axis=1)
+        heights = z[np.arange(len(starts)), best]
+        # Disjoint intervals of this length; what overlapping ones and several scales add is simulated (docs/MATH.md).
+        times = 2 * max(len(array) / size, 1.0)
+        for row in np.flatnonzero(heights > 2.5):
+            chance = min(max_chance(float(heights[row]), size, rho) * times, 1.0)
+            if chance <= level:
+                start = int(starts[row])
+                yield start, start + size, start + LEAST_SIDE + int(best[row]), chance, float(heights[row])
+
+
+def _narrowest(candidates: list[tuple[int, int, int, float, float]]) -> list[tuple[int, float]]:
+    """Take the shortest significant interval, the surest of equal length, and drop those that contain its change."""
+    found: list[tuple[int, float]] = []
+    left = sorted(candidates, key=lambda one: (one[1] - one[0], one[3], -one[4]))
+    while left:
+        _, _, place, chance, _ = left[0]
+        found.append((place, chance))
+        left = [one for one in left if not one[0] < place < one[1]]
+    return sorted(found)
+
+
+def _refined(array: Values, found: list[tuple[int, float]], rho: float, level: float) -> list[tuple[int, float]]:
+    """Place each change again between its neighbours; drop one that its whole neighbourhood does not show."""
+    for _ in range(2):
+        edges = [0, *(place for place, _ in found), len(array)]
+        moved: list[tuple[int, float]] = []
+        for order, (place, chance) in enumerate(found):
+            start, end = max(edges[order], place - _LONGEST), min(edges[order + 2], place + _LONGEST)
+            if moved:
+                start = max(start, moved[-1][0])
+            if end - start < 2 * LEAST_SIDE + 1:
+                continue
+            z = np.abs(rank_scan(array[None, start:end])[0])
+            best = int(z.argmax())
+            if max_chance(float(z[best]), end - start, rho) <= level:
+                moved.append((start + LEAST_SIDE + best, chance))
+        found = moved
+    return found

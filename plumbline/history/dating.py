@@ -1,0 +1,47 @@
+"""Since when, and how: a step or a creep, fitted to the nights up to tonight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.history.reference import Reference
+
+__all__ = ["Onset", "onset"]
+
+Values = NDArray[np.float64]
+_REACH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """The first night of a loss (an index), its shape, and its size tonight."""
+
+    index: int
+    shape: Literal["step", "creep"]
+    size: float
+
+
+def onset(values: Values, reference: Reference) -> Onset:
+    """Fit a step and a ramp from the reference's centre, one per possible first night, and take the best.
+
+    Least squares on winsorised deviations; `values` are one level's nights, finite, tonight last.
+    """
+    first = max(len(values) - _REACH, 0)
+    off = values[first:] - reference.centre
+    width = max(4 * reference.spread, abs(float(np.median(off[-3:]))) + 3 * reference.spread)
+    off = np.clip(off, -width, width)
+    # Sums over the nights from each start to tonight.
+    tail = off[::-1].cumsum()[::-1]
+    count = np.arange(len(off), 0, -1, dtype=np.float64)
+    step_gain = np.where(tail > 0, tail**2 / count, 0.0)
+    weighted = (np.cumsum(tail[::-1]))[::-1]  # sum of (t - t0 + 1) * off, for every start t0
+    squares = count * (count + 1) * (2 * count + 1) / 6
+    ramp_gain = np.where((weighted > 0) & (count >= 4), weighted**2 / squares, 0.0)
+    step, ramp = int(step_gain.argmax()), int(ramp_gain.argmax())
+    if ramp_gain[ramp] > step_gain[step]:
+        return Onset(first + ramp, "creep", float(weighted[ramp] / squares[ramp] * count[ramp]))
+    return Onset(first + step, "step", float(tail[step] / count[step]))

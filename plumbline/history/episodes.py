@@ -1,0 +1,100 @@
+"""What a series did over its whole length: each lasting change once, as a step or a creep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.history.changepoints import ChangePoint, changes
+
+__all__ = ["Episode", "episodes"]
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One change: its first night, the level before and after, and the chance of it by noise alone."""
+
+    index: int
+    shape: Literal["step", "creep"]
+    before: float
+    after: float
+    low: float
+    high: float
+    """95% interval of the level after."""
+    p_value: float
+
+
+def episodes(values: Values, *, level: float = 0.01) -> tuple[Episode, ...]:
+    """Return the changes of a series; neighbours that go the same way and fit a ramp better are one creep."""
+    points = changes(values, level=level)
+    groups: list[list[ChangePoint]] = []
+    for point in points:
+        if groups and (point.after > point.before) == (groups[-1][-1].after > groups[-1][-1].before):
+            groups[-1].append(point)
+        else:
+            groups.append([point])
+    edges = [0, *(point.index for point in points), len(values)]
+    found: list[Episode] = []
+    for group in groups:
+        start = edges[edges.index(group[0].index) - 1]
+        end = edges[edges.index(group[-1].index) + 1]
+        ramp = _ramp(values[start:end], [point.index - start for point in group])
+        found += (
+            [_creep(values, group, start, ramp, end)]
+            if ramp is not None
+            else [_step(values, one, edges) for one in group]
+        )
+    return tuple(found)
+
+
+def _step(values: Values, point: ChangePoint, edges: list[int]) -> Episode:
+    after = values[point.index : edges[edges.index(point.index) + 1]]
+    return Episode(point.index, "step", point.before, point.after, *_interval(after), point.p_value)
+
+
+def _creep(values: Values, group: list[ChangePoint], start: int, ramp: int, end: int) -> Episode:
+    tail = values[max(group[-1].index, end - 7) : end]
+    low, high = _interval(tail)
+    after = float(np.nanmedian(tail))
+    return Episode(start + ramp, "creep", group[0].before, after, low, high, min(one.p_value for one in group))
+
+
+def _interval(values: Values) -> tuple[float, float]:
+    kept = values[np.isfinite(values)]
+    spread = 1.4826 * float(np.median(np.abs(kept - np.median(kept))))
+    width = 1.96 * 1.2533 * spread / np.sqrt(len(kept))
+    return float(np.median(kept) - width), float(np.median(kept) + width)
+
+
+def _ramp(values: Values, steps: list[int]) -> int | None:
+    """Return where a ramp begins, if a flat line, a ramp and a flat line fit better than as many steps."""
+    values = np.clip(values, -1e75, 1e75)
+    kept = np.isfinite(values)
+    places, seen = np.flatnonzero(kept).astype(np.float64), values[kept]
+    if len(steps) < 2:
+        return None
+    levels = zip([0, *steps], [*steps, len(values)], strict=True)
+    parts = [seen[(places >= low) & (places < high)] for low, high in levels]
+    of_steps = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
+    best, begin = np.inf, 0
+    ends = sorted({*steps, len(values) - 1, *range(steps[-1], len(values), max((len(values) - steps[-1]) // 20, 1))})
+    for first in range(steps[0] + 1):
+        for last in ends:
+            if last - first < 4:
+                continue
+            shape = np.clip((places - first) / (last - first), 0, 1)
+            design = shape - shape.mean()
+            slope = float(design @ seen) / max(float(design @ design), 1e-300)
+            error = float(((seen - seen.mean() - slope * design) ** 2).sum())
+            if error < best:
+                best, begin = error, first
+    # Three numbers describe a ramp, two each step: the fit pays for its numbers (BIC).
+    penalty = np.log(len(seen)) / len(seen)
+    if best <= 0 or of_steps <= 0:
+        return begin if best < of_steps else None
+    return begin if np.log(best) + 4 * penalty < np.log(of_steps) + (2 * len(steps) + 1) * penalty else None

@@ -1,0 +1,106 @@
+"""Are two accuracies the same within a margin? Equivalence over nights or seeds, and one pair on shared rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.history.quantiles import normal_quantile, t_quantile
+
+__all__ = ["Equivalence", "McNemar", "equivalence", "mcnemar", "runs_to_resolve"]
+
+_POWER = 0.9
+_MOST_RUNS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalence:
+    """The outcome of two one-sided tests (Schuirmann 1987), and what the runs at hand can resolve."""
+
+    outcome: Literal["equivalent", "different", "unresolved"]
+    difference: float
+    low: float
+    high: float
+    """90% interval at alpha = 0.05: inside the margin means equivalent."""
+    resolvable: float
+    """The smallest margin that these runs could show with 90% power if nothing differed."""
+    runs_needed: int
+    """Runs on each side that the margin takes, at this spread and 90% power."""
+
+
+def equivalence(
+    reference: Sequence[float], candidate: Sequence[float], margin: float, *, alpha: float = 0.05
+) -> Equivalence | None:
+    """Test whether the candidate's mean is within `margin` of the reference's; `None` below two finite runs a side.
+
+    Welch's standard error. `different`: the whole interval lies outside the margin.
+    """
+    left = np.array([value for value in reference if math.isfinite(value)])
+    right = np.array([value for value in candidate if math.isfinite(value)])
+    if len(left) < 2 or len(right) < 2:
+        return None
+    shares = left.var(ddof=1) / len(left), right.var(ddof=1) / len(right)
+    error = math.sqrt(float(shares[0] + shares[1]))
+    difference = float(right.mean() - left.mean())
+    freedom = _welch(shares, len(left), len(right))
+    width = t_quantile(alpha, freedom) * error
+    low, high = difference - width, difference + width
+    if -margin < low and high < margin:
+        outcome: Literal["equivalent", "different", "unresolved"] = "equivalent"
+    elif low > margin or high < -margin:
+        outcome = "different"
+    else:
+        outcome = "unresolved"
+    spread = math.sqrt(float(left.var(ddof=1) + right.var(ddof=1)) / 2)
+    resolvable = (t_quantile(alpha, freedom) + t_quantile((1 - _POWER) / 2, freedom)) * error
+    return Equivalence(outcome, difference, low, high, resolvable, runs_to_resolve(spread, margin, alpha=alpha))
+
+
+def _welch(shares: tuple[float, float], left: int, right: int) -> float:
+    total = shares[0] + shares[1]
+    if total <= 0:
+        return float(left + right - 2)
+    return float(round(total**2 / (shares[0] ** 2 / (left - 1) + shares[1] ** 2 / (right - 1))))
+
+
+def runs_to_resolve(spread: float, margin: float, *, alpha: float = 0.05, power: float = _POWER) -> int:
+    """Return the runs a side that show equivalence within `margin` with this power, if nothing differs.
+
+    n = 2 (z(1 - alpha) + z(1 - (1 - power) / 2))² SD² / margin² (Chow, Shao and Wang 2008).
+    """
+    if spread <= 0:
+        return 2
+    z = normal_quantile(1 - alpha) + normal_quantile(1 - (1 - power) / 2)
+    return int(min(max(math.ceil(2 * (z * spread / margin) ** 2), 2), _MOST_RUNS))
+
+
+@dataclass(frozen=True, slots=True)
+class McNemar:
+    """Two models on the same rows: how many rows each alone has right, and how surely they differ."""
+
+    only_reference: int
+    only_candidate: int
+    num_rows: int
+    p_value: float
+    """Exact, two-sided: of the rows on which they disagree, a fair coin's."""
+
+    @property
+    def difference(self) -> float:
+        """The candidate's accuracy less the reference's."""
+        return (self.only_candidate - self.only_reference) / self.num_rows if self.num_rows else 0.0
+
+
+def mcnemar(reference_right: NDArray[np.bool_], candidate_right: NDArray[np.bool_]) -> McNemar:
+    """Compare two models row by row (McNemar 1947, exact binomial); the rows must be the same, in one order."""
+    only_reference = int((reference_right & ~candidate_right).sum())
+    only_candidate = int((candidate_right & ~reference_right).sum())
+    count = only_reference + only_candidate
+    fewer = min(only_reference, only_candidate)
+    logs = [math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(fewer + 1)]
+    tail = math.fsum(math.exp(value - count * math.log(2)) for value in logs)
+    return McNemar(only_reference, only_candidate, len(reference_right), min(2 * tail, 1.0) if count else 1.0)

@@ -1,0 +1,84 @@
+"""Does a loss last? The newest nights against the reference's, where no experiment can say so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.history.quantiles import t_quantile
+from plumbline.history.reference import Reference
+
+__all__ = ["Lasting", "lasting_loss", "rank_sum_chance"]
+
+Values = NDArray[np.float64]
+_LENGTHS = (5, 7, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Lasting:
+    """The newest nights' median against the reference, and whether it is worse at the level asked for."""
+
+    holds: bool
+    size: float
+    z: float
+    limit: float
+    num_nights: int
+
+
+def lasting_loss(here: Values, reference: Reference, alpha: float, *, ranked: bool = True) -> Lasting:
+    """Test the newest nights of a level, whose first nights are the reference.
+
+    Two tests must agree at `alpha`: the median's z, whose variance counts the autocorrelation but which trusts the
+    spread, and the exact rank sum, which trusts no distribution but takes nights as exchangeable. `ranked=False` leaves
+    out the second, for a reference whose nights are not at hand.
+    """
+    fits = [one for one in _LENGTHS if not ranked or math.comb(reference.count + one, one) * alpha >= 1]
+    length = fits[0] if fits else 0
+    if not length or len(here) < length + (reference.count if ranked else 0):
+        return Lasting(False, math.nan, -math.inf, math.inf, length)
+    newest = here[-length:]
+    size = _median(newest) - reference.centre
+    # One standard error is added: an autocorrelation taken too small is what makes false alarms here. The anchor's
+    # loss is bounded by its size as well.
+    error = 1 / math.sqrt(reference.count) if ranked else 0.0
+    careful = replace(reference, rho=min(reference.rho + error, 0.9))
+    independent = length * (1 - careful.rho) / (1 + careful.rho) / 1.5
+    z = size / careful.predicted(max(independent, 0.5))
+    limit = t_quantile(alpha, round(reference.freedom))
+    holds = z > limit
+    if holds and ranked:
+        before = here[: reference.count]
+        above = float((newest[:, None] > before[None, :]).sum() + 0.5 * (newest[:, None] == before[None, :]).sum())
+        holds = rank_sum_chance(int(above), length, reference.count) <= alpha
+    return Lasting(holds, size, z, limit, length)
+
+
+def _median(values: Values) -> float:
+    ordered, half = np.sort(values), len(values) // 2
+    return float(ordered[half]) if len(values) % 2 else float(ordered[half - 1] + ordered[half]) / 2
+
+
+def rank_sum_chance(above: int, newer: int, older: int) -> float:
+    """Return the exact chance that the newer value is higher in `above` or more pairs (Mann and Whitney 1947)."""
+    return _tails(newer, older)[min(max(above, 0), newer * older)]
+
+
+@lru_cache(maxsize=256)
+def _tails(newer: int, older: int) -> tuple[float, ...]:
+    """Gaussian binomial coefficients, by multiplying and dividing polynomials with exact integers."""
+    counts = [1] + [0] * (newer * older)
+    for step in range(1, newer + 1):
+        for place in range(len(counts) - 1, older + step - 1, -1):
+            counts[place] -= counts[place - older - step]
+        for place in range(step, len(counts)):
+            counts[place] += counts[place - step]
+    total = math.comb(newer + older, newer)
+    tails, rest = [], 0
+    for count in reversed(counts):
+        rest += count
+        tails.append(rest / total)
+    return tuple(reversed(tails))

@@ -1,0 +1,90 @@
+"""Family-wise limits: from the false alarms that a suite tolerates in a year to the level of each single test.
+
+Two kinds of test, two budgets. A detector only asks, and an unneeded question costs runs: `asks_a_year` bounds that
+cost. A confirmation may end in an alarm: `false_alarms_a_year` is divided by the maximum number of confirmations, one
+experiment for each platform and night, so that the bound holds whatever the noise and however often detectors ask.
+`docs/MATH.md` derives each formula.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from plumbline.history.quantiles import normal_quantile
+
+__all__ = ["Allowed", "allowed_for", "cusum_height"]
+
+NIGHTS_A_YEAR = 365
+_DETECTORS = 3
+_EXPERIMENT_SHARE = 0.8
+"""Of the tolerated alarms, those that experiments may raise; the rest is for losses that last without an experiment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What one decision may do: levels of its tests and the experiments that the night can pay for."""
+
+    ask_chance: float
+    """Chance that one detector asks in one night though nothing changed."""
+    so_alpha: float = 0.05
+    """Level of "is it so?", which only saves the dearer experiment."""
+    software_alpha: float = 5e-4
+    """Level of the interleaved A/B."""
+    lasting_alpha: float = 1e-5
+    """Level of a loss that lasts, judged without an A/B."""
+    num_reruns: int = 4
+    """Runs that answer "is it so?"; 0: none."""
+    num_blocks: int = 6
+    """Blocks of four runs (A B B A, then B A A B) of the A/B; 0: none."""
+    least_change: float = 0.005
+    """Relative: a smaller confirmed difference is a note."""
+    anchor_limit: float = 0.025
+    """Relative: cumulative loss against the anchor that is drift however slowly it came."""
+
+
+def allowed_for(
+    *,
+    num_platforms: int,
+    num_series: int,
+    false_alarms_a_year: float = 1.0,
+    asks_a_year: float = 100.0,
+    num_reruns: int = 4,
+    num_blocks: int = 6,
+    least_change: float = 0.005,
+    anchor_limit: float = 0.025,
+) -> Allowed:
+    """Return the limits of a suite: `num_series` counts platforms times workloads times metrics."""
+    nights = NIGHTS_A_YEAR * max(num_platforms, 1)
+    points = NIGHTS_A_YEAR * max(num_series, 1)
+    return Allowed(
+        ask_chance=min(asks_a_year / _DETECTORS / points, 0.05),
+        software_alpha=min(_EXPERIMENT_SHARE * false_alarms_a_year / nights, 0.01),
+        lasting_alpha=min((1 - _EXPERIMENT_SHARE) * false_alarms_a_year / points, 0.01),
+        num_reruns=num_reruns,
+        num_blocks=num_blocks,
+        least_change=least_change,
+        anchor_limit=anchor_limit,
+    )
+
+
+@lru_cache(maxsize=4096)
+def cusum_height(ask_chance: float, allowance: float) -> float:
+    """Return the height at which a one-sided CUSUM of normal scores asks once in `1 / ask_chance` nights.
+
+    Siegmund (1985): ARL = (exp(2kb) - 2kb - 1) / (2k²), b = h + 1.166; solved by bisection.
+    """
+    wanted = 1 / ask_chance
+    low, high = 0.0, 60.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        reach = 2 * allowance * (middle + 1.166)
+        long_enough = reach > 600 or (math.exp(reach) - reach - 1) / (2 * allowance**2) >= wanted
+        low, high = (low, middle) if long_enough else (middle, high)
+    return high
+
+
+def ask_limit(ask_chance: float) -> float:
+    """Return the z of a single night that asks with `ask_chance`."""
+    return normal_quantile(1 - ask_chance)

@@ -1,0 +1,97 @@
+"""The metrics of a night: what is read from a record, which way is worse, and how the engine sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.schema.evidence import LearnEvidence, SpeedEvidence
+from plumbline.schema.record import RunRecord
+
+__all__ = ["METRICS", "Metric", "metric_of", "read_metrics"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number per night."""
+
+    name: str
+    unit: str
+    worse: Literal["lower", "higher"]
+    scale: Literal["relative", "absolute"] = "relative"
+    floor: float = 1e-3
+    """Least SD of a night, on the scale: what differs less between two nights is no news."""
+    part_of: str = ""
+    """The metric whose loss counts: a part that grows while its whole does not is a shift of cost."""
+
+    def scores(self, values: Sequence[float | None]) -> NDArray[np.float64]:
+        """Return the values as the engine sees them, higher is worse: minus log or log, or minus or plus the value.
+
+        A missing value, one that is not finite, and on the relative scale one that is not positive become `nan`.
+        """
+        array = np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+        array[~np.isfinite(array)] = math.nan
+        if self.scale == "relative":
+            array[array <= 0] = math.nan
+            array = np.log(array)
+        return -array if self.worse == "lower" else array
+
+    def value(self, score: float) -> float:
+        """Return the value of a score."""
+        plain = -score if self.worse == "lower" else score
+        return math.exp(plain) if self.scale == "relative" else plain
+
+    def change(self, score: float) -> float:
+        """Return a difference of scores as people read it: relative, or absolute; negative is lower."""
+        plain = -score if self.worse == "lower" else score
+        return math.expm1(min(plain, 700.0)) if self.scale == "relative" else plain
+
+
+METRICS = (
+    Metric("throughput", "samples/s", "lower"),
+    Metric("slow_step", "s", "higher", floor=5e-3, part_of="throughput"),
+    Metric("data_wait", "s", "higher", floor=2e-2, part_of="throughput"),
+    Metric("peak_memory", "bytes", "higher"),
+    Metric("first_step", "s", "higher", floor=1e-2),
+    Metric("accuracy", "", "lower", "absolute"),
+    Metric("evaluation_loss", "", "higher", floor=2e-3),
+)
+_BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def metric_of(name: str, *, worse: Literal["lower", "higher"] = "lower") -> Metric:
+    """Return the metric of this name; an unknown one is relative, and `worse` says which way."""
+    return _BY_NAME.get(name) or Metric(name, "", worse)
+
+
+def read_metrics(record: RunRecord) -> dict[str, float | None]:
+    """Return every metric of a record; `None` where it was not measured."""
+    found: dict[str, float | None] = {metric.name: None for metric in METRICS}
+    found |= _speed(record.evidence.speed) | _learn(record.evidence.learn)
+    first = [record.timings[name] for name in ("import", "stage", "build") if name in record.timings]
+    found["first_step"] = record.timings.get("first_step") or (math.fsum(first) if first else None)
+    return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}
+
+
+def _speed(speed: SpeedEvidence | None) -> dict[str, float | None]:
+    if speed is None:
+        return {}
+    overall = getattr(speed, "rows_per_second", None)
+    quartiles = speed.step_seconds_quartiles
+    return {
+        "throughput": overall if overall is not None else speed.samples_per_second,
+        "slow_step": getattr(speed, "step_seconds_p95", None) or (quartiles[1] if quartiles else None),
+        "data_wait": speed.breakdown.get("data_wait"),
+        "peak_memory": None if speed.peak_memory_bytes is None else float(speed.peak_memory_bytes),
+    }
+
+
+def _learn(learn: LearnEvidence | None) -> dict[str, float | None]:
+    if learn is None or not learn.evaluations:
+        return {}
+    return {"accuracy": learn.evaluations[-1].accuracy, "evaluation_loss": learn.evaluations[-1].loss}

@@ -1,0 +1,135 @@
+"""The reference of a series: the robust centre and spread of its first nights, and how far both are known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LEAST", "MOST", "WINSOR", "Reference", "autocorrelation", "reference_of"]
+
+Values = NDArray[np.float64]
+
+LEAST = 5
+"""Fewer nights show neither a centre nor a spread."""
+MOST = 60
+"""The reference is full after as many nights: later nights, which may creep, never move it."""
+_LAG = 7
+"""While the reference grows, the newest nights stay out, so that a creep that begins does not become the reference."""
+_ENOUGH = 20
+_OWN_SPREAD = 10
+WINSOR = 3.0
+"""A single night counts as at most this many SD in a sum."""
+_MEDIAN_ERROR = 1.2533
+"""Standard error of a median in units of SD / sqrt(n), for normal values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Centre and spread of one level of a series, in the unit of its values (higher is worse)."""
+
+    centre: float
+    spread: float
+    """SD of one night, robust: it includes what varies between nights."""
+    count: int
+    rho: float
+    """Lag-1 autocorrelation, 0 or more."""
+    lean: float = 0.0
+    """Mean of the winsorised deviations in units of the spread, 0 or more: a skewed steady series sums up."""
+
+    @property
+    def effective(self) -> float:
+        """How many independent nights the reference is worth."""
+        return max(self.count * (1 - self.rho) / (1 + self.rho), 1.0)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the centre."""
+        return _MEDIAN_ERROR * self.spread / math.sqrt(self.effective)
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of the spread; a robust one is worth six tenths of an SD's."""
+        return max(0.6 * (self.effective - 1), 1.0)
+
+    def predicted(self, num_nights: float = 1.0) -> float:
+        """SD of the mean of `num_nights` independent future nights about the estimated centre."""
+        return math.sqrt(self.spread**2 / num_nights + self.error**2)
+
+
+def reference_of(values: Values, *, floor: float, prior: Reference | None = None) -> Reference | None:
+    """Return the reference from the finite nights of one level, the oldest first; `None` below `LEAST`.
+
+    `floor` is the least spread, which a constant series has too. With `prior`, the reference of the level before, one
+    night is enough: the spread is that level's until the new one shows its own, and the centre's error is as wide.
+    """
+    kept = values[np.isfinite(values)]
+    if prior is not None and 0 < len(kept) < _OWN_SPREAD:
+        return replace(prior, centre=_middle(np.sort(kept)), count=len(kept))
+    if len(kept) > _ENOUGH + _LAG:
+        kept = kept[: min(MOST, len(kept) - _LAG)]
+    elif len(kept) > LEAST + _LAG:
+        kept = kept[: max(len(kept) - _LAG, min(_ENOUGH, len(kept) - 1))]
+    if len(kept) < LEAST:
+        return None
+    centre = _middle(np.sort(kept))
+    level = _without_trend(kept)
+    spread = max(_spread(np.sort(level), _middle(np.sort(level))), floor)
+    lean = float(np.clip((kept - centre) / spread, -WINSOR, WINSOR).mean())
+    return Reference(centre, spread, len(kept), autocorrelation(level), max(lean, 0.0))
+
+
+def _without_trend(values: Values) -> Values:
+    """Take out a straight line: a creep within the reference is neither noise nor autocorrelation."""
+    if len(values) < _ENOUGH:
+        return values
+    time = np.arange(len(values)) - (len(values) - 1) / 2
+    return np.asarray(values - time * float(time @ values) / float(time @ time))
+
+
+def _middle(ordered: Values) -> float:
+    half = len(ordered) // 2
+    return float(ordered[half]) if len(ordered) % 2 else float(ordered[half - 1] + ordered[half]) / 2
+
+
+def _spread(ordered: Values, centre: float) -> float:
+    """The larger of the scaled MAD and the scaled 5-95% range: a second machine class widens the latter alone."""
+    count = len(ordered)
+    mad = 1.4826 * _middle(np.sort(np.abs(ordered - centre))) * (1 + 0.8 / count)
+    if count < _ENOUGH:
+        return max(mad, float(ordered.std(ddof=1)))
+    low, high = (0.05 * (count - 1), 0.95 * (count - 1))
+    return max(mad, (_between(ordered, high) - _between(ordered, low)) / 3.29)
+
+
+def _between(ordered: Values, place: float) -> float:
+    below = int(place)
+    share = place - below
+    above = min(below + 1, len(ordered) - 1)
+    return float(ordered[below] * (1 - share) + ordered[above] * share)
+
+
+def autocorrelation(values: Values) -> float:
+    """Return the lag-1 autocorrelation of one level: winsorised, corrected for its bias, never below 0 nor above 0.9.
+
+    With a line taken out, the sample's value is too small by about (2 + 4 rho) / n; that much is added.
+    """
+    count = len(values)
+    if count < _ENOUGH:
+        return 0.0
+    ordered = np.sort(values)
+    centre = _middle(ordered)
+    width = 3 * 1.4826 * _middle(np.sort(np.abs(values - centre)))
+    if width <= 0:
+        return 0.0
+    centred = np.clip(values - centre, -width, width)
+    centred = centred - centred.mean()
+    square = float(centred @ centred)
+    if square <= 0:
+        return 0.0
+    sample = float(centred[1:] @ centred[:-1]) / square
+    noise = 1 / math.sqrt(count)
+    corrected = (sample * count + 2) / (count - 4)
+    return min(max(corrected, 0.0), 0.9) if sample > noise else 0.0

@@ -1,0 +1,149 @@
+"""Segments: the stretches of a series whose nights may be compared, and why each one ends."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.history.engine import Call, Past
+from plumbline.history.metrics import Metric
+from plumbline.history.reference import Reference, reference_of
+from plumbline.history.series import CallEntry, SeriesFile
+
+__all__ = ["Boundary", "Line", "lines_of", "past_of"]
+
+
+_ANCHOR_NIGHTS = 20
+"""Of the nights after the first acceptance, those that the anchor is made of: later ones may have crept already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Where a segment begins: an index into the line, and what changed there."""
+
+    index: int
+    what: str
+    """`spec`, `hardware`, `lock` or `baseline`."""
+    before: str
+    after: str
+
+    @property
+    def ends_comparison(self) -> bool:
+        """Not for a lock: a new lock is what the nights are to judge."""
+        return self.what in ("spec", "hardware", "baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One metric of one workload on one platform over all nights, and where its segments begin."""
+
+    platform: str
+    workload: str
+    metric: Metric
+    times: tuple[float, ...]
+    rounds: tuple[str, ...]
+    records: tuple[str, ...]
+    values: tuple[float | None, ...]
+    boundaries: tuple[Boundary, ...]
+    calls: tuple[CallEntry, ...] = ()
+    accepted: tuple[float, ...] = ()
+    """Times of the accepted records that still stand, the anchor's first."""
+
+    def day(self, index: int) -> str:
+        """Return the night at an index, as people read it."""
+        return f"{datetime.fromtimestamp(self.times[index], UTC):%Y-%m-%d}"
+
+
+def lines_of(
+    series: SeriesFile, metrics: Sequence[Metric], accepted: Mapping[str, Sequence[datetime]] | None = None
+) -> tuple[Line, ...]:
+    """Return every line of a series that holds a number; `accepted` are the times of acceptance by workload."""
+    found = []
+    for workload in series.workloads:
+        places = series.places(workload)
+        times = tuple(series.time[place] for place in places)
+        stamps = tuple(sorted(one.timestamp() for one in (accepted or {}).get(workload, ())))
+        records = tuple(series.record[place] for place in places)
+        calls = tuple(call for call in series.calls if call.record in set(records)) if series.calls else ()
+        boundaries = tuple(_boundaries(series, places, times, stamps))
+        for metric in metrics:
+            column = series.metrics.get(metric.name)
+            if column is None:
+                continue
+            values = tuple(column[place] for place in places)
+            if any(value is not None for value in values):
+                mine = tuple(call for call in calls if call.metric == metric.name)
+                rounds = tuple(series.round[place] for place in places)
+                found.append(
+                    Line(series.platform, workload, metric, times, rounds, records, values, boundaries, mine, stamps)
+                )
+    return tuple(found)
+
+
+def _boundaries(
+    series: SeriesFile, places: Sequence[int], times: Sequence[float], accepted: Sequence[float]
+) -> list[Boundary]:
+    found = []
+    for what in ("spec", "hardware", "lock"):
+        column = getattr(series, what)
+        keys = [column[place] for place in places]
+        found += [
+            Boundary(index, what, series.words[keys[index - 1]], series.words[keys[index]])
+            for index in range(1, len(keys))
+            if keys[index] != keys[index - 1]
+        ]
+    # The first acceptance is the anchor, and no change of level.
+    for stamp in accepted[1:]:
+        index = bisect_left(times, stamp)
+        if 0 < index < len(times):
+            found.append(Boundary(index, "baseline", "", f"{datetime.fromtimestamp(stamp, UTC):%Y-%m-%d}"))
+    return sorted(found, key=lambda one: (one.index, one.what))
+
+
+def past_of(line: Line, *, until: int | None = None) -> Past:
+    """Return what the engine knows before the night at `until` (default: after the last one)."""
+    end = len(line.values) if until is None else until
+    scores = line.metric.scores(line.values[:end])
+    level = max((one.index for one in line.boundaries if one.ends_comparison and one.index <= end), default=0)
+    machine = max(
+        (one.index for one in line.boundaries if one.what in ("spec", "hardware") and one.index <= end), default=0
+    )
+    call, asked = _calls(line, end, level)
+    begins = call.since if call else level
+    before = [one.index for one in line.boundaries if one.ends_comparison and machine <= one.index < begins]
+    prior = reference_of(scores[max([machine, *before]) : begins], floor=line.metric.floor)
+    anchor = _anchor(line, scores, machine) if level > machine else None
+    return Past(scores, begins, max(asked, begins), line.metric.floor, anchor, call, prior)
+
+
+def _calls(line: Line, end: int, level: int) -> tuple[Call | None, int]:
+    """Return the call open before the night at `end`, and the night after the last question answered with no."""
+    known = {record: place for place, record in enumerate(line.records[:end])} if line.calls else {}
+    asked, call = level, None
+    for entry in line.calls:
+        place = known.get(entry.record, -1)
+        if place < level:
+            continue
+        if entry.new and entry.since is not None and entry.centre is not None and entry.size is not None:
+            since = max(bisect_left(line.times[:end], entry.since), level)
+            call = Call(since, entry.centre, entry.size, call.level if call else level)
+        elif entry.answered:
+            asked = place + 1
+        elif entry.reason == "recovered":
+            call, asked = None, place + 1
+    return call, asked
+
+
+def _anchor(line: Line, scores: NDArray[np.float64], machine: int) -> Reference | None:
+    """Return the reference of the first acceptance, if machine and task have not changed since."""
+    first = bisect_left(line.times, line.accepted[0]) if line.accepted else len(scores)
+    if not machine <= first < len(scores):
+        return None
+    later = [one.index for one in line.boundaries if one.what == "baseline" and one.index > first]
+    end = min([*later, first + _ANCHOR_NIGHTS, len(scores)])
+    return reference_of(scores[first:end], floor=line.metric.floor)

@@ -1,0 +1,164 @@
+"""Simulate years of nights on the engine itself: noise, losses, and the runs that answer its questions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.history.engine import Answers, Decision, Past, advance, decide
+from plumbline.history.limits import Allowed
+
+__all__ = ["NOISES", "Tally", "World", "first_call", "make_levels", "simulate_platform"]
+
+Values = NDArray[np.float64]
+
+SD = 0.01
+"""Of one night, relative."""
+_RERUN_SHARE = 0.3
+"""SD of a rerun about its night's level, in SD of a night, where runs share their night."""
+
+
+def _ar(generator: np.random.Generator, shape: tuple[int, int], rho: float) -> Values:
+    noise = generator.normal(size=shape)
+    values = np.empty(shape)
+    values[:, 0] = noise[:, 0]
+    for night in range(1, shape[1]):
+        values[:, night] = rho * values[:, night - 1] + math.sqrt(1 - rho**2) * noise[:, night]
+    return values
+
+
+def _classes(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
+    """Two machine classes behind one name, the second by 4 SD slower, in three of ten nights."""
+    slower = generator.random(shape) < 0.3
+    return np.asarray((generator.normal(size=shape) + 4 * slower) / math.sqrt(1 + 16 * 0.21))
+
+
+def _weekdays(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
+    weekend = (np.arange(shape[1]) % 7 >= 5).astype(np.float64)
+    return np.asarray((generator.normal(size=shape) + 1.5 * weekend) / math.sqrt(1 + 2.25 * 10 / 49))
+
+
+def _outliers(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
+    """One night in fifty is worse by 5 to 15 SD."""
+    odd = generator.random(shape) < 0.02
+    return np.asarray(generator.normal(size=shape) + odd * generator.uniform(5, 15, size=shape))
+
+
+NOISES: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], Values]] = {
+    "gaussian": lambda generator, shape: generator.normal(size=shape),
+    "t3": lambda generator, shape: generator.standard_t(3, size=shape) / math.sqrt(3),
+    "lognormal": lambda generator, shape: (np.exp(0.8 * generator.normal(size=shape)) - math.exp(0.32)) / 1.303,
+    "ar-0.3": lambda generator, shape: _ar(generator, shape, 0.3),
+    "ar-0.6": lambda generator, shape: _ar(generator, shape, 0.6),
+    "two-classes": _classes,
+    "weekdays": _weekdays,
+    "outliers": _outliers,
+}
+"""Standardised noise models [series, nights], higher is worse."""
+
+
+def make_levels(generator: np.random.Generator, noise: str, num_series: int, num_nights: int) -> Values:
+    """Return nights of unchanged software, [series, nights], with an SD of about 1%."""
+    return SD * NOISES[noise](generator, (num_series, num_nights))
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What reruns and A/B runs show: noise of the model, and the software's true loss, by night.
+
+    `shared`: reruns repeat their night's level, as on a machine that is slow all night; else they are fresh draws.
+    """
+
+    noise: str
+    levels: Values
+    losses: Values
+    """[nights]: of tonight's software against the baseline's."""
+    shared: bool
+    generator: np.random.Generator
+
+    def draw(self, shape: tuple[int, int]) -> Values:
+        """Return single runs about their night's level."""
+        if self.shared:
+            return _RERUN_SHARE * SD * self.generator.normal(size=shape)
+        noise = self.noise if not self.noise.startswith("ar") else "gaussian"
+        return SD * NOISES[noise](self.generator, shape)
+
+    def reruns(self, series: int, night: int, count: int) -> tuple[float, ...]:
+        """Return `count` fresh runs of tonight's software."""
+        level = float(self.levels[series, night]) if self.shared else 0.0
+        return tuple((level + self.losses[night] + self.draw((1, count))[0]).tolist())
+
+    def experiment(self, series: int, night: int, blocks: int, tested: int) -> tuple[Values, Values, int]:
+        """Return an interleaved A/B: both environments on the machine of this night."""
+        level = float(self.levels[series, night]) if self.shared else 0.0
+        runs = level + self.draw((blocks, 4))
+        return runs[:, :2] + self.losses[night], runs[:, 2:], tested
+
+
+@dataclass
+class Tally:
+    """What a simulated platform's nights came to."""
+
+    calls: list[tuple[int, int, Decision]] = field(default_factory=list)
+    """(series, night, decision) of every new call."""
+    asked: int = 0
+    """Nights and series in which a detector asked."""
+    reruns: int = 0
+    """Nights on which the platform ran reruns."""
+    experiments: int = 0
+    inconclusive: int = 0
+    nights: int = 0
+
+
+def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: Sequence[Past] | None = None) -> Tally:
+    """Run the engine over all nights from `begin` on, all series of one platform sharing one experiment a night."""
+    num_series, num_nights = world.levels.shape
+    seen = world.levels + world.losses[None, :]
+    known = list(pasts or [Past(seen[series, :begin]) for series in range(num_series)])
+    tally = Tally()
+    for night in range(begin, num_nights):
+        first = [decide(known[series], float(seen[series, night]), allowed) for series in range(num_series)]
+        final = _answered(world, allowed, known, seen[:, night], night, first, tally)
+        for series, decision in enumerate(final):
+            known[series] = advance(known[series], float(seen[series, night]), decision)
+            tally.inconclusive += decision.verdict == "inconclusive" and decision.reason != "learning"
+            if decision.new:
+                tally.calls.append((series, night, decision))
+        tally.nights += 1
+    return tally
+
+
+def _answered(  # noqa: PLR0917 - one night's state, handed on
+    world: World,
+    allowed: Allowed,
+    known: Sequence[Past],
+    values: Values,
+    night: int,
+    first: Sequence[Decision],
+    tally: Tally,
+) -> list[Decision]:
+    """Run the experiments that tonight's decisions ask for, within the budget of one of each kind."""
+    final = list(first)
+    answers: dict[int, Answers] = {}
+    wanting = [series for series, decision in enumerate(final) if decision.needs == "reruns"]
+    tally.asked += len(wanting)
+    tally.reruns += bool(wanting)
+    for series in wanting:
+        answers[series] = Answers(reruns=world.reruns(series, night, allowed.num_reruns))
+        final[series] = decide(known[series], float(values[series]), allowed, answers[series])
+    wanting = [series for series in wanting if final[series].needs == "ab"]
+    tally.experiments += bool(wanting)
+    for series in wanting:
+        ours, theirs, tested = world.experiment(series, night, allowed.num_blocks, len(wanting))
+        full = Answers(answers[series].reruns, ours, theirs, tested)
+        final[series] = decide(known[series], float(values[series]), allowed, full)
+    return final
+
+
+def first_call(tally: Tally) -> int | None:
+    """Return the night of the first call; `None` without one."""
+    return min((night for _, night, _ in tally.calls), default=None)

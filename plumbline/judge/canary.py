@@ -1,0 +1,142 @@
+"""Canary: known small faults, put into copies of tonight's true records, that the real judge must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from plumbline.digest import digest_json
+from plumbline.judge.comparison import compare
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import Evidence, ProbeEvidence, SpeedEvidence, StepEvidence
+from plumbline.schema.suite import Gates
+from plumbline.schema.verdict import Finding, Judgement
+
+__all__ = ["CanaryResult", "canary_findings", "prove"]
+
+_SLOWER = 1.2
+"""Times the suite's limit: a fifth over it."""
+_EPS_ERROR = 5e-3
+"""Relative change of a LayerNorm's output where its eps is wrong, as measured (docs/MATH.md)."""
+
+Judge = Callable[..., Judgement]
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryResult:
+    """One fault: whether the judge found it, and its verdict."""
+
+    fault: str
+    is_found: bool
+    verdict: str
+
+
+def prove(record: LoadedRecord, gates: Gates, judge: Judge = compare) -> tuple[CanaryResult, ...]:
+    """Judge a copy of `record` with each known fault against the record; a verdict of `pass` means not found."""
+    results = []
+    for fault, copy, confirms in _copies(record, gates):
+        judgement = judge(record, copy, gates, confirms=confirms)
+        results.append(CanaryResult(fault, judgement.verdict != "pass", judgement.verdict))
+    return tuple(results)
+
+
+def canary_findings(results: tuple[CanaryResult, ...]) -> tuple[Finding, ...]:
+    """Return an invalid finding for each fault that the judge did not find."""
+    return tuple(
+        Finding(
+            check="canary." + one.fault,
+            outcome="invalid",
+            metric="a known fault in a copy of tonight's record",
+            observed=one.verdict,
+            limit="drift",
+            detail="the judge does not find this fault: no pass of this round counts",
+        )
+        for one in results
+        if not one.is_found
+    )
+
+
+def _copies(record: LoadedRecord, gates: Gates) -> Iterator[tuple[str, LoadedRecord, SpeedEvidence | None]]:
+    """Yield (fault, altered copy, confirming rerun) of every fault that the record's parts can show."""
+    evidence = record.record.evidence
+    if record.record.exit.status != "completed":
+        return
+    if evidence.speed is not None and evidence.speed.samples_per_second:
+        slow = _slowed(evidence.speed, 1 - _SLOWER * gates.throughput_drop)
+        yield "throughput", _with(record, evidence.model_copy(update={"speed": slow})), slow
+    probe = evidence.probe
+    if probe is None or not probe.steps:
+        return
+    yield "weights", _with(record, _probe(evidence, steps=_other_weights(probe))), None
+    if len(probe.steps) > 1 and probe.steps[0].batch != probe.steps[1].batch:
+        yield "batches", _swapped(record, evidence, probe), None
+    if any(_is_norm(tap.kind, tap.stage) for tap in probe.taps) and "sketch" in record.sketches:
+        yield "layer-norm-eps", _other_eps(record, evidence, probe), None
+
+
+def _with(record: LoadedRecord, evidence: Evidence, **arrays: dict[str, np.ndarray]) -> LoadedRecord:
+    changed = record.record.model_copy(update={"evidence": evidence})
+    return LoadedRecord(changed, record.folder, {**record.arrays, **arrays})
+
+
+def _probe(evidence: Evidence, **changes: object) -> Evidence:
+    probe = evidence.probe
+    return evidence.model_copy(update={"probe": probe.model_copy(update=changes) if probe is not None else None})
+
+
+def _slowed(speed: SpeedEvidence, factor: float) -> SpeedEvidence:
+    """Scale every rate by `factor`, and every time by its inverse."""
+    rates = ("samples_per_second", "tokens_per_second", "rows_per_second")
+    changes: dict[str, object] = {}
+    for name in rates:
+        value = getattr(speed, name, None)
+        if value is not None:
+            changes[name] = value * factor
+    if speed.step_seconds is not None:
+        changes["step_seconds"] = speed.step_seconds / factor
+    if speed.wall_seconds is not None:
+        changes["wall_seconds"] = speed.wall_seconds / factor
+    changes["breakdown"] = {name: value / factor for name, value in speed.breakdown.items()}
+    return speed.model_copy(update=changes)
+
+
+def _other_weights(probe: ProbeEvidence) -> tuple[StepEvidence, ...]:
+    last = probe.steps[-1]
+    other = digest_json(["canary", last.weights_sha256])
+    return (*probe.steps[:-1], last.model_copy(update={"weights_sha256": other}))
+
+
+def _swapped(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> LoadedRecord:
+    """Swap the batches of the first two steps, their digests and their content."""
+    first, second = probe.steps[:2]
+    steps = (
+        first.model_copy(update={"batch": second.batch}),
+        second.model_copy(update={"batch": first.batch}),
+        *probe.steps[2:],
+    )
+    batches = {}
+    for name, array in record.batches.items():
+        batches[name] = array.copy()
+        batches[name][[0, 1]] = array[[1, 0]]
+    return _with(record, _probe(evidence, steps=steps), **({"batches": batches} if batches else {}))
+
+
+def _is_norm(kind: str, stage: str) -> bool:
+    return stage == "forward" and "LayerNorm" in kind
+
+
+def _other_eps(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> LoadedRecord:
+    """Change the outputs of the first step's LayerNorms, on a processor whose rounding differs: bits are not due."""
+    sketch = record.sketches["sketch"].copy()
+    taps = list(probe.taps)
+    for place, tap in enumerate(taps):
+        if _is_norm(tap.kind, tap.stage):
+            wave = np.sin(np.arange(sketch.shape[1]) + 1.0)
+            sketch[place] += _EPS_ERROR * np.linalg.norm(sketch[place]) * wave / np.linalg.norm(wave)
+            taps[place] = tap.model_copy(update={"sha256": digest_json(["canary", tap.sha256])})
+    copy = _with(record, _probe(evidence, taps=tuple(taps)), sketches={"sketch": sketch})
+    cpu = copy.record.fingerprint.cpu
+    fingerprint = copy.record.fingerprint.model_copy(update={"cpu": cpu.model_copy(update={"isa": f"not {cpu.isa}"})})
+    return LoadedRecord(copy.record.model_copy(update={"fingerprint": fingerprint}), copy.folder, copy.arrays)

@@ -1,0 +1,14 @@
+"""The gates, in the order of their findings: a new gate is one file in this folder and one line here."""
+
+from __future__ import annotations
+
+from plumbline.judge.gates.accuracy import accuracy_gate
+from plumbline.judge.gates.gate import Gate
+from plumbline.judge.gates.throughput import throughput_gate
+
+__all__ = ["GATES"]
+
+GATES: tuple[Gate, ...] = (
+    accuracy_gate,
+    throughput_gate,
+)

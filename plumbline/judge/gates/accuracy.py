@@ -1,0 +1,88 @@
+"""The accuracy gate: where training ended, against the suite's margin."""
+
+from __future__ import annotations
+
+import math
+
+from plumbline.judge.gates.gate import GateRequest, GateResult
+from plumbline.judge.pair import Pair
+from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
+from plumbline.schema.suite import Gates
+from plumbline.schema.verdict import Cause, Divergence, Finding, Outcome
+
+__all__ = ["accuracy_error", "accuracy_gate", "learn", "parting"]
+
+
+_UNEXPLAINED = Cause(
+    code="unattributed",
+    sure="unattributed",
+    why="the accuracy differs, and nothing in the probe tells why: only a part of training that it does not reach can",
+)
+
+
+def accuracy_gate(pair: Pair, request: GateRequest) -> GateResult:
+    """Judge the final accuracy of the `learn` part."""
+    findings = tuple(learn(pair, request.gates))
+    if not any(finding.outcome == "drift" for finding in findings):
+        return GateResult(findings)
+    return GateResult(findings, at=Divergence(stage="learn", at="accuracy"), unexplained=_UNEXPLAINED)
+
+
+def learn(pair: Pair, gates: Gates) -> list[Finding]:
+    """One finding on the final accuracy, where the spec asks for the `learn` part."""
+    left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
+    if left is None or right is None:
+        return []
+    known = left.weights_sha256 is not None  # after a failure it may be missing, and is then equal to nothing
+    same = known and left.weights_sha256 == right.weights_sha256 and left.losses == right.losses
+    if same and _same_ends(left, right):
+        return [_finding("pass", 0.0, gates, "the curves are equal to the bit")]
+    ours, theirs = _end(left), _end(right)
+    if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:
+        return [_finding("inconclusive", None, gates, "no accuracy was measured")]
+    gap = theirs.accuracy - ours.accuracy
+    detail = f"{theirs.accuracy:.4f} where the reference reached {ours.accuracy:.4f} on {theirs.num_rows} rows"
+    return [_finding(_outcome(abs(gap), accuracy_error(ours, theirs), gates), gap, gates, detail)]
+
+
+def parting(pair: Pair) -> int | None:
+    """The first step at which the learning curves differ; `None` if they never do, or one is missing."""
+    left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
+    if left is None or right is None:
+        return None
+    pairs = zip(left.losses, right.losses, strict=False)
+    return next((step for step, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
+
+
+def accuracy_error(left: EvaluationEvidence, right: EvaluationEvidence) -> float:
+    """Standard error of the difference of two accuracies that the choice of rows alone brings about."""
+    return math.sqrt(
+        sum((side.accuracy or 0) * (1 - (side.accuracy or 0)) / max(side.num_rows, 1) for side in (left, right))
+    )
+
+
+def _outcome(gap: float, error: float, gates: Gates) -> Outcome:
+    if gap <= gates.accuracy_margin:
+        return "pass"
+    return "drift" if gap > gates.accuracy_margin + gates.accuracy_standard_errors * error else "inconclusive"
+
+
+def _end(side: LearnEvidence) -> EvaluationEvidence | None:
+    return side.evaluations[-1] if side.evaluations else None
+
+
+def _same_ends(left: LearnEvidence, right: LearnEvidence) -> bool:
+    ours, theirs = _end(left), _end(right)
+    return ours is not None and ours.accuracy is not None and ours == theirs
+
+
+def _finding(outcome: Outcome, gap: float | None, gates: Gates, detail: str) -> Finding:
+    return Finding(
+        check="learn.accuracy",
+        outcome=outcome,
+        metric="difference of the final accuracy",
+        observed=gap,
+        limit=gates.accuracy_margin,
+        unit="absolute",
+        detail=detail,
+    )

@@ -1,0 +1,42 @@
+"""What a gate is: a rule on one pair of records that a suite's `[gates]` parameterise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from plumbline.judge.pair import Pair
+from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.suite import Gates
+from plumbline.schema.verdict import Cause, Divergence, Finding
+
+__all__ = ["Asked", "Gate", "GateRequest", "GateResult"]
+
+Asked = bool | Literal["demanded"]
+"""Whether throughput is judged; `demanded`: a pair that cannot be judged is inconclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateRequest:
+    """What a comparison asks of its gates."""
+
+    gates: Gates
+    throughput: Asked = True
+    confirms: SpeedEvidence | None = None
+    """The independent rerun of a run that was too slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """What a gate found; nothing where its part was not measured."""
+
+    findings: tuple[Finding, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    at: Divergence | None = None
+    """Where its drift shows, if no rung of the probe differs before it."""
+    unexplained: Cause | None = None
+    """The cause of its drift where nothing else names one."""
+
+
+Gate = Callable[[Pair, GateRequest], GateResult]

@@ -1,0 +1,124 @@
+"""The throughput gate: one number per run, against the platform's own baseline."""
+
+from __future__ import annotations
+
+import math
+
+from plumbline.judge.gates.gate import GateRequest, GateResult
+from plumbline.judge.gates.throughput_causes import explained_by_load, foreign_load, lost_share, speed_cause
+from plumbline.judge.pair import Pair
+from plumbline.judge.suspects import differences, suspects_for
+from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.suite import Gates
+from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outcome
+
+__all__ = ["CHECK", "needs_rerun", "noise_of", "speed", "throughput_gate"]
+
+CHECK = "speed.throughput"
+
+
+def needs_rerun(judgement: Judgement) -> bool:
+    """Return whether a finding waits for an independent, confirming rerun."""
+    return any(finding.needs_rerun for finding in judgement.findings)
+
+
+def noise_of(speed: SpeedEvidence) -> float:
+    """The standard error of a run's median step, relative to it, from the quartiles of its steps."""
+    if not speed.step_seconds_quartiles or not speed.step_seconds or speed.steps < 1:
+        return 0.0
+    low, high = speed.step_seconds_quartiles
+    spread = max(high - low, 0.0) / 1.349
+    return 1.2533 * spread / speed.step_seconds / math.sqrt(speed.steps)
+
+
+def throughput_gate(pair: Pair, request: GateRequest) -> GateResult:
+    """Judge the throughput of the `speed` part, where the request asks for it."""
+    if not request.throughput:
+        return GateResult()
+    demanded = request.throughput == "demanded"
+    findings, causes = speed(pair, request.gates, confirms=request.confirms, demanded=demanded)
+    at = Divergence(stage="speed", at="throughput") if causes else None
+    return GateResult(tuple(findings), tuple(causes), at)
+
+
+def speed(
+    pair: Pair, gates: Gates, *, confirms: SpeedEvidence | None = None, demanded: bool = False
+) -> tuple[list[Finding], list[Cause]]:
+    """The finding on throughput, and the cause of a confirmed drop.
+
+    `confirms` is the independent rerun of a run that was too slow; a drop is drift only if both runs show it. A pair
+    whose throughput cannot be compared has no finding, unless somebody `demanded` one: silence would look like a pass.
+    """
+    hindrance = _hindrance(pair)
+    left, right = pair.reference.record.evidence.speed, pair.candidate.record.evidence.speed
+    if hindrance or left is None or right is None:
+        return [_finding(None, gates, "inconclusive", hindrance)] if demanded else [], []
+    drop = lost_share(left, right)
+    if drop is None:
+        return [_finding(None, gates, "inconclusive", "no throughput was measured")], []
+    numbers = f"{right.samples_per_second:.4g} samples/s where the baseline has {left.samples_per_second:.4g}"
+    if drop <= gates.throughput_drop:
+        return [_finding(drop, gates, "pass", numbers)], []
+    if drop <= gates.throughput_standard_errors * math.hypot(noise_of(left), noise_of(right)):
+        return [_finding(drop, gates, "inconclusive", f"{numbers}: less than the steps' own spread")], []
+    if confirms is None:
+        why = speed_cause(left, right)[1]
+        detail = f"{numbers}; a rerun has to confirm it ({why})"
+        return [_finding(drop, gates, "inconclusive", detail).replace(needs_rerun=True)], []
+    found = differences(pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
+    return _rerun(left, right, confirms, gates, found)
+
+
+def _hindrance(pair: Pair) -> str:
+    """Why the throughput of the two cannot be compared; empty if it can."""
+    sides = {"reference": pair.reference.record, "candidate": pair.candidate.record}
+    if sides["reference"].platform != sides["candidate"].platform:
+        return "other platform: throughput is compared with a platform's own past only"
+    without = [who for who, record in sides.items() if record.evidence.speed is None]
+    return f"no speed part in the {' and the '.join(without)}" if without else ""
+
+
+def _rerun(
+    left: SpeedEvidence, right: SpeedEvidence, confirms: SpeedEvidence, gates: Gates, found: tuple[str, ...]
+) -> tuple[list[Finding], list[Cause]]:
+    """What the second run makes of the first one's drop."""
+    drop, again = lost_share(left, right), lost_share(left, confirms)
+    if drop is None or again is None:
+        return [_finding(drop, gates, "inconclusive", "the rerun measured no throughput")], []
+    if again <= gates.throughput_drop:
+        return [_finding(again, gates, "pass", f"a first run lost {drop:.1%}; the rerun does not confirm it")], []
+    code, why, evidence = speed_cause(left, right)
+    other, _, seconds = speed_cause(left, confirms)
+    numbers = f"lost {drop:.1%}, and {again:.1%} in an independent rerun"
+    others = (*foreign_load(left, right), *foreign_load(left, confirms))
+    if (code is None or other != code) and others and _is_excused(left, (right, confirms), gates):
+        detail = f"{numbers}; the machine was not quiet: {others[0]}"
+        return [_finding(min(drop, again), gates, "inconclusive", detail)], []
+    if others:
+        share = max(explained_by_load(left, run) for run in (right, confirms))
+        numbers = f"{numbers}; other load explains at most {share:.1%}: {others[0]}"
+    finding = _finding(min(drop, again), gates, "drift", numbers)
+    if code is None or other != code:
+        doubt = "two runs were slow, and their evidence names no one cause"
+        return [finding], [Cause(code="unattributed", sure="unattributed", why=doubt, evidence=(*evidence, *seconds))]
+    tried = ("an independent rerun: as slow, with the same signs",)
+    suspects = suspects_for(code, found)
+    return [finding], [Cause(code=code, sure="confirmed", why=why, evidence=evidence, suspects=suspects, tried=tried)]
+
+
+def _is_excused(left: SpeedEvidence, runs: tuple[SpeedEvidence, SpeedEvidence], gates: Gates) -> bool:
+    """Return whether foreign load explains so much of one of the drops that the rest is within the limit."""
+    kept = [((1 - (lost_share(left, run) or 0.0)), 1 - explained_by_load(left, run)) for run in runs]
+    return any(share >= (1 - gates.throughput_drop) * left_over for share, left_over in kept)
+
+
+def _finding(drop: float | None, gates: Gates, outcome: Outcome, detail: str) -> Finding:
+    return Finding(
+        check=CHECK,
+        outcome=outcome,
+        metric="drop of the throughput against the baseline",
+        observed=drop,
+        limit=gates.throughput_drop,
+        unit="relative",
+        detail=detail,
+    )

@@ -1,0 +1,237 @@
+"""Why a run is slower: from the step's breakdown, the samplers and the microbenchmarks.
+
+First which phase lost the time: waiting for data, copying to the device, or computing. Then, if it computes more
+slowly: does the device say that it throttled, did the process get less of the machine, is the device slow outside of
+training as well, or is it the software? Signs that contradict each other name nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+
+from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.verdict import CauseCode
+
+__all__ = ["explained_by_load", "foreign_load", "lost_share", "speed_cause"]
+
+_SHARE = 0.6
+"""A phase is named when it holds this share of the lost time."""
+
+_SLOWER = 0.05
+"""A microbenchmark or a clock is lower when it lost this much, and at least half of what the run lost."""
+
+_BUSIER = 0.2
+"""A disk says something about a wait when it is busy for this much more of the time."""
+
+_SLOWER_DISK = 0.3
+"""So does reading a file back, when it lost this share both times; less is what disks vary by."""
+
+_MORE = 1.2
+"""A step has more to do when it takes this much more processor time; sharing caches alone costs less."""
+
+_THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+"""NVML's throttle reasons: power cap, hardware slowdown, software thermal, hardware thermal, power brake."""
+
+_PHASES: dict[str, str] = {
+    "data_wait": "loader",
+    "host_to_device": "transfer",
+    "forward": "compute",
+    "backward": "compute",
+    "optimizer": "compute",
+    "communication": "compute",
+}
+_SIGNS = (
+    ("cpu_steal", 0.03, "stolen CPU time"),
+    ("cgroup_throttled", 0.03, "share of time held back by the CPU quota"),
+    ("foreign_cpu", 0.15, "cores that other processes took"),
+    ("foreign_gpu_processes", 0.5, "other processes on the GPU"),
+    ("memory_pressure", 0.05, "share of time stalled on memory"),
+)
+_Named = tuple[CauseCode | None, str, tuple[str, ...]]
+
+
+def speed_cause(left: SpeedEvidence, right: SpeedEvidence) -> _Named:
+    """The code, why, and the numbers that say so; no code where the signs do not suffice, or contradict each other."""
+    lost = lost_share(left, right) or 0.0
+    phase, lines = _phase(left, right)
+    if phase == "loader":
+        return "loader", "each step waits longer for its data", (*lines, *_disk(left, right))
+    if phase == "transfer":
+        return "transfer", "each step waits longer for the copy to the device", lines
+    if phase == "compute":
+        return _computing(left, right, lost, lines)
+    return None, "the signs name no one cause", (*lines, f"the run lost {lost:.1%}")
+
+
+def _computing(left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tuple[str, ...]) -> _Named:
+    throttled, less = _throttled(left, right, lost), _less_of_the_machine(left, right, lost)
+    device, others = _device(left, right, lost), foreign_load(left, right)
+    if throttled:
+        return "throttling", "the device lowered its clock", throttled
+    if (less or _stalled(left, right)) and not _more_work(left, right):
+        return "contention", "the training got less of the machine", (*less, *others)
+    if device and not others and not less:
+        return "slow-device", "the device is slow outside of training as well", device
+    if not device and not others and not less:
+        return "software", "the same device computes the same step more slowly", lines
+    return None, "the signs contradict each other: the machine was not quiet", (*device, *less, *others)
+
+
+def foreign_load(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
+    """What else had a share of the machine, clearly more than in the baseline."""
+    lines = []
+    for name, least, words in _SIGNS:
+        before, after = _mean(left, name), _mean(right, name)
+        if after is not None and after - (before or 0.0) > least:
+            lines.append(f"{words}: {after:.3g} where it was {before or 0.0:.3g}")
+    return tuple(lines)
+
+
+def lost_share(left: SpeedEvidence, right: SpeedEvidence) -> float | None:
+    """Return the share of the baseline's throughput that was lost; `None` where a side measured none.
+
+    Both sides are taken by one measure: by the wall time, or by the median step where one side knows no other.
+    """
+    if not all(side.samples_per_second and side.samples_per_second > 0 for side in (left, right)):
+        return None
+    if (left.wall_seconds is None) == (right.wall_seconds is None):
+        return 1 - (right.samples_per_second or 0.0) / (left.samples_per_second or 1.0)
+    if not left.step_seconds or not right.step_seconds:
+        return None
+    return 1 - left.step_seconds / right.step_seconds
+
+
+def explained_by_load(left: SpeedEvidence, right: SpeedEvidence) -> float:
+    """Return the largest share of the throughput that foreign load, beyond the baseline's, can have cost.
+
+    Stolen, throttled and stalled time are shares of this training's own time. Foreign processes on the CPU get, under
+    a fair scheduler, at most their part of the cores asked for by them and by this training; `k` more on the GPU get
+    `k` of `k + 1` slices. Shares multiply: what one takes, another cannot take again.
+    """
+    kept = 1.0
+    for name in ("cpu_steal", "cgroup_throttled", "memory_pressure"):
+        kept *= 1 - min(_more(left, right, name), 1.0)
+    cores = _more(left, right, "foreign_cpu")
+    kept *= 1 - cores / (cores + (_mean(left, "own_cpu") or 1.0))
+    others = _more(left, right, "foreign_gpu_processes")
+    return 1 - kept / (1 + others)
+
+
+def _more(left: SpeedEvidence, right: SpeedEvidence, name: str) -> float:
+    """Return by how much the mean of a sampled load is above the baseline's."""
+    return max((_mean(right, name) or 0.0) - (_mean(left, name) or 0.0), 0.0)
+
+
+def _throttled(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
+    before, after = (
+        _share_of(side, "gpu_throttle_reasons", lambda v: bool(int(v) & _THROTTLED)) for side in (left, right)
+    )
+    lines = []
+    if after - before > 0.25:
+        lines.append(f"throttled in {after:.0%} of the samples where it was {before:.0%}")
+    for name, words in (("gpu_clock_mhz", "GPU"), ("cpu_clock_mhz", "CPU")):
+        was, now = _median(left, name), _median(right, name)
+        if was and now and now < was * (1 - max(_SLOWER, lost / 2)):
+            lines.append(f"{words} clock {now:.0f} MHz where it was {was:.0f}")
+    return tuple(lines)
+
+
+def _less_of_the_machine(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
+    """The process ran for a smaller share of the time, although it had work: it was held back."""
+    was, now = _mean(left, "own_cpu"), _mean(right, "own_cpu")
+    if was and now and now < was * (1 - max(2 * _SLOWER, lost / 2)):
+        return (f"cores in use by the training: {now:.3g} where they were {was:.3g}",)
+    return ()
+
+
+def _more_work(left: SpeedEvidence, right: SpeedEvidence) -> bool:
+    """Whether a step takes more processor time than before: less of the machine does not explain that."""
+    was, now = _mean(left, "own_cpu"), _mean(right, "own_cpu")
+    if not was or not now or not left.step_seconds or not right.step_seconds:
+        return False
+    return now * right.step_seconds > _MORE * was * left.step_seconds
+
+
+def _stalled(left: SpeedEvidence, right: SpeedEvidence) -> bool:
+    """Stolen or throttled time, or another process on the GPU: these are shares of this very training's time."""
+    for name, least, _ in _SIGNS:
+        before, after = _mean(left, name), _mean(right, name)
+        if name != "foreign_cpu" and after is not None and after - (before or 0.0) > least:
+            return True
+    return False
+
+
+def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[str, ...]]:
+    """The phase that holds most of the lost time, if one does."""
+    extra: dict[str, float] = {}
+    for name, group in _PHASES.items():
+        if name in right.breakdown:
+            extra[group] = extra.get(group, 0.0) + right.breakdown[name] - left.breakdown.get(name, 0.0)
+    total = sum(max(value, 0.0) for value in extra.values())
+    if not total:
+        return "", ()
+    group = max(extra, key=lambda key: extra[key])
+    names = [name for name, owner in _PHASES.items() if owner == group and name in right.breakdown]
+    lines = tuple(
+        f"{name} {right.breakdown[name] * 1e3:.3g} ms a step where it was {left.breakdown.get(name, 0.0) * 1e3:.3g}"
+        for name in names
+        if right.breakdown[name] or left.breakdown.get(name)
+    )
+    return (group if extra[group] >= _SHARE * total else ""), lines
+
+
+def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
+    """The device itself is slow, before and after the part alike."""
+    for name in ("gemm_flops", "host_gemm_flops", "device_copy_bytes_per_second"):
+        drops = [_drop(left, right, name + suffix) for suffix in ("", "_after")]
+        known = [drop for drop in drops if drop is not None]
+        if known and min(known) > max(_SLOWER, lost / 2):
+            return (f"{name} lost {' and '.join(f'{drop:.1%}' for drop in known)} before and after the part",)
+    return ()
+
+
+def _disk(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
+    """What the disks say of a wait for data: busy where they were not, slower to read from, or waited for."""
+    lines = []
+    for name, words in (
+        ("disk_busy", "the busiest disk at work"),
+        ("io_pressure", "time in which a task waited for it"),
+    ):
+        before, after = _mean(left, name), _mean(right, name)
+        if before is not None and after is not None and after - before > _BUSIER:
+            lines.append(f"{words}: {after:.0%} where it was {before:.0%}")
+            rates = [_mean(side, "disk_read_bytes_per_second") for side in (left, right)]
+            if name == "disk_busy" and None not in rates:
+                was, now = (f"{(rate or 0.0) / 1e6:.3g}" for rate in rates)
+                lines.append(f"read from disks: {now} MB/s where it was {was}")
+    drops = [_drop(left, right, f"disk_read_bytes_per_second{suffix}") for suffix in ("", "_after")]
+    if None not in drops and min(drop for drop in drops if drop is not None) > _SLOWER_DISK:
+        shares = " and ".join(f"{drop:.0%}" for drop in drops)
+        lines.append(f"reading a fresh file from the disk lost {shares} before and after the part")
+    return tuple(lines)
+
+
+def _drop(left: SpeedEvidence, right: SpeedEvidence, name: str) -> float | None:
+    before, after = left.microbenchmarks.get(name), right.microbenchmarks.get(name)
+    return 1 - after / before if before and after else None
+
+
+def _values(side: SpeedEvidence, name: str) -> list[float]:
+    return [value for value in side.samples.get(name, ()) if value is not None and math.isfinite(value)]
+
+
+def _median(side: SpeedEvidence, name: str) -> float | None:
+    values = _values(side, name)
+    return statistics.median(values) if values else None
+
+
+def _mean(side: SpeedEvidence, name: str) -> float | None:
+    values = _values(side, name)
+    return statistics.fmean(values) if values else None
+
+
+def _share_of(side: SpeedEvidence, name: str, holds: Callable[[float], bool]) -> float:
+    values = _values(side, name)
+    return sum(holds(value) for value in values) / len(values) if values else 0.0

@@ -1,0 +1,198 @@
+"""Every tensor of the first tapped step against what rounding explains: one chart, or a panel a platform. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from plumbline.judge.pair import Pair, TapError
+from plumbline.report.charts import (
+    MARKED,
+    MOST_TOGETHER,
+    NARROW,
+    PANEL,
+    WIDE,
+    Chart,
+    Label,
+    Line,
+    LogAxis,
+    Mark,
+    Rule,
+    Series,
+    Size,
+    Tick,
+    log_axis,
+    shortened,
+)
+from plumbline.report.words import clean, number
+
+__all__ = ["taps_chart"]
+
+_LAYER = re.compile(r"\.(?:layer|layers)\.(\d+)(\.|$)")
+_SECTION_GAP = 26.0
+_MAX_TITLES = 700
+_MAX_NOTES = 3
+_TALL, _TALL_PANEL = 320.0, 210.0
+_TICK_GAP = 58.0
+
+_Errors = Sequence[TapError]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    """One drawing area: where the places of tensors and their errors are."""
+
+    frame: Chart
+    axis: LogAxis
+    count: int
+    split: int
+
+    def x(self, index: float) -> float:
+        """Return where the tensor at `index` is drawn; gradients after a gap."""
+        room = self.frame.right - self.frame.left - 12 - _SECTION_GAP
+        gap = _SECTION_GAP if index >= self.split else 0.0
+        return round(self.frame.left + 6 + gap + (index + 0.5) * room / self.count, 1)
+
+
+def taps_chart(pairs: Mapping[str, Pair], order: Sequence[str]) -> Chart | None:
+    """Draw the first tapped step: every module's output and every gradient, against what rounding explains.
+
+    `None` where nothing was sketched on both sides, or all of it is equal to the last bit.
+    """
+    step = min((step for pair in pairs.values() for step in pair.tap_steps), default=None)
+    if step is None:
+        return None
+    found = {name: (*pair.errors(step, "forward"), *pair.errors(step, "gradient")) for name, pair in pairs.items()}
+    found = {name: errors for name, errors in found.items() if errors}
+    everything = [error for errors in found.values() for error in errors]
+    if not everything or all(error.error == 0 for error in everything):
+        return None
+    over = {name: sum(error.over for error in errors) for name, errors in found.items()}
+    words = {name: f"{count} of {len(found[name])} over the limit" for name, count in over.items()}
+    title = f"How far each tensor is from the reference, step {step}"
+    note = "The shaded region is what rounding alone explains."
+    if len(found) >= MOST_TOGETHER:  # the reference has a colour too
+        names = sorted(found, key=lambda name: (-over[name], order.index(name)))
+        panels = [_panel(name, found[name], everything, words[name]) for name in names]
+        return Chart(title, f"{note} One panel for each platform.", "relative error", panels=tuple(panels))
+    said = "; ".join(f"{name}: {count}" for name, count in words.items())
+    charts = [
+        replace(
+            _drawn(found, everything, _tall(size, _TALL), order.index), title=title, note=f"{note} {said}.",
+            y_label="relative error",
+        )
+        for size in (WIDE, NARROW)
+    ]  # fmt: skip
+    return replace(charts[0], narrow=charts[1])
+
+
+def _panel(name: str, errors: _Errors, everything: _Errors, note: str) -> Chart:
+    is_marked = any(error.over for error in errors)
+    drawn = _drawn({name: errors}, everything, _tall(PANEL, _TALL_PANEL), lambda _: MARKED if is_marked else 0)
+    return replace(drawn, title=name, note=note, legend=(), is_marked=is_marked)
+
+
+def _tall(size: Size, height: float) -> Size:
+    """Return a size with this height, and room for layers and sections below."""
+    return replace(size, height=height, margins=replace(size.margins, right=min(size.margins.right, 24.0), bottom=40.0))
+
+
+def _drawn(found: Mapping[str, _Errors], everything: _Errors, size: Size, series: Callable[[str], int]) -> Chart:
+    longest = max(found.values(), key=len)
+    frame = Chart("", "", height=size.height, width=size.width, margins=size.margins)
+    known = [error.error for error in everything] + [error.limit for error in everything]
+    # A decade more than is needed: the names of the first ones over stand there, over no point.
+    most = 10 * max((value for value in known if math.isfinite(value)), default=0.0)
+    axis = log_axis([*known, most], frame.top, frame.bottom)
+    split = sum(1 for error in longest if error.reference.stage == "forward")
+    plot = _Plot(frame, axis, len(longest), split)
+    notes, leaders = _first_ones(found, plot, series)
+    sections = ((0, split), (split, len(longest)))
+    return replace(
+        frame,
+        x_ticks=_layers(longest, plot),
+        y_ticks=axis.ticks(
+            zero=any(error.error == 0 for error in everything),
+            missing=any(not math.isfinite(error.error) for error in everything),
+        ),
+        lines=tuple(leaders),
+        marks=tuple(_marks(found, plot, series)),
+        labels=tuple(notes),
+        bands=tuple(_band(longest[a:b], a, plot) for a, b in sections if b > a),
+        rules=tuple(Rule(plot.x(i)) for i in ([split] if 0 < split < len(longest) else [])),
+        legend=tuple(Series(name, series(name)) for name in found),
+    )
+
+
+def _marks(found: Mapping[str, _Errors], plot: _Plot, series: Callable[[str], int]) -> Iterator[Mark]:
+    for name, errors in found.items():
+        has_titles = len(errors) <= _MAX_TITLES and plot.frame.width == WIDE.width
+        for i, error in enumerate(errors):
+            title = _title(name, error) if has_titles or error.over else ""
+            yield Mark(plot.x(i), plot.axis.at(error.error), series(name), title, strong=error.over)
+
+
+def _title(platform: str, error: TapError) -> str:
+    what = "output" if error.reference.stage == "forward" else "gradient"
+    name = clean(error.reference.name or "the model", 120)
+    return f"{platform}: {what} of {name}: {number(error.error)} (limit {number(error.limit)})"
+
+
+def _first_ones(
+    found: Mapping[str, _Errors], plot: _Plot, series: Callable[[str], int]
+) -> tuple[list[Label], list[Line]]:
+    """Return the names of the first modules over their limits, inside the plot, with lines down to their points."""
+    notes: list[Label] = []
+    leaders: list[Line] = []
+    frame = plot.frame
+    for name, errors in found.items():
+        first = next((i for i, error in enumerate(errors) if error.over), None)
+        if first is None or len(notes) == _MAX_NOTES:
+            continue
+        x, y = plot.x(first), frame.top + 10 + 15 * len(notes)
+        is_right = x > (frame.left + frame.right) / 2
+        room = (x - frame.left if is_right else frame.right - x) - 8
+        module = clean(errors[first].reference.name or "the model", 60)
+        text = f"first: {shortened(module, room - 7 * 7)}"
+        notes.append(Label(x - 4 if is_right else x + 4, y, text, "end" if is_right else "start", series(name)))
+        ends = (y + 4, plot.axis.at(errors[first].error) - 6)
+        leaders.append(Line(" ".join(f"{x},{round(end, 1)}" for end in ends), series(name)))
+    return notes, leaders
+
+
+def _band(errors: _Errors, start: int, plot: _Plot) -> str:
+    left, right, bottom = plot.x(start), plot.x(start + len(errors) - 1), plot.frame.bottom
+    tops = [f"{plot.x(start + i)},{plot.axis.at(error.limit)}" for i, error in enumerate(errors)]
+    return " ".join([f"{left - 5},{bottom}", f"{left - 5},{tops[0].split(',')[1]}", *tops,
+                     f"{right + 5},{tops[-1].split(',')[1]}", f"{right + 5},{bottom}"])  # fmt: skip
+
+
+def _layers(errors: _Errors, plot: _Plot) -> tuple[Tick, ...]:
+    """Return where each layer begins, in both sections; fewer where there is no room."""
+    starts: list[tuple[int, str]] = []
+    for index, error in enumerate(errors):
+        found = _LAYER.search(error.reference.name)
+        part = f"layer {found.group(1)}" if found else _outside(error.reference.name)
+        new_section = index == plot.split
+        if part and (new_section or not starts or part not in {label for _, label in starts[-3:]}):
+            starts.append((index, part))
+    ticks: list[Tick] = []
+    last = -math.inf
+    for index, label in starts:
+        at = plot.x(index)
+        if at - last >= _TICK_GAP + (20 if len(label) > 8 else 0) and at < plot.frame.right - 12:
+            ticks.append(Tick(at, label))
+            last = at
+    sections = [Tick(plot.x(0), "outputs ▸", minor=True)] if plot.split else []
+    if plot.split < len(errors):
+        sections.append(Tick(plot.x(plot.split), "gradients ▸", minor=True))
+    return (*ticks, *sections)
+
+
+def _outside(name: str) -> str:
+    for word in ("embeddings", "pooler", "classifier", "cls"):
+        if word in name:
+            return word
+    return ""

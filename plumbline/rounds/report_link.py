@@ -1,0 +1,49 @@
+"""The link under which a person opens a round's report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from plumbline.central import CentralStore
+from plumbline.errors import PlumblineError
+from plumbline.stores import presign
+from plumbline.stores.links import LONGEST_SECONDS
+
+__all__ = ["ReportLink", "link_to"]
+
+_SET = "set report_url in the suite for a link that opens in a browser"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLink:
+    """An address, and what a reader must know of it; no note for one that stays."""
+
+    url: str
+    note: str = ""
+
+
+def link_to(central: CentralStore, key: str, report_url: str, *, now: datetime | None = None) -> ReportLink:
+    """Return the best link to an object of the central store.
+
+    `report_url` is where a static site or a proxy serves the store; without it, a presigned link that opens for a
+    week; where neither is to be had, the object's path or URL, with a note that says so.
+    """
+    if report_url:
+        return ReportLink(f"{report_url.rstrip('/')}/{quote(key)}")
+    parts = urlsplit(central.store.url)
+    if parts.scheme == "file":
+        path = (Path(parts.netloc + parts.path) / key).resolve()
+        return ReportLink(str(path), f"a path on the controller's disk, not a link: {_SET}")
+    address = f"{central.store.url}/{key}"
+    try:
+        link = presign(central.store, key, LONGEST_SECONDS)
+    except PlumblineError as error:
+        return ReportLink(address, f"not a link ({error.what}): {_SET}")
+    if link is None:
+        return ReportLink(address, f"not a link: {_SET}")
+    until = (now or datetime.now(UTC)) + timedelta(seconds=LONGEST_SECONDS)
+    note = f"the link opens until {until:%Y-%m-%d %H:%M} UTC, or until the credentials that signed it expire"
+    return ReportLink(link, note)

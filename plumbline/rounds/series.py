@@ -1,0 +1,89 @@
+"""The series of a round's platforms: read once before judging, extended once after the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from plumbline.baseline import BaselineBook
+from plumbline.central import CentralStore
+from plumbline.central.series import extend_series, read_series
+from plumbline.errors import InvalidInputError
+from plumbline.history.series import JudgedRound, SeriesFile
+from plumbline.rounds.judging import Baselines
+from plumbline.rounds.nights import History, NightDecisions, unjudged_nights
+from plumbline.rounds.plan import Round
+from plumbline.schema.verdict import RoundVerdict
+
+__all__ = ["count_unjudged", "read_history", "write_nights"]
+
+
+def read_history(round_: Round, central: CentralStore) -> History:
+    """Read each platform's series and acceptances; a damaged series is named, and costs no other platform its own."""
+    series: dict[str, SeriesFile] = {}
+    damaged: dict[str, str] = {}
+    accepted: dict[str, dict[str, list[datetime]]] = {}
+    book = BaselineBook(central)
+    for platform in round_.suite.platforms:
+        try:
+            series[platform] = read_series(central, round_.suite.name, platform)
+        except InvalidInputError as error:
+            damaged[platform] = str(error)
+        accepted[platform] = {
+            workload: _accepted(book, spec.digest, platform) for workload, spec in round_.specs.items()
+        }
+    return History(series, accepted, damaged)
+
+
+def _accepted(book: BaselineBook, digest: str, platform: str) -> list[datetime]:
+    """Return when the accepted records were trained, the anchor's first; a damaged baseline is judged elsewhere."""
+    try:
+        baseline = book.read(digest, platform)
+    except InvalidInputError:
+        return []
+    if baseline is None:
+        return []
+    anchor = baseline.anchor or baseline.records[0]
+    later = [one.started_at for one in baseline.records if one.started_at > anchor.started_at]
+    return [anchor.started_at, *later]
+
+
+def count_unjudged(
+    round_: Round, verdict: RoundVerdict, history: Mapping[str, SeriesFile], baselines: Baselines, now: datetime
+) -> RoundVerdict:
+    """Return the verdict with the number of unjudged nights on each platform, where the suite's limit is reached."""
+    limit = round_.suite.gates.unjudged_nights
+    platforms = {}
+    for name, result in verdict.platforms.items():
+        tonight = _judged(round_, verdict, name, baselines, now)
+        count = unjudged_nights(history.get(name, SeriesFile(suite=round_.suite.name, platform=name)), tonight)
+        platforms[name] = result.replace(unjudged_nights=count if count >= limit else 0)
+    return verdict.replace(platforms=platforms)
+
+
+def _judged(round_: Round, verdict: RoundVerdict, platform: str, baselines: Baselines, now: datetime) -> JudgedRound:
+    result = verdict.platforms[platform]
+    return JudgedRound(
+        time=now.astimezone(UTC).timestamp(),
+        verdict=result.verdict,
+        causes=tuple(cause.code for cause in result.causes),
+        has_baseline=all(platform in baselines.get(workload, {}) for workload in round_.specs),
+    )
+
+
+def write_nights(
+    round_: Round,
+    verdict: RoundVerdict,
+    nights: NightDecisions,
+    baselines: Baselines,
+    *,
+    central: CentralStore,
+    now: datetime,
+) -> None:
+    """Add the night to each platform's series; the same round again changes nothing, nor does a damaged series."""
+    for platform in verdict.platforms:
+        if platform in nights.damaged:
+            continue
+        judged = {verdict.round: _judged(round_, verdict, platform, baselines, now)}
+        rows, calls = list(nights.rows.get(platform, ())), nights.entries(platform)
+        extend_series(central, round_.suite.name, platform, rows, calls=calls, judged=judged)

@@ -1,0 +1,25 @@
+"""Keys of objects and files: relative paths that stay in their folder. Light: stores load it, and no pydantic."""
+
+from __future__ import annotations
+
+import posixpath
+
+__all__ = ["safe_key"]
+
+
+def safe_key(key: str) -> str:
+    """Return `key` if it is a relative path that stays in its folder on every platform; else raise `ValueError`."""
+    bad = (
+        not key
+        or len(key) > 512
+        or key.startswith("/")
+        or "\\" in key
+        or ":" in key
+        or any(ord(char) < 32 or ord(char) == 127 for char in key)
+        or posixpath.normpath(key) != key
+        or key.split("/", 1)[0] == ".."
+        or key == "."
+    )
+    if bad:
+        raise ValueError(f"{key[:80]!r} is no plain relative path")
+    return key

@@ -1,0 +1,169 @@
+"""Requests to Google Cloud Storage's JSON API, authorized by google-auth.
+
+Credentials are Google's own chain (Application Default Credentials): a service account file or workload identity
+federation (`GOOGLE_APPLICATION_CREDENTIALS`), gcloud's login (`gcloud auth application-default login`), or the
+metadata server of the machine or pod. `GOOGLE_CLOUD_QUOTA_PROJECT` is the project that a requester-pays bucket bills.
+`PLUMBLINE_GS_ENDPOINT` replaces the endpoint; `STORAGE_EMULATOR_HOST` does so without credentials, as in Google's own
+clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from plumbline.errors import AccessError, ConfigurationError, PlumblineError
+from plumbline.stores.base import ObjectMissingError, PreconditionFailedError, StoreUnavailableError
+from plumbline.stores.body import retry_after
+
+__all__ = ["GoogleApi"]
+
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+_HINT = (
+    "look at the credentials of this environment: GOOGLE_APPLICATION_CREDENTIALS, "
+    "`gcloud auth application-default login`, or the machine's service account"
+)
+_PAYER_HINT = "a requester-pays bucket bills a project: set GOOGLE_CLOUD_QUOTA_PROJECT"
+_RETENTION_HINT = "the bucket's retention or hold protects the object: keep what is replaced in another bucket"
+_PASSING_REASONS = {"rateLimitExceeded", "userRateLimitExceeded", "backendError", "internalError"}
+_RETENTION_REASONS = {"retentionPolicyNotMet", "objectUnderActiveHold"}
+_POOL = 64
+
+
+class GoogleApi:
+    """A session of Google's JSON API whose answers are checked for errors."""
+
+    def __init__(self, where: str, *, connect_seconds: float, read_seconds: float) -> None:
+        self._where = where
+        self._timeouts = (connect_seconds, read_seconds)
+        self._lock = threading.Lock()
+        self._session: Any = None
+        self.credentials: Any = None
+        self.endpoint = ""
+
+    def connect(self) -> None:
+        """Find the endpoint and the credentials once.
+
+        Raises:
+            AccessError: if Google's chain has no credentials.
+            ConfigurationError: if credentials would be sent unencrypted to another machine.
+        """
+        with self._lock:
+            if self._session is not None:
+                return
+            emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
+            endpoint = os.environ.get("PLUMBLINE_GS_ENDPOINT", "") or emulator
+            anonymous = bool(emulator) and endpoint == emulator
+            self.endpoint = self._checked_endpoint(endpoint or "https://storage.googleapis.com", anonymous=anonymous)
+            self.credentials = self._find_credentials(anonymous=anonymous)
+            self._session = self._make_session()
+
+    def _checked_endpoint(self, endpoint: str, *, anonymous: bool) -> str:
+        endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
+        parts = urlsplit(endpoint)
+        local = parts.hostname in ("127.0.0.1", "localhost", "::1")
+        if parts.scheme != "https" and not (parts.scheme == "http" and (local or anonymous)):
+            what = f"{endpoint!r} would receive an access token unencrypted"
+            raise ConfigurationError(what, where=self._where, key="PLUMBLINE_GS_ENDPOINT", hint="use https://")
+        return endpoint.rstrip("/")
+
+    def _find_credentials(self, *, anonymous: bool) -> Any:
+        import google.auth
+        from google.auth import exceptions
+        from google.auth.credentials import AnonymousCredentials
+
+        if anonymous:
+            return AnonymousCredentials()  # type: ignore[no-untyped-call]
+        # A warning for each attempt to reach a metadata server that does not exist: the one error says it all.
+        for name in ("google.auth", "urllib3.connectionpool"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return google.auth.default(scopes=[_SCOPE])[0]
+        except exceptions.GoogleAuthError as error:
+            raise self._no_credentials(error) from error
+
+    def _make_session(self) -> Any:
+        from google.auth.transport.requests import AuthorizedSession
+        from requests.adapters import HTTPAdapter
+
+        # No second attempt of its own: a body that was sent cannot be sent again from where it stands.
+        session: Any = AuthorizedSession(self.credentials, refresh_status_codes=())  # type: ignore[no-untyped-call]
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, HTTPAdapter(pool_maxsize=_POOL, max_retries=0))
+        return session
+
+    def request(self, method: str, path: str, *, key: str, expected: tuple[int, ...] = (200,), **options: Any) -> Any:
+        """Send a request to `path` (or a URL of the endpoint); the `requests` response of an expected status."""
+        from google.auth.exceptions import GoogleAuthError
+        from requests.exceptions import RequestException
+
+        self.connect()
+        url = path if "://" in path else self.endpoint + path
+        try:
+            response = self._session.request(
+                method, url, timeout=self._timeouts, max_allowed_time=None, allow_redirects=False, **options
+            )
+        except GoogleAuthError as error:
+            raise self._no_credentials(error) from error
+        except (RequestException, OSError) as error:
+            raise StoreUnavailableError(f"no answer: {type(error).__name__}", where=self._where) from error
+        if response.status_code in expected:
+            return response
+        with response:
+            raise self._refused(response.status_code, _reason(response), response.headers, key)
+
+    def json(self, method: str, path: str, *, key: str, expected: tuple[int, ...] = (200,), **options: Any) -> Any:
+        """Send a request; the JSON document of its answer."""
+        response = self.request(method, path, key=key, expected=expected, **options)
+        return self.document(response)
+
+    def document(self, response: Any) -> Any:
+        """Return the JSON document of a response; `StoreUnavailableError` if its body is damaged."""
+        try:
+            return response.json()
+        except ValueError as error:
+            raise StoreUnavailableError("the answer is not JSON", where=self._where) from error
+
+    def _no_credentials(self, error: Any) -> PlumblineError:
+        from google.auth.exceptions import TransportError
+
+        name = type(error).__name__
+        # The metadata server or the token service does not answer, as in a pod's first seconds.
+        if getattr(error, "retryable", False) or (isinstance(error, TransportError) and _status(error) != 404):
+            return StoreUnavailableError(f"no access token: {name}", where=self._where)
+        return AccessError(f"no usable credentials: {name}", where=self._where, hint=_HINT)
+
+    def _refused(self, status: int, reason: str, headers: Mapping[str, str], key: str) -> PlumblineError:
+        if status in (304, 412):
+            return PreconditionFailedError("the object has changed", where=self._where, key=key)
+        if status in (404, 410):
+            return ObjectMissingError("no such object" if key else "no such bucket", where=self._where, key=key)
+        if status >= 500 or status in (408, 429) or reason in _PASSING_REASONS:
+            wait = retry_after(headers)
+            return StoreUnavailableError(f"HTTP {status} {reason}", where=self._where, retry_after_seconds=wait)
+        if status in (401, 403):
+            hint = _RETENTION_HINT if reason in _RETENTION_REASONS else _HINT
+            return AccessError(f"refused: HTTP {status} {reason}", where=self._where, key=key, hint=hint)
+        hint = _PAYER_HINT if reason in ("required", "UserProjectMissing") else ""
+        return ConfigurationError(f"HTTP {status} {reason}", where=self._where, key=key, hint=hint)
+
+
+def _status(error: Any) -> int:
+    """The HTTP status that the metadata server answered, if it did."""
+    return int(getattr(error.args[1], "status", 0)) if len(error.args) > 1 else 0
+
+
+def _reason(response: Any) -> str:
+    """The service's own code for an error; its message may carry a part of the request."""
+    try:
+        error = response.json()["error"]
+        return str(error["errors"][0]["reason"] if error.get("errors") else error.get("status", ""))
+    except (ValueError, KeyError, TypeError, IndexError):
+        return ""

@@ -1,0 +1,31 @@
+"""Auxiliary legs of the probe: reruns that explain its evidence. One that lacks memory costs itself, not the record."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from plumbline.train.context import Context
+from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
+
+__all__ = ["auxiliary"]
+
+
+@contextlib.contextmanager
+def auxiliary(name: str, context: Context, lost: dict[str, str]) -> Iterator[None]:
+    """Run one leg; without memory for it, free what it held and keep the reason in `lost` under `name`.
+
+    With several processes the error is raised: the others wait for this one in a collective operation.
+    """
+    place = context.place
+    try:
+        yield
+    except (TrainingFailedError, torch.OutOfMemoryError, MemoryError) as error:
+        if context.ranks.world > 1 or (isinstance(error, TrainingFailedError) and error.code != OUT_OF_MEMORY):
+            raise
+        lost[name] = str(error)[:500] or OUT_OF_MEMORY
+        context.place = place
+    if name in lost:  # here, and not above: until now the error's frames held the leg's tensors
+        context.release()

@@ -1,0 +1,117 @@
+"""Models of the BERT family other than BERT: built by transformers' own classes, their module map checked."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from plumbline.errors import ConfigurationError
+from plumbline.schema.spec import ModelSpec
+
+__all__ = [
+    "MODEL_FIELDS",
+    "PORTABLE_DROPOUT",
+    "build_family",
+    "check_map",
+    "in_double",
+    "input_fields",
+    "is_normalization",
+]
+
+PORTABLE_DROPOUT = ("bert", "distilbert", "roberta", "modernbert")
+"""Families whose every dropout is a module, or inside the attention function that is replaced: tested."""
+MODEL_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "labels")
+_LENGTH = 8
+
+
+def build_family(spec: ModelSpec, task: str, attention: str, dropout: float) -> nn.Module:
+    """Return the model of `spec`, of any family; `ConfigurationError` in one line for one that cannot be built."""
+    classify = task == "sequence-classification"
+    kind = transformers.AutoModelForSequenceClassification if classify else transformers.AutoModelForMaskedLM
+    try:
+        config = transformers.AutoConfig.for_model(spec.family, **spec.settings)
+        for name, value in config.to_dict().items():
+            if "dropout" in name and isinstance(value, (int, float)) and not isinstance(value, bool):
+                setattr(config, name, dropout)
+        if classify:
+            config.num_labels = spec.num_labels or 2
+        model: nn.Module = kind.from_config(config, attn_implementation=attention)  # type: ignore[no-untyped-call]
+    except (ValueError, TypeError, KeyError, AttributeError, ImportError, NotImplementedError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+        what = f"transformers {transformers.__version__} cannot build it: {reason}"
+        raise ConfigurationError(what, where=f"model of the family {spec.family!r}", key="model_type") from error
+    return model
+
+
+def in_double(model: nn.Module) -> nn.Module:
+    """Return the model in fp64, all of it.
+
+    ModernBERT's eager attention takes its softmax in fp32: the mask of fp64 becomes minus infinity there, and a row
+    whose window holds padding only becomes NaN. The formula in fp64 has neither.
+    """
+    if getattr(model.config, "model_type", "") == "modernbert":
+        from plumbline.train.dropout import use_plain_attention
+
+        use_plain_attention(model)
+    return model.double()
+
+
+def is_normalization(module: nn.Module) -> bool:
+    """Return whether a module is a normalisation, whatever its name: its weight starts at one and never decays."""
+    return "Norm" in type(module).__name__
+
+
+def input_fields(model: nn.Module) -> tuple[str, ...]:
+    """Return the fields of a batch that the model takes: not every family knows segments."""
+    known = inspect.signature(model.forward).parameters
+    segments: Any = getattr(model.config, "type_vocab_size", 0)
+    has_segments = "token_type_ids" in known and bool(segments) and segments > 1
+    return tuple(name for name in MODEL_FIELDS if name != "token_type_ids" or has_segments)
+
+
+def check_map(model: nn.Module, family: str) -> None:
+    """Raise `ConfigurationError` unless each module that owns parameters is called as a module.
+
+    The probe names a module by its own output. A family that reads the weights of a module without calling it would
+    be compared with a hole in the map. One forward pass on the model's device, without labels, tells.
+    """
+    where = f"model of the family {family!r}"
+    missing = {"input_ids", "attention_mask", "labels"} - set(inspect.signature(model.forward).parameters)
+    if missing:
+        raise ConfigurationError(f"its model takes no {min(missing)}", where=where, key="model_type")
+    owners = {
+        name: module
+        for name, module in model.named_modules()
+        if any(True for _ in module.parameters(recurse=False))
+    }  # fmt: skip
+    called: set[str] = set()
+    handles = [module.register_forward_hook(lambda *_, name=name: called.add(name)) for name, module in owners.items()]
+    try:
+        with torch.no_grad():
+            ids = torch.zeros((1, _LENGTH), dtype=torch.long, device=next(model.parameters()).device)
+            model(input_ids=ids)
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0][:160]
+        raise ConfigurationError(
+            f"the probe cannot map its modules: {reason}", where=where, key="model_type"
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    left = [name for name in owners if name not in called and not _is_tied(model, name)]
+    if left:
+        what = f"the probe cannot map its modules: {left[0]!r} computes without being called"
+        raise ConfigurationError(what, where=where, key="model_type")
+
+
+def _is_tied(model: nn.Module, name: str) -> bool:
+    """Return whether all parameters of a module belong to a module named before it."""
+    first: dict[int, str] = {}
+    for key, value in model.named_parameters(remove_duplicate=False):
+        first.setdefault(id(value), key)
+    own = model.get_submodule(name).named_parameters(recurse=False)
+    return all(first[id(value)] != f"{name}.{key}" for key, value in own)

@@ -1,0 +1,122 @@
+"""The two modes of torch that send a training's operations to their portable forms.
+
+The upper one (`torch.overrides.TorchFunctionMode`) replaces fused functions by compositions, which autograd then
+differentiates; the lower one (`TorchDispatchMode`) sees every operation of forward, backward and update below
+autograd. What has no portable form raises `UnportableOperationError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from plumbline.train.portable.compositions import bound_compositions
+from plumbline.train.portable.operations import BY_CONSTRUCTION, FORMS, PRODUCTS, UnportableOperationError
+
+__all__ = ["portable_arithmetic"]
+
+_NATIVE = frozenset(name for names in BY_CONSTRUCTION.values() for name in names)
+_SILENT = frozenset({"profiler", "prim"})
+"""Namespaces of operations that compute nothing."""
+_NARROW = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class _Compositions(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self._forms = bound_compositions()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        form = self._forms.get(func)
+        return (func if form is None else form)(*args, **(kwargs or {}))
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _widened(value: Any) -> Any:
+    """Return narrow floats as fp64, in lists too."""
+    if isinstance(value, torch.Tensor):
+        return value.to(torch.float64) if value.dtype in _NARROW else value
+    if isinstance(value, (list, tuple)):
+        return [_widened(one) for one in value]
+    return value
+
+
+def _narrowed(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    return [_narrowed(one, dtype) for one in value]
+
+
+class _Operations(TorchDispatchMode):
+    def __init__(self, slices: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._slices = slices
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name: str = func.overloadpacket.__name__
+        base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
+        if base in _NATIVE or func.namespace in _SILENT:
+            return func(*args, **kwargs)
+        found = list(_tensors((*args, *kwargs.values())))
+        if not any(one.is_floating_point() or one.is_complex() for one in found):
+            return self._integers(func, args, kwargs)
+        target = kwargs.pop("out", args[0] if base != name else None)
+        result = _in_fp64(self._form(func, base), args, kwargs, _format(found))
+        return result if target is None else _stored(target, result)
+
+    def _form(self, func: Any, base: str) -> Callable[..., Any]:
+        if func.namespace == "aten" and base in FORMS:
+            return FORMS[base]
+        if func.namespace == "aten" and base in PRODUCTS:
+            product = PRODUCTS[base]
+            return lambda *args, **kwargs: product(*args, slices=self._slices, **kwargs)
+        raise UnportableOperationError(str(func))
+
+    @staticmethod
+    def _integers(func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation on whole numbers natively: they are exact; what draws or makes fractions of them is not."""
+        result = func(*args, **kwargs)
+        if any(one.is_floating_point() or one.is_complex() for one in _tensors([result])):
+            raise UnportableOperationError(str(func), "on whole numbers")
+        return result
+
+
+def _format(tensors: list[torch.Tensor]) -> torch.dtype:
+    """Return the number format of an operation's result, as torch promotes formats."""
+    floats = [one for one in tensors if one.is_floating_point()]
+    dtypes = {one.dtype for one in floats if one.dim()} or {one.dtype for one in floats}
+    return torch.float64 if torch.float64 in dtypes else dtypes.pop() if len(dtypes) == 1 else torch.float32
+
+
+def _in_fp64(form: Callable[..., Any], args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
+    """Run a form on fp64 values; round its result once, to the operation's own format."""
+    result = form(*_widened(args), **{key: _widened(value) for key, value in kwargs.items()})
+    return result if dtype == torch.float64 or kwargs.get("dtype") is not None else _narrowed(result, dtype)
+
+
+def _stored(target: Any, result: Any) -> Any:
+    if isinstance(target, torch.Tensor):
+        return target.copy_(result)
+    for place, value in zip(target, result, strict=True):
+        place.copy_(value)
+    return None
+
+
+@contextlib.contextmanager
+def portable_arithmetic(slices: int) -> Iterator[None]:
+    """Run everything inside with portable operations; products are rounded to `slices` integers for each entry."""
+    with _Compositions(), _Operations(slices):
+        yield

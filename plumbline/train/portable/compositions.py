@@ -1,0 +1,171 @@
+"""Functions of torch as textbook compositions: autograd then differentiates small operations, one by one.
+
+The same formula spelt out in a model's own code gives the same bits, forward and backward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from plumbline.train.portable.operations import UnportableOperationError
+
+__all__ = ["COMPOSITIONS", "bound_compositions"]
+
+_ROOT_OF_HALF = 0.7071067811865476
+_ROOT_OF_TWO_OVER_PI = 0.7978845608028654
+
+
+def layer_norm(
+    values: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None = None, bias: torch.Tensor | None = None,
+    eps: float = 1e-5, *_: Any,
+) -> torch.Tensor:  # fmt: skip
+    """Normalise in two passes: the mean, then the variance of what is centred."""
+    dims = list(range(-len(tuple(normalized_shape)), 0))
+    centred = values - values.mean(dims, keepdim=True)
+    found = centred * torch.rsqrt((centred * centred).mean(dims, keepdim=True) + eps)
+    found = found if weight is None else found * weight
+    return found if bias is None else found + bias
+
+
+def softmax(values: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor:
+    """Divide exp(x - max) by its sum."""
+    values, dim = _typed(values, dim, dtype)
+    raised = (values - values.amax(dim, keepdim=True)).exp()
+    return raised / raised.sum(dim, keepdim=True)
+
+
+def log_softmax(values: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor:
+    """Subtract the logarithm of the sum of exponentials."""
+    values, dim = _typed(values, dim, dtype)
+    return values - values.logsumexp(dim, keepdim=True)
+
+
+def _method(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Adapt a softmax to the arguments of `torch.softmax(input, dim, dtype)`."""
+
+    def called(values: torch.Tensor, dim: int, dtype: Any = None, **_: Any) -> torch.Tensor:
+        return function(values, dim, dtype=dtype)
+
+    return called
+
+
+def _typed(values: torch.Tensor, dim: int | None, dtype: Any) -> tuple[torch.Tensor, int]:
+    return values if dtype is None else values.to(dtype), -1 if dim is None else dim
+
+
+def gelu(values: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    """X Φ(x) by erf, or its approximation by tanh where that is asked for."""
+    if approximate == "tanh":
+        inner = (values + values * values * values * 0.044715) * _ROOT_OF_TWO_OVER_PI
+        return values * (0.5 + 0.5 * torch.tanh(inner))
+    return values * (0.5 + 0.5 * torch.erf(values * _ROOT_OF_HALF))
+
+
+def silu(values: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    """X / (1 + exp(-x))."""
+    if inplace:
+        raise UnportableOperationError("torch.nn.functional.silu", "in place")
+    return values * torch.sigmoid(values)
+
+
+def dropout(values: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:  # noqa: ARG001
+    """The identity: random masks are not portable."""
+    if training and p:
+        raise UnportableOperationError("torch.nn.functional.dropout", f"with p={p}")
+    return values
+
+
+def cross_entropy(  # noqa: PLR0917 - torch's own arguments
+    scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None = None, size_average: Any = None,
+    ignore_index: int = -100, reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> torch.Tensor:  # fmt: skip
+    """Log-sum-exp minus the score of the label, over the labels that count."""
+    if size_average is not None or reduce is not None or scores.dim() > 2 or labels.is_floating_point():
+        raise UnportableOperationError("torch.nn.functional.cross_entropy", "with these arguments")
+    scores, labels = (scores, labels) if scores.dim() == 2 else (scores.unsqueeze(0), labels.unsqueeze(0))
+    counted = labels != ignore_index
+    places = torch.where(counted, labels, 0)
+    total = scores.logsumexp(-1)
+    losses = total - scores.gather(1, places.unsqueeze(1)).squeeze(1)
+    shares = counted.to(scores.dtype) if weight is None else torch.where(counted, weight[places], 0.0)
+    losses = losses * shares if weight is not None else losses
+    if label_smoothing:
+        if weight is not None:
+            raise UnportableOperationError("torch.nn.functional.cross_entropy", "with smoothing and weights")
+        spread = (total.unsqueeze(1) - scores).mean(-1)
+        losses = losses * (1 - label_smoothing) + spread * label_smoothing
+    losses = torch.where(counted, losses, 0.0)
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.sum() / shares.sum()
+
+
+def binary_cross_entropy_with_logits(
+    scores: torch.Tensor, targets: torch.Tensor, *rest: Any, **more: Any
+) -> torch.Tensor:
+    """max(x, 0) - x t + log(1 + exp(-|x|)), averaged."""
+    if rest or more:
+        raise UnportableOperationError("torch.nn.functional.binary_cross_entropy_with_logits", "with more arguments")
+    return (scores.clamp(min=0) - scores * targets + (1.0 + (-scores.abs()).exp()).log()).mean()
+
+
+def attention(  # noqa: PLR0917 - torch's own arguments
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """softmax(q kᵀ · scale + mask) v, as transformers' eager attention has it."""
+    if dropout_p or enable_gqa:
+        raise UnportableOperationError(
+            "torch.nn.functional.scaled_dot_product_attention", "with dropout or grouped heads"
+        )
+    scores = torch.matmul(query, key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        lowest = torch.full((), torch.finfo(scores.dtype).min, dtype=scores.dtype, device=scores.device)
+        attn_mask = torch.where(attn_mask, torch.zeros_like(lowest), lowest)
+    scores = scores if attn_mask is None else scores + attn_mask
+    return torch.matmul(softmax(scores, -1), value)
+
+
+COMPOSITIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "torch.nn.functional.binary_cross_entropy_with_logits": binary_cross_entropy_with_logits,
+    "torch.nn.functional.cross_entropy": cross_entropy,
+    "torch.nn.functional.dropout": dropout,
+    "torch.nn.functional.gelu": gelu,
+    "torch.nn.functional.layer_norm": layer_norm,
+    "torch.nn.functional.log_softmax": log_softmax,
+    "torch.nn.functional.scaled_dot_product_attention": attention,
+    "torch.nn.functional.silu": silu,
+    "torch.nn.functional.softmax": softmax,
+    "torch.log_softmax": _method(log_softmax),
+    "torch.softmax": _method(softmax),
+    "torch.Tensor.log_softmax": _method(log_softmax),
+    "torch.Tensor.softmax": _method(softmax),
+}
+"""By the public name of the function that each stands for."""
+
+_OWNERS = {"torch.nn.functional": functional, "torch": torch, "torch.Tensor": torch.Tensor}
+
+
+def _owned(name: str) -> Any:
+    owner, _, member = name.rpartition(".")
+    return getattr(_OWNERS[owner], member)
+
+
+_ORIGINALS = {name: _owned(name) for name in COMPOSITIONS}
+
+
+def bound_compositions() -> dict[Any, Callable[..., torch.Tensor]]:
+    """Return the compositions by what their names are bound to, now and when this module was loaded.
+
+    A library that replaces `torch.nn.functional.softmax` and calls the original makes torch announce the original
+    under the replacement, which it finds under the same name.
+    """
+    now = {_owned(name): form for name, form in COMPOSITIONS.items()}
+    return now | {_ORIGINALS[name]: form for name, form in COMPOSITIONS.items()}

@@ -1,0 +1,166 @@
+"""exp, log, erf, tanh, sigmoid, cos and sin in fp64, from single IEEE operations and table look-ups.
+
+Each line is one kernel, so that no compiler can contract two operations into one. Libraries round these functions
+differently by design; these forms have one result on every device. Error: a few units of 2**-53.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from plumbline.train.portable.tables import (
+    ERF_LIMIT,
+    ERF_STEP,
+    EXP_STEP,
+    LOG_FIRST,
+    LOG_STEP,
+    erf_table,
+    exp_table,
+    log_table,
+)
+
+__all__ = ["cos", "erf", "exp", "log", "power_of_two", "sigmoid", "sin", "tanh"]
+
+Elementwise = Callable[[torch.Tensor], torch.Tensor]
+
+_BLOCK = 1 << 14
+"""Elements that one core computes on at a time: the intermediate results stay in its cache."""
+_EXP_LEAST, _EXP_MOST = -708.0, 709.0
+_EXP_FACTOR = float.fromhex("0x1.71547652b82fep+6")  # 64 / ln 2
+_EXP_HIGH = float.fromhex("0x1.62e42fee00000p-7")  # ln 2 / 64, upper 32 bits
+_EXP_LOW = float.fromhex("0x1.a39ef35793c76p-39")  # the rest of it
+_LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")
+_LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
+_EXP_POLYNOMIAL = (1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0)
+_LOG_POLYNOMIAL = (1 / 7, -1 / 6, 1 / 5, -1 / 4, 1 / 3, -0.5, 1.0)
+_QUARTER_TURN = tuple(map(float.fromhex, ("0x1.921fb54400000p+0", "0x1.0b4611a600000p-34", "0x1.3198a2e037073p-69")))
+"""Pi / 2 in three parts of 33, 33 and 53 bits: a multiple below 2**20 of the first two is exact."""
+_ANGLE_LIMIT = 1.0e6
+_SIN_POLYNOMIAL = tuple((-1.0) ** n / math.factorial(2 * n + 1) for n in range(8, -1, -1))
+_COS_POLYNOMIAL = tuple((-1.0) ** n / math.factorial(2 * n) for n in range(9, -1, -1))
+_MANTISSA, _ONE, _ROOT_OF_TWO = (1 << 52) - 1, 1023 << 52, 1.4142135623730951
+
+
+def _blocked(function: Elementwise) -> Elementwise:
+    """Apply `function` block by block on the CPU, and to the whole tensor elsewhere."""
+
+    def applied(values: torch.Tensor) -> torch.Tensor:
+        if values.device.type != "cpu" or values.numel() <= _BLOCK:
+            return function(values)
+        flat = values.reshape(-1)
+        found = torch.empty_like(flat)
+        for first in range(0, len(flat), _BLOCK):
+            found[first : first + _BLOCK] = function(flat[first : first + _BLOCK])
+        return found.reshape(values.shape)
+
+    return applied
+
+
+def _horner(coefficients: tuple[float, ...], values: torch.Tensor) -> torch.Tensor:
+    """Evaluate a polynomial, highest coefficient first: one product and one sum at a time."""
+    found = values * coefficients[0]
+    for coefficient in coefficients[1:-1]:
+        found.add_(coefficient)
+        found.mul_(values)
+    return found.add_(coefficients[-1])
+
+
+def power_of_two(exponents: torch.Tensor) -> torch.Tensor:
+    """Return 2**n for int64 n in [-1022, 1023], from its bits."""
+    return ((exponents + 1023) << 52).view(torch.float64)
+
+
+@_blocked
+def exp(values: torch.Tensor) -> torch.Tensor:
+    """Return e**x; 0 below -708, infinity above 709."""
+    bounded = values.clamp(_EXP_LEAST, _EXP_MOST)
+    nearest = bounded.mul(_EXP_FACTOR).round_()
+    rest = bounded.sub_(nearest * _EXP_HIGH)
+    rest.sub_(nearest * _EXP_LOW)
+    whole = nearest.nan_to_num_(nan=0.0).to(torch.int64)
+    found = _horner(_EXP_POLYNOMIAL, rest)
+    found.mul_(exp_table(values.device).index_select(0, (whole & (EXP_STEP - 1)).reshape(-1)).reshape(values.shape))
+    found.mul_(power_of_two(whole >> 6))
+    found.masked_fill_(values < _EXP_LEAST, 0.0)
+    return found.masked_fill_(values > _EXP_MOST, float("inf"))
+
+
+@_blocked
+def log(values: torch.Tensor) -> torch.Tensor:
+    """Return the natural logarithm of normal positive numbers; -infinity at 0, NaN below it."""
+    bits = values.contiguous().view(torch.int64)
+    exponent = (bits >> 52) - 1023
+    mantissa = ((bits & _MANTISSA) | _ONE).view(torch.float64)
+    upper = mantissa > _ROOT_OF_TWO
+    mantissa = torch.where(upper, mantissa * 0.5, mantissa)
+    exponent = (exponent + upper.to(torch.int64)).to(torch.float64)
+    place = mantissa.sub(1.0).mul_(LOG_STEP).round_()
+    centre = (place / LOG_STEP).add_(1.0)
+    rest = mantissa.sub_(centre).div_(centre)
+    found = _horner(_LOG_POLYNOMIAL, rest).mul_(rest)
+    found.add_(exponent * _LN2_LOW)
+    table = log_table(values.device)
+    found.add_(table.index_select(0, (place.to(torch.int64) - LOG_FIRST).reshape(-1)).reshape(values.shape))
+    found.add_(exponent * _LN2_HIGH)
+    found.masked_fill_(values == 0, float("-inf"))
+    found.masked_fill_(values == float("inf"), float("inf"))
+    return found.masked_fill_(~(values >= 0), float("nan"))
+
+
+@_blocked
+def erf(values: torch.Tensor) -> torch.Tensor:
+    """Return the error function, by Taylor's series around the nearest entry of the table."""
+    size = values.abs().clamp_(max=float(ERF_LIMIT))
+    nearest = size.mul(ERF_STEP).round_().nan_to_num_(nan=0.0)
+    rest = size.sub_(nearest / ERF_STEP)
+    place = nearest.to(torch.int64).reshape(-1)
+    columns = erf_table(values.device)
+    found = columns[-1].index_select(0, place).reshape(values.shape)
+    for column in reversed(columns[:-1]):
+        found.mul_(rest)
+        found.add_(column.index_select(0, place).reshape(values.shape))
+    return torch.where(values < 0, -found, found)
+
+
+@_blocked
+def tanh(values: torch.Tensor) -> torch.Tensor:
+    """Return tanh x = (1 - e) / (1 + e) with e = exp(-2 |x|)."""
+    falling = exp(values.abs().mul_(-2.0))
+    found = (1.0 - falling).div_(1.0 + falling)
+    return torch.where(values < 0, -found, found)
+
+
+@_blocked
+def sigmoid(values: torch.Tensor) -> torch.Tensor:
+    """Return 1 / (1 + exp(-x))."""
+    return 1.0 / exp(-values).add_(1.0)
+
+
+@_blocked
+def sin(values: torch.Tensor) -> torch.Tensor:
+    """Return the sine of angles up to a million radians; NaN beyond."""
+    return _turned(values, 0)
+
+
+@_blocked
+def cos(values: torch.Tensor) -> torch.Tensor:
+    """Return the cosine of angles up to a million radians; NaN beyond."""
+    return _turned(values, 1)
+
+
+def _turned(values: torch.Tensor, quarter_turns: int) -> torch.Tensor:
+    """Return the sine of the angle plus so many quarter turns, by Taylor's series within an eighth of a turn."""
+    bounded = values.clamp(-_ANGLE_LIMIT, _ANGLE_LIMIT)
+    nearest = bounded.mul(2.0 / math.pi).round_()
+    rest = bounded
+    for part in _QUARTER_TURN:
+        rest = rest - nearest * part
+    turns = nearest.nan_to_num_(nan=0.0).to(torch.int64) + quarter_turns
+    square = rest * rest
+    sine = _horner(_SIN_POLYNOMIAL, square).mul_(rest)
+    found = torch.where((turns & 1) == 1, _horner(_COS_POLYNOMIAL, square), sine)
+    found = torch.where((turns & 2) == 2, -found, found)
+    return found.masked_fill_(~(values.abs() <= _ANGLE_LIMIT), float("nan"))

@@ -1,0 +1,173 @@
+"""The portable leg: the probe's first steps once more, in portable arithmetic, with a digest of everything computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plumbline.digest import digest_array, digest_json
+from plumbline.schema.evidence import PortableEvidence, PortableStep
+from plumbline.schema.spec import ProbeSpec, RunSpec
+from plumbline.train.batches import Batch
+from plumbline.train.digests import finite, host_array
+from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.model import build_model, load_weights
+from plumbline.train.numerics import seed_generators
+from plumbline.train.portable.arithmetic import portable_arithmetic
+from plumbline.train.portable.operations import UnportableOperationError
+from plumbline.train.portable.products import check_products
+from plumbline.train.portable.scalars import make_portable
+from plumbline.train.ranks import Ranks
+from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
+
+__all__ = ["PortableLeg"]
+
+_DIGITS = 16
+
+
+def _digest(array: NDArray[Any]) -> str | None:
+    """Return the start of an array's digest, or `None` if a value is not finite. Zeros count without their sign."""
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            return None
+        array = array + 0.0
+    return digest_array(array)[:_DIGITS]
+
+
+def _digests(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, str | None], ...]:
+    return tuple((name, _digest(host_array(value))) for name, value in tensors.items())
+
+
+class _Observer(Observer):
+    """Digests every step; taps and sketches the modules at some."""
+
+    def __init__(self, engine: Engine, book: TapBook, taps: frozenset[int]) -> None:
+        self.engine, self._book, self._tap_steps = engine, book, taps
+        self.outputs: list[tuple[str, str | None]] = []
+        self.steps: list[PortableStep] = []
+        self.losses: list[float] = []
+        self._taps: ModuleTaps | None = None
+        self._step = 0
+        self._gradients: tuple[tuple[str, str | None], ...] = ()
+
+    def keep(self, stage: str, _step: int, name: str, array: NDArray[Any]) -> None:
+        """Digest a module's output as the tap book passes it on."""
+        if stage == "forward":
+            self.outputs.append((name, _digest(array)))
+
+    def starts(self, step: int) -> None:
+        self._step = step
+        self.outputs.clear()
+        if step in self._tap_steps:
+            self._taps = ModuleTaps(self.engine.bare, self.engine.ranks)
+
+    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+        if self._taps:
+            self._taps.feeds(len(local["labels"]))
+
+    def backward_done(self) -> None:
+        gradients = named_gradients(self.engine.bare)
+        self._gradients = _digests(gradients)
+        if self._taps:
+            self._taps.summarise(self._book, self._step)
+            self._taps.close()
+            self._taps = None
+            self._book.add_parameters(self._step, "gradient", self.engine.bare, gradients)
+
+    def done(self, outcome: Outcome) -> None:
+        parameters = dict(self.engine.bare.named_parameters())
+        if self._step in self._tap_steps:
+            self._book.add_parameters(self._step, "weight", self.engine.bare, parameters)
+        loss = outcome.loss(self.engine.ranks)
+        self.losses.append(loss)
+        self.steps.append(
+            PortableStep(
+                step=self._step,
+                loss=None if finite(loss) is None else loss.hex(),
+                outputs=tuple(self.outputs),
+                gradients=self._gradients,
+                weights=_digests(parameters),
+            )
+        )
+
+
+class _Run(Protocol):
+    """What the leg needs of a run: its spec, weights, batches and place among processes."""
+
+    spec: RunSpec
+    ranks: Ranks
+    weights: dict[str, torch.Tensor]
+
+    def batches(self, *, first: int, count: int, cycle: int | None = None) -> Iterator[Batch]: ...
+
+    def release(self) -> None: ...
+
+
+class PortableLeg:
+    """The probe's first steps in portable arithmetic; products are finest at tap steps, and of one slice elsewhere.
+
+    Every process trains on the whole global batch by itself, so that their number has no say in the bits.
+    """
+
+    def __init__(self, context: _Run, probe: ProbeSpec) -> None:
+        self._context, self._probe = context, probe
+        self._steps = min(probe.portable_steps, probe.steps)
+        self.book = TapBook(digests=False)
+        self.losses: list[float] = []
+        self.evidence: PortableEvidence | None = None
+
+    @property
+    def exact_steps(self) -> int:
+        """Over how many of its first steps the leg is so precise that it stands for fp64."""
+        if self.evidence is None or self.evidence.unportable or self._probe.portable_slices == 1:
+            return 0
+        return next((step for step in range(self._steps) if step not in self._probe.tap_steps), self._steps)
+
+    def _train(self, steps: int, book: TapBook, taps: frozenset[int]) -> tuple[_Observer, str]:
+        """Train `steps` steps; returns the digests, and the operation that had no portable form."""
+        context, probe = self._context, self._probe
+        # Where memory is short; in main memory a collection costs more than it gives.
+        if context.ranks.device.type == "cuda":
+            context.release()
+        model = build_model(context.spec, attention=probe.attention, dropout=0.0, device=context.ranks.device)
+        load_weights(model, context.weights)
+        model.train()
+        engine = Engine(
+            context.spec, model, Ranks(device=context.ranks.device), steps=probe.steps, precision="fp64", part="probe"
+        )
+        make_portable(engine.optimizer)
+        observer = engine.observer = _Observer(engine, book, taps)
+        book.keep = observer.keep
+        seed_generators(context.spec.seed)
+        unportable = ""
+        try:
+            for step, batch in enumerate(context.batches(first=0, count=steps, cycle=probe.steps)):
+                with portable_arithmetic(probe.portable_slices if step in taps else 1):
+                    engine.step(step, batch)
+        except UnportableOperationError as error:
+            unportable = error.operation
+        finally:
+            # Each knows the other: without this both, and the model, outlive the leg.
+            del observer.engine
+            book.keep = None
+        return observer, unportable
+
+    def run(self) -> None:
+        """Train, then train the first step once more: a device that disagrees with itself computes wrongly."""
+        ranks = self._context.ranks
+        check_products(ranks.device)
+        taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
+        found, unportable = self._train(self._steps, self.book, taps)
+        again, _ = self._train(1, TapBook(digests=False), taps & {0})
+        digests = [step.to_json() for step in found.steps]
+        everyone = ranks.gather(digest_json([digests, unportable]))
+        agrees = found.steps[:1] == again.steps[:1] and len(set(everyone)) == 1
+        self.losses = found.losses
+        self.evidence = PortableEvidence(
+            slices=self._probe.portable_slices, steps=tuple(found.steps),
+            repeated=not ranks.anyone(not agrees), unportable=unportable,
+        )  # fmt: skip

@@ -1,0 +1,261 @@
+"""The catalogue of operations: portable by construction, portable by our form; any other one is an error.
+
+A form takes fp64 tensors and the operation's own arguments. In-place and `out=` variants go through the same form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from plumbline.train.failure import TrainingFailedError
+from plumbline.train.portable import functions
+from plumbline.train.portable.fixed_point import summed_as_integers
+from plumbline.train.portable.products import exact_product
+from plumbline.train.portable.sums import tree_sum
+
+__all__ = ["BY_CONSTRUCTION", "FORMS", "PRODUCTS", "UnportableOperationError"]
+
+Scalar = bool | int | float
+
+BY_CONSTRUCTION: dict[str, tuple[str, ...]] = {
+    "copies, views and shapes": (
+        "_reshape_alias", "_to_copy", "_unsafe_view", "alias", "as_strided", "cat", "clone", "constant_pad_nd",
+        "contiguous", "copy", "detach", "diagonal", "expand", "fill", "flip", "lift_fresh", "narrow", "permute",
+        "repeat", "roll", "select", "select_backward", "slice", "slice_backward", "split", "split_with_sizes",
+        "squeeze", "stack", "t", "transpose", "tril", "triu", "unbind", "unsqueeze", "view", "zero", "unfold",
+        "select_scatter", "slice_scatter",
+    ),
+    "look-ups": ("embedding", "gather", "index", "index_select", "masked_fill", "masked_select", "where"),
+    "constants": (
+        "arange", "empty", "empty_like", "empty_strided", "full", "full_like", "new_empty", "new_empty_strided",
+        "new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "zeros", "zeros_like",
+    ),
+    "one IEEE operation": ("abs", "ceil", "floor", "mul", "neg", "relu", "round", "sign", "sqrt", "trunc"),
+    "comparisons and choices": (
+        "_local_scalar_dense", "all", "amax", "amin", "any", "argmax", "argmin", "clamp", "clamp_max", "clamp_min",
+        "copysign", "eq", "equal", "ge", "gt", "isfinite", "isinf", "isnan", "le", "lt", "max", "maximum", "min",
+        "minimum", "nan_to_num", "ne", "threshold_backward", "topk", "sort", "_foreach_clamp_max",
+        "_foreach_clamp_min", "_foreach_zero", "_foreach_copy",
+    ),
+}  # fmt: skip
+"""Operations that run natively: each result is a copy of an input, or one IEEE operation on inputs."""
+
+
+class UnportableOperationError(TrainingFailedError):
+    """An operation that has no portable form."""
+
+    def __init__(self, operation: str, reason: str = "") -> None:
+        self.operation = operation
+        super().__init__(
+            f"{operation} has no portable form" + (f" {reason}" if reason else ""), code="portable", part="probe",
+            key="portable", hint="see docs/PORTABLE.md for the operations that have one",
+        )  # fmt: skip
+
+
+def _scaled(values: Any, factor: Scalar) -> Any:
+    return values if factor == 1 else values * factor
+
+
+def _add(left: Any, right: Any, *, alpha: Scalar = 1) -> torch.Tensor:
+    return torch.add(left, _scaled(right, alpha)) if isinstance(left, torch.Tensor) else _scaled(right, alpha) + left
+
+
+def _sub(left: Any, right: Any, alpha: Scalar = 1) -> torch.Tensor:
+    found: torch.Tensor = left - _scaled(right, alpha)
+    return found
+
+
+def _rsub(left: torch.Tensor, right: Any, alpha: Scalar = 1) -> torch.Tensor:
+    return _sub(right, left, alpha)
+
+
+def _div(left: Any, right: Any, *, rounding_mode: str | None = None) -> torch.Tensor:
+    """Divide by a tensor on the device: CUDA multiplies by the reciprocal of a divisor on the host."""
+    if rounding_mode is not None:
+        raise UnportableOperationError("aten.div", f"with rounding_mode={rounding_mode!r}")
+    if not isinstance(right, torch.Tensor):
+        right = torch.full((), right, dtype=left.dtype if left.is_floating_point() else None, device=left.device)
+    if isinstance(left, torch.Tensor) and left.device != right.device:
+        right = right.to(left.device)
+    return torch.div(left, right)
+
+
+def _mean(values: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:
+    total = _sum(values, dim, keepdim, dtype=dtype)
+    return _div(total, float(values.numel() // max(total.numel(), 1)))
+
+
+def _sum(values: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:
+    dims = [dim] if isinstance(dim, int) else dim
+    values = values.to(torch.float64) if not values.is_floating_point() else values
+    found = tree_sum(values, dims, keepdim=keepdim)
+    return found if dtype is None else found.to(dtype)
+
+
+def _var(
+    values: torch.Tensor, dim: Any = None, *, correction: Scalar | None = 1, keepdim: bool = False
+) -> torch.Tensor:
+    centred = values - _mean(values, dim, keepdim=True)
+    total = _sum(centred * centred, dim, keepdim)
+    count = values.numel() // max(total.numel(), 1) - (1 if correction is None else correction)
+    return _div(total, float(count))
+
+
+def _logsumexp(values: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tensor:
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    highest = values.amax(dims, keepdim=True)
+    highest = torch.where(torch.isfinite(highest), highest, 0.0)
+    total = functions.log(tree_sum(functions.exp(values - highest), dims, keepdim=True)) + highest
+    return total if keepdim else total.squeeze(dims)
+
+
+def _pow(base: Any, exponent: Any) -> torch.Tensor:
+    """Raise to a small whole power by running products, or to one half."""
+    if isinstance(base, torch.Tensor) and isinstance(exponent, (int, float)):
+        if exponent == 0.5:
+            return base.sqrt()
+        if float(exponent).is_integer() and 0 <= exponent <= 64:
+            found = torch.ones_like(base) if exponent == 0 else base
+            for _ in range(int(exponent) - 1):
+                found = found * base
+            return found.clone() if found is base else found
+    raise UnportableOperationError("aten.pow", f"with the exponent {exponent!r}")
+
+
+def _reciprocal(values: torch.Tensor) -> torch.Tensor:
+    return torch.ones_like(values) / values
+
+
+def _rsqrt(values: torch.Tensor) -> torch.Tensor:
+    return _reciprocal(values.sqrt())
+
+
+def _addcmul(start: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, value: Scalar = 1) -> torch.Tensor:
+    found: torch.Tensor = start + _scaled(left, value) * right
+    return found
+
+
+def _addcdiv(start: torch.Tensor, above: torch.Tensor, below: torch.Tensor, *, value: Scalar = 1) -> torch.Tensor:
+    found: torch.Tensor = start + _scaled(above / below, value)
+    return found
+
+
+def _lerp(start: torch.Tensor, end: torch.Tensor, weight: Any) -> torch.Tensor:
+    found: torch.Tensor = start + (end - start) * weight
+    return found
+
+
+def _norm(
+    values: torch.Tensor,
+    ord: Scalar = 2,  # noqa: A002 - torch's own name
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> torch.Tensor:
+    if dtype is not None:
+        values = values.to(dtype)
+    dims = [dim] if isinstance(dim, int) else dim
+    if ord == 2:
+        return tree_sum(values * values, dims, keepdim=keepdim).sqrt()
+    if ord == 1:
+        return tree_sum(values.abs(), dims, keepdim=keepdim)
+    if ord == math.inf:
+        return values.abs().amax(list(range(values.dim())) if dims is None else dims, keepdim=keepdim)
+    raise UnportableOperationError("aten.linalg_vector_norm", f"with ord={ord}")
+
+
+def _foreach_norm(values: Sequence[torch.Tensor], ord: Scalar = 2, dtype: Any = None) -> list[torch.Tensor]:  # noqa: A002
+    return [_norm(value, ord, dtype=dtype) for value in values]
+
+
+def _foreach_mul(values: Sequence[torch.Tensor], factor: Any) -> list[torch.Tensor]:
+    factors = factor if isinstance(factor, (list, tuple)) else [factor] * len(values)
+    return [value * each for value, each in zip(values, factors, strict=True)]
+
+
+def _tanh_backward(gradient: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    return gradient * (1.0 - output * output)
+
+
+def _sigmoid_backward(gradient: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    return gradient * ((1.0 - output) * output)
+
+
+def _embedding_backward(
+    gradient: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, by_frequency: bool
+) -> torch.Tensor:
+    """Sum the gradients of each row of the table; those of the padding's are lost."""
+    places = indices.reshape(-1)
+    pieces = gradient.reshape(len(places), -1)
+    if by_frequency:
+        counts = torch.zeros(rows, dtype=torch.int64, device=places.device).index_add(
+            0, places, torch.ones_like(places)
+        )
+        pieces = pieces / counts.index_select(0, places).to(pieces).unsqueeze(1)
+    if padding >= 0:
+        pieces = pieces.masked_fill((places == padding).unsqueeze(1), 0.0)
+
+    def scatter(values: torch.Tensor) -> torch.Tensor:
+        return values.new_zeros((rows, values.shape[1])).index_add(0, places, values)
+
+    return summed_as_integers(pieces, len(places), scatter)
+
+
+def _scatter_add(start: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Add `source` at `index` along `dim`; as an indexed sum, which CUDA also has in a repeatable form."""
+    sizes = [torch.arange(size, device=index.device) for size in index.shape]
+    places = list(torch.meshgrid(*sizes, indexing="ij"))
+    places[dim] = index
+    chosen = source[tuple(slice(size) for size in index.shape)]
+    return _index_put(start, places, chosen, True)
+
+
+def _index_put(start: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
+    if not accumulate:
+        return torch.index_put(start, indices, values)
+
+    def scatter(whole: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(start, dtype=torch.int64).index_put(indices, whole, accumulate=True)
+
+    return start + summed_as_integers(values, max(values.numel(), start.numel()), scatter)
+
+
+FORMS: dict[str, Callable[..., Any]] = {
+    "_foreach_mul": _foreach_mul, "_foreach_norm": _foreach_norm, "add": _add, "addcdiv": _addcdiv,
+    "addcmul": _addcmul, "cos": functions.cos, "div": _div, "embedding_dense_backward": _embedding_backward,
+    "erf": functions.erf, "exp": functions.exp, "index_put": _index_put, "lerp": _lerp,
+    "linalg_vector_norm": _norm, "log": functions.log,
+    "logsumexp": _logsumexp, "mean": _mean, "pow": _pow, "reciprocal": _reciprocal, "rsqrt": _rsqrt, "rsub": _rsub,
+    "scatter_add": _scatter_add, "sigmoid": functions.sigmoid, "sigmoid_backward": _sigmoid_backward,
+    "sin": functions.sin, "sub": _sub, "sum": _sum, "tanh": functions.tanh, "tanh_backward": _tanh_backward,
+    "var": _var,
+}  # fmt: skip
+"""Operations with a form of our own, by their names in `torch.ops.aten`."""
+
+
+def _product(left: torch.Tensor, right: torch.Tensor, *, slices: int) -> torch.Tensor:
+    return exact_product(left, right, slices)
+
+
+def _with_bias(
+    bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, slices: int, beta: Scalar = 1, alpha: Scalar = 1
+) -> torch.Tensor:
+    found: torch.Tensor = _scaled(exact_product(left, right, slices), alpha) + _scaled(bias, beta)
+    return found
+
+
+def _vector_product(left: torch.Tensor, right: torch.Tensor, *, slices: int) -> torch.Tensor:
+    found = exact_product(left if left.dim() > 1 else left.unsqueeze(0), right.unsqueeze(1), slices).squeeze(-1)
+    return found if left.dim() > 1 else found.squeeze(0)
+
+
+PRODUCTS: dict[str, Callable[..., torch.Tensor]] = {
+    "addmm": _with_bias, "baddbmm": _with_bias, "bmm": _product, "dot": _vector_product, "mm": _product,
+    "mv": _vector_product,
+}  # fmt: skip
+"""Matrix products, whose forms also take the number of slices."""

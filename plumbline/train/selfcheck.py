@@ -1,0 +1,155 @@
+"""`python -m plumbline.train.selfcheck`: train a tiny BERT in portable arithmetic, and compare with the right digests.
+
+Needs no store, no file and no second machine: weights and rows are drawn from integer hashes. Prints one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from plumbline.errors import ExitCode, PlumblineError
+from plumbline.schema.evidence import PortableEvidence
+from plumbline.schema.manifest import Task
+from plumbline.schema.spec import Attention, ModelSpec, ProbeSpec, RunSpec
+from plumbline.train.batches import Batch
+from plumbline.train.model import build_on_meta, named_once
+from plumbline.train.numerics import apply_settings
+from plumbline.train.order import random_keys
+from plumbline.train.portable.golden import Formulas, first_difference, read_golden
+from plumbline.train.portable.leg import PortableLeg
+from plumbline.train.ranks import Ranks
+
+__all__ = ["main", "selfcheck", "shipped_spec"]
+
+_TASKS: tuple[Task, ...] = ("sequence-classification", "masked-lm")
+_STEPS, _ROWS, _LENGTH, _VOCABULARY = 3, 8, 16, 96
+
+
+def shipped_spec(task: Task, attention: Attention = "eager") -> RunSpec:
+    """Return the recipe of the shipped tiny training."""
+    model = ModelSpec(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32,
+        vocab_size=_VOCABULARY, num_labels=2 if task == "sequence-classification" else None,
+        weights_key="drawn", weights_sha256="0" * 64,
+    )  # fmt: skip
+    return RunSpec.model_validate({
+        "workload": "selfcheck", "task": task, "model": model,
+        "data": {"name": "drawn", "manifest_sha256": "0" * 64, "sequence_length": _LENGTH}, "seed": 1,
+        "batch_size": _ROWS, "optimizer": {"accumulation_steps": 2, "max_grad_norm": 0.5},
+        "probe": ProbeSpec(steps=_STEPS, portable_steps=_STEPS, attention=attention),
+    })  # fmt: skip
+
+
+def _drawn(count: int, *name: str | int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Numbers in [-1/16, 1/16), each a whole multiple of 2**-24: no rounding takes part."""
+    whole = (random_keys(count, "selfcheck", *name) >> np.uint64(43)).astype(np.int64) - (1 << 20)
+    return (whole.astype(np.float64) / 2**24).astype(np.float32)
+
+
+def _weights(spec: RunSpec) -> dict[str, torch.Tensor]:
+    parameters = named_once(build_on_meta(spec.model, spec.task))
+    found = {}
+    for name, parameter in parameters.items():
+        shape = tuple(parameter.shape)
+        values = _drawn(int(np.prod(shape)), name).reshape(shape)
+        found[name] = torch.from_numpy(values + np.float32(1) if name.endswith("LayerNorm.weight") else values)
+    return found
+
+
+def _batch(spec: RunSpec, step: int) -> Batch:
+    keys = random_keys(2 * _ROWS * _LENGTH, "rows", step).reshape(2, _ROWS, _LENGTH) >> np.uint64(33)
+    ids, chosen = (keys % np.uint64(_VOCABULARY - 5)).astype(np.int64) + 5
+    lengths = _LENGTH - np.arange(_ROWS) % 5
+    mask = (np.arange(_LENGTH) < lengths[:, None]).astype(np.int64)
+    ids = np.where(mask == 1, ids, 0)
+    labels = ids[:, 0] % 2 if spec.task == "sequence-classification" else np.where(chosen % 6 == 0, ids, -100)
+    segments = (np.arange(_LENGTH) >= _LENGTH // 2).astype(np.int64) * mask
+    fields = {"row_ids": np.arange(_ROWS), "input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
+    return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in {**fields, "labels": labels}.items()}
+
+
+@dataclass
+class _Drawn:
+    """The rows and weights of the shipped training, in the place of a run's own."""
+
+    spec: RunSpec
+    ranks: Ranks
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def batches(self, *, first: int, count: int, cycle: int | None = None) -> Iterator[Batch]:  # noqa: ARG002
+        """Return the batches of `count` steps."""
+        return (_batch(self.spec, step) for step in range(first, first + count))
+
+    def release(self) -> None:
+        """Do nothing: the model is tiny."""
+
+
+def _trained(task: Task, device: torch.device, attention: Attention) -> PortableEvidence:
+    spec = shipped_spec(task, attention)
+    leg = PortableLeg(_Drawn(spec, Ranks(device=device), _weights(spec)), ProbeSpec.model_validate(spec.probe))
+    leg.run()
+    assert leg.evidence is not None  # noqa: S101 - just made
+    return leg.evidence
+
+
+def _compared(found: dict[Task, PortableEvidence], formulas: Formulas) -> dict[str, str]:
+    """Return, by task, where the digests leave those of a set of formulas."""
+    parted = {task: first_difference(formulas.steps[task], leg.steps) for task, leg in found.items()}
+    return {task: place for task, place in parted.items() if place}
+
+
+def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str, Any]:
+    """Return the verdict on this machine's stack, with the place of the first wrong bit of each task."""
+    began = time.perf_counter()
+    apply_settings("fp32", strict=True, part="probe")
+    golden = read_golden()
+    found = {task: _trained(task, device, attention) for task in _TASKS}
+    differences = [_compared(found, formulas) for formulas in golden.formulas]
+    known = next((place for place, parted in enumerate(differences) if not parted), None)
+    unportable = sorted({leg.unportable for leg in found.values() if leg.unportable})
+    repeated = all(leg.repeated for leg in found.values())
+    verdict = "inconclusive" if unportable else "pass" if known is not None and repeated else "drift"
+    return {
+        "verdict": verdict,
+        "cause": "device" if not repeated else "" if verdict != "drift" else "operator",
+        "first_divergence": {} if known is not None else differences[-1],
+        "unportable": unportable,
+        "formulas": list(golden.formulas[known].transformers) if known is not None else [],
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "seconds": time.perf_counter() - began,
+        "steps": {task: [step.to_json() for step in leg.steps] for task, leg in found.items()},
+    }
+
+
+_CODES = {"pass": ExitCode.PASS, "drift": ExitCode.DRIFT, "inconclusive": ExitCode.INCONCLUSIVE}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Check, and print the document; the exit code is the verdict's."""
+    parser = argparse.ArgumentParser(prog="python -m plumbline.train.selfcheck", description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager")
+    arguments = parser.parse_args(argv)
+    try:
+        document = selfcheck(torch.device(arguments.device), arguments.attention)
+    except PlumblineError as error:
+        sys.stderr.write(f"plumbline: {error}\n")
+        return int(error.exit_code)
+    sys.stdout.write(json.dumps(document) + "\n")
+    return int(_CODES[document["verdict"]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

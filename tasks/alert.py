@@ -1,0 +1,138 @@
+"""Alert people about a round: what is new is written to the central store first, then sent."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from prefect import get_run_logger, task
+from prefect.runtime import flow_run
+from prefect.utilities.urls import url_for
+
+from plumbline.alerts import (
+    AlertBook,
+    AlertState,
+    Outgoing,
+    Told,
+    after_failure,
+    after_success,
+    claim,
+    tell_broken,
+    told_once,
+    update,
+)
+from plumbline.central import CentralStore
+from plumbline.errors import PlumblineError
+from plumbline.rounds import Round
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import open_store
+from tasks.prefect_client.notifications import Blocks, send
+
+__all__ = ["alert_about_verdict", "alert_without_verdict", "deliver_pending"]
+
+_PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0)
+_LEASE = timedelta(minutes=5)
+
+
+@task(name="alert", persist_result=False)
+def alert_about_verdict(round_: Round, verdict: RoundVerdict) -> list[str]:
+    """Alert each recipient once, and return the failed deliveries as lines; the next round tries them again."""
+    alerts = round_.suite.alerts
+    if not alerts:
+        return []
+    try:
+        failed = _alert(round_.suite, lambda state: update(state, verdict, alerts, datetime.now(UTC)))
+    except PlumblineError as error:
+        # The verdict stands; that nobody heard of it is noted beside it.
+        failed = [f"the alerts could not be stored: {error}"]
+    for line in failed:
+        get_run_logger().error(line)
+    return failed
+
+
+@contextmanager
+def alert_without_verdict(suite: Suite, round_id: str) -> Iterator[None]:
+    """Alert that the round failed without a verdict, then re-raise the error.
+
+    Only for errors of ours; any other exception ends the run as Failed, and Prefect's automation alerts about it.
+    """
+    try:
+        yield
+    except PlumblineError as error:
+        message = tell_broken(suite.name, round_id, str(error), url_for("flow-run", flow_run.id) or "")
+        for line in _alert_without_store(suite, message):
+            get_run_logger().error(line)
+        raise
+
+
+def _alert(suite: Suite, change: Callable[[AlertState], AlertState]) -> list[str]:
+    book = AlertBook(CentralStore(open_store(suite.store)), suite.name)
+    book.change(change)
+    return deliver_pending(book, Blocks(suite, os.environ))
+
+
+def _alert_without_store(suite: Suite, message: Told) -> list[str]:
+    """Send through the stored state, which sends once and retries; directly where the central store itself fails."""
+    blocks = dict.fromkeys(one.block for one in suite.alerts if message.event in one.on)
+    if not blocks:
+        return []
+    try:
+        return _alert(suite, lambda state: told_once(state, message, suite.alerts, datetime.now(UTC)))
+    except PlumblineError:
+        known = Blocks(suite, os.environ)
+        sent = {
+            block: send(block, message.subject, message.body, known, event=message.event, about=message.about)
+            for block in blocks
+        }
+        return [_undelivered(message.subject, block, why) for block, why in sent.items() if why]
+
+
+def deliver_pending(book: AlertBook, known: Blocks, sleep: Callable[[float], None] = time.sleep) -> list[str]:
+    """Send every pending message, each with its own attempts, and return the failures as lines.
+
+    A round, the watch and `alert --check` may run in the same minute: each message is sent by one of them.
+    """
+    failed = []
+    for message in book.read()[0].pending:
+        if not _is_claimed(book, message):
+            continue
+        why = _attempt(message, known, sleep)
+        # Bound to the message: the state may have changed meanwhile.
+        book.change(partial(after_failure, sent=message, why=why) if why else partial(after_success, sent=message))
+        if why:
+            failed.append(_undelivered(message.subject, message.block, why))
+    return failed
+
+
+def _undelivered(subject: str, block: str, why: str) -> str:
+    return f"the alert {subject!r} could not be delivered to {block}: {why}"
+
+
+def _is_claimed(book: AlertBook, message: Outgoing) -> bool:
+    now = datetime.now(UTC)
+    is_ours = False
+
+    def take(state: AlertState) -> AlertState:
+        nonlocal is_ours
+        changed = claim(state, message, now, now + _LEASE)
+        is_ours = changed != state
+        return changed
+
+    book.change(take)
+    return is_ours
+
+
+def _attempt(message: Outgoing, known: Blocks, sleep: Callable[[float], None]) -> str:
+    why = ""
+    for pause in (*_PAUSES_SECONDS, 0.0):
+        body = f"{message.body}\n\nalert {message.id}"
+        why = send(message.block, message.subject, body, known, event=message.event, about=message.about)
+        if not why:
+            return ""
+        sleep(pause)
+    return why

@@ -1,0 +1,108 @@
+"""Progress of a flow run: a Prefect artifact that the controller, the command line and the UI read."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, cast
+from uuid import UUID
+
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+from tasks.prefect_client.api import PREFECT_ERRORS
+
+__all__ = ["Phases", "ProgressReporter"]
+
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
+
+_BEAT_SECONDS = 5.0
+_SHORTEST_SECONDS = 1.0
+
+
+class ProgressReporter:
+    """Updates the artifact at most once a second while something happens, and every few seconds otherwise."""
+
+    def __init__(self, logger: Log) -> None:
+        self._logger = logger
+        self._changed = threading.Event()
+        self._ended = threading.Event()
+        self._shown: tuple[float, str] = (0.0, "starting")
+        self._artifact: UUID | None = None
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._beat,), name="progress", daemon=True)
+        self.last_line = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._shown = (100.0, self._shown[1])
+        self._ended.set()
+        self._changed.set()
+        self._thread.join(timeout=_BEAT_SECONDS)
+
+    def on_progress(self, event: dict[str, Any]) -> None:
+        """Take one event of the trainer's progress."""
+        if event.get("event") == "said":
+            self.last_line = str(event.get("line", ""))
+        part, step, steps = event.get("part"), event.get("step"), event.get("steps")
+        if part is None:
+            return
+        percent = 100.0 * float(step) / float(steps) if step is not None and steps else 0.0
+        self.show(percent, str(part), f"{part} {step}/{steps}" if steps else str(part))
+
+    def show(self, percent: float, part: str, text: str) -> None:
+        """Set what the artifact shows: 0 to 100 percent, and a text that begins with the part."""
+        is_first = not self._shown[1].startswith(part)
+        self._shown = (min(100.0, percent), text)
+        self._changed.set()
+        if is_first:
+            self._logger.info("%s", text)
+
+    def _beat(self) -> None:
+        while not self._ended.is_set():
+            self._ended.wait(_SHORTEST_SECONDS)  # first: a run that starts has more urgent requests for the server
+            self._publish()
+            self._changed.wait(_BEAT_SECONDS)
+            self._changed.clear()
+        # The last state too: a bar that stops before 100% would look like a hang.
+        self._publish()
+
+    def _publish(self) -> None:
+        percent, text = self._shown
+        try:
+            if self._artifact is None:
+                self._artifact = cast("UUID", create_progress_artifact(percent, description=text))
+            else:
+                update_progress_artifact(self._artifact, percent, description=text)
+        except PREFECT_ERRORS as error:
+            self._logger.warning("the server did not accept the progress: %s", error)
+
+
+class Phases:
+    """The phases of a round: shown as progress, and timed."""
+
+    def __init__(self, reporter: ProgressReporter, names: Sequence[str]) -> None:
+        self.timings: dict[str, float] = {}
+        self._reporter = reporter
+        self._names = names
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Enter a phase."""
+        place, count = self._names.index(name), len(self._names)
+        self._reporter.show(100.0 * place / count, name, f"{name}: {place + 1} of {count}")
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.timings[name] = self.timings.get(name, 0.0) + time.monotonic() - began

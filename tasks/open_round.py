@@ -1,0 +1,68 @@
+"""Open a round: its name, its suite, its specs, and the mark that it has started."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.runtime import deployment, flow_run
+
+from plumbline.alerts.due import start_key
+from plumbline.central import CentralStore
+from plumbline.errors import ConfigurationError, UnavailableError
+from plumbline.rounds import Round, check_round_id, new_round_id
+from plumbline.rounds.recipes import read_recipes
+from plumbline.rounds.secret import round_secret
+from plumbline.schema.suite import Suite, parse_suite
+from plumbline.schema.suite_file import with_tuples
+from plumbline.stores import open_store
+
+__all__ = ["check_suite", "name_round", "open_round", "refuse_after_crashes", "run_name"]
+
+_PARAMETERS = "the flow run's parameters"
+_MAX_STARTS = 4
+"""The first start of a round, and three more after crashes."""
+
+
+def run_name() -> str:
+    """Return the run's name in Prefect's UI: suite, and round or night."""
+    given: dict[str, Any] = flow_run.parameters or {}
+    suite = given.get("suite")
+    name = suite.get("name") if isinstance(suite, dict) else getattr(suite, "name", None)
+    night = format(flow_run.scheduled_start_time, "%Y-%m-%d %H:%M")
+    return f"{name or deployment.name or 'suite'} {given.get('round_id') or night}"
+
+
+def name_round(round_id: str) -> str:
+    """Return the round's name: the one given, else one from the flow run, so that a resumed run is the same round."""
+    if round_id:
+        return check_round_id(round_id, where=_PARAMETERS, key="round_id")
+    return new_round_id(flow_run.scheduled_start_time, str(flow_run.id).replace("-", ""))
+
+
+def check_suite(suite: Suite) -> Suite:
+    """Check the suite in a run's parameters as strictly as a file; `ConfigurationError` names the key."""
+    content = suite.model_dump(mode="json", exclude_defaults=True)
+    return parse_suite(with_tuples(content), where=f"{_PARAMETERS}: suite")
+
+
+def refuse_after_crashes() -> None:
+    """Raise `UnavailableError` if Prefect has started this run again too often: every start crashed."""
+    starts = flow_run.run_count or 0
+    if starts > _MAX_STARTS:
+        raise UnavailableError(f"the controller crashed {starts - 1} times", hint="see the log of its worker")
+
+
+@task(name="open round", persist_result=False)
+def open_round(suite: Suite, round_id: str) -> Round:
+    """Read the specs of the round from the central store, and leave the mark that it has started."""
+    central = CentralStore(open_store(suite.store))
+    round_ = Round(round_id, suite, read_recipes(central, suite), round_secret(central, round_id))
+    central.put_text(start_key(suite.name, round_id, datetime.now(UTC)), "")
+    lock = os.environ.get("PLUMBLINE_LOCK")
+    get_run_logger().info("round %s of %s, lock %s", round_id, suite.name, lock or "not named (PLUMBLINE_LOCK)")
+    if missing := suite.workloads.keys() - round_.specs.keys():
+        raise ConfigurationError(f"no spec for {', '.join(sorted(missing))}", where=suite.name)
+    return round_

@@ -1,0 +1,1 @@
+"""Every call of Prefect's public client API."""

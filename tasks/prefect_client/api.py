@@ -1,0 +1,93 @@
+"""Reachability of the Prefect API, its errors as ours, and its clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+from httpx import HTTPError
+from prefect import get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.settings import PREFECT_API_URL
+
+from plumbline.errors import AccessError, ConfigurationError, UnavailableError
+
+__all__ = ["PREFECT_ERRORS", "server_clock", "server_errors", "wait_for_api"]
+
+PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, OSError)
+"""The server is away, restarts, or its database is locked: the next poll decides."""
+
+_SERVER_ERROR = 500
+_POLL_SECONDS = 0.2
+
+
+@contextmanager
+def server_errors() -> Iterator[None]:
+    """Raise `ConfigurationError` for a refused request, `UnavailableError` for an unanswered one."""
+    where = "Prefect's server"
+    try:
+        yield
+    except PrefectHTTPStatusError as error:
+        status, body = error.response.status_code, error.response.text[:300]
+        if status >= _SERVER_ERROR:
+            raise UnavailableError(f"answered HTTP {status}", where=where, hint="see its log") from error
+        raise ConfigurationError(f"refused the request: HTTP {status} {body}", where=where) from error
+    except HTTPError as error:
+        raise UnavailableError(f"connection failed: {error or type(error).__name__}", where=where) from error
+
+
+def wait_for_api(seconds: float) -> None:
+    """Return when the Prefect API answers.
+
+    Raises `UnavailableError` after `seconds`, `AccessError` for refused credentials, and `ConfigurationError` where
+    PREFECT_API_URL is not set.
+    """
+    if PREFECT_API_URL.value() is None:
+        # Prefect would start a server of its own, for this process alone.
+        raise ConfigurationError(
+            "PREFECT_API_URL is not set", hint="set it to the server's address: http://HOST:4200/api"
+        )
+    deadline = time.monotonic() + seconds
+    with get_client(sync_client=True) as client:
+        where = str(client.api_url).rstrip("/")
+        while (error := client.api_healthcheck()) is not None:
+            if time.monotonic() > deadline:
+                hint = "set PREFECT_API_URL, or start the server"
+                raise UnavailableError(f"no answer: {_first_line(error)}", where=where, hint=hint)
+            time.sleep(_POLL_SECONDS)
+        _check_credentials(client, where)
+
+
+def _check_credentials(client: SyncPrefectClient, where: str) -> None:
+    """Ask for what only permitted clients may see: the health check is open to everyone."""
+    try:
+        client.hello()
+    except PrefectHTTPStatusError as refusal:
+        status = refusal.response.status_code
+        if status not in (401, 403):
+            hint = "check that PREFECT_API_URL ends in /api"
+            raise UnavailableError(f"answered HTTP {status}", where=where, hint=hint) from refusal
+        hint = "set PREFECT_API_KEY, or PREFECT_API_AUTH_STRING for a server of your own"
+        raise AccessError(f"wrong credentials: HTTP {status}", where=where, hint=hint) from refusal
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def server_clock(client: SyncPrefectClient) -> Callable[[], datetime]:
+    """Return a clock that follows the server's, which decides when a flow run is due.
+
+    The server's time is read once, to the second, and carried on by a monotonic clock; the local time is used where
+    the server's cannot be read.
+    """
+    try:
+        start = parsedate_to_datetime(client.hello().headers["date"])
+    except (*PREFECT_ERRORS, KeyError, ValueError):
+        start = datetime.now(UTC)
+    at = time.monotonic()
+    return lambda: start + timedelta(seconds=time.monotonic() - at)

@@ -1,0 +1,244 @@
+"""Work pools, deployments and automations of a suite on a Prefect server: observe, plan, apply, prune."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+from uuid import UUID
+
+from prefect import Flow
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags, WorkPoolFilter, WorkPoolFilterName
+from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.events import DeploymentEventTrigger
+from prefect.events.actions import ChangeFlowRunState, SendNotification
+from prefect.events.schemas.automations import Automation, AutomationCore, EventTrigger, Posture
+from prefect.events.schemas.events import ResourceSpecification
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.utilities.callables import parameter_schema
+
+from plumbline.deployment import Item, PlanItem, compare_items, suite_tag
+from plumbline.errors import ConfigurationError
+from tasks.prefect_client.notifications import Blocks, block_id, stored_fingerprint
+
+__all__ = ["apply", "create_deployment", "observe", "plan", "prune"]
+
+_PAGE = 200
+
+
+def plan(client: SyncPrefectClient, suite: str, wanted: Sequence[Item]) -> tuple[PlanItem, ...]:
+    """Return what to do; `ConfigurationError` if a deployment of the same name belongs to another suite."""
+    pools, blocks = ([item.name for item in wanted if item.kind == kind] for kind in ("work-pool", "block"))
+    changes = compare_items(wanted, observe(client, suite, pools, blocks))
+    for change in changes:
+        if change.verb == "create" and change.item.kind == "deployment":
+            _refuse_foreign(client, suite, change.item.name)
+    return changes
+
+
+def _refuse_foreign(client: SyncPrefectClient, suite: str, name: str) -> None:
+    """`SUITE-PLATFORM` is ambiguous: nightly-large-aws is large-aws of nightly, and aws of nightly-large."""
+    with suppress(ObjectNotFound):
+        for tag in client.read_deployment_by_name(name).tags:
+            kind, _, other = tag.partition(":")
+            if kind == "suite" and other != suite:
+                hint = f"rename {suite} or its platform; if {other} is gone, `prefect deployment delete {name}`"
+                raise ConfigurationError(f"belongs to the suite {other}", where=suite, key=name, hint=hint)
+
+
+def apply(client: SyncPrefectClient, changes: Sequence[PlanItem], blocks: Blocks | None = None) -> None:
+    """Create what is missing and change what differs; a second call does nothing."""
+    for change in (one for one in changes if one.verb in ("create", "change")):
+        if change.item.kind == "work-pool":
+            # A pool of another type (kubernetes, ecs) is created by hand, and never changed here.
+            with suppress(ObjectAlreadyExists):
+                client.create_work_pool(WorkPoolCreate(name=change.item.name, **change.item.initial))
+        elif change.item.kind == "block":
+            if blocks is not None:
+                blocks.save(change.item.name)
+        elif change.item.kind == "deployment":
+            if change.verb == "create":
+                create_deployment(client, change.item)
+            else:
+                _update_deployment(client, change)
+        else:
+            _replace_automation(client, change.item)
+
+
+def prune(client: SyncPrefectClient, changes: Sequence[PlanItem]) -> None:
+    """Delete the deployments and automations of the suite that are no longer in it."""
+    for change in (one for one in changes if one.verb == "extra"):
+        if change.item.kind == "deployment":
+            client.delete_deployment(client.read_deployment_by_name(change.item.name).id)
+        elif change.item.kind == "automation":
+            for found in client.read_automations_by_name(change.item.name):
+                client.delete_automation(found.id)
+
+
+def create_deployment(client: SyncPrefectClient, item: Item) -> UUID:
+    """Create a deployment, with the parameter schema of its flow, and return its id."""
+    flow_name, _, name = item.name.partition("/")
+    fields, strategy = item.fields, item.fields["collision_strategy"]
+    return client.create_deployment(
+        flow_id=client.create_flow_from_name(flow_name),
+        name=name,
+        entrypoint=fields["entrypoint"],
+        work_pool_name=fields["work_pool"],
+        description=fields["description"],
+        parameters=dict(fields["parameters"]),
+        tags=list(fields["tags"]),
+        schedules=[DeploymentScheduleCreate(schedule=_cron(item), active=True)] if fields["cron"] else [],
+        job_variables=dict(item.initial["job_variables"]),
+        concurrency_limit=item.initial["concurrency_limit"],
+        concurrency_options=_concurrency(strategy) if strategy else None,
+        parameter_openapi_schema=parameter_schema(_flow(fields["entrypoint"])).model_dump(),
+        enforce_parameter_schema=True,
+        pull_steps=[],
+    )
+
+
+def _update_deployment(client: SyncPrefectClient, change: PlanItem) -> None:
+    """Change the fields that differ; job variables, limits and paused schedules stay as people set them."""
+    item, fields = change.item, change.item.fields
+    found = client.read_deployment_by_name(item.name)
+    names = {"entrypoint": "entrypoint", "work_pool": "work_pool_name", "description": "description",
+             "parameters": "parameters", "tags": "tags"}  # fmt: skip
+    update: dict[str, Any] = {names[key]: fields[key] for key in change.fields if key in names}
+    if "collision_strategy" in change.fields:
+        strategy = fields["collision_strategy"]
+        update["concurrency_options"] = _concurrency(strategy) if strategy else None
+    update["parameter_openapi_schema"] = parameter_schema(_flow(fields["entrypoint"])).model_dump()
+    client.update_deployment(found.id, DeploymentUpdate(**update))
+    if {"cron", "timezone"} & change.fields.keys():
+        _update_schedule(client, item, found)
+
+
+def _update_schedule(client: SyncPrefectClient, item: Item, found: DeploymentResponse) -> None:
+    ours = next((one for one in found.schedules if isinstance(one.schedule, CronSchedule)), None)
+    if item.fields["cron"] is None:
+        if ours is not None and ours.id is not None:
+            client.delete_deployment_schedule(found.id, ours.id)
+    elif ours is not None and ours.id is not None:
+        client.update_deployment_schedule(found.id, ours.id, schedule=_cron(item))
+    else:
+        client.create_deployment_schedules(found.id, [DeploymentScheduleCreate(schedule=_cron(item), active=True)])
+
+
+def _cron(item: Item) -> CronSchedule:
+    return CronSchedule(cron=item.fields["cron"], timezone=item.fields["timezone"])
+
+
+def _concurrency(strategy: str) -> ConcurrencyOptions:
+    return ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy(strategy))
+
+
+def _flow(entrypoint: str) -> Flow[..., Any]:
+    module, _, name = entrypoint.rpartition(".")
+    flow: Flow[..., Any] = getattr(import_module(module), name)
+    return flow
+
+
+def observe(client: SyncPrefectClient, suite: str, pools: list[str], blocks: list[str]) -> tuple[Item, ...]:
+    """Return the pools and blocks of these names, and the suite's deployments and automations."""
+    wanted = WorkPoolFilter(name=WorkPoolFilterName(any_=pools))
+    found = client.read_work_pools(limit=_PAGE, work_pool_filter=wanted)
+    tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=["plumbline", suite_tag(suite)]))
+    deployments = client.read_deployments(deployment_filter=tagged, limit=_PAGE)
+    names = {str(one.id): f"{client.read_flow(one.flow_id).name}/{one.name}" for one in deployments}
+    return (
+        *(Item("work-pool", one.name, initial={"concurrency_limit": one.concurrency_limit}) for one in found),
+        *(Item("block", name, {"address": kept}) for name in blocks if (kept := stored_fingerprint(client, name))),
+        *(Item("deployment", names[str(one.id)], _fields(one), _initial(one)) for one in deployments),
+        *(
+            Item("automation", one.name, _automation_fields(client, one, names))
+            for one in client.read_automations()
+            if one.name.startswith(f"plumbline {suite}: ")
+        ),
+    )
+
+
+def _fields(found: DeploymentResponse) -> dict[str, Any]:
+    crons = [each.schedule for each in found.schedules if isinstance(each.schedule, CronSchedule)]
+    options = found.concurrency_options
+    return {
+        "entrypoint": found.entrypoint,
+        "work_pool": found.work_pool_name,
+        "tags": found.tags,
+        "description": found.description,
+        "parameters": found.parameters,
+        "cron": crons[0].cron if crons else None,
+        "timezone": crons[0].timezone if crons else None,
+        "collision_strategy": options.collision_strategy.value if options else None,
+    }
+
+
+def _initial(found: DeploymentResponse) -> dict[str, Any]:
+    limit = found.global_concurrency_limit
+    return {"job_variables": found.job_variables or {}, "concurrency_limit": limit.limit if limit else None}
+
+
+def _automation_fields(client: SyncPrefectClient, found: Automation, names: dict[str, str]) -> dict[str, Any]:
+    if not isinstance(found.trigger, EventTrigger) or not found.actions:
+        return {}
+    related = found.trigger.match_related
+    specifications = related if isinstance(related, list) else [related]
+    trigger = {
+        "expect": sorted(found.trigger.expect),
+        "after": sorted(found.trigger.after),
+        "for_each": sorted(found.trigger.for_each),
+        "posture": found.trigger.posture.value,
+        "within": int(found.trigger.within.total_seconds()),
+        "related": [value for one in specifications for value in one.get("prefect.resource.id") or []],
+    }
+    action = found.actions[0].model_dump(mode="json")
+    fields: dict[str, Any] = {"type": action["type"]}
+    if action.get("deployment_id"):
+        fields["deployment"] = names.get(action["deployment_id"], action["deployment_id"])
+    elif action.get("block_document_id"):
+        block = client.read_block_document(UUID(action["block_document_id"]))
+        kind = block.block_type.slug if block.block_type else ""
+        fields |= {"block": f"{kind}/{block.name}", "subject": action["subject"], "body": action["body"]}
+    else:
+        fields |= {key: action.get(key) for key in ("state", "name", "message")}
+    return {"trigger": trigger, "action": fields}
+
+
+def _replace_automation(client: SyncPrefectClient, item: Item) -> None:
+    for found in client.read_automations_by_name(item.name):
+        client.delete_automation(found.id)
+    client.create_automation(_automation(client, item))
+
+
+def _automation(client: SyncPrefectClient, item: Item) -> AutomationCore:
+    trigger, action = item.fields["trigger"], item.fields["action"]
+    if action["type"] == "run-deployment":
+        # Owned by the deployment, exactly as a trigger in prefect.yaml.
+        owned = DeploymentEventTrigger(name=item.name, expect=set(trigger["expect"]))
+        owned.set_deployment_id(client.read_deployment_by_name(action["deployment"]).id)
+        return owned.as_automation()
+    effect: SendNotification | ChangeFlowRunState
+    if action["type"] == "send-notification":
+        block = block_id(client, action["block"])
+        effect = SendNotification(block_document_id=block, subject=action["subject"], body=action["body"])
+    else:
+        effect = ChangeFlowRunState(state=action["state"], name=action["name"], message=action["message"])
+    return AutomationCore(
+        name=item.name,
+        trigger=EventTrigger(
+            expect=set(trigger["expect"]),
+            after=set(trigger["after"]),
+            for_each=set(trigger["for_each"]),
+            match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
+            match_related=[ResourceSpecification({"prefect.resource.id": [one]}) for one in trigger["related"]],
+            posture=Posture(trigger["posture"]),
+            threshold=1,
+            within=timedelta(seconds=trigger["within"]),
+        ),
+        actions=[effect],
+    )

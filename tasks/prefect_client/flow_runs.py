@@ -1,0 +1,170 @@
+"""States and progress of flow runs on the server, in the words of `plumbline.dispatch`; one call for all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    ArtifactFilterType,
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterIdempotencyKey,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType, WorkerStatus
+from prefect.client.schemas.sorting import ArtifactSort
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.states import Cancelled
+
+from plumbline.dispatch import ChildRun, ChildState
+
+__all__ = [
+    "CANCELLED_BY_ROUND",
+    "INVALID",
+    "PoolHealth",
+    "Progress",
+    "end_leftovers",
+    "read_children",
+    "read_keys",
+    "read_pool",
+    "read_progress",
+    "read_round_runs",
+]
+
+CANCELLED_BY_ROUND = "cancelled by the round's controller"
+"""Message of a cancellation that no person asked for."""
+INVALID = "Invalid"
+"""Name of the state of a training that would fail again: wrong input, not infrastructure."""
+
+_PAGE = 200
+_STATES = {
+    StateType.COMPLETED: ChildState.COMPLETED,
+    StateType.FAILED: ChildState.FAILED,
+    StateType.CRASHED: ChildState.CRASHED,
+    StateType.CANCELLED: ChildState.CANCELLED,
+    StateType.PENDING: ChildState.PENDING,
+    StateType.RUNNING: ChildState.RUNNING,
+    # A run that is being cancelled has not ended.
+    StateType.CANCELLING: ChildState.RUNNING,
+}
+_UNFINISHED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.PAUSED]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHealth:
+    """What Prefect knows about who serves a work pool."""
+
+    workers: dict[str, bool]
+    """Whether each known worker is online, by name."""
+    has_workers: bool = True
+    """False for push and managed pools: Prefect itself starts their runs, and no worker polls."""
+    kind: str = "process"
+
+    @property
+    def is_online(self) -> bool:
+        """Whether a run of the pool can start now, as far as Prefect knows."""
+        return not self.has_workers or any(self.workers.values())
+
+
+def read_pool(client: SyncPrefectClient, pool: str) -> PoolHealth | None:
+    """Return the health of a work pool; `None` if it does not exist."""
+    try:
+        found = client.read_work_pool(pool)
+        if found.is_push_pool or found.is_managed_pool:
+            return PoolHealth({}, has_workers=False, kind=found.type)
+        workers = client.read_workers_for_work_pool(pool)
+    except ObjectNotFound:
+        return None
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code == HTTPStatus.NOT_FOUND:
+            return None
+        raise
+    return PoolHealth({worker.name: worker.status is WorkerStatus.ONLINE for worker in workers}, kind=found.type)
+
+
+def read_keys(client: SyncPrefectClient, keys: Collection[str]) -> list[str]:
+    """Return those of the idempotency keys under which a run exists."""
+    every, found = list(keys), list[str]()
+    for first in range(0, len(every), _PAGE):
+        some = FlowRunFilterIdempotencyKey(any_=every[first : first + _PAGE])
+        wanted = FlowRunFilter(idempotency_key=some)
+        found += [run.idempotency_key or "" for run in client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE)]
+    return [key for key in found if key in keys]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last sign of life of a run, from its progress artifact."""
+
+    percent: float = 0.0
+    text: str = ""
+    changed: str = ""
+
+
+def read_progress(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, Progress]:
+    """Return the newest progress of each run; a restarted run has an artifact of each start."""
+    wanted = ArtifactFilter(
+        flow_run_id=ArtifactFilterFlowRunId(any_=list(runs)), type=ArtifactFilterType(any_=["progress"])
+    )
+    found: dict[UUID, Progress] = {}
+    for artifact in client.read_artifacts(artifact_filter=wanted, sort=ArtifactSort.UPDATED_DESC, limit=_PAGE):
+        if artifact.flow_run_id is not None and artifact.flow_run_id not in found:
+            percent = float(artifact.data) if isinstance(artifact.data, (int, float)) else 0.0
+            found[artifact.flow_run_id] = Progress(percent, artifact.description or "", str(artifact.updated))
+    return found
+
+
+def read_children(
+    client: SyncPrefectClient, runs: Collection[UUID], alive: dict[UUID, Progress]
+) -> dict[UUID, ChildRun]:
+    """Return the state of each run."""
+    wanted = FlowRunFilter(id=FlowRunFilterId(any_=list(runs)))
+    found = client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE)
+    return {run.id: _child(client, run, alive.get(run.id, Progress())) for run in found}
+
+
+def _child(client: SyncPrefectClient, run: FlowRun, alive: Progress) -> ChildRun:
+    if run.state is None:
+        return ChildRun(ChildState.SCHEDULED)
+    known = _STATES.get(run.state.type, ChildState.SCHEDULED)
+    by_person = _cancelled_by_person(client, run) if known is ChildState.CANCELLED else None
+    return ChildRun(known, run.state.message or "", alive.changed, run.state.name != INVALID, by_person)
+
+
+def _cancelled_by_person(client: SyncPrefectClient, run: FlowRun) -> bool | None:
+    """Return whether a person was the first to cancel; the worker that ended the run wrote a message of its own."""
+    asked = [state for state in client.read_flow_run_states(run.id) if state.type is StateType.CANCELLING]
+    return min(asked, key=lambda state: state.timestamp).message != CANCELLED_BY_ROUND if asked else None
+
+
+def read_round_runs(client: SyncPrefectClient, round_id: str) -> list[FlowRun]:
+    """Return the trainings of a round, oldest first."""
+    tags = FlowRunFilterTags(all_=[f"round:{round_id}"])
+    runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=tags), limit=_PAGE)
+    return sorted(runs, key=lambda run: str(run.created))
+
+
+def end_leftovers(client: SyncPrefectClient, before: datetime) -> int:
+    """Mark every unfinished run created before `before` as cancelled, and return how many there were.
+
+    Only for the local stack's own server, whose earlier processes are known to have ended. Not as crashed: an
+    automation would start a crashed round again. Runs that a schedule planned for later stay.
+    """
+    unfinished = FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED))
+    num_ended = 0
+    for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(state=unfinished), limit=_PAGE):
+        is_planned = run.auto_scheduled and run.expected_start_time is not None and run.expected_start_time > before
+        if run.created is not None and run.created < before and not is_planned:
+            state: State[None] = Cancelled(message="the local stack that ran it has ended")
+            client.set_flow_run_state(run.id, state, force=True)
+            num_ended += 1
+    return num_ended

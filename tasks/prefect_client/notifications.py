@@ -1,0 +1,261 @@
+"""Alerts through Prefect notification blocks: the blocks, their addresses, and the sending of one message.
+
+Prefect loads this module wherever Plumbline is installed (entry point `prefect.collections`), so that the server's
+automations know the block type too.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Literal, cast
+from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
+
+import httpx
+from prefect.blocks.abstract import NotificationBlock, NotificationError
+from prefect.blocks.core import Block
+from prefect.blocks.notifications import (
+    AppriseNotificationBlock,
+    DiscordWebhook,
+    MattermostWebhook,
+    MicrosoftTeamsWebhook,
+    PagerDutyWebHook,
+    SendgridEmail,
+    SlackWebhook,
+)
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_API_URL
+from pydantic import SecretStr
+
+from plumbline.digest import digest_bytes
+from plumbline.errors import ConfigurationError
+from plumbline.escape import Channel, escape, printable
+from plumbline.schema.suite import AlertEvent, Suite
+from tasks.prefect_client.api import PREFECT_ERRORS
+
+__all__ = ["AppriseUrl", "Blocks", "block_id", "send", "stored_fingerprint"]
+
+Colour = Literal["info", "success", "warning", "failure"]
+
+_PAGER = "pager-duty-webhook"
+_PAGER_HOSTS = {"us": "events.pagerduty.com", "eu": "events.eu.pagerduty.com"}
+_PAGER_SEVERITIES: dict[AlertEvent | None, str] = {
+    "drift": "error",
+    "invalid": "error",
+    "unavailable": "warning",
+    "missed": "warning",
+    None: "info",
+}
+_PAGER_SECONDS = 20.0
+_PAGER_SUMMARY_CHARACTERS = 1024
+_COLOURS: dict[AlertEvent | None, Colour] = {
+    "drift": "failure",
+    "invalid": "failure",
+    "unavailable": "warning",
+    "missed": "warning",
+    "recovered": "success",
+    None: "info",
+}
+_CHANNELS: dict[str, Channel] = {
+    "mailto": "html",
+    "mailtos": "html",
+    "matrix": "html",
+    "matrixs": "html",
+    "tgram": "html",
+    "slack": "slack",
+    "discord": "markdown",
+    "mmost": "markdown",
+    "mmosts": "markdown",
+    "msteams": "markdown",
+    "workflow": "markdown",
+    "workflows": "markdown",
+}
+"""By the scheme of an Apprise URL. The others show a text as it is."""
+
+
+class AppriseUrl(AppriseNotificationBlock):
+    """One Apprise URL: `mailto://`, `discord://`, `json://` and a hundred more; kept as a secret."""
+
+    _block_type_name = "Apprise URL"
+    _block_type_slug = "apprise-url"
+
+
+_KINDS: dict[str, type[SlackWebhook | MicrosoftTeamsWebhook | AppriseUrl]] = {
+    "apprise-url": AppriseUrl,
+    "ms-teams-webhook": MicrosoftTeamsWebhook,
+    "slack-webhook": SlackWebhook,
+}
+
+
+class Blocks:
+    """The blocks whose addresses are in the environment; only fingerprints of the addresses are ever shown."""
+
+    def __init__(self, suite: Suite, environment: Mapping[str, str]) -> None:
+        self._blocks = {
+            alert.block: _create_block(alert.block, environment[alert.address_from].strip(), alert.address_from)
+            for alert in suite.alerts
+            if alert.address_from and environment.get(alert.address_from, "").strip()
+        }
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """A short SHA-256 of each block's address, to detect a change without showing it."""
+        return {name: _fingerprint(_address(block.model_dump())) for name, block in self._blocks.items()}
+
+    def get(self, block: str) -> NotificationBlock | None:
+        """Return the block itself, for a server that does not answer; `None` if its address is not set."""
+        return self._blocks.get(block)
+
+    def save(self, block: str) -> None:
+        """Create `TYPE/NAME` on the server, or update its address."""
+        _ = self._blocks[block].save(block.partition("/")[2], overwrite=True)
+
+
+def stored_fingerprint(client: SyncPrefectClient, block: str) -> str | None:
+    """Return the fingerprint of a block on the server; `None` if the block does not exist."""
+    kind, _, name = block.partition("/")
+    try:
+        stored = client.read_block_document_by_name(name, kind, include_secrets=True)
+    except ObjectNotFound:
+        return None
+    return _fingerprint(_address(stored.data))
+
+
+def block_id(client: SyncPrefectClient, block: str) -> UUID:
+    """Return the id of `TYPE/NAME`; `ObjectNotFound` if the block does not exist."""
+    kind, _, name = block.partition("/")
+    return client.read_block_document_by_name(name, kind).id
+
+
+def _address(data: Mapping[str, object]) -> str:
+    parts = [data.get(key) for key in ("url", "integration_key", "api_key", "region_name")]
+    return "\n".join(part.get_secret_value() if isinstance(part, SecretStr) else str(part) for part in parts)
+
+
+def _fingerprint(address: str) -> str:
+    return f"sha256:{digest_bytes(address.encode())[:12]}"
+
+
+@contextmanager
+def _quiet_apprise() -> Iterator[None]:
+    """Silence Apprise's log, which shows an address that it does not understand."""
+    logger = logging.getLogger("apprise")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _create_block(block: str, address: str, variable: str) -> NotificationBlock:
+    """Return the block `TYPE/NAME` for an address, which is never shown; `ConfigurationError` if it does not fit."""
+    kind, where = block.partition("/")[0], f"the address in {variable}"
+    if kind == _PAGER:
+        return _pager(block, address, where)
+    if kind not in _KINDS:
+        hint = f"create the block in Prefect yourself, or use {', '.join((*_KINDS, _PAGER))}"
+        raise ConfigurationError(f"cannot become a block of the type {kind}", where=where, key=block, hint=hint)
+    from apprise import Apprise
+
+    with suppress(ValueError), _quiet_apprise():
+        if Apprise().add(address):
+            return _KINDS[kind](url=SecretStr(address))
+    raise ConfigurationError(
+        f"is not an address of the type {kind}", where=where, key=block, hint="docs/OPERATIONS.md shows some"
+    )
+
+
+def _pager(block: str, address: str, where: str) -> PagerDutyWebHook:
+    # Not by `hostname`, which is lower-cased.
+    parts = urlsplit(address)
+    integration, _, api = parts.netloc.partition("@")
+    region = parse_qs(parts.query).get("region", ["us"])[0]
+    if parts.scheme != "pagerduty" or not (integration and api) or region not in ("us", "eu"):
+        hint = "pagerduty://INTEGRATION-KEY@API-KEY, and /?region=eu for the European service"
+        raise ConfigurationError("is not an address of PagerDuty", where=where, key=block, hint=hint)
+    return PagerDutyWebHook(integration_key=SecretStr(integration), api_key=SecretStr(api), region_name=region)
+
+
+def send(
+    block: str, subject: str, body: str, known: Blocks, *, event: AlertEvent | None = None, about: str = ""
+) -> str:
+    """Send one message through a Prefect block and return why it failed; empty if it was delivered.
+
+    Without an `event` the message is a test. `about` identifies the incident for services that group messages.
+    """
+    try:
+        loaded = _load(block, known)
+        if not isinstance(loaded, NotificationBlock):
+            return f"{block} sends no notifications"
+        if isinstance(loaded, PagerDutyWebHook):
+            _page(loaded, printable(subject), printable(body), event=event, about=about or "test")
+            return ""
+        channel = _channel(loaded)
+        # A subject is one line, and no channel shows it as HTML.
+        subject, body = escape(subject, "plain" if channel == "html" else channel), escape(body, channel)
+        if isinstance(loaded, AppriseNotificationBlock):
+            loaded.notify_type = _COLOURS[event]
+        if isinstance(loaded, MicrosoftTeamsWebhook):
+            # A card is Markdown: it joins lines that no empty one separates.
+            body = body.replace("\n", "\n\n")
+        with loaded.raise_on_failure():
+            _ = loaded.notify(body, subject)
+    except (NotificationError, ValueError, *PREFECT_ERRORS) as error:
+        # An address may hold a token: none of it goes into a log.
+        return re.sub(r"\S+://\S+", "(address)", str(error)).strip() or type(error).__name__
+    except Exception as error:  # noqa: BLE001 - a block is anybody's code: what it raises is one message's failure
+        return f"{block} cannot be used: {type(error).__name__}"
+    return ""
+
+
+def _channel(block: NotificationBlock) -> Channel:
+    """Return how the receivers of `block` show a text."""
+    if isinstance(block, SendgridEmail):
+        return "html"
+    if isinstance(block, SlackWebhook):
+        return "slack"
+    if isinstance(block, (MattermostWebhook, DiscordWebhook, MicrosoftTeamsWebhook)):
+        return "markdown"
+    scheme = block.url.get_secret_value().partition("://")[0] if isinstance(block, AppriseUrl) else ""
+    return _CHANNELS.get(scheme.lower(), "plain")
+
+
+def _load(block: str, known: Blocks) -> Block:
+    """Return the server's block; the environment's while the server does not answer."""
+    ours = known.get(block)
+    if ours is not None and PREFECT_API_URL.value() is None:
+        # Prefect would start a server of its own, and find no block in it.
+        return ours
+    try:
+        with _quiet_apprise():
+            return cast("Block", Block.load(block))
+    except PREFECT_ERRORS:
+        if ours is None:
+            raise
+        return ours
+
+
+def _page(block: PagerDutyWebHook, subject: str, body: str, *, event: AlertEvent | None, about: str) -> None:
+    """Open or resolve an incident by PagerDuty's Events API; `HTTPError` where that fails.
+
+    Prefect's block and Apprise only open incidents: a recovery would page once more.
+    """
+    content = {
+        "routing_key": block.integration_key.get_secret_value(),
+        "event_action": "resolve" if event == "recovered" else "trigger",
+        "dedup_key": about[:255],
+        "client": "Plumbline",
+        "payload": {
+            "summary": subject[:_PAGER_SUMMARY_CHARACTERS],
+            "severity": _PAGER_SEVERITIES.get(event, "info"),
+            "source": "plumbline",
+            "component": about,
+            "custom_details": {"alert": body},
+        },
+    }
+    answer = httpx.post(f"https://{_PAGER_HOSTS[block.region_name]}/v2/enqueue", json=content, timeout=_PAGER_SECONDS)
+    answer.raise_for_status()

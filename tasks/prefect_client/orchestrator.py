@@ -1,0 +1,96 @@
+"""Prefect as the orchestrator that dispatch drives: starts deployments, observes their runs, cancels them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import State
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled, Cancelling
+
+from plumbline.dispatch import ChildRun, Job, Recorded, TrainingOrder
+from plumbline.dispatch.loop import Run
+from plumbline.errors import ConfigurationError
+from tasks.prefect_client.api import PREFECT_ERRORS
+from tasks.prefect_client.flow_runs import (
+    CANCELLED_BY_ROUND,
+    Progress,
+    read_children,
+    read_keys,
+    read_pool,
+    read_progress,
+)
+
+__all__ = ["PrefectOrchestrator"]
+
+
+class PrefectOrchestrator:
+    """`plumbline.dispatch.Orchestrator` over one client of the server."""
+
+    def __init__(
+        self,
+        client: SyncPrefectClient,
+        pools: Mapping[str, str],
+        start: Callable[[TrainingOrder, str], UUID],
+        orders: Callable[[str, int], TrainingOrder],
+        recorded: Callable[[TrainingOrder], Recorded | None],
+    ) -> None:
+        self._client = client
+        self._pools, self._start = pools, start
+        self._orders = orders
+        self._recorded = recorded
+        self._ids: dict[Run, UUID] = {}
+        self.progress: dict[Run, Progress] = {}
+
+    def online(self, platforms: Sequence[str]) -> Mapping[str, bool] | None:
+        """Return whether a run of each platform can start now."""
+        try:
+            pools = {name: read_pool(self._client, self._pools[name]) for name in platforms}
+        except PREFECT_ERRORS:
+            return None
+        return {name: pool is not None and pool.is_online for name, pool in pools.items()}
+
+    def find(self, runs: Sequence[Run]) -> Collection[Run] | None:
+        """Return the runs that exist already on the server."""
+        keys = {self._orders(*run).record_id: run for run in runs}
+        try:
+            return [keys[key] for key in read_keys(self._client, keys)]
+        except PREFECT_ERRORS:
+            return None
+
+    def start(self, job: Job, attempt: int) -> bool:
+        """Dispatch one attempt."""
+        try:
+            self._ids[job.key, attempt] = self._start(self._orders(job.key, attempt), job.key)
+        except ObjectNotFound as error:
+            raise ConfigurationError("its training is not deployed", hint="run `plumbline deploy SUITE`") from error
+        except PREFECT_ERRORS:
+            return False
+        return True
+
+    def observe(self, runs: Sequence[Run]) -> Mapping[Run, ChildRun] | None:
+        """Read the state of each run."""
+        known = {self._ids[run]: run for run in runs if run in self._ids}
+        if not known:
+            return {}
+        try:
+            alive = read_progress(self._client, known)
+            children = read_children(self._client, known, alive)
+        except PREFECT_ERRORS:
+            return None
+        self.progress |= {known[one]: progress for one, progress in alive.items() if one in known}
+        return {known[one]: child for one, child in children.items()}
+
+    def cancel(self, runs: Sequence[Run], *, force: bool = False) -> None:
+        """Cancel the runs."""
+        for run in (self._ids[run] for run in runs if run in self._ids):
+            with suppress(*PREFECT_ERRORS, ObjectNotFound):
+                state: State[None] = Cancelled() if force else Cancelling(message=CANCELLED_BY_ROUND)
+                self._client.set_flow_run_state(run, state, force=force)
+
+    def recorded(self, job: Job, attempt: int) -> Recorded | None:
+        """Return whether the attempt's record is in the outbox."""
+        return self._recorded(self._orders(job.key, attempt))

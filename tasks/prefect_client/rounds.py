@@ -1,0 +1,179 @@
+"""A round as the command line sees it: start the deployed flow, follow it, cancel it, read its verdict."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self, cast
+from uuid import UUID
+
+from prefect import get_client
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled, Cancelling, Scheduled
+
+from plumbline.central import CentralStore
+from plumbline.cli.display import Display
+from plumbline.deployment import REGRESSION, suite_parameters
+from plumbline.errors import (
+    ConfigurationError,
+    InconclusiveError,
+    InvalidInputError,
+    PlumblineError,
+    UnavailableError,
+)
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import ObjectMissingError, open_store
+from tasks.prefect_client.api import PREFECT_ERRORS
+from tasks.prefect_client.flow_runs import read_pool, read_progress, read_round_runs
+
+__all__ = ["RoundRun"]
+
+_POLL_SECONDS = 0.5
+_WORKER_SECONDS = 30.0
+"""How long a worker that has just been started may take to come online."""
+_RESUME_SECONDS = 10.0
+"""How long a crashed run waits for the automation that starts it again."""
+_MAX_RESUMED = 2
+_ERRORS: dict[str, type[PlumblineError]] = {"Misconfigured": ConfigurationError, "Invalid": InvalidInputError}
+_PHASES = {
+    StateType.SCHEDULED: "waiting",
+    StateType.PENDING: "starting",
+    StateType.RUNNING: "running",
+    StateType.CANCELLING: "cancelling",
+    StateType.COMPLETED: "done",
+}
+
+
+class RoundRun:
+    """One run of the deployed regression flow."""
+
+    def __init__(self, suite: Suite, round_id: str) -> None:
+        self._suite = suite
+        self._round_id = round_id
+        self._name = f"{REGRESSION}/{suite.name}"
+        self._context = get_client(sync_client=True)
+        self._id: UUID | None = None
+        self._state: State | None = None
+        self._num_resumed = 0
+
+    def __enter__(self) -> Self:
+        self._client = self._context.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._context.__exit__(kind, error, trace)
+
+    def start(self) -> None:
+        """Start the round, with the suite of the file; an unfinished round of the same name goes on.
+
+        `ConfigurationError` where nothing is deployed, `UnavailableError` where no worker could start it.
+        """
+        try:
+            deployed = self._client.read_deployment_by_name(self._name)
+        except ObjectNotFound as error:
+            raise ConfigurationError("is not deployed", where=self._name, hint="plumbline deploy SUITE") from error
+        self._wait_for_worker(deployed.work_pool_name or "")
+        run = run_deployment(
+            self._name,
+            parameters={**suite_parameters(self._suite), "round_id": self._round_id},
+            flow_run_name=f"{self._suite.name} {self._round_id}",
+            idempotency_key=f"{self._suite.name}-{self._round_id}",
+            timeout=0,
+        )
+        self._id = cast("FlowRun", run).id
+        self._state = cast("FlowRun", run).state
+        if self._state is not None and self._state.is_final() and self._stored_verdict() is None:
+            # The run of that name ended without a verdict: as `prefect flow-run retry` does.
+            again: State[None] = Scheduled(name="AwaitingRetry")
+            self._state = self._client.set_flow_run_state(self._id, again, force=True).state
+
+    def _wait_for_worker(self, pool: str) -> None:
+        deadline = time.monotonic() + _WORKER_SECONDS
+        while (health := read_pool(self._client, pool)) is None or not health.is_online:
+            if health is None or time.monotonic() > deadline:
+                hint = f"start one: `prefect worker start --pool {pool}`"
+                raise UnavailableError("no worker online", where=f"work pool {pool}", hint=hint)
+            time.sleep(_POLL_SECONDS)
+
+    def follow(self, display: Display) -> None:
+        """Show the round's progress until its run has ended."""
+        waits = False
+        while not (self._state is not None and self._state.is_final() and not self._may_be_resumed()):
+            time.sleep(_POLL_SECONDS)
+            try:
+                self._state = self._client.read_flow_run(self._run_id).state
+                self._resume_crashed(display)
+                self._show(display)
+            except PREFECT_ERRORS:
+                continue  # the server is away, and the round goes on without us
+            is_queued = self._state is not None and self._state.name == "AwaitingConcurrencySlot"
+            if is_queued and not waits:
+                display.say(f"waits for another round of {self._suite.name} to end")
+            waits = is_queued
+
+    def cancel(self, seconds: float) -> None:
+        """Cancel the round, and return once its trainings have been cancelled, at most after `seconds`."""
+        deadline = time.monotonic() + seconds
+        is_running = self._state is not None and self._state.is_running()
+        state: State[None] = Cancelling() if is_running else Cancelled()
+        try:
+            _ = self._client.set_flow_run_state(self._run_id, state, force=not is_running)
+            while time.monotonic() < deadline:
+                found = self._client.read_flow_run(self._run_id).state
+                if found is not None and found.is_final():
+                    return
+                time.sleep(_POLL_SECONDS)
+        except PREFECT_ERRORS:
+            return
+
+    def verdict(self) -> RoundVerdict:
+        """Return the round's verdict; the error that it ended with where it came to none."""
+        found = self._stored_verdict()
+        if found is not None:
+            return found
+        name, message = (self._state.name, self._state.message) if self._state is not None else ("", "")
+        kind = _ERRORS.get(name or "", InconclusiveError)
+        raise kind(message or f"the round ended without a verdict, in the state {name}")
+
+    @property
+    def _run_id(self) -> UUID:
+        if self._id is None:
+            raise ValueError("the round was not started")
+        return self._id
+
+    def _stored_verdict(self) -> RoundVerdict | None:
+        try:
+            return CentralStore(open_store(self._suite.store)).get_round(self._round_id)
+        except ObjectMissingError:
+            return None
+
+    def _may_be_resumed(self) -> bool:
+        """Return whether the crashed run will be started again, by the server's automation or by us."""
+        is_crashed = self._state is not None and self._state.type is StateType.CRASHED
+        return is_crashed and self._num_resumed < _MAX_RESUMED
+
+    def _resume_crashed(self, display: Display) -> None:
+        """Start a crashed run again where the automation did not: on SQLite its action may be lost to a lock."""
+        if self._state is None or not self._may_be_resumed():
+            return
+        if time.time() - self._state.timestamp.timestamp() >= _RESUME_SECONDS:
+            display.say("the round's process ended; starting it again")
+            again: State[None] = Scheduled(name="AwaitingRetry")
+            self._state = self._client.set_flow_run_state(self._run_id, again, force=True).state
+            self._num_resumed += 1
+
+    def _show(self, display: Display) -> None:
+        runs = read_round_runs(self._client, self._round_id)
+        progress = read_progress(self._client, [self._run_id, *(run.id for run in runs)])
+        if (own := progress.get(self._run_id)) is not None:
+            display.phase(own.text.partition(":")[0])
+        for run in runs:
+            platform = next((tag.partition(":")[2] for tag in run.tags if tag.startswith("platform:")), "")
+            phase = _PHASES.get(run.state.type, "failed") if run.state is not None else "waiting"
+            shown = progress.get(run.id)
+            display.platform(platform, phase, text=shown.text if shown else "", percent=shown.percent if shown else 0.0)

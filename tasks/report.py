@@ -1,0 +1,59 @@
+"""The controller's reporting tasks: the page, the round in the central store, the verdict in the Prefect UI."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from prefect import task
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.events import emit_event
+
+from plumbline.central import CentralStore
+from plumbline.report.summary import findings_table, step_summary
+from plumbline.rounds import Round
+from plumbline.rounds.events import round_events
+from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.reporting import draw_plots, write_report
+from plumbline.rounds.series import write_nights
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import open_store
+from tasks.judge import Judged
+
+__all__ = ["emit_verdict", "publish", "report", "show_in_ui"]
+
+
+@task(name="report", persist_result=False, retries=2, retry_delay_seconds=5)
+def report(round_: Round, verdict: RoundVerdict, found: GatheredRecords, judged: Judged) -> RoundVerdict:
+    """Write the page; the verdict then says where."""
+    return write_report(round_, verdict, found, judged.baselines, CentralStore(open_store(round_.suite.store)))
+
+
+@task(name="publish", persist_result=False, retries=2, retry_delay_seconds=5)
+def publish(round_: Round, verdict: RoundVerdict, judged: Judged) -> None:
+    """Keep the night in the series, then the round's outcome: the marker that the round is over."""
+    central = CentralStore(open_store(round_.suite.store))
+    write_nights(round_, verdict, judged.nights, judged.baselines, central=central, now=datetime.now(UTC))
+    central.put_round(verdict)
+
+
+def emit_verdict(verdict: RoundVerdict) -> None:
+    """Emit an event for each platform and for the round, for automations of the team's own."""
+    for event in round_events(verdict):
+        emit_event(event.name, resource=dict(event.resource), payload=dict(event.payload))
+
+
+@task(name="show", persist_result=False, retries=2, retry_delay_seconds=5)
+def show_in_ui(round_: Round, verdict: RoundVerdict, found: GatheredRecords, judged: Judged) -> None:
+    """Verdict, findings, plots and the report's link as artifacts of the run, where a person looks first."""
+    central = CentralStore(open_store(round_.suite.store))
+    pages = {
+        "verdict": step_summary(verdict),
+        "findings": findings_table(verdict),
+        "plots": draw_plots(round_, verdict, found, judged.baselines, central),
+    }
+    name = round_.suite.name.replace("_", "-").replace(".", "-")
+    told = f"Round {round_.id}: {verdict.verdict}"
+    for what, page in pages.items():
+        create_markdown_artifact(page, key=f"{name}-{what}", description=told)
+    link = verdict.report if "://" in verdict.report else f"file://{verdict.report}"
+    create_link_artifact(link, link_text=verdict.report, key=f"{name}-report", description=told)

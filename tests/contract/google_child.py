@@ -1,0 +1,28 @@
+"""A process of its own with Google's credentials as its environment gives them: `google_child.py URL [sign]`.
+
+google-auth reads the metadata server's address once, when it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from plumbline.errors import PlumblineError
+from plumbline.stores import RetryPolicy, open_store, read_bytes
+
+
+def main(url: str) -> None:
+    """Write, replace and read an object; print what was read or what was wrong."""
+    store = open_store(url, policy=RetryPolicy(attempts=3, first_seconds=0.01))
+    try:
+        etag = store.create("key", b"bytes").etag
+        store.swap("key", b"others", if_match=etag)
+        answer = {"read": read_bytes(store, "key").decode()}
+    except PlumblineError as error:
+        answer = {"error": type(error).__name__, "what": str(error)}
+    sys.stdout.write(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,221 @@
+"""Buckets as companies set them up: encryption, requester pays, retention, folders. Each works or is one line."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from plumbline.errors import AccessError, ConfigurationError
+from plumbline.stores import (
+    ObjectExistsError,
+    ObjectMissingError,
+    PreconditionFailedError,
+    RetryPolicy,
+    StoreUnavailableError,
+    open_store,
+    read_bytes,
+)
+from plumbline.stores.s3 import S3Store
+from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
+
+ONCE = RetryPolicy(attempts=1)
+
+
+class Refusing:
+    """A service that answers every request alike, and keeps their headers."""
+
+    def __init__(self) -> None:
+        self.status, self.code, self.is_json = 200, "", False
+        self.seen: list[dict[str, str]] = []
+
+
+@pytest.fixture
+def refusing(clean_environment: pytest.MonkeyPatch) -> Iterator[Refusing]:
+    state = Refusing()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            state.seen.append({name.lower(): value for name, value in self.headers.items()})
+            body = f"<Error><Code>{state.code}</Code><Message>m</Message></Error>".encode() if state.code else b""
+            if state.is_json:
+                body = b'{"error": {"code": 400, "errors": [{"reason": "%s"}]}}' % state.code.encode()
+            self.send_response(state.status)
+            for name, value in {
+                "Content-Length": str(len(body)), "ETag": '"1"', "x-ms-error-code": state.code,
+                "Content-Type": "application/xml",
+            }.items():  # fmt: skip
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with started(Handler) as url:
+        give_aws(clean_environment, url)
+        give_azure(clean_environment, f"{url}/{{account}}")
+        clean_environment.setenv("STORAGE_EMULATOR_HOST", url)
+        yield state
+
+
+@contextmanager
+def started(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_encryption_and_payment_that_a_bucket_demands_are_asked_for(
+    refusing: Refusing, clean_environment: pytest.MonkeyPatch
+) -> None:
+    store = open_store("s3://bucket", policy=ONCE)
+    store.create("plain", b"")
+    assert not {"x-amz-request-payer", "x-amz-server-side-encryption"} & refusing.seen[-1].keys()
+    clean_environment.setenv("PLUMBLINE_S3_REQUEST_PAYER", "requester")
+    clean_environment.setenv("PLUMBLINE_S3_SSE", "aws:kms")
+    clean_environment.setenv("PLUMBLINE_S3_KMS_KEY_ID", "key-1")
+    store.create("key", b"")
+    assert refusing.seen[-1]["x-amz-request-payer"] == "requester"
+    assert refusing.seen[-1]["x-amz-server-side-encryption"] == "aws:kms"
+    assert refusing.seen[-1]["x-amz-server-side-encryption-aws-kms-key-id"] == "key-1"
+    store.delete("key")
+    assert refusing.seen[-1]["x-amz-request-payer"] == "requester"
+
+
+def test_an_encrypted_bucket_is_like_any_other(servers: Servers, clean_environment: pytest.MonkeyPatch) -> None:
+    give_aws(clean_environment, servers.s3)
+    clean_environment.setenv("PLUMBLINE_S3_SSE", "aws:kms")
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="encrypted")
+    store = open_store("s3://encrypted/x")
+    store.swap("key", b"two", if_match=store.create("key", b"one").etag)
+    assert read_bytes(store, "key") == b"two"
+    assert client.head_object(Bucket="encrypted", Key="x/key")["ServerSideEncryption"] == "aws:kms"
+
+
+def test_of_two_uploads_in_parts_one_wins_and_leaves_nothing_of_the_other(
+    servers: Servers, clean_environment: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_aws(clean_environment, servers.s3)
+    monkeypatch.setattr(S3Store, "multipart_bytes", 1 << 20)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="parts", ObjectLockEnabledForBucket=True)
+    for name, byte in (("first", b"1"), ("second", b"2")):
+        (tmp_path / name).write_bytes(byte * (6 << 20))
+    store = open_store("s3://parts/x")
+    store.create("key", tmp_path / "first")
+    with pytest.raises(ObjectExistsError):
+        store.create("key", tmp_path / "second")
+    assert read_bytes(store, "key") == b"1" * (6 << 20)
+    assert "Uploads" not in client.list_multipart_uploads(Bucket="parts")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "words"),
+    [
+        (501, "NotImplemented", ConfigurationError, "must support conditional writes"),
+        (400, "KMS.DisabledException", ConfigurationError, "HTTP 400 KMS.DisabledException"),
+        (403, "AccessDenied", AccessError, "refused: HTTP 403 AccessDenied"),
+        (409, "ConditionalRequestConflict", StoreUnavailableError, "HTTP 409"),
+        (412, "PreconditionFailed", PreconditionFailedError, "has changed"),
+    ],
+)
+def test_what_s3_refuses_is_one_line(refusing: Refusing, status: int, code: str, kind: Any, words: str) -> None:
+    refusing.status, refusing.code = status, code
+    check_refusal("s3://bucket", kind, words)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "words"),
+    [
+        (409, "BlobImmutableDueToPolicy", ConfigurationError, "immutability policy"),
+        (409, "BlobImmutableDueToLegalHold", ConfigurationError, "legal hold"),
+        (409, "ResourceTypeMismatch", ConfigurationError, "folder or another kind of blob"),
+        (409, "ContainerBeingDeleted", StoreUnavailableError, "HTTP 409 ContainerBeingDeleted"),
+        (409, "InvalidBlobType", ConfigurationError, "another kind of blob"),
+        (403, "AuthorizationPermissionMismatch", AccessError, "AuthorizationPermissionMismatch"),
+        (412, "ConditionNotMet", PreconditionFailedError, "has changed"),
+    ],
+)
+def test_what_azure_refuses_is_one_line(refusing: Refusing, status: int, code: str, kind: Any, words: str) -> None:
+    refusing.status, refusing.code = status, code
+    check_refusal(f"az://{ACCOUNT}/box", kind, words)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "words"),
+    [
+        (403, "retentionPolicyNotMet", AccessError, "retention or hold protects"),
+        (403, "objectUnderActiveHold", AccessError, "retention or hold protects"),
+        (400, "required", ConfigurationError, "GOOGLE_CLOUD_QUOTA_PROJECT"),
+        (403, "forbidden", AccessError, "refused: HTTP 403 forbidden"),
+        (429, "rateLimitExceeded", StoreUnavailableError, "HTTP 429"),
+        (412, "conditionNotMet", PreconditionFailedError, "has changed"),
+    ],
+)
+def test_what_google_refuses_is_one_line(refusing: Refusing, status: int, code: str, kind: Any, words: str) -> None:
+    refusing.status, refusing.code, refusing.is_json = status, code, True
+    check_refusal("gs://bucket", kind, words)
+
+
+def check_refusal(url: str, kind: Any, words: str) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        # Below the retry policy, which would make an end of what may pass.
+        open_store(url).inner.swap("key", b"", if_match="1")  # type: ignore[attr-defined]
+    assert "\n" not in str(caught.value)
+
+
+def test_a_new_object_that_a_policy_protects_exists_already(refusing: Refusing) -> None:
+    refusing.status, refusing.code = 409, "BlobImmutableDueToPolicy"
+    with pytest.raises(ObjectExistsError):
+        open_store(f"az://{ACCOUNT}/box", policy=ONCE).create("key", b"")
+
+
+def test_a_folder_of_a_hierarchical_namespace_is_no_object(
+    servers: Servers, clean_environment: pytest.MonkeyPatch
+) -> None:
+    """The Blob API shows such a folder as an empty blob with this mark."""
+    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    store: Any = open_store(f"az://{ACCOUNT}/folders/x")
+    client = store.inner._client
+    client.create_container()
+    client.get_blob_client("x/folder").upload_blob(b"", metadata={"hdi_isfolder": "true"})
+    store.create("folder/key", b"bytes")
+    assert [info.key for info in store.list()] == ["folder/key"]
+    with pytest.raises(ObjectMissingError, match="no such object"):
+        store.stat("folder")
+
+
+def test_a_deleted_object_of_a_versioned_bucket_can_be_made_again(
+    servers: Servers, clean_environment: pytest.MonkeyPatch
+) -> None:
+    give_aws(clean_environment, servers.s3)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="versioned")
+    client.put_bucket_versioning(Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})
+    store = open_store("s3://versioned")
+    first = store.create("key", b"one")
+    store.delete("key")
+    with pytest.raises(PreconditionFailedError):
+        store.swap("key", b"x", if_match=first.etag)
+    store.create("key", b"two")
+    assert read_bytes(store, "key") == b"two"
+    assert re.fullmatch("[0-9a-f]+", store.stat("key").etag)

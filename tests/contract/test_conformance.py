@@ -1,0 +1,130 @@
+"""`plumbline doctor --store URL`: right stores pass and are clean again; each wrong one is found at its step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from plumbline.doctor import conformance
+from plumbline.doctor.conformance import examine_conformance
+from plumbline.errors import AccessError
+from plumbline.stores import ObjectInfo, open_store
+from plumbline.stores.memory import MemoryStore
+from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
+from tests.faultserver.google import GoogleServer
+
+
+@pytest.fixture(params=["file", "s3", "s3-locked", "az", "gs"])
+def url(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """A bucket of each service with an object of somebody else's."""
+    with GoogleServer() as google:
+        if request.param == "file":
+            address = f"file://{tmp_path}/store"
+        elif request.param == "gs":
+            give_google(clean_environment, google, tmp_path)
+            address = "gs://bucket/team"
+        else:
+            servers: Servers = request.getfixturevalue("servers")
+            give_aws(clean_environment, servers.s3)
+            give_azure(clean_environment, f"{servers.blob}/{{account}}")
+            address = f"az://{ACCOUNT}/conform/team" if request.param == "az" else f"s3://conform-{request.param}/team"
+            store: Any = open_store(address)
+            if request.param == "az":
+                store.inner._client.create_container()
+            else:
+                boto3.client("s3").create_bucket(
+                    Bucket=f"conform-{request.param}", ObjectLockEnabledForBucket=request.param == "s3-locked"
+                )
+        open_store(address).create("theirs", b"x")
+        yield address
+
+
+def test_a_right_store_passes_and_keeps_what_is_not_ours(url: str) -> None:
+    found = list(examine_conformance(url))
+    assert [result for result in found if not result.well] == []
+    assert len(found) == 10
+    assert [info.key for info in open_store(url).list()] == ["theirs"]
+    assert all("needs" in result.what for result in found)
+
+
+class Replacing(MemoryStore):
+    """Ignores If-None-Match."""
+
+    def create(self, key: str, data: bytes | Path) -> ObjectInfo:
+        self.delete(key)
+        return super().create(key, data)
+
+
+class Blind(MemoryStore):
+    """Ignores If-Match."""
+
+    def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
+        assert if_match != ""
+        return super().swap(key, data, if_match=self._objects[key][0].etag)
+
+
+class Forgetful(MemoryStore):
+    """Lists late."""
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        return iter([*super().list(prefix)][1:])
+
+
+class Damaging(MemoryStore):
+    """Keeps other bytes than it was given."""
+
+    def create(self, key: str, data: bytes | Path) -> ObjectInfo:
+        return super().create(key, b"?" * len(data if isinstance(data, bytes) else data.read_bytes()))
+
+
+class Undeletable(MemoryStore):
+    """Allows no delete."""
+
+    def delete(self, key: str) -> None:
+        raise AccessError("refused: HTTP 403 AccessDenied", where=self.url, key=key)
+
+
+@pytest.mark.parametrize(
+    ("store", "step", "words"),
+    [
+        (Replacing, "refuse to create it twice", "replaces on create"),
+        (Blind, "replace it if unchanged", "replaces an object that has changed"),
+        (Forgetful, "list it", "lists 0 objects"),
+        (Damaging, "refuse to create it twice", "gives other bytes"),
+        (Undeletable, "delete what was made", "wrong permissions"),
+    ],
+)
+def test_a_wrong_store_is_found_at_its_step(
+    monkeypatch: pytest.MonkeyPatch, store: type[MemoryStore], step: str, words: str
+) -> None:
+    monkeypatch.setattr(conformance, "open_store", lambda *_, **__: store("s3://bucket"))
+    monkeypatch.setattr(conformance, "_LARGE_BYTES", 1 << 20)
+    (bad, *rest) = [result for result in examine_conformance("s3://bucket") if not result.well]
+    assert bad.where == f"s3://bucket: {step}"
+    assert words in bad.what
+    assert bad.code == 2
+    assert bad.hint
+    if store is Undeletable:
+        assert "s3:DeleteObject" in bad.hint
+        assert rest, "what is left behind is said"
+
+
+def test_the_command_prints_one_line_a_step_or_one_document(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "plumbline", "doctor", "--store", f"file://{tmp_path}/store"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 11
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    assert len(json.loads(done.stdout)["checks"]) == 10
+    done = subprocess.run(command[:4], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "give either SUITE or --store URL" in done.stderr
+    done = subprocess.run([*command[:-1], "s3://h:1/x"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

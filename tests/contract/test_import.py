@@ -1,0 +1,50 @@
+"""Importing from a bucket: a file, a folder of shards and a glob hold the same rows as on disk."""
+
+from __future__ import annotations
+
+import uuid
+
+import boto3
+import pytest
+
+from plumbline.data import build_dataset
+from plumbline.errors import PlumblineError
+from plumbline.schema.suite import DatasetSource
+from plumbline.stores import open_store
+from tests.unit.data.people_files import ROWS, SHARDS, delimited
+
+
+@pytest.fixture
+def bucket(aws):  # noqa: ARG001 - it sets the environment
+    name = f"data-{uuid.uuid4().hex[:12]}"
+    boto3.client("s3").create_bucket(Bucket=name)
+    store = open_store(f"s3://{name}")
+    store.create("mine/rows.csv", delimited(ROWS))
+    for key, data in SHARDS.items():
+        store.create(f"mine/shards/{key}", data)
+    store.create("mine/shards/README.md", b"# mine")
+    return f"s3://{name}"
+
+
+def content(source, out):
+    source = DatasetSource(path=source, vocab_size=300)
+    return build_dataset(source, "mine", "sequence-classification", out).content_sha256
+
+
+def test_the_same_rows_come_out_of_a_bucket_in_every_layout(bucket, tmp_path):
+    (tmp_path / "rows.csv").write_bytes(delimited(ROWS))
+    sources = (
+        str(tmp_path / "rows.csv"), f"file://{tmp_path}/rows.csv", f"{bucket}/mine/rows.csv", f"{bucket}/mine/shards",
+        f"{bucket}/mine/shards/data/*.parquet", f"{bucket}/mine/**.parquet",
+    )  # fmt: skip
+    digests = {source: content(source, tmp_path / f"out-{number}") for number, source in enumerate(sources)}
+    assert len(set(digests.values())) == 1, digests
+    assert not list(tmp_path.glob("out-*/.download-*"))
+
+
+@pytest.mark.parametrize("place", ["mine/other.csv", "nothing", "mine/shards/*.csv"])
+def test_nothing_there_is_one_line(bucket, tmp_path, place):
+    with pytest.raises(PlumblineError) as caught:
+        content(f"{bucket}/{place}", tmp_path / "out")
+    assert f"{bucket}/{place}" in str(caught.value)
+    assert "holds no data file" in str(caught.value)

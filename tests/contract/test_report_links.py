@@ -1,0 +1,181 @@
+"""An alert's link opens the report in a real browser: from a bucket, from a served folder, and its own links too."""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import requests
+
+from plumbline.alerts.troubles import Trouble
+from plumbline.alerts.words import tell_open
+from plumbline.central import CentralStore
+from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.plan import MAIN, Assignment, Round
+from plumbline.rounds.report_link import link_to
+from plumbline.rounds.reporting import write_report
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import open_store
+from tasks.prefect_client.notifications import AppriseUrl
+from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
+from tests.faultserver.google import GoogleServer
+from tests.flows.webhook_server import receiver
+from tests.report_browser.conftest import Browser, find_browser
+from tests.unit.report.samples import drifted, passing, record, spec, verdict_of
+
+NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
+TROUBLE = Trouble("azure", "", "precision", "drift")
+KEY = "rounds/a b/report.html"
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Browser:
+    program = find_browser()
+    assert program is not None, "no Chromium: apt-get install chromium, or PLUMBLINE_NO_BROWSER=1"
+    return Browser(program, tmp_path)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """A static site of a folder."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def finished_round(store: str, report_url: str = "") -> tuple[RoundVerdict, str]:
+    """A round with a drift, its report written; its verdict and the id of one of its records."""
+    platforms = {name: {"work_pool": name, "data": store, "outbox": store} for name in ("aws", "azure")}
+    workload = {"model": "tiny", "data": "reviews", "seed": 7, "batch_size": 32, "probe": {}}
+    suite = Suite.model_validate({
+        "name": "nightly", "store": store, "report_url": report_url, "reference": "aws", "platforms": platforms,
+        "workloads": {"bert-tiny-reviews": workload},
+    })  # fmt: skip
+    verdict = verdict_of("drift", {"aws": passing(), "azure": drifted()})
+    records = {name: record(name) for name in platforms}
+    central = CentralStore(open_store(store))
+    for one in records.values():
+        central.put_text(f"records/{one.record.record_id}/record.json", one.record.model_dump_json())
+    assigned = {Assignment(name, "bert-tiny-reviews", MAIN): one for name, one in records.items()}
+    this = Round(verdict.round, suite, {"bert-tiny-reviews": spec()})
+    return write_report(this, verdict, GatheredRecords(assigned), {}, central), records["azure"].record.record_id
+
+
+def link_in_the_alert(verdict: RoundVerdict) -> str:
+    """Send the alert through the block of a webhook; the link as its receiver reads it."""
+    told = tell_open(verdict, TROUBLE, since_round=verdict.round, since=NOW)
+    with receiver() as inbox:
+        block: Any = AppriseUrl(url=inbox.url)
+        with block.raise_on_failure():
+            block.notify(told.body, told.subject)
+        (message,) = inbox.got
+    match = re.search(r"^report: (\S+)$", message["message"], re.MULTILINE)
+    assert match is not None, message
+    return match[1]
+
+
+def opened(browser: Browser, link: str) -> str:
+    done = browser._run("--dump-dom", link)
+    assert "CONSOLE" not in done.stderr
+    return done.stdout
+
+
+def check_in_the_browser(browser: Browser, verdict: RoundVerdict, record_id: str) -> None:
+    """The alert's link shows the report, and the report's link shows the record."""
+    page = opened(browser, link := link_in_the_alert(verdict))
+    assert "azure has drifted" in page
+    assert verdict.round in page
+    (href,) = re.findall(rf'<a href="([^"]*)">{re.escape(record_id)}</a>', page)
+    target = requests.compat.urljoin(link, html.unescape(href))
+    assert f'"record_id":"{record_id}"' in opened(browser, target).replace("&quot;", '"')
+
+
+@pytest.mark.browser
+def test_a_presigned_link_opens_the_report_and_its_records(
+    servers: Servers, clean_environment: pytest.MonkeyPatch, browser: Browser
+) -> None:
+    give_aws(clean_environment, servers.s3)
+    boto3.client("s3").create_bucket(Bucket="central")
+    verdict, record_id = finished_round("s3://central/team a")
+    assert "opens until" in verdict.report_note
+    assert "X-Amz-Expires=604800" in verdict.report
+    check_in_the_browser(browser, verdict, record_id)
+
+
+@pytest.mark.browser
+def test_the_suites_own_site_opens_the_report_and_its_records(tmp_path: Path, browser: Browser) -> None:
+    (tmp_path / "central").mkdir()
+    with served(tmp_path / "central") as site:
+        verdict, record_id = finished_round(f"file://{tmp_path}/central", f"{site}/")
+        assert verdict.report == f"{site}/rounds/{verdict.round}/report.html"
+        assert not verdict.report_note
+        check_in_the_browser(browser, verdict, record_id)
+
+
+@pytest.mark.browser
+def test_a_folder_without_a_site_gives_a_path_and_says_so(tmp_path: Path, browser: Browser) -> None:
+    verdict, record_id = finished_round(f"file://{tmp_path}/central")
+    assert verdict.report == f"{tmp_path}/central/rounds/{verdict.round}/report.html"
+    assert "a path on the controller's disk, not a link" in verdict.report_note
+    told = tell_open(verdict, TROUBLE, since_round=verdict.round, since=NOW)
+    assert f"note: {verdict.report_note}" in told.body
+    page = Path(verdict.report).read_text(encoding="utf-8")
+    assert f'href="../../records/{record_id}/record.json"' in page
+    assert "azure has drifted" in opened(browser, Path(verdict.report).as_uri())
+
+
+def stored(url: str) -> CentralStore:
+    central = CentralStore(open_store(url))
+    central.put_text(KEY, "<!DOCTYPE html>page")
+    return central
+
+
+def test_each_clouds_link_is_a_page_for_a_week_and_for_nobody_else(
+    servers: Servers, clean_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    give_aws(clean_environment, servers.s3)
+    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    boto3.client("s3").create_bucket(Bucket="linked")
+    container: Any = open_store(f"az://{ACCOUNT}/linked")
+    container.inner._client.create_container()
+    with GoogleServer() as google:
+        give_google(clean_environment, google, tmp_path)
+        for url in ("s3://linked", f"az://{ACCOUNT}/linked", "gs://bucket/x"):
+            link = link_to(stored(url), KEY, "", now=NOW)
+            assert "2026-11-29 02:00 UTC" in link.note
+            answer = requests.get(link.url, timeout=10)
+            assert (answer.status_code, answer.text) == (200, "<!DOCTYPE html>page")
+            assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+            if not url.startswith("s3"):  # moto checks no signature
+                assert requests.get(link.url.partition("?")[0], timeout=10).status_code in (401, 403, 404, 409)
+
+
+def test_without_a_key_to_sign_with_the_address_is_said_to_be_no_link(
+    servers: Servers, clean_environment: pytest.MonkeyPatch
+) -> None:
+    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    clean_environment.delenv("AZURE_STORAGE_KEY")
+    clean_environment.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2021-12-02&sig=x")
+    link = link_to(CentralStore(open_store(f"az://{ACCOUNT}/linked")), KEY, "")
+    assert link.url == f"az://{ACCOUNT}/linked/{KEY}"
+    assert "not a link (a SAS token cannot sign a link): set report_url" in link.note

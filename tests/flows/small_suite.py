@@ -1,0 +1,61 @@
+"""A suite of two small trainings, and a suite as TOML."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from plumbline.schema.suite import Suite
+
+__all__ = ["small_suite", "to_toml"]
+
+_PLATFORMS = {
+    "aws": {"data": "s3://plumbline-data/drill", "outbox": "s3://plumbline-outbox/drill"},
+    "azure": {"data": "az://devstoreaccount1/data/drill", "outbox": "az://devstoreaccount1/outbox/drill"},
+    "onprem": {"data": "file://{state}/onprem/data", "outbox": "file://{state}/onprem/outbox"},
+}
+
+
+def small_suite(
+    state: Path, name: str = "drill", platforms: tuple[str, ...] = ("aws", "azure"), *, steps: int = 6, **more: Any
+) -> Suite:
+    """A suite whose trainings take a few seconds; `more` changes every platform."""
+    limits = {"start_seconds": 40, "run_seconds": 90, **more}
+    chosen = {
+        key: {
+            "work_pool": f"{key}-local",
+            **{kind: url.format(state=state) for kind, url in _PLATFORMS[key].items()},
+            **limits,
+        }
+        for key in platforms
+    }
+    probe = {"steps": steps, "evaluation_rows": 16, "envelope_seeds": 1}
+    return Suite.model_validate(
+        {
+            "name": name,
+            "store": f"file://{state}/central",
+            "reference": platforms[0],
+            "datasets": {"reviews": {"grammar_seed": 1, "train_rows": 256, "evaluation_rows": 64, "vocab_size": 512}},
+            "workloads": {
+                "tiny": {
+                    "model": "tiny", "data": "reviews", "seed": 7, "batch_size": 8, "sequence_length": 32,
+                    "probe": probe,
+                }
+            },
+            "platforms": chosen,
+        }
+    )  # fmt: skip
+
+
+def to_toml(content: dict[str, Any]) -> str:
+    """A suite as TOML: every table inline, for a machine wrote it."""
+
+    def value(one: Any) -> str:
+        if isinstance(one, dict):
+            return "{" + ", ".join(f"{json.dumps(key)} = {value(inner)}" for key, inner in one.items()) + "}"
+        if isinstance(one, list):
+            return "[" + ", ".join(value(inner) for inner in one) + "]"
+        return json.dumps(one)
+
+    return "\n".join(f"{key} = {value(one)}" for key, one in content.items() if one is not None)

@@ -1,0 +1,167 @@
+"""The road of a team: deploy from any folder, stock workers in empty folders, rounds by Prefect's command and cron."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName, FlowFilter, FlowFilterName
+from prefect.client.schemas.objects import FlowRun
+
+from plumbline.central import CentralStore
+from plumbline.localstack import Stack, services
+from plumbline.localstack.process import Child, start, stop
+from plumbline.schema.suite import Alert, Schedule, Suite
+from plumbline.stores import open_store
+from tasks.prefect_client.notifications import AppriseUrl
+from tests.flows.small_suite import small_suite, to_toml
+from tests.flows.webhook_server import Receiver, receiver
+
+pytestmark = pytest.mark.slow
+_CONTROLLERS = "one-road-ctl"
+_ROUND_SECONDS = 200
+
+
+@dataclass
+class Team:
+    """A suite in a folder of its own, its stock workers, and the commands that a person types."""
+
+    stack: Stack
+    suite: Suite
+    folder: Path
+    webhook: Receiver
+    workers: dict[str, Child]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        prefect = services.prefect_environment(self.stack.api_url, self.folder / "home")
+        return {**services.inherited(), **prefect, **path, "OMP_NUM_THREADS": "1"}
+
+    def write(self, suite: Suite) -> None:
+        content = suite.model_dump(mode="json", exclude_none=True)
+        (self.folder / "suites").mkdir(exist_ok=True)
+        (self.folder / "suites" / "nightly.toml").write_text(to_toml(content), encoding="utf-8")
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in a folder that is not the suite's."""
+        folder = self.folder / "elsewhere"
+        folder.mkdir(exist_ok=True)
+        return subprocess.run(
+            list(command), env=self.environment, cwd=folder, capture_output=True, text=True, check=False,
+            timeout=_ROUND_SECONDS,
+        )  # fmt: skip
+
+    def start_worker(self, name: str, pool: str) -> None:
+        cache = {"PLUMBLINE_CACHE": str(self.folder / "cache" / name)}
+        self.workers[name] = start(
+            name, services.worker_command(pool, f"one-road-{name}", limit=None if name == "controllers" else 1),
+            log=self.folder / f"{name}.log", environment={**self.environment, **cache}, folder=self.folder / name,
+        )  # fmt: skip
+
+    def checks(self, *options: str) -> dict[str, dict[str, object]]:
+        done = self.run("plumbline", "doctor", "../suites/nightly.toml", "--json", *options)
+        return {one["where"]: one for one in json.loads(done.stdout)["checks"]}
+
+
+@pytest.fixture
+def team(client: SyncPrefectClient, stack: Stack, tmp_path: Path) -> Iterator[Team]:
+    suite = small_suite(tmp_path, "one-road", ("onprem",), steps=2)
+    onprem = suite.platforms["onprem"].model_dump()
+    platforms = {name: {**onprem, "work_pool": f"one-road-{name}"} for name in ("first", "second")}
+    alert = Alert(on=("drift", "invalid", "missed"), block="apprise-url/one-road")
+    suite = suite.replace(reference="first", platforms=platforms, alerts=[alert], dispatch={"quorum": 2})
+    with receiver() as webhook:
+        AppriseUrl(url=webhook.url).save("one-road", overwrite=True)
+        team = Team(stack, suite, tmp_path, webhook, {})
+        team.write(suite)
+        yield team
+        stop(team.workers.values(), grace_seconds=15)
+    for one in client.read_deployments(limit=200):
+        if "suite:one-road" in one.tags:
+            client.delete_deployment(one.id)
+
+
+def runs_of(client: SyncPrefectClient, flow: str, deployment: str) -> list[FlowRun]:
+    found = client.read_flow_runs(
+        flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])),
+        deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=[deployment])),
+        limit=200,
+    )
+    return [run for run in found if run.state is not None]
+
+
+def start_everything(team: Team) -> None:
+    deployed = team.run("plumbline", "deploy", "../suites/nightly.toml", "--publish", "--controllers", _CONTROLLERS)
+    assert deployed.returncode == 0, deployed.stderr
+    for name, platform in team.suite.platforms.items():
+        team.start_worker(name, platform.work_pool)
+    team.start_worker("controllers", _CONTROLLERS)
+
+
+@pytest.mark.timeout(1000)
+def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, team: Team) -> None:
+    start_everything(team)
+    central = CentralStore(open_store(team.suite.store))
+    # Without parameters, and with one, as the form and `-p` give it.
+    for options in ([], ["-p", "round_id=by-hand"]):
+        done = team.run("prefect", "deployment", "run", "plumbline-regression/one-road", *options, "--watch")
+        assert done.returncode == 0, done.stdout + done.stderr
+    rounds = central.list_rounds()
+    assert len(rounds) == 2
+    assert "by-hand" in rounds
+    assert {central.get_round(name).verdict for name in rounds} == {"pass"}
+    # A cron of one minute, and the watch beside it.
+    team.suite = team.suite.replace(schedule=Schedule(cron="* * * * *", grace_seconds=600))
+    team.write(team.suite)
+    assert team.run("plumbline", "deploy", "../suites/nightly.toml", "--controllers", _CONTROLLERS).returncode == 0
+    watched = team.run("prefect", "deployment", "run", "plumbline-watch/one-road", "--watch")
+    assert watched.returncode == 0, watched.stdout + watched.stderr
+    # Prefect plans runs of a new schedule in its own time, and asks for a round's slot every 30 s.
+    deadline = time.monotonic() + 2 * _ROUND_SECONDS
+    while len(central.list_rounds()) < 3:
+        assert time.monotonic() < deadline, [run.state for run in runs_of(client, "plumbline-regression", "one-road")]
+        time.sleep(0.5)
+    newest = next(name for name in central.list_rounds() if name not in rounds)
+    assert central.get_round(newest).verdict == "pass"
+    states = {run.state.name for run in runs_of(client, "plumbline-regression", "one-road") if run.state.is_final()}
+    assert states <= {"Completed"}
+    assert team.webhook.got == []
+
+
+@pytest.mark.timeout(400)
+def test_the_doctor_finds_what_would_lose_the_night(team: Team) -> None:
+    team.suite = team.suite.replace(schedule=Schedule(cron="0 2 * * *"))
+    team.write(team.suite)
+    start_everything(team)
+    deadline = time.monotonic() + 60
+    while not all(one["well"] for one in team.checks().values()):
+        assert time.monotonic() < deadline, team.checks()
+        time.sleep(1)
+    asked = team.checks("--workers")
+    assert all(one["well"] for one in asked.values()), asked
+    assert {"controllers's store: central store", "first's store: outbox"} <= asked.keys() or any(
+        where.startswith("controllers") for where in asked
+    )
+    stop([team.workers.pop("controllers")], grace_seconds=15)
+    changed = team.suite.replace(workloads={"tiny": team.suite.workloads["tiny"].replace(seed=8)})
+    team.write(changed.replace(schedule=Schedule(cron="61 2 * * *"), alerts=[
+        *team.suite.alerts, Alert(on=("drift",), block="apprise-url/nobody"),
+    ]))  # fmt: skip
+    deadline = time.monotonic() + 90
+    while team.checks()["controllers: worker"]["well"]:
+        assert time.monotonic() < deadline, "the killed worker still counts as online"
+        time.sleep(2)
+    found = {where: one["what"] for where, one in team.checks().items() if not one["well"]}
+    assert "no worker online" in str(found["controllers: worker"])
+    assert found["plumbline-regression/one-road"] == "the deployed suite differs from the file"
+    assert "invalid cron" in str(found["one-road: schedule"])
+    assert "does not exist" in str(found["alerts: apprise-url/nobody"])

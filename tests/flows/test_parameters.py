@@ -1,0 +1,58 @@
+"""Parameters of a round, from an API call or Prefect's form, are checked before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import PrefectHTTPStatusError
+
+from flows.regression import regression
+from plumbline.deployment import suite_parameters
+from plumbline.schema.suite import Suite
+from tests.flows.stubs import deploy
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("round_id", ["..", "/elsewhere"])
+def test_a_round_id_that_is_a_path_is_refused(suite: Suite, round_id: str) -> None:
+    state = regression(suite=suite, round_id=round_id, return_state=True)
+    assert (state.type.value, state.name) == ("FAILED", "Misconfigured")
+    assert str(state.message).startswith(f"the flow run's parameters: round_id: {round_id!r} is not a valid name")
+
+
+@pytest.mark.usefixtures("client")
+def test_values_that_contradict_each_other_are_named(suite: Suite) -> None:
+    tiny = suite.workloads["tiny"].replace(optimizer={"accumulation_steps": 3})
+    state = regression(suite=suite.model_copy(update={"workloads": {"tiny": tiny}}), round_id="n", return_state=True)
+    assert state.name == "Misconfigured"
+    assert "suite: workloads.tiny.optimizer.accumulation_steps: 3 does not divide batch_size" in str(state.message)
+
+
+def steps_as_text(parameters: dict[str, Any]) -> None:
+    parameters["suite"]["workloads"]["tiny"]["probe"]["steps"] = "3"
+
+
+def unknown_key(parameters: dict[str, Any]) -> None:
+    parameters["suite"]["platfroms"] = {}
+
+
+def without_a_suite(parameters: dict[str, Any]) -> None:
+    del parameters["suite"]["reference"]
+
+
+@pytest.mark.parametrize("spoil", [steps_as_text, unknown_key, without_a_suite])
+def test_the_server_refuses_parameters_that_do_not_fit_the_schema(
+    client: SyncPrefectClient, suite: Suite, spoil: Callable[[dict[str, Any]], None]
+) -> None:
+    deploy(suite)
+    deployment = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
+    parameters = suite_parameters(suite)
+    spoil(parameters)
+    with pytest.raises(PrefectHTTPStatusError, match=r"409|422"):
+        client.create_flow_run_from_deployment(deployment.id, parameters=parameters)
+    run = client.create_flow_run_from_deployment(deployment.id)
+    assert run.parameters == suite_parameters(suite)
+    client.delete_flow_run(run.id)

@@ -1,0 +1,81 @@
+"""Rounds that Prefect's automations start again, and leftovers of a local stack, on a stock server."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import StateType
+from prefect.events import emit_event
+from prefect.states import Pending, Running
+
+from plumbline.cli.main import main
+from plumbline.deployment import desired, items, suite_parameters
+from plumbline.schema.suite import Suite
+from tasks.prefect_client import deployments
+from tests.flows.small_suite import to_toml
+from tests.flows.stubs import deploy
+
+_WITHIN_SECONDS = 110
+_AGAIN_SECONDS = 30
+"""The server takes up a new automation in its own time: before, it does not see that the run is pending."""
+
+
+def test_a_round_whose_worker_died_before_its_start_is_scheduled_again(
+    client: SyncPrefectClient, suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "_START_SECONDS", 10)
+    deployments.apply(client, deployments.plan(client, suite.name, desired(suite, controllers="ctl")))
+    deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
+    run = client.create_flow_run_from_deployment(deployed.id)
+    began, pending_at, names = time.monotonic(), -_AGAIN_SECONDS, []
+    while "AwaitingRetry" not in names and time.monotonic() - began < _WITHIN_SECONDS:
+        if time.monotonic() - began - pending_at > _AGAIN_SECONDS:
+            pending_at = time.monotonic() - began
+            client.set_flow_run_state(run.id, Pending(), force=True)
+        time.sleep(0.5)
+        states = sorted(client.read_flow_run_states(run.id), key=lambda state: state.timestamp)
+        names = [state.name for state in states]
+    assert names[-2:] == ["Crashed", "AwaitingRetry"]
+
+
+def test_a_round_whose_heartbeats_end_is_scheduled_again(
+    client: SyncPrefectClient, suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "_SILENT_SECONDS", 10)
+    deploy(suite)
+    deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
+    run = client.create_flow_run_from_deployment(deployed.id)
+    for state in (Pending(), Running()):
+        client.set_flow_run_state(run.id, state)
+    # As Prefect's flow engine emits it; the server takes up a new automation in its own time.
+    tags = ["plumbline", f"suite:{suite.name}", "plumbline-round"]
+    related = [{"prefect.resource.id": f"prefect.tag.{tag}", "prefect.resource.role": "tag"} for tag in tags]
+    for _ in range(6):
+        emit_event("prefect.flow-run.heartbeat", {"prefect.resource.id": f"prefect.flow-run.{run.id}"}, related=related)
+        time.sleep(2)
+    assert client.read_flow_run(run.id).state_type is StateType.RUNNING
+    began, names = time.monotonic(), []
+    while "AwaitingRetry" not in names and time.monotonic() - began < _WITHIN_SECONDS:
+        time.sleep(0.5)
+        states = sorted(client.read_flow_run_states(run.id), key=lambda state: state.timestamp)
+        names = [state.name for state in states]
+    assert names[-3:] == ["Running", "Crashed", "AwaitingRetry"]
+
+
+def test_runs_of_an_earlier_local_stack_hold_no_slot_and_do_not_start_again(
+    client: SyncPrefectClient, suite: Suite, tmp_path: Path
+) -> None:
+    deploy(suite)
+    path = tmp_path / "suite.toml"
+    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    left = []
+    for state in (Pending(), Running()):
+        deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
+        left.append(client.create_flow_run_from_deployment(deployed.id, parameters=suite_parameters(suite)).id)
+        client.set_flow_run_state(left[-1], state, force=True)
+    assert main(["deploy", str(path), "--end-leftovers"]) == 0
+    time.sleep(5)  # an automation acts within a second or two
+    assert [client.read_flow_run(run).state_type.value for run in left] == ["CANCELLED", "CANCELLED"]

@@ -1,0 +1,185 @@
+"""A checkpoint of each family as `save_pretrained` writes it: trained, compared, a fault named at its module."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch.nn import functional
+
+from plumbline.cli.main import main
+from plumbline.errors import PlumblineError
+from plumbline.prepare import prepare
+from plumbline.schema.record import read_record
+from plumbline.schema.suite import parse_suite
+from plumbline.schema.suite_file import with_tuples
+from plumbline.train import envelope, probe
+from plumbline.train.families import check_map
+from plumbline.train.job import TrainJob, run_job
+from plumbline.train.model import build_model
+from plumbline.train.portable import leg
+from tests.train.checkpoints import ACTIVATIONS, make_checkpoint, write_reviews
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+PROBE = {"steps": 3, "evaluation_rows": 8, "envelope_seeds": 1}
+LEARN = {"steps": 3, "evaluate_every": 3, "checkpoint_every": 3, "evaluation_rows": 8}
+
+
+def suite_of(root, model, *, task="sequence-classification", dataset=None, **parts):
+    """A suite with one workload that trains `model` on the reviews, with their own labels."""
+    rows = write_reviews(root / "rows.csv")
+    return parse_suite(
+        with_tuples({
+            "name": "families", "store": f"file://{root}/central", "reference": "here",
+            "datasets": {"rows": {"path": str(rows), **(dataset or {})}},
+            "workloads": {"w": {
+                "task": task, "model": str(model), "data": "rows", "seed": 1, "batch_size": 8, "sequence_length": 24,
+                "probe": PROBE, **parts,
+            }},
+            "platforms": {"here": {"work_pool": "p", "data": f"file://{root}/data", "outbox": f"file://{root}/outbox"}},
+        }),
+        where="suite",
+    )  # fmt: skip
+
+
+def prepared(root, suite):
+    return prepare(suite, root / "build", lambda _: None)["w"]
+
+
+def train(root, spec, name):
+    job = TrainJob(
+        spec=spec, out=root / name, data=f"file://{root}/data", cache=root / "cache", platform=name, record_id=name
+    )
+    run_job(job, threading.Event())
+    return root / name
+
+
+@contextlib.contextmanager
+def faulty(monkeypatch, name):
+    """Compute one GELU by its sigmoid approximation: the class and its settings stay what they were."""
+
+    def build(*arguments, **options):
+        model = build_model(*arguments, **options)
+        model.get_submodule(name).forward = lambda values: values * torch.sigmoid(1.702 * values)
+        return model
+
+    with monkeypatch.context() as patch:
+        for module in (probe, envelope, leg):
+            patch.setattr(module, "build_model", build)
+        yield
+
+
+def compared(capsys, reference, candidate):
+    capsys.readouterr()
+    code = main(["compare", str(reference), str(candidate), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "modernbert", "electra"])
+def test_a_checkpoint_is_trained_compared_and_a_planted_fault_is_named(tmp_path, monkeypatch, capsys, family):
+    suite = suite_of(tmp_path, make_checkpoint(family, tmp_path / family))
+    spec = prepared(tmp_path, suite)
+    assert spec.model.family == family
+    assert spec.data.class_names == ("negative", "positive")
+    reference = train(tmp_path, spec, "reference")
+    code, answer = compared(capsys, reference, train(tmp_path, spec, "again"))
+    assert (code, answer["verdict"]) == (0, "pass"), [one for one in answer["findings"] if one["outcome"] != "pass"]
+    with faulty(monkeypatch, ACTIVATIONS[family]):
+        bad = train(tmp_path, spec, "bad")
+    code, answer = compared(capsys, reference, bad)
+    assert (code, answer["verdict"]) == (1, "drift")
+    assert answer["first_divergence"]["at"] == ACTIVATIONS[family]
+    assert answer["causes"][0]["code"] == "operator"
+
+
+@pytest.mark.parametrize("family", ["distilbert", "roberta", "modernbert"])
+def test_both_tasks_and_the_learn_part_run_on_every_family(tmp_path, family):
+    suite = suite_of(tmp_path, make_checkpoint(family, tmp_path / family), task="masked-lm", learn=LEARN)
+    record = read_record(train(tmp_path, prepared(tmp_path, suite), "r"))
+    assert record.exit.status == "completed"
+    assert all(step.loss is not None for step in record.evidence.probe.steps)
+    assert len(record.evidence.learn.evaluations) == 1
+
+
+@pytest.mark.parametrize("family", ["distilbert", "roberta", "modernbert"])
+def test_dropout_masks_of_every_family_depend_on_the_seed_alone(tmp_path, family):
+    learn = {**LEARN, "dropout": 0.3}
+    suite = suite_of(tmp_path, make_checkpoint(family, tmp_path / family), learn=learn, probe=None)
+    spec = prepared(tmp_path, suite)
+    losses = [read_record(train(tmp_path, spec, name)).evidence.learn.losses for name in ("one", "two")]
+    assert losses[0] == losses[1]
+    other = spec.replace(learn={**learn, "dropout": 0.0})
+    assert read_record(train(tmp_path, other, "none")).evidence.learn.losses != losses[0]
+
+
+def test_pairs_of_sentences_are_trained_with_both_texts(tmp_path):
+    rows = tmp_path / "pairs.jsonl"
+    text = "".join(
+        json.dumps({"sentence1": "the lamp is great", "sentence2": f"I {verb} it", "label": label}) + "\n"
+        for verb, label in (("keep", "yes"), ("return", "no")) * 30
+    )
+    rows.write_text(text)
+    suite = suite_of(tmp_path, "tiny", dataset={"path": str(rows), "vocab_size": 100}, learn=LEARN)
+    folder = train(tmp_path, prepared(tmp_path, suite), "r")
+    record = read_record(folder)
+    assert record.exit.status == "completed"
+    batches = load_file(folder / "batches.safetensors")
+    # The first texts are all alike: only the second ones, in their own segment, tell rows apart.
+    assert {len(set(map(bytes, step))) for step in batches["input_ids"]} == {2}
+    assert batches["token_type_ids"].max() == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "gpt2", "n_embd": 8}, "is missing (gpt2 is no model of the BERT family)"),
+        ({"model_type": "no-such-model"}, "cannot build it"),
+        ({"is_decoder": True}, "is a decoder"),
+    ],
+)
+def test_a_checkpoint_that_is_no_encoder_of_the_family_is_one_line(tmp_path, change, message):
+    folder = make_checkpoint("distilbert", tmp_path / "c")
+    config = json.loads((folder / "config.json").read_text())
+    if change.get("model_type") == "gpt2":
+        config = {}
+    (folder / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(PlumblineError) as caught:
+        prepared(tmp_path, suite_of(tmp_path, folder))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_whose_modules_cannot_be_mapped_is_one_line():
+    """A module whose weights are read without calling it would be a hole in the map of the probe."""
+
+    class Hidden(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Embedding(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, input_ids=None, attention_mask=None, labels=None):  # noqa: ARG002
+            return functional.linear(self.first(input_ids), self.second.weight)
+
+    with pytest.raises(PlumblineError, match="'second' computes without being called"):
+        check_map(Hidden(), "hidden")
+
+
+def test_a_checkpoint_with_the_tokenizer_of_another_one_is_refused(tmp_path):
+    own, other = make_checkpoint("bert", tmp_path / "own"), make_checkpoint("modernbert", tmp_path / "other")
+    suite = suite_of(tmp_path, own, dataset={"tokenizer": str(other)})
+    with pytest.raises(
+        PlumblineError, match="is not the tokenizer of the dataset 'rows': a checkpoint is trained with"
+    ):
+        prepared(tmp_path, suite)
+
+
+def test_weights_that_a_checkpoint_lacks_below_its_head_are_refused(tmp_path):
+    folder = make_checkpoint("roberta", tmp_path / "c")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
+    with pytest.raises(PlumblineError, match=r"roberta\.encoder\.layer\.3\..*is missing in the checkpoint"):
+        prepared(tmp_path, suite_of(tmp_path, folder))

@@ -1,0 +1,34 @@
+"""The trainer's own records hold all that the judge asks for, in every task and for several processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from plumbline.judge import compare
+from plumbline.judge.validity import stands_alone, validity
+from plumbline.records import load_record
+from tests.train.conftest import Workshop
+
+PARTS = {
+    "speed": {"steps": 10, "precision": "fp32"},
+    "learn": {"steps": 5, "evaluate_every": 2, "checkpoint_every": 3, "evaluation_rows": 1000},
+}
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_record_of_every_part_is_whole(workshop: Workshop, accumulation: int) -> None:
+    spec = workshop.spec(**PARTS, optimizer={"accumulation_steps": accumulation})
+    record = load_record(workshop.train(spec).folder)
+    assert validity(record, record) == []
+    assert compare(record, record, throughput=False).verdict == "pass"
+
+
+def test_a_masked_lm_record_is_whole(masked: Workshop) -> None:
+    record = load_record(masked.train(masked.spec(**PARTS)).folder)
+    assert validity(record, record) == []
+
+
+def test_a_record_of_an_experiment_is_whole(workshop: Workshop) -> None:
+    body = {"steps": 2, "captures": [{"rung": "gradient", "names": [], "step": 1}]}
+    record = load_record(workshop.experiment(workshop.spec(), body).folder)
+    assert stands_alone(record)

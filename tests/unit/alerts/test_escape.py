@@ -1,0 +1,49 @@
+"""What a record says is shown, and acted on by no channel."""
+
+from __future__ import annotations
+
+import html
+
+import pytest
+
+from plumbline.escape import Channel, escape, printable
+
+EVIL = "out of memory <img src=x onerror=a()> <!channel> @everyone [pay](http://x.example) \x1b[2J\x9b1m \u202egnp"
+CHANNELS: tuple[Channel, ...] = ("plain", "html", "slack", "markdown")
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_no_channel_gets_a_control_or_a_reversing_character(channel: Channel) -> None:
+    shown = escape(EVIL, channel)
+    assert not set(shown) & {"\x1b", "\x9b", "\u202e", "\x00"}
+    assert shown.startswith("out of memory")
+
+
+def test_mail_shows_tags_and_runs_none_and_keeps_its_lines() -> None:
+    shown = escape("a <img src=x>\nb & c", "html")
+    assert "<img" not in shown
+    assert html.unescape(shown.replace("<br>", "")) == "a <img src=x>\nb & c"
+    assert "<br>" in shown
+
+
+@pytest.mark.parametrize("text", ["<!channel>", "!channel>", "<@U123>", "&lt;!here&gt;", "<https://x.example|bank>"])
+def test_slack_is_given_no_mention_and_no_disguised_link(text: str) -> None:
+    shown = escape(text, "slack")
+    assert not {"<", ">"} & set(shown)
+    assert "!channel" not in shown
+    assert "!here" not in shown
+    assert "@U123" not in shown
+
+
+def test_markdown_is_given_no_link_no_mention_and_no_tag() -> None:
+    shown = escape(EVIL, "markdown")
+    assert "](" not in shown
+    assert "[pay]" in shown
+    assert "@everyone" not in shown
+    assert "<" not in shown
+
+
+def test_words_numbers_and_lines_stay_as_they_are() -> None:
+    text = "probe.forward: 0.0003 relative, the limit is 2e-06\n\tround: 20261122-020000-abc"
+    assert [escape(text, channel) for channel in ("plain", "slack")] == [text, text]
+    assert printable("Zürich, 東京") == "Zürich, 東京"

@@ -1,0 +1,134 @@
+"""Who is told of what: each trouble once by platform, workload and cause, dark platforms too, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from plumbline.alerts import AlertState, update
+from plumbline.rounds.gathered import Absence
+from plumbline.rounds.outcome import absent_result, join
+from plumbline.schema.suite import Alert
+from plumbline.schema.verdict import Cause, CauseCode, Finding, PlatformResult, RoundVerdict, worst
+
+ALERTS = (Alert(on=("drift", "invalid", "unavailable", "recovered"), block="slack-webhook/team"),)
+NIGHT = datetime(2026, 11, 20, 2, tzinfo=UTC)
+
+PASS = PlatformResult(verdict="pass", findings=(Finding(check="probe.forward", outcome="pass"),), records=("r",))
+GONE = absent_result(Absence("no worker came online within 900 s"))
+FAILED = PlatformResult(
+    verdict="invalid",
+    findings=(
+        Finding(
+            check="record.exit", outcome="invalid", metric="exit", observed="labels", limit="completed",
+            detail="the candidate failed in probe: 9 is no label of 0 to 1",
+        ),
+    ),
+)  # fmt: skip
+
+
+def drift(code: CauseCode = "precision") -> PlatformResult:
+    finding = Finding(check="probe.forward", outcome="drift", observed=3e-4, limit=2e-6, unit="relative")
+    cause = Cause(code=code, sure="confirmed", why="TF32 was on")
+    return PlatformResult(verdict="drift", findings=(finding,), causes=(cause,), records=("r",))
+
+
+class Nights:
+    """One suite, night after night; `subjects` are what was sent."""
+
+    def __init__(self, *, optional: bool = False) -> None:
+        self.state = AlertState()
+        self.optional = optional
+        self.number = 0
+
+    def night(self, results: Mapping[str, PlatformResult], days: int = 1) -> list[str]:
+        """Take in one night of the platform azure; the subjects sent."""
+        self.number += days
+        azure = join(results).replace(optional=self.optional)
+        verdict = RoundVerdict(
+            round=f"night-{self.number}", suite="s", verdict=worst([azure.verdict]), platforms={"azure": azure}
+        )
+        before = {one.id for one in self.state.pending}
+        self.state = update(self.state, verdict, ALERTS, NIGHT + timedelta(days=self.number))
+        self.sent = [one for one in self.state.pending if one.id not in before]
+        return [one.subject.removeprefix("[plumbline] s: ") for one in self.sent]
+
+
+def test_a_drift_of_the_second_workload_is_not_swallowed_by_the_first() -> None:
+    nights = Nights()
+    assert nights.night({"bert": drift(), "mlm": PASS}) == ["drift on azure, bert: precision (confirmed)"]
+    assert nights.night({"bert": drift(), "mlm": drift()}) == ["drift on azure, mlm: precision (confirmed)"]
+    assert nights.night({"bert": drift(), "mlm": drift()}) == []
+    assert nights.night({"bert": PASS, "mlm": drift()}) == ["azure, bert has recovered"]
+    assert nights.sent[0].about == "s/azure/bert"
+    assert nights.night({"bert": PASS, "mlm": PASS}) == ["azure, mlm has recovered"]
+
+
+def test_one_workload_reads_as_before() -> None:
+    nights = Nights()
+    assert nights.night({"bert": drift()}) == ["drift on azure: precision (confirmed)"]
+    assert nights.sent[0].about == "s/azure"
+    assert nights.night({"bert": drift("loss")}) == ["drift on azure: loss (confirmed)"]
+    assert nights.night({"bert": PASS}) == ["azure has recovered"]
+
+
+def test_a_dark_platform_is_told_once_reminded_of_and_its_return_is_told() -> None:
+    nights = Nights()
+    assert nights.night({"bert": GONE, "mlm": GONE}) == ["azure is unavailable"]
+    assert "no worker came online within 900 s" in nights.sent[0].body
+    assert nights.night({"bert": GONE, "mlm": GONE}) == []
+    assert nights.night({"bert": GONE, "mlm": GONE}, days=7) == ["azure is unavailable"]
+    assert "since 2026-11-21 02:00 UTC, round night-1" in nights.sent[0].body
+    assert nights.night({"bert": PASS, "mlm": PASS}) == ["azure has recovered"]
+
+
+def test_a_workload_without_a_record_is_told_by_its_name() -> None:
+    nights = Nights()
+    assert nights.night({"bert": PASS, "mlm": GONE}) == ["azure, mlm is unavailable"]
+    assert nights.night({"bert": PASS, "mlm": PASS}) == ["azure, mlm has recovered"]
+
+
+def test_an_optional_platform_may_be_dark_in_silence_and_may_not_drift_so() -> None:
+    nights = Nights(optional=True)
+    assert nights.night({"bert": GONE}) == []
+    assert nights.night({"bert": drift()}) == ["drift on azure: precision (confirmed)"]
+
+
+def test_a_drift_stays_open_while_its_platform_is_dark() -> None:
+    nights = Nights()
+    nights.night({"bert": drift()})
+    assert nights.night({"bert": GONE}) == ["azure is unavailable"]
+    # It is back, and drifts as before: neither is news, and it is no longer missing.
+    assert nights.night({"bert": drift()}) == []
+    assert set(nights.state.open) == {"azure/bert/precision"}
+
+
+def test_too_little_evidence_ends_no_drift_and_is_no_absence() -> None:
+    nights = Nights()
+    nights.night({"bert": drift()})
+    thin = PlatformResult(verdict="inconclusive", findings=(Finding(check="learn.accuracy", outcome="inconclusive"),))
+    assert nights.night({"bert": thin}) == []
+    assert nights.night({"bert": PASS}) == ["azure has recovered"]
+
+
+def test_an_alert_about_a_failed_training_carries_its_error() -> None:
+    nights = Nights()
+    assert nights.night({"bert": FAILED, "mlm": PASS}) == ["invalid on azure, bert: bert.record.exit"]
+    assert "the candidate failed in probe: 9 is no label of 0 to 1" in nights.sent[0].body
+
+
+def test_the_state_of_an_earlier_release_recovers_once() -> None:
+    nights = Nights()
+    known = {"event": "drift", "since_round": "night-0", "since": NIGHT}
+    nights.state = AlertState.model_validate({"open": {"azure/precision": known}})
+    assert nights.night({"bert": PASS}) == ["azure has recovered"]
+    assert nights.state.open == {}
+
+
+@pytest.mark.parametrize("first", [drift(), GONE, FAILED])
+def test_the_same_round_again_changes_nothing(first: PlatformResult) -> None:
+    nights = Nights()
+    assert len(nights.night({"bert": first})) == 1
+    assert nights.night({"bert": first}, days=0) == []

@@ -1,0 +1,166 @@
+"""Change points: valid on noise, dated, quick; episodes; external series; equivalence."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plumbline.cli.main import main
+from plumbline.history.changepoints import changes
+from plumbline.history.episodes import episodes
+from plumbline.history.equivalence import equivalence, mcnemar, runs_to_resolve
+from plumbline.history.lasting import rank_sum_chance
+from plumbline.history.quantiles import t_quantile
+from plumbline.history.simulate import NOISES
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def _generator(*key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
+
+
+@pytest.mark.parametrize("kind", sorted(set(NOISES) - {"weekdays"}))
+def test_noise_alone_seldom_changes(kind: str) -> None:
+    # Expected at the level of 1%: one series in a hundred.
+    series = NOISES[kind](_generator(1, sorted(NOISES).index(kind)), (100, 120))
+    assert sum(bool(changes(row)) for row in series) <= 4
+
+
+@pytest.mark.parametrize("size", [2.0, 3.0])
+def test_a_step_is_dated_within_two_nights(size: float) -> None:
+    hits = 0
+    for seed in range(50):
+        values = _generator(2, seed).normal(size=100)
+        values[60:] += size
+        found = changes(values)
+        hits += len(found) == 1 and abs(found[0].index - 60) <= 2
+    assert hits >= 42
+
+
+def test_ten_thousand_points_take_under_a_second_of_processor_time() -> None:
+    values = _generator(3).normal(size=10_000)
+    values[3000:] += 2
+    values[6000:] -= 3
+    started = time.process_time()
+    found = changes(values)
+    assert time.process_time() - started < 1.0
+    assert [abs(one.index - at) <= 3 for one, at in zip(found, (3000, 6000), strict=True)] == [True, True]
+
+
+def test_short_series_with_clear_changes_are_split() -> None:
+    # As apache/otava's own tests label them.
+    first = [1.02, 0.95, 0.99, 1.00, 1.12, 1.00, 1.01, 0.98, 1.01, 0.96]
+    second = [0.50, 0.51, 0.48, 0.48, 0.55, 0.50, 0.49, 0.51, 0.50, 0.49]
+    assert [one.index for one in changes(first + second)] == [10]
+    levels = [0.3, 2.4, 1.5, -0.9, -0.5, 99.7, 98.3, 99.1, 149.0, 149.7, 149.5, 149.1, 148.8, 150.0]
+    assert [one.index for one in changes(levels)] == [5, 8]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.just(1.0)), max_size=80))
+def test_no_series_raises(values: list[float]) -> None:
+    for one in changes(values):
+        assert 0 < one.index < len(values)
+        assert 0 <= one.p_value <= 1
+    if len({value for value in values if math.isfinite(value)}) <= 1:
+        assert changes(values) == ()
+        assert episodes(np.array(values, dtype=np.float64)) == ()
+
+
+def test_a_creep_is_one_episode_and_a_step_another() -> None:
+    values = 100 + _generator(4).normal(size=300)
+    values[100:] -= 6
+    values[200:260] += np.linspace(0, 14, 60)
+    values[260:] += 14
+    found = episodes(values)
+    assert [one.shape for one in found] == ["step", "creep"]
+    assert abs(found[0].index - 100) <= 2
+    assert abs(found[1].index - 200) <= 12
+    assert found[1].low <= 108 <= found[1].high + 1
+
+
+def test_an_external_series_is_judged_by_the_same_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = 200 + 2 * _generator(5).normal(size=90)
+    values[60:] *= 0.93
+    rows = [f"2026-{1 + day // 28:02d}-{1 + day % 28:02d},aws,tokens,{value}" for day, value in enumerate(values)]
+    path = tmp_path / "series.csv"
+    path.write_text("\n".join(["time,platform,metric,value", *reversed(rows)]))
+    assert main(["history", "--from", str(path), "--json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)["lines"]
+    (change,) = line["changes"]
+    assert (change["shape"], change["worse"], change["since"]) == ("step", True, "2026-03-05")
+    assert change["change"] == pytest.approx(-0.07, abs=0.01)
+    lines = [json.dumps({"time": 86400 * day, "metric": "ms", "value": value}) for day, value in enumerate(values)]
+    path.write_text("\n".join(lines))
+    assert main(["history", "--from", str(path), "--json", "--higher-is-worse", "ms"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)["lines"]
+    assert line["changes"][0]["worse"] is False
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the column does not exist"),
+        ("time,metric,value\n", "holds no row"),
+        ("time,metric,value\nyesterday,a,1\n", "row 2: time: 'yesterday' is not a time"),
+        ("time,metric,value\n1,a,fast\n", "row 2: value: 'fast' is not a number"),
+        ('{"time": 1, "metric": "a"}', "row 1: value: missing"),
+        ('{"time": 1,', "row 1: not JSON"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    path = tmp_path / "series.csv"
+    path.write_text(text)
+    assert main(["history", "--from", str(path)]) == 4
+    err = capsys.readouterr().err.strip()
+    assert words in err
+    assert "\n" not in err
+
+
+def test_equivalence_takes_enough_runs_and_says_how_many() -> None:
+    generator = _generator(6)
+    few = equivalence(generator.normal(0.85, 0.014, 3).tolist(), generator.normal(0.85, 0.014, 3).tolist(), 0.01)
+    assert few is not None
+    assert few.outcome == "unresolved"
+    many = equivalence(generator.normal(0.85, 0.014, 80).tolist(), generator.normal(0.85, 0.014, 80).tolist(), 0.01)
+    assert many is not None
+    assert many.outcome == "equivalent"
+    lost = equivalence(generator.normal(0.85, 0.014, 20).tolist(), generator.normal(0.78, 0.014, 20).tolist(), 0.01)
+    assert lost is not None
+    assert lost.outcome == "different"
+    assert equivalence([0.8, math.nan], [0.8, 0.8], 0.01) is None
+    # The power that the formula promises, simulated.
+    runs = runs_to_resolve(0.0137, 0.01)
+    shown = [
+        equivalence(generator.normal(0, 0.0137, runs).tolist(), generator.normal(0, 0.0137, runs).tolist(), 0.01)
+        for _ in range(200)
+    ]
+    assert 0.82 <= np.mean([one is not None and one.outcome == "equivalent" for one in shown]) <= 0.97
+
+
+def test_mcnemar_counts_the_rows_on_which_two_models_disagree() -> None:
+    left, right = np.ones(1000, dtype=bool), np.ones(1000, dtype=bool)
+    assert mcnemar(left, right).p_value == 1.0
+    right[:30] = False
+    left[40:50] = False
+    found = mcnemar(left, right)
+    assert (found.only_reference, found.only_candidate, found.difference) == (30, 10, -0.02)
+    assert found.p_value == pytest.approx(0.00222, abs=1e-4)  # scipy.stats.binomtest(10, 40).pvalue
+
+
+def test_quantiles_and_rank_sums_are_those_of_the_tables() -> None:
+    assert t_quantile(0.001, 14) == pytest.approx(3.7874, abs=1e-3)
+    assert t_quantile(0.025, 5) == pytest.approx(2.5706, abs=1e-3)
+    assert rank_sum_chance(25, 5, 5) == pytest.approx(1 / 252)
+    assert rank_sum_chance(0, 4, 6) == 1.0
+    assert rank_sum_chance(21, 5, 5) == pytest.approx(0.0476, abs=1e-4)  # U = 4 of 5 and 5

@@ -1,0 +1,169 @@
+"""The engine calls losses soon, dates them, and is quiet on noise; simulated on the code that decides."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plumbline.history import Answers, Past, decide
+from plumbline.history.series import extended
+from plumbline.history.simulate import NOISES, World, first_call, make_levels, simulate_platform
+from tests.unit.history.nights import ALLOWED, BEGIN, line_of, night, noise, run_nights, series_of
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def _generator(*key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=list(key)))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("kind", sorted(NOISES))
+def test_noise_alone_is_called_less_than_the_bound(kind: str, shared: bool) -> None:
+    # One platform of ten metrics for 150 nights; at one false alarm a year over four platforms 0.1 calls are expected.
+    generator = _generator(11, sorted(NOISES).index(kind))
+    levels = make_levels(generator, kind, 10, 150)
+    tally = simulate_platform(World(kind, levels, np.zeros(150), shared, generator), ALLOWED)
+    assert len(tally.calls) <= 1, [(series, night, call.reason) for series, night, call in tally.calls]
+    assert tally.experiments <= tally.nights
+
+
+def _median_delay(loss: object, history: int = 60) -> float:
+    delays = []
+    for trial in range(25):
+        generator = _generator(trial, 5)
+        losses = np.concatenate([np.zeros(history), np.asarray(loss)])
+        levels = make_levels(generator, "gaussian", 1, len(losses))
+        tally = simulate_platform(World("gaussian", levels, losses, False, generator), ALLOWED, begin=history)
+        called = first_call(tally)
+        delays.append(math.inf if called is None else called - history + 1)
+    return sorted(delays)[len(delays) // 2]
+
+
+@pytest.mark.parametrize(
+    ("loss", "nights"),
+    [
+        (np.full(10, 0.10), 1),
+        (np.full(10, 0.05), 1),
+        (np.full(20, 0.02), 6),
+        (0.005 * np.arange(1, 21), 7),
+        (0.002 * np.arange(1, 31), 14),
+    ],
+)
+def test_a_loss_is_called_within_so_many_nights(loss: np.ndarray, nights: int) -> None:
+    assert _median_delay(loss) <= nights
+
+
+def test_a_software_loss_is_called_by_the_experiment_with_size_and_interval() -> None:
+    generator = _generator(3, 3)
+    past = Past(generator.normal(0, 0.01, 60))
+    first = decide(past, 0.06, ALLOWED)
+    assert (first.verdict, first.needs) == ("inconclusive", "reruns")
+    second = decide(past, 0.06, ALLOWED, Answers(reruns=(0.05, 0.06, 0.055, 0.05)))
+    assert (second.verdict, second.needs) == ("inconclusive", "ab")
+    ours, theirs = generator.normal(0.05, 0.01, (6, 2)), generator.normal(0, 0.01, (6, 2))
+    third = decide(past, 0.06, ALLOWED, Answers((0.05, 0.06, 0.055, 0.05), ours, theirs))
+    assert (third.verdict, third.reason) == ("drift", "software")
+    assert third.low is not None
+    assert third.high is not None
+    assert third.low < 0.05 < third.high
+
+
+def test_a_slow_machine_is_not_called_software_and_not_passed() -> None:
+    generator = _generator(3, 4)
+    past = Past(generator.normal(0, 0.01, 60))
+    both = generator.normal(0.06, 0.01, (6, 4))
+    decided = decide(past, 0.06, ALLOWED, Answers((0.06,) * 4, both[:, :2], both[:, 2:]))
+    assert (decided.verdict, decided.reason) == ("inconclusive", "machine")
+
+
+def test_what_reruns_do_not_show_went_away() -> None:
+    past = Past(_generator(3, 4).normal(0, 0.01, 60))
+    decided = decide(past, 0.06, ALLOWED, Answers(reruns=(0.0, 0.001, -0.002, 0.0)))
+    assert (decided.verdict, decided.reason) == ("pass", "went-away")
+
+
+def test_lost_reruns_leave_the_question_open_and_never_pass() -> None:
+    past = Past(_generator(3, 4).normal(0, 0.01, 60))
+    assert decide(past, 0.06, ALLOWED, Answers(reruns=())).verdict == "inconclusive"
+    assert decide(past, 0.06, ALLOWED, Answers(reruns=(math.nan,))).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_boiling_frog_is_called_before_five_percent_are_lost(seed: int) -> None:
+    lost = 0.001 * np.maximum(0, np.arange(120) - 20)
+    _, found = run_nights(noise(seed, 120) * np.exp(-lost), accepted=[20, *range(50, 120, 30)])
+    called = next(index for index, one in found if one.verdict == "drift")
+    assert called > 20
+    assert lost[called] < 0.05
+
+
+def test_accepted_noise_is_no_loss_against_the_anchor() -> None:
+    _, found = run_nights(noise(9, 150), accepted=[20, *range(50, 150, 30)])
+    assert not [index for index, one in found if one.verdict == "drift"]
+
+
+def test_a_step_a_faster_machine_and_a_creep_are_each_called_once_and_dated() -> None:
+    values = noise(5, 260)
+    values[80:] *= 0.95
+    values[140:] *= 1.5
+    values[200:] *= np.exp(-0.10 * np.arange(1, 61) / 60)
+    rows = [{"hardware": "A10G" if index < 140 else "L4"} for index in range(260)]
+    series, found = run_nights(values, rows)
+    called = [(index, one.decision.onset) for index, one in found if one.decision.new]
+    assert [onset.shape for _, onset in called if onset] == ["step", "creep"]
+    assert [abs(onset.index - at) <= 2 for (_, onset), at in zip(called, (80, 200), strict=True) if onset] == [True] * 2
+    assert [(one.index, one.what) for one in line_of(series).boundaries] == [(140, "hardware")]
+    assert all(one.verdict == "drift" for index, one in found if 84 <= index < 140)
+
+
+def test_a_called_loss_that_is_gone_recovers() -> None:
+    values = noise(6, 120)
+    values[60:80] *= 0.9
+    _, found = run_nights(values)
+    verdicts = dict(found)
+    assert verdicts[79].verdict == "drift"
+    assert any(one.recovered for _, one in found)
+    assert all(one.verdict != "drift" for index, one in found if index > 85)
+
+
+def test_lasting_gain_asks_for_a_new_baseline() -> None:
+    values = noise(7, 90)
+    values[60:] *= 1.08
+    _, found = run_nights(values)
+    assert "improved" in {one.reason for _, one in found}
+    assert "drift" not in {one.verdict for _, one in found}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=70),
+    st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.none()),
+    st.integers(0, 80),
+)
+def test_no_series_raises_and_a_missing_night_never_passes(
+    values: list[float], tonight: float | None, cut: int
+) -> None:
+    value = math.nan if tonight is None else tonight
+    past = Past(np.array(values, dtype=np.float64), level=min(cut, len(values)))
+    decided = decide(past, value, ALLOWED)
+    if not math.isfinite(value):
+        assert (decided.verdict, decided.reason) == ("inconclusive", "missing")
+    elif np.isfinite(np.array(values)).sum() < 5:
+        assert decided.verdict != "pass"
+
+
+def test_a_series_is_ordered_by_time_not_by_the_name_of_its_round() -> None:
+    values = np.arange(10.0) + 1
+    series = series_of(values)
+    from_behind = series_of(values[:0])
+    for index in reversed(range(10)):
+        row = night(index, {"throughput": float(values[index])}, round="smoke" if index == 3 else f"z{9 - index}")
+        from_behind = extended(from_behind, [row])
+    assert from_behind.time == series.time == tuple((BEGIN + timedelta(days=day)).timestamp() for day in range(10))
+    assert from_behind.metrics == series.metrics

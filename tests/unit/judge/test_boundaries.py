@@ -1,0 +1,351 @@
+"""The judge's own numbers, each on both sides of its boundary."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plumbline.judge import compare
+from plumbline.judge.gates.accuracy import accuracy_error, learn
+from plumbline.judge.gates.throughput import noise_of
+from plumbline.judge.gates.throughput import speed as throughput
+from plumbline.judge.gates.throughput_causes import foreign_load, speed_cause
+from plumbline.judge.pair import Pair, TapError
+from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs
+from plumbline.judge.tolerance import floor_of
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import EvaluationEvidence, SpeedEvidence, Tap
+from plumbline.schema.suite import Gates
+
+from .conftest import STEPS, make_record, other_kernel
+from .test_speed import BREAKDOWN, COMPUTE, SAMPLES, record, speed, times
+
+# Tensors: the forward, gradient and weight limits as a comparison uses them.
+
+
+def scaled(stage: str, name: str, error: float, **changes: Any) -> LoadedRecord:
+    """A record one of whose tensors at step 0 is `1 + error` times the reference's."""
+    made = make_record(fingerprint=other_kernel(), **changes)
+    probe = made.record.evidence.probe
+    assert probe is not None
+    taps = [tap.to_json() for tap in probe.taps]
+    for place, tap in enumerate(taps):
+        if (tap["step"], tap["stage"], tap["name"]) == (0, stage, name):
+            made.arrays["sketches"]["sketch"][place] *= 1 + error
+            tap |= {"norm": tap["norm"] * (1 + error), "sha256": "e" * 64}
+    evidence = made.record.evidence.replace(probe=probe.replace(taps=taps).to_json())
+    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+
+
+def apart(reference: LoadedRecord, stage: str, name: str, error: float) -> float:
+    """The error that the sketches recover from a tensor scaled by so much."""
+    found = Pair(reference, scaled(stage, name, error)).errors(0, stage)  # type: ignore[arg-type]
+    return next(tap.error for tap in found if tap.reference.name == name)
+
+
+@pytest.mark.parametrize(
+    ("stage", "name"), [("forward", "layer.norm"), ("gradient", "head.weight"), ("weight", "head.weight")]
+)
+def test_a_tensor_just_over_its_floor_drifts_and_just_below_passes(
+    reference: LoadedRecord, stage: str, name: str
+) -> None:
+    floor = floor_of(stage, "fp32")
+    share = floor / apart(reference, stage, name, floor)
+    verdicts = [compare(reference, scaled(stage, name, floor * share * side)).verdict for side in (0.98, 1.02)]
+    assert verdicts == ["pass", "drift"]
+
+
+def tap(own: tuple[float | None, float | None], error: float, limit: float = 1e-6) -> TapError:
+    made = Tap(step=0, stage="forward", name="m", kind="Linear", dtype="float32", shape=(1,), norm=1.0, sha256="a" * 64)
+    return TapError(made, made, error, limit, own)
+
+
+@pytest.mark.parametrize(
+    ("own", "error", "owes"),
+    [
+        ((1e-9, 0.301e-3), 1e-3, True),
+        ((1e-9, 0.299e-3), 1e-3, False),
+        ((0.301e-3, 1e-9), 1e-3, True),
+        ((None, 1.0), 1e-3, False),
+        ((1.0, None), 1e-3, False),
+        ((1e-9, 0.99e-6), 1e-6, False),  # its own error is within the limit
+        ((1e-9, 1.01e-6), 1e-6, True),
+        ((0.0, 0.0), 0.0, False),
+    ],
+)
+def test_three_tenths_of_a_difference_make_it_rounding(
+    own: tuple[float | None, float | None], error: float, owes: bool
+) -> None:
+    assert owes_to_rounding(tap(own, error)) is owes
+
+
+def test_an_error_over_its_limit_or_not_finite_counts() -> None:
+    assert not tap((None, None), 1e-6).over
+    assert tap((None, None), 1.0001e-6).over
+    assert all(tap((None, None), error, math.inf).over for error in (math.nan, math.inf))
+    assert not tap((None, None), 1e300, math.inf).over
+
+
+@pytest.mark.parametrize(("bits", "is_named"), [(19, True), (20, False), (23, False), (27, True)])
+def test_four_bits_of_mantissa_are_another_format(bits: int, is_named: bool) -> None:
+    pair = Pair(*(make_record(fingerprint={"mantissa_bits": {"linear": n}}) for n in (23, bits)))
+    assert bool(precision_signs(pair)) is is_named
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(1 + 5e-13, "pass"), (1 + 5e-12, "drift")])
+def test_learning_rates_are_equal_to_a_trillionth(reference: LoadedRecord, rate: float, verdict: str) -> None:
+    made = make_record(fingerprint=other_kernel())
+    probe = made.record.evidence.probe
+    assert probe is not None
+    steps = [step.to_json() for step in probe.steps]
+    steps[2]["learning_rates"] = [value * rate for value in steps[2]["learning_rates"]]
+    evidence = made.record.evidence.replace(probe=probe.replace(steps=steps).to_json())
+    candidate = LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+    assert compare(reference, candidate).verdict == verdict
+
+
+# Scalars of untapped steps: norms, losses and the evaluation.
+
+
+def with_scalar(step: int, name: str, factor: float) -> LoadedRecord:
+    made = make_record(fingerprint=other_kernel())
+    probe = made.record.evidence.probe
+    assert probe is not None
+    steps = [one.to_json() for one in probe.steps]
+    steps[step][name] *= factor
+    steps[step]["gradient_norm_clipped"] = min(steps[step]["gradient_norm"], 1.0)
+    for each in ("gradients_sha256", "logits_sha256"):
+        steps[step][each] = "e" * 64
+    evidence = made.record.evidence.replace(probe=probe.replace(steps=steps).to_json())
+    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+
+
+def test_the_norm_of_an_untapped_step_has_its_limit(reference: LoadedRecord) -> None:
+    limit = Pair(reference, make_record(fingerprint=other_kernel())).norm_limit(1)
+    verdicts = [
+        compare(reference, with_scalar(1, "gradient_norm", 1 + limit * side)).verdict
+        for side in (0.99, 1.01, -0.99, -1.01)
+    ]
+    assert verdicts == ["pass", "drift", "pass", "drift"]
+
+
+def test_a_norm_that_cancels_keeps_the_rounding_of_its_terms(reference: LoadedRecord) -> None:
+    pair = Pair(reference, make_record(fingerprint=other_kernel()))
+    norms = [left.gradient_norm for left, _ in pair.common]
+    least, largest = norms.index(min(norms)), norms.index(max(norms))
+    ratio = pair.norm_limit(least) / pair.norm_limit(largest)
+    assert ratio == pytest.approx(max(norms) / min(norms) * 2.0 ** ((least - largest) / 9), rel=1e-6)
+
+
+@pytest.mark.parametrize("wide", ["reference", "candidate"])
+def test_of_two_envelopes_the_smaller_counts(wide: str) -> None:
+    sides = []
+    for side in ("reference", "candidate"):
+        made = make_record(fingerprint=other_kernel() if side == "candidate" else {})
+        probe = made.record.evidence.probe
+        assert probe is not None
+        assert probe.envelope is not None
+        size = 1e-2 if side == wide else 1e-5
+        envelope = probe.envelope.replace(errors=[size] * len(probe.taps), loss=[size] * STEPS, fp64_errors=[])
+        evidence = made.record.evidence.replace(probe=probe.replace(envelope=envelope.to_json()).to_json())
+        sides.append(LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays))
+    pair = Pair(sides[0], sides[1])
+    assert {tap.limit for tap in pair.errors(0, "forward")} == {8e-5}
+    assert pair.loss_limit(0) == 8e-5
+
+
+def test_logits_of_the_evaluation_have_a_limit(reference: LoadedRecord) -> None:
+    """Without taps in the evaluation, its logits are held by the gradient's floor, grown by the steps."""
+    size = floor_of("gradient", "fp32") * 2.0 ** (STEPS / 9)
+    verdicts = []
+    for error in (0.98 * size, 1.02 * size):
+        made = make_record(fingerprint=other_kernel())
+        probe = made.record.evidence.probe
+        assert probe is not None
+        assert probe.evaluation is not None
+        logits = made.arrays["evaluation"]["logits"].astype(np.float64)
+        made.arrays["evaluation"]["logits"] = logits * (1 + error)
+        evaluation = probe.evaluation.replace(logits_sha256="e" * 64)
+        changed = probe.replace(evaluation=evaluation.to_json())
+        evidence = made.record.evidence.replace(probe=changed.to_json())
+        candidate = LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+        verdicts.append(compare(reference, candidate).verdict)
+    assert verdicts == ["pass", "drift"]
+
+
+# Accuracy: margin, standard error, both sides.
+
+
+def ended(accuracy: float, rows: int = 1000) -> dict[str, Any]:
+    evaluation = EvaluationEvidence(
+        step=2, num_rows=rows, rows_sha256="a" * 64, training_mode=False, predictions_sha256="b" * 64,
+        logits_sha256="c" * 64, loss=0.5, accuracy=accuracy,
+    )  # fmt: skip
+    weights = f"{round(accuracy * 10**6):064x}"
+    return {"steps": 2, "losses": [0.7, accuracy], "evaluations": [evaluation.to_json()], "weights_sha256": weights}
+
+
+def gap(ours: float, theirs: float, gates: Gates = Gates()) -> str:  # noqa: B008 - frozen
+    records = []
+    for accuracy in (ours, theirs):
+        made = make_record(fingerprint={} if not records else other_kernel())
+        evidence = made.record.evidence.replace(learn=ended(accuracy))
+        records.append(LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays))
+    return learn(Pair(records[0], records[1]), gates)[0].outcome
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_accuracy_gate_has_two_sides_and_two_limits(sign: int) -> None:
+    sides = [EvaluationEvidence.model_validate(ended(one)["evaluations"][0]) for one in (0.8, 0.8 + sign * 0.06)]
+    error = accuracy_error(sides[0], sides[1])
+    assert error == pytest.approx(math.sqrt(sum(s.accuracy * (1 - s.accuracy) / 1000 for s in sides)))
+    assert gap(0.8, 0.8 + sign * 0.0199) == "pass"
+    assert gap(0.8, 0.8 + sign * 0.0201) == "inconclusive"
+    assert gap(0.8, 0.8 + sign * (0.02 + 2.2 * error)) == "inconclusive"
+    assert gap(0.8, 0.8 + sign * (0.02 + 2.45 * error)) == "drift"
+    # A team that wants to be surer, or less sure, says so.
+    assert gap(0.8, 0.8 + sign * (0.02 + 2.2 * error), Gates(accuracy_standard_errors=2.0)) == "drift"
+
+
+# Throughput: its noise, and the signs that name a cause.
+
+
+def test_the_noise_of_a_median_step_is_derived_from_its_quartiles() -> None:
+    made = speed().replace(step_seconds=1.0, step_seconds_quartiles=(0.9, 1.1), steps=100)
+    assert noise_of(made) == pytest.approx(1.2533 * 0.2 / 1.349 / 10)
+    assert noise_of(made.replace(step_seconds_quartiles=(1.1, 0.9))) == 0.0
+    assert noise_of(made.replace(step_seconds_quartiles=None)) == 0.0
+    assert noise_of(made.replace(steps=0)) == 0.0
+    assert noise_of(made.replace(steps=1)) == pytest.approx(1.2533 * 0.2 / 1.349)
+
+
+def noisy(lost: float, noise: float) -> SpeedEvidence:
+    made = speed(1 / (1 - lost) - 1)
+    spread = noise * 1.349 / 1.2533 * math.sqrt(made.steps) * (made.step_seconds or 0.0)
+    middle = made.step_seconds or 0.0
+    return made.replace(step_seconds_quartiles=(middle - spread / 2, middle + spread / 2))
+
+
+@pytest.mark.parametrize(("lost", "waits"), [(0.1485 * math.sqrt(2), False), (0.1515 * math.sqrt(2), True)])
+def test_a_drop_has_to_be_three_standard_errors_of_both_medians(lost: float, waits: bool) -> None:
+    pair = Pair(record(noisy(0.0, 0.05)), record(noisy(lost, 0.05)))
+    (finding,), _ = throughput(pair, Gates())
+    assert (finding.outcome, finding.needs_rerun) == ("inconclusive", waits)
+    (finding,), _ = throughput(pair, Gates(throughput_standard_errors=1.0))
+    assert finding.needs_rerun
+
+
+@pytest.mark.parametrize(("drop", "outcome"), [(0.0501, "inconclusive"), (0.0499, "pass"), (-0.5, "pass")])
+def test_the_throughput_limit(drop: float, outcome: str) -> None:
+    slow = speed(1 / (1 - drop) - 1)
+    (finding,), _ = throughput(Pair(record(speed()), record(slow)), Gates())
+    assert (finding.outcome, finding.observed) == (outcome, pytest.approx(drop))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_foreign"),
+    [
+        ("cpu_steal", 0.029, False), ("cpu_steal", 0.031, True),
+        ("cgroup_throttled", 0.029, False), ("cgroup_throttled", 0.031, True),
+        ("foreign_cpu", 0.249, False), ("foreign_cpu", 0.251, True),  # the baseline has 0.1
+        ("foreign_gpu_processes", 0.49, False), ("foreign_gpu_processes", 0.51, True),
+        ("memory_pressure", 0.049, False), ("memory_pressure", 0.051, True),
+    ],
+)  # fmt: skip
+def test_a_load_counts_from_a_share_on(name: str, value: float, is_foreign: bool) -> None:
+    loaded = speed(samples={name: (value,) * 3})
+    assert bool(foreign_load(speed(), loaded)) is is_foreign
+    assert not foreign_load(loaded, loaded)
+    assert not foreign_load(loaded, speed())
+
+
+def code(slow: SpeedEvidence, before: SpeedEvidence | None = None) -> str | None:
+    return speed_cause(before or speed(), slow)[0]
+
+
+@pytest.mark.parametrize(("wait", "named"), [(0.016, "loader"), (0.0115, None)])
+def test_a_phase_is_named_from_three_fifths_of_the_lost_time(wait: float, named: str | None) -> None:
+    # Ten more milliseconds of computing: 15 of 25 ms are the loader's from 0.016 on (it takes 1 ms anyway).
+    forward = {"forward": BREAKDOWN["forward"] + 0.010}
+    assert code(speed(breakdown={"data_wait": wait + 1e-5, **forward})) == named
+
+
+def test_just_below_three_fifths_no_phase_is_named() -> None:
+    forward = {"forward": BREAKDOWN["forward"] + 0.010}
+    assert code(speed(breakdown={"data_wait": 0.0159, **forward})) is None
+
+
+SLOW = times(1.3, *COMPUTE)
+LOST = 1 - sum(BREAKDOWN.values()) / sum((BREAKDOWN | SLOW).values())
+
+
+@pytest.mark.parametrize(("side", "named"), [(0.02, "slow-device"), (-0.02, "software")])
+def test_a_device_is_slow_when_it_lost_half_of_what_the_run_lost(side: float, named: str) -> None:
+    rate = 1e12 * (1 - LOST / 2 - side)
+    slow = speed(breakdown=SLOW, rates={"gemm_flops": rate, "gemm_flops_after": rate})
+    assert code(slow) == named
+    # Before or after alone says nothing.
+    assert code(speed(breakdown=SLOW, rates={"gemm_flops": rate})) == "software"
+
+
+@pytest.mark.parametrize(("side", "named"), [(0.02, "throttling"), (-0.02, "software")])
+def test_a_clock_is_lower_when_it_lost_half_of_what_the_run_lost(side: float, named: str) -> None:
+    clock = 1500 * (1 - LOST / 2 - side)
+    assert code(speed(breakdown=SLOW, samples={"gpu_clock_mhz": (clock,) * 3})) == named
+    assert code(speed(breakdown=SLOW, samples={"cpu_clock_mhz": (clock,) * 3})) == "software"
+
+
+@pytest.mark.parametrize("reason", [0x4, 0x8, 0x20, 0x40, 0x80])
+def test_each_reason_to_throttle_counts_in_more_than_a_quarter_of_the_samples(reason: int) -> None:
+    for count, named in ((1, "software"), (2, "throttling")):
+        samples = {"gpu_throttle_reasons": (float(reason),) * count + (0.0,) * (4 - count)}
+        assert code(speed(breakdown=SLOW, samples=samples)) == named
+
+
+@pytest.mark.parametrize("reason", [0x1, 0x2, 0x10, 0x100])
+def test_being_idle_or_set_so_is_no_throttling(reason: int) -> None:
+    assert code(speed(breakdown=SLOW, samples={"gpu_throttle_reasons": (float(reason),) * 4})) == "software"
+
+
+@pytest.mark.parametrize(("own", "named"), [(0.895, "contention"), (0.905, "software")])
+def test_less_of_the_machine_is_a_tenth_less(own: float, named: str) -> None:
+    slow = speed(breakdown=times(1.12, *COMPUTE), samples={"own_cpu": (own,) * 3})
+    assert code(slow) == named
+
+
+@pytest.mark.parametrize(("stolen", "named"), [(0.031, "contention"), (0.029, "software")])
+def test_stolen_time_is_contention_without_more_work(stolen: float, named: str) -> None:
+    samples = {"cpu_steal": (stolen,) * 3}
+    assert code(speed(breakdown=times(1.15, *COMPUTE), samples=samples)) == named
+
+
+def test_a_fifth_more_processor_time_per_step_is_more_work() -> None:
+    samples = {"cpu_steal": (0.2,) * 3}
+    for factor, named in ((1.22, "contention"), (1.25, None)):
+        # The whole step, waits included, takes so much longer at the same use of the processor.
+        phases = {name: value * (factor - 0.03) for name, value in BREAKDOWN.items()}
+        assert code(speed(breakdown=phases, samples=samples)) == named
+
+
+@pytest.mark.parametrize(("busy", "told"), [(0.22, True), (0.18, False)])
+def test_a_disk_is_busy_from_a_fifth_more_on(busy: float, told: bool) -> None:
+    quiet = speed(samples={"disk_busy": (0.0, 0.0)})
+    slow = speed(breakdown={"data_wait": 0.02}, samples={"disk_busy": (busy, busy)})
+    assert any("disk at work" in line for line in speed_cause(quiet, slow)[2]) is told
+
+
+@pytest.mark.parametrize(("rate", "told"), [(0.69e9, True), (0.71e9, False)])
+def test_a_disk_is_slower_from_three_tenths_on(rate: float, told: bool) -> None:
+    names = ("disk_read_bytes_per_second", "disk_read_bytes_per_second_after")
+    quiet = speed(rates=dict.fromkeys(names, 1e9))
+    slow = speed(breakdown={"data_wait": 0.02}, rates=dict.fromkeys(names, rate))
+    assert any("reading a fresh file" in line for line in speed_cause(quiet, slow)[2]) is told
+
+
+def test_samples_that_were_not_read_say_nothing() -> None:
+    blank = dict.fromkeys(SAMPLES, (None,) * 3)
+    assert not foreign_load(speed(samples=blank), speed(samples=blank))
+    assert code(speed(breakdown=SLOW, samples=blank)) == "software"

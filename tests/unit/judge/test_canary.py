@@ -1,0 +1,73 @@
+"""The canary finds a judge that finds nothing, and lets a sound judge pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from plumbline.judge.canary import canary_findings, prove
+from plumbline.judge.comparison import compare
+from plumbline.records import LoadedRecord
+from plumbline.rounds import Round
+from plumbline.rounds.canary import apply_canary, prove_round, proven_note
+from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.plan import MAIN, Assignment
+from plumbline.schema.suite import Gates, Suite
+from plumbline.schema.verdict import Judgement, PlatformResult
+
+from .conftest import make_record
+from .test_speed import record, speed
+
+FAULTS = {"throughput", "weights", "batches", "layer-norm-eps"}
+
+
+def test_the_real_judge_finds_every_known_fault() -> None:
+    results = prove(record(speed()), Gates())
+    assert {one.fault for one in results} == FAULTS
+    assert all(one.is_found for one in results), results
+    assert canary_findings(results) == ()
+
+
+def test_each_copy_differs_from_the_record_in_its_fault_alone() -> None:
+    seen: dict[str, set[str]] = {}
+
+    def judge(reference: LoadedRecord, copy: LoadedRecord, gates: Gates, **more: object) -> Judgement:
+        judgement = compare(reference, copy, gates, **more)  # type: ignore[arg-type]
+        seen[str(len(seen))] = {cause.code for cause in judgement.causes}
+        return judgement
+
+    prove(record(speed()), Gates(), judge)
+    assert "data.order" in seen["2"]
+    assert "operator" in seen["3"]
+
+
+@pytest.mark.parametrize("blind", sorted(FAULTS))
+def test_a_judge_that_is_blind_to_one_fault_makes_the_round_invalid(blind: str) -> None:
+    faults = ["throughput", "weights", "batches", "layer-norm-eps"]
+    calls = iter(faults)
+
+    def judge(*args: object, **more: object) -> Judgement:
+        judgement = compare(*args, **more)  # type: ignore[arg-type]
+        return Judgement(verdict="pass") if next(calls) == blind else judgement
+
+    store = {"data": "file:///d", "outbox": "file:///o"}
+    suite = Suite.model_validate(
+        {
+            "name": "nightly", "store": "file:///c", "reference": "left",
+            "workloads": {"unit": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 4, "probe": {}}},
+            "platforms": {"left": {"work_pool": "left", **store}},
+        }
+    )  # fmt: skip
+    round_ = Round("20261120-020000-abc", suite, {})
+    found = GatheredRecords({Assignment("left", "unit", MAIN): record(speed())})
+    proofs = prove_round(round_, found, judge)
+    results = apply_canary({"unit": {"left": PlatformResult(verdict="pass")}}, proofs)
+    result = results["unit"]["left"]
+    assert result.verdict == "invalid"
+    assert [finding.check for finding in result.findings] == [f"canary.{blind}"]
+    assert proven_note(round_, proofs) == (
+        "judge last proven: 2026-11-20, 3 of 4 known faults found in copies of the records"
+    )
+
+
+def test_a_record_without_a_speed_part_proves_the_rest() -> None:
+    assert {one.fault for one in prove(make_record(), Gates())} == FAULTS - {"throughput"}

@@ -1,0 +1,93 @@
+"""The rung of the portable legs: what equal bits prove, and what unequal ones find without any tolerance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plumbline.judge import compare
+from plumbline.records import LoadedRecord
+from plumbline.schema.verdict import Judgement
+
+from .conftest import make_record, other_kernel
+
+
+@pytest.fixture(scope="module")
+def reference() -> LoadedRecord:
+    return make_record(leg=True)
+
+
+def judge(reference: LoadedRecord, **changes: Any) -> Judgement:
+    return compare(reference, make_record(leg=True, **changes))
+
+
+def test_equal_legs_on_other_kernels_pass_and_say_what_is_proven(reference: LoadedRecord) -> None:
+    judgement = judge(reference, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
+    assert judgement.verdict == "pass"
+    assert any(note.code == "portable" and "over 2 steps" in note.text for note in judgement.notes)
+    assert ("probe.portable", "pass", 2) in [(one.check, one.outcome, one.observed) for one in judgement.findings]
+
+
+@pytest.mark.parametrize(
+    ("place", "stage", "code", "at"),
+    [
+        ("0/outputs/layer.norm", "forward", "operator", "layer.norm"),
+        ("0/loss", "loss", "loss", "loss"),
+        ("0/gradients/layer.linear.weight", "gradient", "gradient", "layer.linear.weight"),
+        ("0/weights/head.weight", "optimizer", "optimizer", "head.weight"),
+        ("1/loss", "forward", "operator", "logits"),
+        ("1/weights/embed.weight", "optimizer", "optimizer", "embed.weight"),
+    ],
+)
+def test_one_other_bit_is_drift_where_the_envelope_alone_passes(
+    reference: LoadedRecord, place: str, stage: str, code: str, at: str
+) -> None:
+    judgement = judge(reference, portable={place: "f" * 16}, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
+    assert judgement.verdict == "drift"
+    assert [cause.code for cause in judgement.causes] == [code]
+    assert judgement.first_divergence is not None
+    assert (judgement.first_divergence.stage, judgement.first_divergence.at) == (stage, at)
+    assert judgement.first_divergence.step == int(place[0])
+
+
+def test_a_value_that_is_not_finite_is_equal_to_nothing() -> None:
+    place = {"1/gradients/head.weight": None}
+    both = make_record(leg=True, portable=place), make_record(leg=True, portable=place, fingerprint=other_kernel())
+    assert compare(*both).verdict == "drift"
+
+
+def test_equal_legs_leave_no_operator_to_blame(reference: LoadedRecord) -> None:
+    """The envelope alone calls the same numbers an operator's."""
+    changes: dict[str, Any] = {"noise": {"layer.norm": 1e-3}, "fingerprint": other_kernel()}
+    without = compare(make_record(), make_record(**changes))
+    assert [cause.code for cause in without.causes] == ["operator"]
+    assert [cause.code for cause in judge(reference, **changes).causes] == ["precision"]
+
+
+def test_a_device_that_disagrees_with_itself_is_named(reference: LoadedRecord) -> None:
+    judgement = judge(reference, repeated=False, portable={"0/outputs/layer.norm": "f" * 16})
+    assert judgement.verdict == "drift"
+    assert [cause.code for cause in judgement.causes] == ["device"]
+    assert "candidate" in judgement.causes[0].why
+
+
+def test_an_operation_without_a_portable_form_is_named_and_never_a_pass(reference: LoadedRecord) -> None:
+    judgement = judge(reference, unportable="aten.sin.default", fingerprint=other_kernel())
+    assert judgement.verdict == "inconclusive"
+    assert any("aten.sin.default" in one.detail for one in judgement.findings)
+    assert not any(note.code == "portable" for note in judgement.notes)
+
+
+def test_a_missing_leg_is_never_a_pass(reference: LoadedRecord) -> None:
+    asked = reference.record.spec.probe
+    assert asked is not None
+    probe = asked.replace(portable_steps=2)
+    sides = []
+    for leg in (True, False):
+        record = make_record(leg=leg)
+        spec = record.record.spec.replace(probe=probe)
+        content = record.record.replace(spec=spec, spec_sha256=spec.digest)
+        sides.append(LoadedRecord(content, record.folder, record.arrays))
+    assert compare(sides[0], sides[0]).verdict == "pass"
+    assert compare(*sides).verdict == "inconclusive"

@@ -1,0 +1,234 @@
+"""What the spec asks for is there exactly; what is missing is inconclusive or invalid, and never equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plumbline.judge import compare
+from plumbline.judge.validity import stands_alone
+from plumbline.records import LoadedRecord
+from plumbline.schema.record import RunRecord
+
+from .conftest import EVALUATION_ROWS, STEPS, make_record, other_kernel
+
+Content = dict[str, Any]
+LEARN = {"steps": 8, "evaluate_every": 4, "checkpoint_every": 8, "evaluation_rows": EVALUATION_ROWS}
+SPEED = {"steps": 10}
+
+
+def evaluation(step: int, num_rows: int = EVALUATION_ROWS) -> Content:
+    return {
+        "step": step, "num_rows": num_rows, "rows_sha256": "a" * 64, "training_mode": False,
+        "predictions_sha256": "b" * 64, "logits_sha256": "c" * 64, "loss": 0.5, "accuracy": 0.5,
+    }  # fmt: skip
+
+
+def whole(change: Callable[[Content], None] = lambda _: None) -> LoadedRecord:
+    """A record of all three parts, with `change` made to its content."""
+    made = make_record()
+    spec = made.record.spec.replace(learn=LEARN, speed=SPEED)
+    content = made.record.model_dump() | {"spec": spec.model_dump(), "spec_sha256": spec.digest}
+    content["evidence"]["learn"] = {
+        "steps": 8, "losses": [0.5] * 8, "evaluations": [evaluation(4), evaluation(8)], "weights_sha256": "d" * 64,
+    }  # fmt: skip
+    content["evidence"]["speed"] = {
+        "steps": 10, "warmup_steps": 4, "samples_per_second": 10.0, "tokens_per_second": 80.0, "step_seconds": 0.4,
+    }  # fmt: skip
+    content["arrays"] = {name: dict(arrays) for name, arrays in made.arrays.items()}
+    change(content)
+    arrays = content.pop("arrays")
+    return LoadedRecord(RunRecord.model_validate(content), made.folder, arrays)
+
+
+def probe(content: Content) -> Content:
+    found: Content = content["evidence"]["probe"]
+    return found
+
+
+def keep_taps(content: Content, keep: Callable[[Content], bool]) -> None:
+    taps = list(probe(content)["taps"])
+    kept = [place for place, tap in enumerate(taps) if keep(tap)]
+    probe(content)["taps"] = [taps[place] for place in kept]
+    content["arrays"]["sketches"] = {"sketch": content["arrays"]["sketches"]["sketch"][kept]}
+    envelope = probe(content)["envelope"]
+    for name in ("errors", "fp64_errors"):
+        envelope[name] = [envelope[name][place] for place in kept]
+
+
+def learn_stops(content: Content) -> None:
+    content["evidence"]["learn"] |= {"steps": 4, "losses": [0.5] * 4, "evaluations": [evaluation(4)]}
+
+
+def five_steps(content: Content) -> None:
+    probe(content)["steps"] = probe(content)["steps"][:5]
+    content["arrays"]["batches"] = {name: steps[:5] for name, steps in content["arrays"]["batches"].items()}
+
+
+def edit_step(**changes: Any) -> Callable[[Content], None]:
+    def change(content: Content) -> None:
+        steps = list(probe(content)["steps"])
+        probe(content)["steps"] = [*steps[:3], {**steps[3], **changes}, *steps[4:]]
+
+    return change
+
+
+def first_tap(tap: Content) -> bool:
+    return (tap["step"], tap["name"]) == (0, "embed")
+
+
+CASES: dict[str, tuple[Callable[[Content], None], str]] = {
+    "learn stopped at step 4 of 8": (learn_stops, "learn.steps"),
+    "learn has fewer losses than steps": (lambda c: c["evidence"]["learn"].update(losses=[0.5] * 7), "learn.steps"),
+    "learn skipped an evaluation": (
+        lambda c: c["evidence"]["learn"].update(evaluations=[evaluation(8)]), "learn.evaluations",
+    ),
+    "learn has no last weights": (lambda c: c["evidence"]["learn"].update(weights_sha256=None), "learn.weights"),
+    "a speed of 1 step": (lambda c: c["evidence"]["speed"].update(steps=1), "speed.steps"),
+    "no states of the generators": (lambda c: c["arrays"].update(state={}), "probe.state"),
+    "one step without states": (lambda c: c["arrays"]["state"].pop("rng/3"), "probe.state"),
+    "one step without a digest of the generators": (edit_step(rng={}), "probe.steps"),
+    "one step without gradients": (edit_step(gradients_sha256=None), "probe.steps"),
+    "one step without a gradient norm": (edit_step(gradient_norm=None), "probe.steps"),
+    "one step without learning rates": (edit_step(learning_rates=()), "probe.steps"),
+    "one step without the digest of its labels": (edit_step(batch={"row_ids": "a" * 64}), "probe.steps"),
+    "1 of 30 taps": (lambda c: keep_taps(c, first_tap), "probe.taps"),
+    "no taps of the last step": (lambda c: keep_taps(c, lambda tap: tap["step"] != STEPS - 1), "probe.taps"),
+    "no taps of gradients": (lambda c: keep_taps(c, lambda tap: tap["stage"] != "gradient"), "probe.taps"),
+    "a parameter that was not sketched": (
+        lambda c: keep_taps(c, lambda tap: (tap["stage"], tap["name"]) != ("weight", "head.weight")), "probe.taps",
+    ),
+    "a batch field that was not kept": (lambda c: c["arrays"]["batches"].pop("labels"), "probe.batches"),
+    "fewer raw rows than it read": (
+        lambda c: c["arrays"].update(rows={name: rows[:-1] for name, rows in c["arrays"]["rows"].items()}),
+        "probe.rows",
+    ),
+    "an envelope of other taps": (
+        lambda c: probe(c)["envelope"].update(errors=probe(c)["envelope"]["errors"][:3]), "probe.envelope",
+    ),
+    "5 of 6 steps": (five_steps, "probe.steps"),
+    "no speed": (lambda c: c["evidence"].update(speed=None), "speed.evidence"),
+}  # fmt: skip
+
+
+def test_a_whole_record_is_equal_to_itself() -> None:
+    record = whole()
+    assert compare(record, record).verdict == "pass"
+    assert stands_alone(record)
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["candidate", "both"])
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_missing_is_never_equal(name: str, both: bool) -> None:
+    change, check = CASES[name]
+    broken = whole(change)
+    judgement = compare(broken if both else whole(), broken)
+    assert judgement.verdict in ("inconclusive", "invalid")
+    assert check in {finding.check for finding in judgement.findings}
+    assert not stands_alone(broken)
+
+
+@pytest.mark.parametrize("stage", ["forward", "gradient"])
+def test_a_tensor_that_only_one_of_two_sketched_is_missing(stage: str) -> None:
+    """By itself such a record is whole: only the other one tells that there is more."""
+    name = {"forward": "layer.norm", "gradient": "embed.weight"}[stage]
+
+    def change(content: Content) -> None:
+        keep_taps(content, lambda tap: (tap["step"], tap["stage"], tap["name"]) != (2, stage, name))
+
+    for pair, who in (((whole(), whole(change)), "candidate"), ((whole(change), whole()), "reference")):
+        judgement = compare(*pair)
+        assert judgement.verdict == "invalid"
+        assert judgement.findings[0].detail.startswith(f"the {who} has no {stage} of {name} at step 2")
+
+
+def test_taps_of_a_module_that_is_called_again_may_differ() -> None:
+    """Activation checkpointing calls each module once more in the backward pass: a benign difference."""
+
+    def twice(content: Content) -> None:
+        probe(content)["taps"] = [*probe(content)["taps"], {**probe(content)["taps"][0], "name": "embed#1"}]
+        sketches = content["arrays"]["sketches"]["sketch"]
+        content["arrays"]["sketches"] = {"sketch": np.concatenate([sketches, sketches[:1]])}
+        for name in ("errors", "fp64_errors"):
+            probe(content)["envelope"][name] = [*probe(content)["envelope"][name], 2e-7]
+
+    assert compare(whole(), whole(twice)).verdict == "pass"
+    assert compare(whole(twice), whole()).verdict == "pass"
+
+
+def fewer(num_rows: int, *, probe_too: bool = False) -> Callable[[Content], None]:
+    def change(content: Content) -> None:
+        evaluations = [evaluation(step, num_rows) for step in (4, 8)]
+        content["evidence"]["learn"] |= {"evaluations": evaluations, "weights_sha256": "e" * 64}
+        if probe_too:
+            probe(content)["evaluation"] |= {"num_rows": num_rows, "rows_sha256": "f" * 64}
+
+    return change
+
+
+def named(content: Content) -> None:
+    """The split's shards as a dataset that was built here names them: its last six rows are for evaluation."""
+    shards = list(content["evidence"]["data"]["shards"])
+    content["evidence"]["data"]["shards"] = [*shards[:-1], {**shards[-1], "key": "evaluation/00000.parquet"}]
+
+
+def test_an_evaluation_of_one_row_is_no_pass() -> None:
+    judgement = compare(whole(), whole(fewer(1)))
+    assert judgement.verdict == "invalid"
+    assert [finding.check for finding in judgement.findings] == ["learn.evaluation"]
+
+    def both(content: Content) -> None:
+        named(content)
+        fewer(1)(content)
+
+    assert compare(whole(both), whole(both)).verdict == "invalid"
+    assert not stands_alone(whole(both))
+    assert compare(whole(named), whole(named)).verdict == "pass"
+
+
+def test_a_split_that_is_smaller_than_asked_is_evaluated_whole() -> None:
+    def small(content: Content) -> None:
+        named(content)
+        spec = content["spec"] | {"learn": LEARN | {"evaluation_rows": 1000}}
+        spec["probe"] = {**spec["probe"], "evaluation_rows": 1000}
+        content["spec"] = spec
+        content["spec_sha256"] = whole().record.spec.replace(**spec).digest
+
+    assert compare(whole(small), whole(small)).verdict == "pass"
+
+
+def test_fewer_rows_in_both_evaluations_are_a_drift_of_the_evaluation() -> None:
+    judgement = compare(whole(), whole(fewer(EVALUATION_ROWS - 1, probe_too=True)))
+    assert judgement.verdict == "drift"
+    assert [cause.code for cause in judgement.causes] == ["evaluation"]
+
+
+def no_envelope(content: Content) -> None:
+    probe(content)["envelope"] = None
+    probe(content)["lost_legs"] = {"envelope": "out of memory"}
+
+
+def test_a_lost_envelope_costs_no_verdict_where_bits_are_equal_or_the_other_record_has_one() -> None:
+    assert compare(whole(no_envelope), whole(no_envelope)).verdict == "pass"
+    rounded = make_record(noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
+    lost = make_record()
+    content = lost.record.model_dump()
+    no_envelope(content)
+    lost = LoadedRecord(RunRecord.model_validate(content), lost.folder, lost.arrays)
+    assert compare(lost, rounded).verdict == "pass"
+
+
+def test_rounding_without_any_envelope_is_inconclusive_and_a_drift_stays_one() -> None:
+    def without(**changes: Any) -> LoadedRecord:
+        made = make_record(**changes)
+        content = made.record.model_dump()
+        no_envelope(content)
+        return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
+
+    judgement = compare(without(), without(noise={"layer.linear": 3e-7}, fingerprint=other_kernel()))
+    assert judgement.verdict == "inconclusive"
+    assert "out of memory" in next(one.detail for one in judgement.findings if one.check == "probe.envelope")
+    assert compare(without(), without(noise={"layer.norm": 1e-2}, fingerprint=other_kernel())).verdict == "drift"

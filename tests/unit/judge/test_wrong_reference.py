@@ -1,0 +1,47 @@
+"""A round of three platforms whose reference is the one that is off: whom it accuses, and what it spends."""
+
+from __future__ import annotations
+
+from plumbline.records import LoadedRecord
+from plumbline.rounds.confirming import open_cases, wanted
+from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.judging import judge_harvest
+from plumbline.rounds.plan import MAIN, Assignment, Round
+from plumbline.schema.suite import Suite
+
+from .conftest import make_record, spec
+
+NAMES = ("aws", "azure", "gcp")
+
+
+def make_round() -> Round:
+    store = {"data": "file:///d", "outbox": "file:///o"}
+    content = {
+        "name": "nightly",
+        "store": "file:///c",
+        "reference": "aws",
+        "workloads": {"w": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 8, "probe": {}}},
+        "platforms": {name: {"work_pool": f"{name}-gpu", **store} for name in NAMES},
+    }
+    return Round("20261120-020000-abc", Suite.model_validate(content), {"w": spec()})
+
+
+def gathered(off: str) -> GatheredRecords:
+    found = {}
+    for name in NAMES:
+        made = make_record(gradient_factor=1.25 if name == off else 1.0)
+        record = made.record.replace(record_id=name, platform=name)
+        found[Assignment(name, "w", MAIN)] = LoadedRecord(record, made.folder, made.arrays)
+    return GatheredRecords(found)
+
+
+def test_only_the_platform_that_is_off_drifts_and_gets_experiments() -> None:
+    for off, against in (("aws", "azure"), ("gcp", "aws")):
+        round_, found = make_round(), gathered(off)
+        results = judge_harvest(round_, found, {}, {})
+        assert {name: result.verdict for name, result in results["w"].items()} == {
+            name: "drift" if name == off else "pass" for name in NAMES
+        }
+        (case,) = open_cases(round_, found, {}, results)
+        assert (case.platform, case.reference) == (off, against)
+        assert {assignment.platform for _, _, assignment in wanted((case,))} == {off}

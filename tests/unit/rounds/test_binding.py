@@ -1,0 +1,227 @@
+"""A record counts only for the order that asked for it, and only from the machine that the suite names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.central import CentralStore, find_record, publish_record
+from plumbline.dispatch import RecordKind, Result
+from plumbline.errors import InvalidInputError
+from plumbline.rounds import Assignment, Round
+from plumbline.rounds.gathered import GatheredRecords, harvest
+from plumbline.rounds.judging import judge_harvest
+from plumbline.rounds.outcome import join, sum_up
+from plumbline.rounds.plan import MAIN
+from plumbline.rounds.secret import round_secret
+from plumbline.schema.record import RECORD_NAME
+from plumbline.schema.spec import RunSpec
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores.memory import MemoryStore
+from tests.contract.records import make_record
+
+NAMES = ("aws", "azure", "gcp")
+
+
+class World:
+    """One round over platforms whose outboxes are in memory; `deliver` plays a worker."""
+
+    def __init__(self, folder: Path, *, names: tuple[str, ...] = NAMES, **platform: Any) -> None:
+        self.folder = folder
+        self.outboxes = {name: MemoryStore(f"memory://{name}") for name in names}
+        self.central = CentralStore(MemoryStore("memory://central"))
+        self.spec = json.loads((make_record(folder / "model", "m", "m") / RECORD_NAME).read_bytes())["spec"]
+        store = {"data": "file:///d", "outbox": "file:///o"}
+        self.suite = Suite.model_validate({
+            "name": "nightly", "store": "file:///c", "reference": names[0],
+            "workloads": {"w": {"model": "tiny", "data": "d", "seed": 7, "batch_size": 8, "probe": {"steps": 2}}},
+            "platforms": {name: {"work_pool": f"{name}-gpu", **store, **platform} for name in names},
+        })  # fmt: skip
+        self.round = self.open("20261122-020000-abc")
+        self._made = 0
+
+    def open(self, round_id: str) -> Round:
+
+        specs = {"w": RunSpec.model_validate(self.spec)}
+        return Round(round_id, self.suite, specs, round_secret(self.central, round_id))
+
+    def deliver(self, name: str, *, outbox: str = "", **changes: Any) -> None:
+        """Write the record that the order of `name` asks for, with `changes`, into an outbox."""
+        order = self.round.order(Assignment(name, "w", MAIN), 0)
+        self._made += 1
+        folder = make_record(self.folder / f"made-{self._made}", order.record_id, name)
+        content = json.loads((folder / RECORD_NAME).read_bytes())
+        content |= {"round_id": order.round_id, "attempt": order.attempt, "nonce": order.nonce}
+        for key, value in changes.items():
+            content[key] = {**(content[key] or {}), **value} if isinstance(value, dict) else value
+        if "spec" in changes:
+            content["spec_sha256"] = RunSpec.model_validate(content["spec"]).digest
+        (folder / RECORD_NAME).write_text(json.dumps(content), encoding="utf-8")
+        publish_record(self.outboxes[outbox or name], folder)
+
+    def gathered(self) -> GatheredRecords:
+        results = {Assignment(name, "w", MAIN): Result(0) for name in self.outboxes}
+        return harvest(self.round, results, self.outboxes, self.central, self.folder / "into")
+
+    def verdict(self) -> RoundVerdict:
+        found = self.gathered()
+        results = judge_harvest(self.round, found, {}, {})
+        return sum_up(self.round, {name: join({"w": results["w"][name]}) for name in self.suite.platforms})
+
+    def kind(self, name: str) -> RecordKind:
+        return find_record(self.outboxes[name], self.round.order(Assignment(name, "w", MAIN), 0)).kind
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"nonce": ""}, "nonce"),
+        ({"nonce": "0" * 32}, "nonce"),
+        ({"round_id": "20261121-020000-abc"}, "round_id"),
+        ({"attempt": 1}, "attempt"),
+        ({"platform": "gcp"}, "platform"),
+        ({"spec": {"seed": 8}}, "spec_sha256"),
+        ({"experiment": {"experiment_id": "x1", "steps": 1}}, "experiment"),
+    ],
+)
+def test_a_record_that_answers_another_order_is_invalid_and_is_not_kept(
+    tmp_path: Path, changes: dict[str, Any], field: str
+) -> None:
+    world = World(tmp_path)
+    for name in NAMES:
+        world.deliver(name, **(changes if name == "azure" else {}))
+    assert world.kind("azure") is RecordKind.FOREIGN
+    found = world.gathered()
+    azure = found.absent[Assignment("azure", "w", MAIN)]
+    assert azure.broken
+    assert field in azure.why
+    assert sorted(found.of("w")) == ["aws", "gcp"]
+    assert not any("azure" in name for name in world.central.list_records())
+
+
+def test_last_nights_records_under_tonights_names_do_not_pass(tmp_path: Path) -> None:
+    """Each night has a secret of its own: who kept a record cannot know the nonce of the next order."""
+    world = World(tmp_path)
+    tonight = world.round
+    world.round = world.open("20261121-020000-abc")
+    nonces = {name: world.round.order(Assignment(name, "w", MAIN), 0).nonce for name in NAMES}
+    world.round = tonight
+    for name in NAMES:
+        world.deliver(name, nonce=nonces[name])
+    assert world.verdict().verdict == "invalid"
+    assert world.gathered().records == {}
+
+
+def test_a_controller_that_starts_again_asks_for_the_same_nonces_and_each_order_has_its_own(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    again = world.open(world.round.id)
+    orders = [world.round.order(Assignment(name, "w", MAIN), attempt) for name in NAMES for attempt in (0, 1)]
+    assert [again.order(Assignment(one.platform, "w", MAIN), one.attempt).nonce for one in orders] == [
+        one.nonce for one in orders
+    ]
+    assert len({one.nonce for one in orders}) == len(orders)
+    assert world.open("20261123-020000-abc").order(Assignment("aws", "w", MAIN), 0).nonce != orders[0].nonce
+
+
+def test_a_secret_that_was_damaged_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    key = f"rounds/{world.round.id}/secret"
+    world.central.put_text(key, "short")
+    with pytest.raises(InvalidInputError, match="no secret"):
+        round_secret(world.central, world.round.id)
+
+
+def test_a_reference_with_another_spec_does_not_make_the_honest_platforms_invalid(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.deliver("aws", spec={"seed": 8})
+    world.deliver("azure")
+    world.deliver("gcp")
+    found = world.gathered()
+    assert sorted(found.of("w")) == ["azure", "gcp"]
+    results = judge_harvest(world.round, found, {}, {})["w"]
+    assert results["aws"].verdict == "invalid"
+    assert not any("spec" in finding.check for name in ("azure", "gcp") for finding in results[name].findings)
+    assert any("compared with azure" in note.text for note in results["gcp"].notes)
+
+
+def test_one_platforms_outbox_decides_nothing_for_another(tmp_path: Path) -> None:
+    """Who holds azure's key writes a record of gcp there, and one of azure with a nonce that is not azure's."""
+    world = World(tmp_path)
+    for name in NAMES:
+        if name != "azure":
+            world.deliver(name)
+    world.deliver("gcp", outbox="azure")
+    gcp = world.round.order(Assignment("gcp", "w", MAIN), 0)
+    world.deliver("azure", nonce=gcp.nonce)
+    found = world.gathered()
+    assert sorted(found.of("w")) == ["aws", "gcp"]
+    assert [one.platform for one in found.absent] == ["azure"]
+
+
+GPU = {"name": "NVIDIA A10G", "uuid": "GPU-1", "memory_bytes": 1}
+
+
+@pytest.mark.parametrize(
+    ("expected", "fingerprint", "said"),
+    [
+        ({"accelerator": "NVIDIA A10G"}, {}, "accelerator: found cpu (x), the suite says NVIDIA A10G"),
+        ({"accelerator": "NVIDIA A10"}, {"gpus": [GPU]}, "accelerator: found NVIDIA A10G, the suite says NVIDIA A10"),
+        ({"accelerator": "cpu"}, {"gpus": [GPU]}, "accelerator: found NVIDIA A10G, the suite says cpu"),
+        ({"accelerator": "NVIDIA A10G", "gpus": 2}, {"gpus": [GPU], "num_processes": 2}, "gpus: found 1"),
+        ({"gpus": 2}, {"gpus": [GPU, GPU]}, "gpus: found 1 processes, the suite says 2"),
+        ({"gpus": 1}, {"num_processes": 2}, "gpus: found 2 processes, the suite says 1"),
+        ({"lock": "e" * 64}, {}, "lock: found no lock, the suite says eeee"),
+        ({"lock": "e" * 64}, {"lock_sha256": "d" * 64}, "lock: found dddd"),
+    ],
+)
+def test_a_record_of_another_machine_is_invalid_and_says_what_was_found(
+    tmp_path: Path, expected: dict[str, Any], fingerprint: dict[str, Any], said: str
+) -> None:
+    world = World(tmp_path, **expected)
+    for name in NAMES:
+        world.deliver(name, fingerprint=fingerprint)
+    verdict = world.verdict()
+    assert verdict.verdict == "invalid"
+    finding = verdict.platforms["azure"].findings[0]
+    assert finding.check == f"platform.{said.partition(':')[0]}"
+    assert said in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("expected", "fingerprint"),
+    [
+        ({"accelerator": "cpu"}, {}),
+        ({"accelerator": "NVIDIA A10G"}, {"gpus": [GPU, {**GPU, "name": "NVIDIA T400"}]}),
+        ({"accelerator": "NVIDIA A10G", "gpus": 2}, {"gpus": [GPU, GPU], "num_processes": 2}),
+        ({"lock": "e" * 64}, {"lock_sha256": "e" * 64}),
+        ({}, {"gpus": [GPU]}),
+    ],
+)
+def test_a_record_of_the_machine_that_the_suite_names_is_judged(
+    tmp_path: Path, expected: dict[str, Any], fingerprint: dict[str, Any]
+) -> None:
+    world = World(tmp_path, **expected)
+    for name in NAMES:
+        world.deliver(name, fingerprint=fingerprint)
+    assert sorted(world.gathered().of("w")) == list(NAMES)
+
+
+FAILED = {"status": "failed", "code": "unavailable", "message": "s3://data: no answer within 32 s"}
+
+
+@pytest.mark.parametrize("failed", ["aws", "azure"])
+def test_an_infrastructure_failure_is_inconclusive_and_touches_no_other_platform(tmp_path: Path, failed: str) -> None:
+    world = World(tmp_path)
+    for name in NAMES:
+        world.deliver(name, **({"exit": FAILED} if name == failed else {}))
+    assert world.kind(failed) is RecordKind.INFRASTRUCTURE
+    found = world.gathered()
+    result = judge_harvest(world.round, found, {}, {})["w"][failed]
+    assert (result.verdict, result.unavailable) == ("inconclusive", "unavailable: s3://data: no answer within 32 s")
+    assert failed not in found.of("w")
+    # It is kept all the same: what ended the training is in it.
+    assert any(failed in name for name in world.central.list_records())

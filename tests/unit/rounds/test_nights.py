@@ -1,0 +1,222 @@
+"""Night after night over a real store: the series, the engine, the verdict and the alerts together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plumbline.alerts import AlertState, update
+from plumbline.central import CentralStore
+from plumbline.central.series import read_series, rebuild_series, series_key
+from plumbline.history.metrics import METRICS
+from plumbline.history.night import judge_lines
+from plumbline.history.segments import lines_of
+from plumbline.history.series import NightRow, SeriesFile, extended
+from plumbline.records import LoadedRecord
+from plumbline.rounds import Round
+from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.judging import judge_harvest
+from plumbline.rounds.nights import apply_nights, decide_nights, limits_of, night_reruns, with_equivalence
+from plumbline.rounds.outcome import join, sum_up
+from plumbline.rounds.plan import MAIN, Assignment
+from plumbline.rounds.series import count_unjudged, read_history, write_nights
+from plumbline.schema.suite import Alert, Suite
+from plumbline.schema.verdict import Finding, PlatformResult, RoundVerdict
+from plumbline.stores import open_store
+from tests.unit.judge.conftest import make_record
+from tests.unit.judge.test_speed import speed
+
+pytestmark = pytest.mark.timeout(120)
+
+BASE = make_record().record
+BEGIN = datetime(2026, 1, 1, 2, tzinfo=UTC)
+ALERTS = (
+    Alert(on=("drift", "invalid", "recovered", "unjudged", "improved"), block="slack-webhook/team", reminder_hours=1e6),
+)
+
+
+def suite_of(tmp_path: Path, **gates: object) -> Suite:
+    store = {"data": f"file://{tmp_path}/d", "outbox": f"file://{tmp_path}/o"}
+    return Suite.model_validate(
+        {
+            "name": "nightly",
+            "store": f"file://{tmp_path}/central",
+            "reference": "left",
+            "workloads": {"unit": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 4, "speed": {"steps": 20}}},
+            "platforms": {"left": {"work_pool": "left", **store}},
+            "dispatch": {"quorum": 1, "experiments": 0},
+            "gates": gates,
+        }
+    )
+
+
+def loaded(index: int, slower: float, what: str = MAIN) -> LoadedRecord:
+    made = make_record()
+    evidence = made.record.evidence.replace(speed=speed(slower=slower).to_json())
+    changes = {
+        "record_id": f"n{index:04d}-{what}", "platform": "left", "evidence": evidence.to_json(),
+        "started_at": BEGIN + timedelta(days=index), "finished_at": BEGIN + timedelta(days=index, hours=1),
+        "round_id": f"round-{index}",
+    }  # fmt: skip
+    return LoadedRecord(made.record.replace(**changes), made.folder, made.arrays)
+
+
+class Nights:
+    """The road of a round without Prefect: read, judge, rerun, judge again, sum up, write, alert."""
+
+    def __init__(self, tmp_path: Path, **gates: object) -> None:
+        self.suite = suite_of(tmp_path, **gates)
+        self.central = CentralStore(open_store(self.suite.store))
+        self.alerts = AlertState()
+        self.sent: list[str] = []
+        self.reruns = 0
+
+    def night(self, index: int, slower: float | None, rerun: Callable[[], float] | None = None) -> RoundVerdict:
+        round_ = Round(f"round-{index}", self.suite, {"unit": BASE.spec})
+        found = GatheredRecords()
+        if slower is not None:
+            found.records[Assignment("left", "unit", MAIN)] = loaded(index, slower)
+        history = read_history(round_, self.central)
+        nights = decide_nights(round_, found, history)
+        for assignment in night_reruns(nights):
+            self.reruns += 1
+            found.records[assignment] = loaded(index, rerun() if rerun else slower or 0.0, assignment.what)
+        nights = decide_nights(round_, found, history)
+        results = apply_nights(judge_harvest(round_, found, {}, {}), nights)
+        verdict = sum_up(round_, {"left": join({work: of["left"] for work, of in results.items() if "left" in of})})
+        now = BEGIN + timedelta(days=index, hours=2)
+        verdict = count_unjudged(round_, verdict, history.series, {"unit": {"left": loaded(0, 0)}}, now)
+        write_nights(round_, verdict, nights, {"unit": {"left": loaded(0, 0)}}, central=self.central, now=now)
+        self.central.put_round(verdict)
+        before = len(self.alerts.pending)
+        self.alerts = update(self.alerts, verdict, ALERTS, now)
+        self.sent += [f"{one.subject}\n{one.body}" for one in self.alerts.pending[before:]]
+        return verdict
+
+
+def noise(seed: int, count: int) -> list[float]:
+    return np.random.default_rng(seed).normal(0, 0.01, count).tolist()
+
+
+def test_a_creep_fails_the_round_and_sends_one_alert_with_since(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    values = noise(3, 75)
+    verdicts = {}
+    for index, value in enumerate(values):
+        crept = max(0, index - 39) * 0.004
+        verdicts[index] = nights.night(index, value + crept, lambda crept=crept: crept)
+    first = next(index for index, one in verdicts.items() if one.verdict == "drift")
+    assert 42 <= first <= 56
+    assert verdicts[74].verdict == "drift"
+    assert all(verdicts[index].verdict == "pass" for index in range(40))
+    throughput = [one for one in nights.sent if "history.throughput" in one or "throughput" in one]
+    assert len([one for one in nights.sent if ": drift on left" in one]) == 1, nights.sent
+    assert "since 2026-02-" in throughput[0]
+    assert nights.reruns < 4 * 40
+
+
+def test_a_slow_night_that_goes_away_in_the_reruns_is_a_pass(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    for index, value in enumerate(noise(4, 40)):
+        nights.night(index, value, lambda: 0.0)
+    verdict = nights.night(40, 0.12, lambda: 0.001)
+    assert verdict.verdict == "pass"
+    assert any("reruns of tonight do not show it" in finding.detail for finding in verdict.platforms["left"].findings)
+    # Confirmations never enter the series.
+    series = read_series(nights.central, "nightly", "left")
+    assert len(series) == 41
+    assert all(name.endswith("-main") for name in series.record)
+
+
+def test_nights_without_a_record_are_alerted_as_unjudged(tmp_path: Path) -> None:
+    nights = Nights(tmp_path, unjudged_nights=3)
+    for index in range(4):
+        nights.night(index, 0.0)
+    for index in range(4, 9):
+        round_ = Round(f"round-{index}", nights.suite, {"unit": BASE.spec})
+        verdict = RoundVerdict(
+            round=f"round-{index}", suite="nightly", verdict="inconclusive",
+            platforms={"left": {"verdict": "inconclusive", "unavailable": "no worker"}},
+        )  # fmt: skip
+        now = BEGIN + timedelta(days=index)
+        history = read_history(round_, nights.central)
+        verdict = count_unjudged(round_, verdict, history.series, {"unit": {"left": loaded(0, 0)}}, now)
+        decided = decide_nights(round_, GatheredRecords(), history)
+        write_nights(round_, verdict, decided, {"unit": {"left": loaded(0, 0)}}, central=nights.central, now=now)
+        nights.alerts = update(nights.alerts, verdict, ALERTS, now)
+    subjects = [one.subject for one in nights.alerts.pending if one.event == "unjudged"]
+    assert subjects == ["[plumbline] nightly: unjudged on left: nothing judged for 3 nights"]
+
+
+def test_lasting_gain_is_alerted_as_improved_once(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    for index, value in enumerate(noise(5, 60)):
+        nights.night(index, value - (0.08 if index >= 40 else 0.0), lambda: 0.0)
+    improved = [one.subject for one in nights.alerts.pending if one.event == "improved"]
+    assert any("throughput is better than its reference: accept a new baseline" in one for one in improved)
+    assert len(improved) == len(set(improved))
+
+
+def test_a_series_is_rebuilt_from_the_records(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    for index, value in enumerate(noise(6, 12)):
+        nights.night(index, value)
+        folder = tmp_path / "records" / str(index)
+        folder.mkdir(parents=True)
+        record = loaded(index, value).record.replace(parts=())
+        (folder / "record.json").write_text(record.model_dump_json())
+        nights.central.put_record(folder)
+    kept = read_series(nights.central, "nightly", "left")
+    again = rebuild_series(nights.central, "nightly", nights.central.list_records(), ["left"])["left"]
+    assert again == kept
+    nights.central.put_text(series_key("nightly", "left"), "cut off {")
+    assert rebuild_series(nights.central, "nightly", nights.central.list_records(), ["left"])["left"].time == kept.time
+
+
+def test_a_damaged_series_is_invalid_and_is_not_overwritten(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    nights.night(0, 0.0)
+    nights.central.put_text(series_key("nightly", "left"), "cut off {")
+    verdict = nights.night(1, 0.0)
+    assert verdict.verdict == "invalid"
+    assert "--rebuild" in verdict.platforms["left"].findings[-1].detail
+    assert nights.central.get_text(series_key("nightly", "left")) == "cut off {"
+
+
+def test_a_night_without_a_number_never_passes_the_engine(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    for index, value in enumerate(noise(7, 30)):
+        nights.night(index, value)
+    series = read_series(nights.central, "nightly", "left")
+    assert all(value is None or math.isfinite(value) for column in series.metrics.values() for value in column)
+
+
+def _accuracy_result(difference: float, nights: int = 60) -> PlatformResult:
+    values = np.clip(0.85 + np.random.default_rng(2).normal(0, 0.005, nights), 0, 1)
+    values[45:] -= difference
+    series = SeriesFile(suite="nightly", platform="left")
+    rows = [
+        NightRow(
+            record=f"r{index:03d}", round=f"round-{index}", time=BEGIN + timedelta(days=index), workload="unit",
+            spec="s", lock="l", hardware="h", software="s", metrics={"accuracy": float(value)},
+        )
+        for index, value in enumerate(values)
+    ]  # fmt: skip
+    lines = lines_of(extended(series, rows), METRICS)
+    decided = judge_lines(lines, limits_of(suite_of(Path("/x"))), software={"unit": "equal"})
+    finding = Finding(check="learn.accuracy", outcome="inconclusive", observed=-0.021, against="baseline r000")
+    return with_equivalence(PlatformResult(verdict="inconclusive", findings=(finding,)), decided, 0.02)
+
+
+def test_many_nights_resolve_what_one_pair_of_runs_cannot() -> None:
+    same = _accuracy_result(0.0)
+    assert same.verdict == "pass"
+    assert "equivalent within 0.02" in str(same.notes[0])
+    lost = _accuracy_result(0.05)
+    assert lost.verdict == "drift"
+    assert lost.findings[-1].check == "history.accuracy.equivalence"
