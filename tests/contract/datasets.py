@@ -13,13 +13,15 @@ from plumbline.staging import Cache
 from plumbline.stores import RetryPolicy
 from plumbline.stores.opening import Timeouts
 
-__all__ = ["QUICK", "QUICK_TIMEOUTS", "Dataset", "assert_cache_is_right", "make_dataset", "temporary_files"]
+__all__ = ["PATIENT", "QUICK", "QUICK_TIMEOUTS", "Dataset", "assert_cache_is_right", "make_dataset", "temporary_files"]
 
 QUICK = RetryPolicy(
     attempts=5, first_seconds=0.002, longest_seconds=0.01, deadline_seconds=10.0,
     lowest_rate=256 << 10, rate_window_seconds=0.2,
 )  # fmt: skip
 QUICK_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=0.3)
+PATIENT = RetryPolicy(attempts=5, first_seconds=0.002, longest_seconds=0.01)
+"""For tests that count requests: a pause of the test machine causes no retry, since all limits are the defaults."""
 
 
 class Dataset:

@@ -14,6 +14,7 @@ from plumbline.staging import Cache, Stager
 from plumbline.stores import ObjectMissingError, Store, open_store
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_aws, give_azure
 from tests.contract.datasets import (
+    PATIENT,
     QUICK,
     QUICK_TIMEOUTS,
     Dataset,
@@ -49,15 +50,25 @@ def store(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch,
     return open_on(request.param, clean_environment, fault_server)
 
 
-def open_on(kind: str, environment: pytest.MonkeyPatch, server: FaultServer) -> Store:
+def open_on(kind: str, environment: pytest.MonkeyPatch, server: FaultServer, *, patient: bool = False) -> Store:
+    """Open the faulty server's store through the SDK of `kind`; `patient` for tests that count requests."""
+    policy, timeouts = (PATIENT, None) if patient else (QUICK, QUICK_TIMEOUTS)
     if kind == "s3":
         give_aws(environment, server.url)
-        return open_store("s3://bucket/data", policy=QUICK, timeouts=QUICK_TIMEOUTS)
+        return open_store("s3://bucket/data", policy=policy, timeouts=timeouts)
     if kind == "gs":
         environment.setenv("STORAGE_EMULATOR_HOST", server.url)
-        return open_store("gs://bucket/data", policy=QUICK, timeouts=QUICK_TIMEOUTS)
+        return open_store("gs://bucket/data", policy=policy, timeouts=timeouts)
     give_azure(environment, server.url + "/{account}")
-    return open_store(f"az://{ACCOUNT}/bucket/data", policy=QUICK, timeouts=QUICK_TIMEOUTS)
+    return open_store(f"az://{ACCOUNT}/bucket/data", policy=policy, timeouts=timeouts)
+
+
+@pytest.fixture(params=["s3", "az", "gs"])
+def patient_store(
+    request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer
+) -> Store:
+    fault_server.faulty = re.compile("parquet|tokenizer")
+    return open_on(request.param, clean_environment, fault_server, patient=True)
 
 
 def root_of(store: Store) -> str:
@@ -158,8 +169,10 @@ def test_an_object_that_changes_between_two_ranges_is_not_glued_together(
     assert [entry.offset for entry in fault_server.served if entry.path == path][-1] == 0
 
 
-def test_a_resume_asks_only_for_what_is_missing(store: Store, fault_server: FaultServer, tmp_path: Path) -> None:
-    dataset = make_dataset(1, 3_000_000)
+def test_a_resume_asks_only_for_what_is_missing(
+    patient_store: Store, fault_server: FaultServer, tmp_path: Path
+) -> None:
+    store, dataset = patient_store, make_dataset(1, 3_000_000)
     publish(fault_server, store, dataset)
     fault_server.faulty = re.compile("train/00000")
     fault_server.faults.extend([Truncate(1_500_000), Truncate(500_000)])

@@ -51,6 +51,14 @@ def store(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch,
     return open_on(request.param, clean_environment, fault_server)
 
 
+@pytest.fixture(params=["s3", "az"])
+def patient_store(
+    request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer
+) -> Store:
+    fault_server.faulty = re.compile("train/00000")
+    return open_on(request.param, clean_environment, fault_server, patient=True)
+
+
 def of_first_shard(server: FaultServer) -> list[Served]:
     return [entry for entry in server.served if "train/00000" in entry.path]
 
@@ -69,11 +77,11 @@ def stage_train(store: Store, cache: Cache, connections: int = 4) -> int:
 
 
 def test_the_first_shard_comes_in_stripes_over_all_connections_and_no_byte_twice(
-    store: Store, fault_server: FaultServer, tmp_path: Path
+    patient_store: Store, fault_server: FaultServer, tmp_path: Path
 ) -> None:
     dataset = make_dataset(6, SIZE)
-    publish(fault_server, store, dataset)
-    assert stage_train(store, Cache(tmp_path)) == 6 * SIZE
+    publish(fault_server, patient_store, dataset)
+    assert stage_train(patient_store, Cache(tmp_path)) == 6 * SIZE
     found = sorted((entry.offset, entry.end) for entry in of_first_shard(fault_server))
     assert found == [(start, start + STRIPE) for start in range(0, SIZE, STRIPE)]
     assert fault_server.body_bytes("train") == 6 * SIZE
@@ -81,11 +89,13 @@ def test_the_first_shard_comes_in_stripes_over_all_connections_and_no_byte_twice
     assert_cache_is_right(Cache(tmp_path))
 
 
-def test_one_connection_or_a_small_file_is_not_striped(store: Store, fault_server: FaultServer, tmp_path: Path) -> None:
+def test_one_connection_or_a_small_file_is_not_striped(
+    patient_store: Store, fault_server: FaultServer, tmp_path: Path
+) -> None:
     for connections, size in ((1, SIZE), (4, 2 * STRIPE - 1)):
-        publish(fault_server, store, make_dataset(2, size))
+        publish(fault_server, patient_store, make_dataset(2, size))
         fault_server.served.clear()
-        stage_train(store, Cache(tmp_path / str(connections)), connections)
+        stage_train(patient_store, Cache(tmp_path / str(connections)), connections)
         assert [entry.end for entry in of_first_shard(fault_server)] == [None]
 
 
@@ -161,11 +171,11 @@ def test_an_object_that_changes_between_two_stripes_is_not_glued_together(
 
 
 def test_a_stripe_that_breaks_off_asks_only_for_what_it_lacks(
-    store: Store, fault_server: FaultServer, tmp_path: Path
+    patient_store: Store, fault_server: FaultServer, tmp_path: Path
 ) -> None:
-    publish(fault_server, store, make_dataset(1, SIZE))
+    publish(fault_server, patient_store, make_dataset(1, SIZE))
     fault_server.faults.extend([Truncate(5000)] * 3)
-    assert stage_train(store, Cache(tmp_path)) == SIZE
+    assert stage_train(patient_store, Cache(tmp_path)) == SIZE
     assert sum(entry.sent for entry in of_first_shard(fault_server)) == SIZE
 
 

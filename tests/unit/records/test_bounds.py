@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -50,7 +49,7 @@ def test_one_row_more_than_the_spec_reads_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_small_file_that_declares_a_hundred_million_rows_costs_no_memory(tmp_path: Path) -> None:
-    """Constant columns compress to almost nothing; read, they take gigabytes."""
+    """Constant columns compress to almost nothing; read, they take gigabytes. The reader has one of address space."""
     made, path = with_rows(tmp_path, rows(1)), tmp_path / "made" / "rows.parquet"
     count = 100_000_000
     values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1 << 20, np.int32)), pa.array([0], pa.int64()))
@@ -74,7 +73,6 @@ def test_a_small_file_that_declares_a_hundred_million_rows_costs_no_memory(tmp_p
         [sys.executable, "-c", code, str(made)], capture_output=True, text=True, timeout=30, check=False
     )
     assert "rows, the spec reads at most" in done.stdout, done.stderr[-500:]
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1 << 20
 
 
 def content_of(folder: Path) -> dict[str, Any]:
