@@ -1,4 +1,4 @@
-"""The judge: pure decisions on records. `compare` two of them, or `judge_round` those of all platforms."""
+"""Pure decisions on records: judge two, or all platforms of a round."""
 
 from __future__ import annotations
 

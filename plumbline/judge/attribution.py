@@ -1,4 +1,4 @@
-"""What experiments have settled so far: the causes, as sure as they came out, and the place of each."""
+"""Causes that experiments have settled, their certainty and their places."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _SPEED = frozenset({"loader", "transfer", "throttling", "slow-device", "contenti
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The settled causes in the order in which they were settled."""
+    """Settled causes, in the order in which they were settled."""
 
     causes: tuple[Cause, ...] = ()
     places: tuple[tuple[str, ...], ...] = ()
     """The modules or parameters of each of these causes."""
 
     def confirmed(self, cause: Cause, names: tuple[str, ...]) -> Attribution:
-        """With one more that an experiment confirmed at these modules or parameters."""
+        """Add a cause that an experiment confirmed at these modules or parameters."""
         return self._without_consequences(cause.code, names).settled(cause, names)
 
     def settled(self, cause: Cause, names: tuple[str, ...] = ()) -> Attribution:
-        """With one more, beside those before it."""
+        """Append a cause."""
         return replace(self, causes=(*self.causes, cause), places=(*self.places, names))
 
     def judgement(self, base: Judgement, untested: Sequence[Cause]) -> Judgement:
-        """The judgement with these causes, the ones not tested to the end, and what no experiment touches."""
-        told = (*self.causes, *untested)
-        if not told:
+        """Return `base` with the settled, the untested and the throughput causes."""
+        causes = (*self.causes, *untested)
+        if not causes:
             return base
-        spoken = {cause.code for cause in told}
-        others = tuple(cause for cause in base.causes if cause.code not in spoken and cause.code in _SPEED)
-        return base.replace(causes=[one.model_dump() for one in (*told, *others)])
+        codes = {cause.code for cause in causes}
+        others = tuple(cause for cause in base.causes if cause.code not in codes and cause.code in _SPEED)
+        return base.replace(causes=[one.model_dump() for one in (*causes, *others)])
 
     def _without_consequences(self, code: str, names: tuple[str, ...]) -> Attribution:
-        """Less the gradients of that very module: one that computes something else has others."""
+        """Drop gradient causes inside a module whose operator differs."""
         if code != "operator" or not names:
             return self
         prefixes = tuple(f"{name}." for name in names)
@@ -53,35 +53,35 @@ class Attribution:
 
 
 def unsteady(parting: Mismatch) -> Cause:
-    """The cause of a candidate whose unchanged rerun parts from it here."""
+    """Return the cause of a candidate that differs from its unchanged rerun."""
     place = f"{parting.at.stage} at step {parting.at.step}" if parting.at.step is not None else parting.at.stage
     return Cause(
         code="nondeterminism",
         sure="confirmed",
-        why=f"it does not agree with itself: an unchanged rerun parts at {place}, {parting.at.at}",
+        why=f"the candidate does not agree with itself: an unchanged rerun differs at {place}, {parting.at.at}",
         evidence=tuple(finding.metric for finding in parting.findings),
-        tried=("an unchanged rerun: other bits",),
+        tried=("an unchanged rerun: different bits",),
     )
 
 
 _REFUTED_FOR_GOOD = frozenset({"kernel", "precision"})
-"""A difference that fp64 on both sides leaves as it is, is no rounding."""
+"""Causes that are excluded where a difference stays the same in fp64: the difference is not rounding."""
 
 
-def still_likely(one: Mismatch, suspects: tuple[str, ...], tried: tuple[str, ...]) -> Cause:
-    """Return the likeliest cause of a mismatch with nothing but equal bits above, whose experiments restored nothing.
+def still_likely(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[str, ...]) -> Cause:
+    """Return the likeliest cause of a first different bit that no experiment restored.
 
-    The place of the cause is certain there. A value that could not be put back exactly does not clear its suspect.
+    The place of the cause is certain there. A value that could not be restored exactly does not clear its suspect.
     """
-    open_ones = [each for each in one.suspicions if each.code not in _REFUTED_FOR_GOOD]
-    return cause_of(one, suspects, (open_ones or list(one.suspicions))[0]).replace(tried=tried)
+    possible = [each for each in mismatch.suspicions if each.code not in _REFUTED_FOR_GOOD]
+    return cause_of(mismatch, suspects, (possible or list(mismatch.suspicions))[0]).replace(tried=tried)
 
 
-def unattributed(one: Mismatch, suspects: tuple[str, ...], tried: tuple[str, ...]) -> Cause:
-    """The cause of a break that nothing put back explains."""
-    return cause_of(one, suspects).replace(
+def unattributed(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[str, ...]) -> Cause:
+    """Return the cause of a mismatch that no restored value explains."""
+    return cause_of(mismatch, suspects).replace(
         code="unattributed",
         sure="unattributed",
-        why=f"{one.at.stage} differs, and nothing that was put back brought it back",
+        why=f"{mismatch.at.stage} differs, and no restored value removed the difference",
         tried=tried,
     )

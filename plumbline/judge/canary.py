@@ -1,4 +1,4 @@
-"""Canary: known small faults, put into copies of tonight's true records, that the real judge must find."""
+"""Canary: known small faults in copies of tonight's records, which the judge must find."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plumbline.schema.verdict import Finding, Judgement
 __all__ = ["CanaryResult", "canary_findings", "prove"]
 
 _SLOWER = 1.2
-"""Times the suite's limit: a fifth over it."""
+"""Slowdown of the canary, in units of the suite's limit."""
 _EPS_ERROR = 5e-3
 """Relative change of a LayerNorm's output where its eps is wrong, as measured (docs/MATH.md)."""
 
@@ -26,7 +26,7 @@ Judge = Callable[..., Judgement]
 
 @dataclass(frozen=True, slots=True)
 class CanaryResult:
-    """One fault: whether the judge found it, and its verdict."""
+    """Result of one fault: whether the judge found it, and its verdict."""
 
     fault: str
     is_found: bool
@@ -34,7 +34,7 @@ class CanaryResult:
 
 
 def prove(record: LoadedRecord, gates: Gates, judge: Judge = compare) -> tuple[CanaryResult, ...]:
-    """Judge a copy of `record` with each known fault against the record; a verdict of `pass` means not found."""
+    """Judge a copy of `record` with each known fault; `pass` means not found."""
     results = []
     for fault, copy, confirms in _copies(record, gates):
         judgement = judge(record, copy, gates, confirms=confirms)
@@ -46,20 +46,20 @@ def canary_findings(results: tuple[CanaryResult, ...]) -> tuple[Finding, ...]:
     """Return an invalid finding for each fault that the judge did not find."""
     return tuple(
         Finding(
-            check="canary." + one.fault,
+            check="canary." + result.fault,
             outcome="invalid",
             metric="a known fault in a copy of tonight's record",
-            observed=one.verdict,
+            observed=result.verdict,
             limit="drift",
             detail="the judge does not find this fault: no pass of this round counts",
         )
-        for one in results
-        if not one.is_found
+        for result in results
+        if not result.is_found
     )
 
 
 def _copies(record: LoadedRecord, gates: Gates) -> Iterator[tuple[str, LoadedRecord, SpeedEvidence | None]]:
-    """Yield (fault, altered copy, confirming rerun) of every fault that the record's parts can show."""
+    """Yield (fault, altered copy, confirming rerun) for every applicable fault."""
     evidence = record.record.evidence
     if record.record.exit.status != "completed":
         return
@@ -87,7 +87,7 @@ def _probe(evidence: Evidence, **changes: object) -> Evidence:
 
 
 def _slowed(speed: SpeedEvidence, factor: float) -> SpeedEvidence:
-    """Scale every rate by `factor`, and every time by its inverse."""
+    """Multiply every rate by `factor`, and divide every time by it."""
     rates = ("samples_per_second", "tokens_per_second", "rows_per_second")
     changes: dict[str, object] = {}
     for name in rates:
@@ -109,7 +109,7 @@ def _other_weights(probe: ProbeEvidence) -> tuple[StepEvidence, ...]:
 
 
 def _swapped(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> LoadedRecord:
-    """Swap the batches of the first two steps, their digests and their content."""
+    """Swap the digests and contents of the first two batches."""
     first, second = probe.steps[:2]
     steps = (
         first.model_copy(update={"batch": second.batch}),
@@ -128,7 +128,7 @@ def _is_norm(kind: str, stage: str) -> bool:
 
 
 def _other_eps(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> LoadedRecord:
-    """Change the outputs of the first step's LayerNorms, on a processor whose rounding differs: bits are not due."""
+    """Change the first step's LayerNorm outputs on a CPU whose rounding differs."""
     sketch = record.sketches["sketch"].copy()
     taps = list(probe.taps)
     for place, tap in enumerate(taps):

@@ -1,4 +1,4 @@
-"""`compare`: one candidate judged against one reference."""
+"""Comparison of one candidate with one reference."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def compare(
     throughput: Asked = True,
     confirms: SpeedEvidence | None = None,
 ) -> Judgement:
-    """The verdict on `candidate`, its first divergence and causes.
+    """Judge `candidate` against `reference`: verdict, first divergence and causes.
 
-    Throughput is judged within one platform only, and where `throughput` asks for it: a record that is nobody's
-    baseline says nothing about how fast a platform should be. Where it is `demanded`, a pair whose throughput cannot
+    Throughput is judged within one platform only, and only if `throughput` asks for it: the speed of a record that is
+    no baseline says nothing about how fast a platform should be. If it is `demanded`, a pair whose throughput cannot
     be judged is `inconclusive`. `confirms` is the rerun of a run that was too slow.
     """
     try:
@@ -50,7 +50,9 @@ def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequ
     suspects = differences(reference.record.fingerprint, candidate.record.fingerprint)
     problems = validity(reference, candidate)
     if problems:
-        return Judgement(verdict=worst([one.outcome for one in problems]), findings=tuple(problems), suspects=suspects)
+        return Judgement(
+            verdict=worst([problem.outcome for problem in problems]), findings=tuple(problems), suspects=suspects
+        )
     pair = Pair(reference, candidate)
     findings: list[Finding] = []
     causes: list[Cause] = []
@@ -59,7 +61,7 @@ def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequ
     if pair.probes is not None:
         ladder = walk(pair)
         findings += _probe_findings(pair, ladder)
-        causes += [cause_of(one, suspects) for one in ladder.mismatches]
+        causes += [cause_of(mismatch, suspects) for mismatch in ladder.mismatches]
         divergence = ladder.mismatches[0].at if ladder.mismatches else None
         notes += _notes(pair, ladder)
         findings += _lost_envelope(pair, ladder)
@@ -87,9 +89,9 @@ def _sure_of(cause: Cause) -> Cause:
     return cause.replace(sure="unattributed") if cause.code == "unattributed" else cause
 
 
-def cause_of(one: Mismatch, suspects: tuple[str, ...], suspicion: Suspicion | None = None) -> Cause:
-    """A break's likeliest cause in the words of a verdict."""
-    chosen = suspicion or one.suspicions[0]
+def cause_of(mismatch: Mismatch, suspects: tuple[str, ...], suspicion: Suspicion | None = None) -> Cause:
+    """Convert a suspicion of a mismatch, by default the likeliest, to a cause."""
+    chosen = suspicion or mismatch.suspicions[0]
     return Cause(
         code=chosen.code,
         sure="likely",
@@ -100,7 +102,7 @@ def cause_of(one: Mismatch, suspects: tuple[str, ...], suspicion: Suspicion | No
 
 
 def _probe_findings(pair: Pair, ladder: Ladder) -> list[Finding]:
-    broken = [finding for one in ladder.mismatches for finding in one.findings]
+    broken = [finding for mismatch in ladder.mismatches for finding in mismatch.findings]
     if broken:
         return broken
     steps = len(pair.common)
@@ -111,37 +113,39 @@ def _probe_findings(pair: Pair, ladder: Ladder) -> list[Finding]:
         observed=steps,
         limit=steps,
     )
-    found = [exact, *portable_findings(pair)]
+    findings = [exact, *portable_findings(pair)]
     worst_tap = _closest(pair)
     if worst_tap is not None:
-        found.append(
+        findings.append(
             Finding(
                 check=f"probe.{worst_tap.reference.stage}",
                 outcome="pass",
                 metric=f"relative error of {worst_tap.reference.name} at step {worst_tap.reference.step}",
                 observed=worst_tap.error,
                 limit=worst_tap.finite_limit,
-                detail="of all tensors the closest to its limit",
+                detail="the tensor closest to its limit",
             )
         )
-    return found
+    return findings
 
 
 def _lost_envelope(pair: Pair, ladder: Ladder) -> list[Finding]:
-    """Return a finding where bits differ, nothing else does, and neither run knows what rounding does to it."""
+    """Return an inconclusive finding if bits differ and no envelope was measured."""
     probe, probes = pair.reference.record.spec.probe, pair.probes or ()
-    measured = probe is None or not probe.envelope_seeds or any(one.envelope for one in probes)
+    measured = probe is None or not probe.envelope_seeds or any(recorded.envelope for recorded in probes)
     if measured or ladder.equal or ladder.mismatches or pair.reference.record.experiment is not None:
         return []
-    lost = "; ".join(dict.fromkeys(why for one in probes for why in one.lost_legs.values()))
-    detail = f"neither record holds the envelope that tells rounding from drift{f': {lost}' if lost else ''}"
+    reasons = "; ".join(dict.fromkeys(why for recorded in probes for why in recorded.lost_legs.values()))
+    detail = (
+        f"neither record contains the envelope that separates rounding from drift{f': {reasons}' if reasons else ''}"
+    )
     return [Finding(check="probe.envelope", outcome="inconclusive", metric="envelope", detail=detail)]
 
 
 def _closest(pair: Pair) -> TapError | None:
     stages = ("forward", "gradient", "weight")
-    errors = [one for step in sorted(pair.tap_steps) for stage in stages for one in pair.errors(step, stage)]  # type: ignore[arg-type]
-    return max(errors, key=lambda one: one.ratio, default=None)
+    errors = [error for step in sorted(pair.tap_steps) for stage in stages for error in pair.errors(step, stage)]  # type: ignore[arg-type]
+    return max(errors, key=lambda error: error.ratio, default=None)
 
 
 def _notes(pair: Pair, ladder: Ladder) -> list[Note]:

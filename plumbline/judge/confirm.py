@@ -1,8 +1,9 @@
-"""Confirmation by experiment: a pure state machine that asks for reruns and learns from what they give.
+"""Confirmation by experiment: a pure state machine that requests reruns and evaluates their records.
 
-First an unchanged rerun: does the candidate agree with itself? Then, suspicion by suspicion, the probe's first steps
-with only the suspect put back. The evidence snaps back: confirmed. It does not: the next suspicion; after the last
-one the cause is `unattributed`, with all that was tried. Whoever holds a Confirmation runs its requests.
+The first request is an unchanged rerun, which shows whether the candidate agrees with itself. Then each suspicion is
+tested: the probe's first steps run again with the suspect's value restored to the reference's. If the difference
+disappears, the cause is confirmed; if not, the next suspicion is tested. After the last suspicion the cause is
+`unattributed`, with everything that was tried. The caller runs the requests.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ __all__ = ["Confirmation", "Request"]
 
 _MOST_KINDS = 3
 _TO_WIDEN = 2
-"""Experiments of a wider imposition: the reference's capture, and the candidate with it."""
+"""Experiments that a wider intervention costs: the reference's capture, and the candidate with it."""
 _MOST_LOST = 1
-"""How many experiments of one drift that infrastructure has lost are run once more."""
+"""Maximum number of experiments of one drift that are repeated after an infrastructure failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One experiment to be run, on whose platform, and the parts of records that its bundle needs."""
+    """One experiment to run, its platform, and the record parts that it reads."""
 
     runs_on: Literal["reference", "candidate"]
     experiment: Experiment
@@ -43,23 +44,23 @@ class Request:
 
 
 def _imposed(kept: tuple[Kept, ...], steps: int) -> dict[str, object]:
-    """What an experiment of so many steps needs to impose everything that is put back."""
+    """Return the replays and sources of all restored suspects within `steps`."""
     return {
-        "replays": tuple(found for each in kept for found in each.replays(steps)),
-        "sources": tuple({found.key: found for each in kept for found in each.sources()}.values()),
+        "replays": tuple(replay for each in kept for replay in each.replays(steps)),
+        "sources": tuple({source.key: source for each in kept for source in each.sources()}.values()),
     }
 
 
-def _with_kernel_last(one: Mismatch) -> Mismatch:
-    """Return a mismatch that a confirmed cause had hidden: another kernel beside it is the least likely reason."""
-    kernel = tuple(each for each in one.suspicions if each.code == "kernel")
-    others = tuple(each for each in one.suspicions if each.code != "kernel")
-    return replace(one, suspicions=(*others, *kernel))
+def _with_kernel_last(mismatch: Mismatch) -> Mismatch:
+    """Move `kernel` to the end of a formerly hidden mismatch's suspicions."""
+    kernel = tuple(each for each in mismatch.suspicions if each.code == "kernel")
+    others = tuple(each for each in mismatch.suspicions if each.code != "kernel")
+    return replace(mismatch, suspicions=(*others, *kernel))
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Where the testing of one drift stands. Every step gives a new one."""
+    """Immutable state of the tests of one drift; each step returns a new state."""
 
     reference: LoadedRecord
     candidate: LoadedRecord
@@ -67,9 +68,9 @@ class Confirmation:
     budget: int
     pending_mismatches: tuple[Mismatch, ...] = ()
     suspicions: tuple[Suspicion, ...] = ()
-    """Of the first break of the agenda, those not refuted yet."""
+    """Suspicions of the first pending mismatch that are not refuted yet."""
     ways: tuple[Intervention, ...] = ()
-    """To put the first suspicion's suspect back, those not tried yet."""
+    """Interventions on the first suspicion that are not tried yet."""
     rerun: LoadedRecord | None = None
     captured: str = ""
     exact: LoadedRecord | None = None
@@ -81,7 +82,7 @@ class Confirmation:
 
     @classmethod
     def begin(cls, reference: LoadedRecord, candidate: LoadedRecord, judgement: Judgement, budget: int) -> Confirmation:
-        """Set out to confirm a judgement's causes with at most `budget` reruns."""
+        """Start to confirm a judgement's causes with at most `budget` reruns."""
         start = cls(reference, candidate, judgement, budget)
         if judgement.verdict != "drift" or budget < 1:
             return start
@@ -89,25 +90,29 @@ class Confirmation:
         return replace(start, pending_mismatches=mismatches)
 
     def next(self) -> Request | None:
-        """The experiment to run now; `None` once all is said, or the budget is spent."""
+        """Return the next experiment; `None` at the end or without budget left."""
         if not self.pending_mismatches or self.spent >= self.budget or (self.rerun is not None and not self.ways):
             return None
         if self.rerun is None:
-            return self._request("candidate", "nothing: does it agree with itself?", self._self_steps())
+            return self._request("candidate", "control experiment: unchanged rerun", self._self_steps())
         way = self.ways[0]
         if way.method in ("exact", "locate"):
             side: Literal["reference", "candidate"] = "candidate" if self.exact else "reference"
             if way.method == "exact":
-                return self._request(side, way.words, way.steps, precision="fp64")
-            return self._request(side, way.words, way.steps, **(_imposed(self.kept, way.steps) if self.exact else {}))
+                return self._request(side, way.description, way.steps, precision="fp64")
+            return self._request(
+                side, way.description, way.steps, **(_imposed(self.kept, way.steps) if self.exact else {})
+            )
         if way.captures and not self.captured:
-            return self._request("reference", f"capture of {way.words}", way.steps, captures=way.captures)
+            return self._request("reference", f"capture of {way.description}", way.steps, captures=way.captures)
         kept = (*self.kept, Kept(way, self.captured))
-        words = " and ".join(each.way.words for each in kept)
-        return self._request("candidate", words, way.steps, **_imposed(kept, way.steps))
+        description = " and ".join(each.way.description for each in kept)
+        return self._request("candidate", description, way.steps, **_imposed(kept, way.steps))
 
-    def absorb(self, request: Request, record: LoadedRecord | None, why: str = "no record came back") -> Confirmation:
-        """Learn from an experiment's record; `None` if nothing came back, and `why`."""
+    def absorb(
+        self, request: Request, record: LoadedRecord | None, why: str = "no record was returned"
+    ) -> Confirmation:
+        """Evaluate an experiment's record; `None` means lost, for the reason `why`."""
         spent = replace(self, spent=self.spent + 1)
         if record is None:
             return spent._lost(request, why)
@@ -115,112 +120,116 @@ class Confirmation:
             return spent._failed(request, record.record.exit.message)
         if self.rerun is None:
             return spent._reran(record)
-        return spent._prepared(record) if request.runs_on == "reference" else spent._put_back(record, self.rerun)
+        return spent._prepared(record) if request.runs_on == "reference" else spent._restored(record, self.rerun)
 
     @property
     def judgement(self) -> Judgement:
-        """The judgement with its causes as sure as the experiments so far make them."""
+        """Return the judgement with its causes as certain as the experiments show."""
         return self.settled.judgement(self.base, tuple(self._open()))
 
     def _open(self) -> Iterator[Cause]:
-        """The causes not tested to the end, as likely as before."""
+        """Yield the causes that are not fully tested, with their former certainty."""
         suspects = self.base.suspects
-        for place, one in enumerate(self.pending_mismatches):
-            first = self.suspicions[0] if place == 0 and self.suspicions else one.suspicions[0]
-            cause = cause_of(one, suspects, first)
+        for place, mismatch in enumerate(self.pending_mismatches):
+            first = self.suspicions[0] if place == 0 and self.suspicions else mismatch.suspicions[0]
+            cause = cause_of(mismatch, suspects, first)
             yield cause.replace(tried=self.tried) if place == 0 and self.tried else cause
 
     def _self_steps(self) -> int:
-        """The whole probe: what is decided by chance at each step agrees with itself over a few of them."""
+        """Return the whole probe's number of steps: chance may agree over a few."""
         return len(self.reference.record.evidence.probe.steps) if self.reference.record.evidence.probe else 1
 
-    def _request(self, side: Literal["reference", "candidate"], words: str, steps: int, **parts: object) -> Request:
+    def _request(
+        self, side: Literal["reference", "candidate"], description: str, steps: int, **parts: object
+    ) -> Request:
         sources = parts.pop("sources", ())
         name = bounded_name(f"{self.candidate.record.record_id}-x{self.spent + 1}")
-        experiment = Experiment(experiment_id=name, suspect=words, steps=steps, **parts)
+        experiment = Experiment(experiment_id=name, suspect=description, steps=steps, **parts)
         return Request(side, experiment, sources)  # type: ignore[arg-type]
 
     def _prepared(self, record: LoadedRecord) -> Confirmation:
-        """What the reference gave for the candidate's next experiment."""
+        """Keep the reference's record for the candidate's next experiment."""
         if self.ways[0].method in ("exact", "locate"):
             return replace(self, exact=record)
         return replace(self, captured=record.record.record_id)
 
-    def _put_back(self, record: LoadedRecord, rerun: LoadedRecord) -> Confirmation:
-        """What the candidate gave with the suspect put back."""
-        way, one = self.ways[0], self.pending_mismatches[0]
+    def _restored(self, record: LoadedRecord, rerun: LoadedRecord) -> Confirmation:
+        """Evaluate the candidate's run with the suspect's value restored."""
+        way, mismatch = self.ways[0], self.pending_mismatches[0]
         if self.exact is not None and way.method == "locate":
             return self._located(located(self.exact, record, way.steps, tuple(each.way for each in self.kept)))
         known = frozenset(other.suspicions[0].code for other in self.pending_mismatches[1:])
         if self.exact is not None:
             before, after = Pair(self.reference, self.candidate), Pair(self.exact, record, rounding=("fp64",))
-            return self._learn(agree_exactly(one, before, after, known))
+            return self._learn(agree_exactly(mismatch, before, after, known))
         ways = (*(each.way for each in self.kept), way)
-        return self._learn(check_restored(self.reference, rerun, record, one=one, ways=ways, known=known))
+        return self._learn(check_restored(self.reference, rerun, record, mismatch=mismatch, ways=ways, known=known))
 
     def _lost(self, request: Request, why: str) -> Confirmation:
-        """A night's bad moment says nothing of the cause and takes nothing of the budget; the same one again, once."""
+        """Repeat a lost experiment once, without charging the budget."""
         if self.lost < _MOST_LOST:
             return replace(self, budget=self.budget + 1, lost=self.lost + 1)
         return self._failed(request, why)
 
     def _failed(self, request: Request, why: str) -> Confirmation:
-        """An experiment that could not be run refutes nothing; the cause stays as likely as it was."""
-        tried = (*self.tried, f"put back {request.experiment.suspect}: could not be run: {why}")
+        """Record a failed experiment, which refutes nothing."""
+        tried = (*self.tried, f"{request.experiment.suspect}: could not be run: {why}")
         if self.rerun is None or len(self.ways) < 2:
             return replace(self, tried=tried, budget=self.spent)
         return replace(self, tried=tried, ways=self.ways[1:], captured="", exact=None)._settled()
 
     def _reran(self, record: LoadedRecord) -> Confirmation:
-        """What the unchanged rerun says: it disagrees with itself, or `nondeterminism` is out."""
+        """Evaluate the unchanged rerun: confirm or exclude `nondeterminism`."""
         steps = len(record.record.evidence.probe.steps) if record.record.evidence.probe else 0
         parting = disagreement(self.candidate, record, steps)
         if parting is not None:
             return self._unsteady(record, parting)
         pending_mismatches = tuple(
-            replace(one, suspicions=tuple(s for s in one.suspicions if s.code != "nondeterminism"))
-            for one in self.pending_mismatches
+            replace(mismatch, suspicions=tuple(s for s in mismatch.suspicions if s.code != "nondeterminism"))
+            for mismatch in self.pending_mismatches
         )
         tried = ("an unchanged rerun: equal to the bit",)
         return replace(self, rerun=record, pending_mismatches=pending_mismatches, tried=tried)._opened()
 
     def _unsteady(self, record: LoadedRecord, parting: Mismatch) -> Confirmation:
-        # What varies at a rung may agree at some steps by chance: no break of that rung is a cause of its own.
+        # Values that vary by chance may agree at some steps: no mismatch of that rung is a separate cause.
         rest = tuple(
-            one for one in self.pending_mismatches if position(one) < position(parting) and one.rung != parting.rung
+            mismatch
+            for mismatch in self.pending_mismatches
+            if position(mismatch) < position(parting) and mismatch.rung != parting.rung
         )
         return replace(
             self, rerun=record, settled=Attribution().settled(unsteady(parting)), pending_mismatches=rest
         )._opened()
 
     def _opened(self) -> Confirmation:
-        """Turn to the first break of the agenda."""
+        """Start with the first pending mismatch."""
         if not self.pending_mismatches:
             return self
         reach = self._reach()
         if reach is not None and (self.pending_mismatches[0].at.step or 0) >= reach:
-            # What was captured does not reach this far: later causes stay as likely as they are.
+            # The captures do not cover this step: later causes keep their certainty.
             return replace(self, budget=self.spent)
         return replace(self, suspicions=self.pending_mismatches[0].suspicions)._suspected()
 
     def _reach(self) -> int | None:
-        """How many steps the captures that stay put back cover; `None` without one."""
+        """Return how many steps the restored captures cover; `None` without captures."""
         return min((each.way.steps for each in self.kept if each.way.kinds), default=None)
 
     def _suspected(self) -> Confirmation:
-        """Turn to the first suspicion; without one left, the break is unattributed and testing ends."""
+        """Test the first suspicion; without suspicions left, end unattributed."""
         fresh = replace(self, captured="", exact=None)
         if not self.suspicions:
             return fresh._unattributed()
-        one, suspicion = self.pending_mismatches[0], self.suspicions[0]
+        mismatch, suspicion = self.pending_mismatches[0], self.suspicions[0]
         reach = self._reach()
-        ways = interventions(one, suspicion, self.reference, self._trained())
+        ways = interventions(mismatch, suspicion, self.reference, self._trained())
         if reach is not None:
             ways = tuple(replace(way, steps=min(way.steps, reach)) for way in ways)
         return replace(fresh, ways=ways)._settled()
 
     def _settled(self) -> Confirmation:
-        """Go past ways that need no experiment, and suspicions without a way left."""
+        """Skip interventions that need no experiment, and suspicions without any left."""
         if not self.ways:
             if not self.suspicions:
                 return self
@@ -228,44 +237,47 @@ class Confirmation:
         if self.ways[0].method != "observed":
             return self
         shows = self.rerun is not None and self._reproduced(self.rerun)
-        words = "the rerun shows the same difference" if shows else "the rerun does not show it"
-        return self._learn(Outcome(restored=shows, words=words))
+        text = "the rerun shows the same difference" if shows else "the rerun does not show the difference"
+        return self._learn(Outcome(restored=shows, text=text))
 
     def _reproduced(self, rerun: LoadedRecord) -> bool:
-        one = self.pending_mismatches[0]
-        again = walk(Pair(self.reference, rerun, put_back=frozenset({"evaluation"}))).mismatches
-        return any(other.rung == one.rung and other.at == one.at for other in again)
+        mismatch = self.pending_mismatches[0]
+        again = walk(Pair(self.reference, rerun, imposed=frozenset({"evaluation"}))).mismatches
+        return any(other.rung == mismatch.rung and other.at == mismatch.at for other in again)
 
     def _learn(self, outcome: Outcome) -> Confirmation:
-        way, one = self.ways[0], self.pending_mismatches[0]
-        tried = (*self.tried, f"put back {way.words}: {outcome.words}")
+        way, mismatch = self.ways[0], self.pending_mismatches[0]
+        tried = (*self.tried, f"experiment with {way.description}: {outcome.text}")
         learned = replace(self, tried=tried, exact=None)
         if outcome.restored:
             return learned._confirmed(way, outcome)
         if outcome.further and outcome.further not in way.kinds and self._may_widen(way):
             probe = self.reference.record.evidence.probe
-            wider = forward_of(probe.taps if probe else (), one.at.step or 0, (*way.kinds, outcome.further))
+            wider = forward_of(probe.taps if probe else (), mismatch.at.step or 0, (*way.kinds, outcome.further))
             wider = only_trained(wider, self._trained(), self.reference)
             return replace(learned, ways=(wider, *self.ways[1:]), captured="")
         return replace(learned, ways=self.ways[1:], captured="")._settled()
 
     def _may_widen(self, way: Intervention) -> bool:
-        """Return whether imposing one kind of module more leaves an experiment for every other suspicion."""
+        """Return whether one more kind of module leaves budget for every other suspicion."""
         left_over = self.budget - self.spent - _TO_WIDEN
         return len(way.kinds) < _MOST_KINDS and left_over >= len(self.suspicions) - 1
 
-    def _located(self, found: Mismatch | None) -> Confirmation:
-        """Go on with the module that was found to be off, or without one."""
-        if found is None:
-            return self._learn(Outcome(restored=False, words="no module is off by more than rounding"))
-        tried = (*self.tried, f"both sides tapped at step {found.at.step}: the first module off is {found.at.at}")
-        steady = tuple(one for one in found.suspicions if one.code != "nondeterminism")
-        pending_mismatches = (replace(found, suspicions=steady), *self.pending_mismatches[1:])
+    def _located(self, mismatch: Mismatch | None) -> Confirmation:
+        """Continue with the first module that differs, or without any."""
+        if mismatch is None:
+            return self._learn(Outcome(restored=False, text="no module differs by more than rounding"))
+        tried = (
+            *self.tried,
+            f"both sides tapped at step {mismatch.at.step}: the first module that differs is {mismatch.at.at}",
+        )
+        steady = tuple(suspicion for suspicion in mismatch.suspicions if suspicion.code != "nondeterminism")
+        pending_mismatches = (replace(mismatch, suspicions=steady), *self.pending_mismatches[1:])
         return replace(self, pending_mismatches=pending_mismatches, tried=tried, exact=None)._opened()
 
     def _confirmed(self, way: Intervention, outcome: Outcome) -> Confirmation:
-        one = self.pending_mismatches[0]
-        cause = cause_of(one, self._suspects(), self.suspicions[0]).replace(sure="confirmed", tried=self.tried)
+        mismatch = self.pending_mismatches[0]
+        cause = cause_of(mismatch, self._suspects(), self.suspicions[0]).replace(sure="confirmed", tried=self.tried)
         known = {other.suspicions[0].code for other in self.pending_mismatches}
         hidden = tuple(_with_kernel_last(other) for other in outcome.left)
         hidden = tuple(other for other in hidden if other.suspicions[0].code not in known)
@@ -275,7 +287,7 @@ class Confirmation:
         learned = replace(
             self, settled=settled, pending_mismatches=pending_mismatches, kept=kept, tried=(), ways=(), suspicions=()
         )
-        # What cannot stay put back hides what lies below it: later causes stay as likely as they are.
+        # A value that cannot stay restored hides later differences: later causes keep their certainty.
         return learned._opened() if way.method == "replay" else replace(learned, budget=self.spent)
 
     def _unattributed(self) -> Confirmation:
@@ -294,7 +306,7 @@ class Confirmation:
         )
 
     def _trained(self) -> frozenset[str]:
-        """The parameters whose gradients both records hold."""
+        """Return the parameters whose gradients both records contain."""
         probes = (self.reference.record.evidence.probe, self.candidate.record.evidence.probe)
         names = [{tap.name for tap in probe.taps if tap.stage == "gradient"} for probe in probes if probe]
         return frozenset[str]().union(*names).intersection(*names)

@@ -1,4 +1,4 @@
-"""Which platform the others are judged against: the reference, unless the evidence says that it is the one off."""
+"""Choice of the platform that all others are judged against."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Records = Mapping[str, LoadedRecord]
 def trusted_reference(records: Records, reference: str, baselines: Records) -> str:
     """Return the platform to judge the others against.
 
-    That is `reference` where every platform agrees with it, or where it agrees with its own baseline. Otherwise the
-    platforms that agree with their own baselines are asked, all platforms where none has one: the largest group that
-    agrees with each other provides the reference, among groups of one size one that is close to its own fp64 run.
-    A platform has to stand against at least two others, or against its own baseline, before it loses its place.
+    The answer is `reference` if every platform agrees with it, or if it agrees with its own baseline. Otherwise the
+    platforms that agree with their own baselines vote, or all platforms if none has a baseline: the largest group that
+    agrees with each other provides the reference. Among groups of equal size, a platform near its own fp64 run wins.
+    Only two other platforms, or its own baseline, can remove a platform from its place.
     """
     if reference not in records or not stands_alone(records[reference]):
         return reference
-    # A record that cannot be judged by itself supports and accuses nobody.
+    # A record that is invalid by itself has no vote.
     records = {name: record for name, record in records.items() if stands_alone(record)}
     others = [name for name in records if name != reference]
     if not any(_differ(records[reference], records[name]) for name in others):
@@ -40,29 +40,29 @@ def trusted_reference(records: Records, reference: str, baselines: Records) -> s
 
 
 def own_error(records: Records, name: str, other: str) -> float | None:
-    """Return the worst distance of a platform's outputs at the first step from its own fp64 run, if it measured any."""
+    """Return the maximum relative error of a platform's first forward pass against its fp64 run."""
     pair = Pair(records[other], records[name])
     return max((tap.own[1] for tap in pair.errors(0, "forward") if tap.own[1] is not None), default=None)
 
 
 def _is_healthy(record: LoadedRecord, baseline: LoadedRecord | None) -> bool | None:
-    """Return whether a record agrees with its platform's own baseline; `None` without one that can be compared."""
+    """Return whether a record agrees with its own baseline; `None` if not comparable."""
     if baseline is None or baseline.record.record_id == record.record.record_id:
         return None
     verdict = compare(baseline, record, throughput=False).verdict
     return {"pass": True, "drift": False}.get(verdict)
 
 
-def _differ(one: LoadedRecord, other: LoadedRecord) -> bool:
-    return compare(one, other, throughput=False).verdict == "drift"
+def _differ(record: LoadedRecord, other: LoadedRecord) -> bool:
+    return compare(record, other, throughput=False).verdict == "drift"
 
 
-def _agree(one: LoadedRecord, other: LoadedRecord) -> bool:
-    return compare(one, other, throughput=False).verdict == "pass"
+def _agree(record: LoadedRecord, other: LoadedRecord) -> bool:
+    return compare(record, other, throughput=False).verdict == "pass"
 
 
 def _pivot(records: Records, names: list[str], reference: str) -> str:
-    """Return the first platform of the largest group that agrees; the reference where it is in one of that size."""
+    """Return the reference, or the first platform, of the largest agreeing group."""
     groups = {name: sum(_agree(records[name], records[other]) for other in records) for name in names}
     largest = [name for name in names if groups[name] == max(groups.values())]
     sound = [name for name in largest if not _is_off(records, name)] or largest
@@ -70,7 +70,7 @@ def _pivot(records: Records, names: list[str], reference: str) -> str:
 
 
 def _is_off(records: Records, name: str) -> bool:
-    """Return whether a platform is further from its own fp64 run than rounding in its precision explains."""
+    """Return whether rounding cannot explain a platform's distance from its fp64 run."""
     probe = records[name].record.spec.probe
     error = own_error(records, name, name)
     return probe is not None and error is not None and error > floor_of("forward", probe.precision)

@@ -1,4 +1,4 @@
-"""How each suspicion is put to the test: what has to be put back, and what has to be captured for it first."""
+"""Experiments for each suspicion: the values to restore, and the captures that they need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Method = Literal["replay", "exact", "observed", "locate"]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A part of a record that goes into a bundle under the name `key`."""
+    """A part of a record that a bundle contains under the name `key`."""
 
     key: str
     record_id: str
@@ -28,26 +28,26 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Intervention:
-    """One way to put a suspect back, over the probe's first `steps`."""
+    """One way to restore the reference's value of a suspect, for the first `steps`."""
 
-    words: str
+    description: str
     steps: int
     method: Method = "replay"
     replays: tuple[Replay, ...] = ()
     sources: tuple[Source, ...] = ()
     captures: tuple[Capture, ...] = ()
-    """Taken from the reference first; replays of source `capture.safetensors` read them."""
+    """Captured from the reference first; replays with the source `capture.safetensors` read them."""
     rungs: frozenset[str] = field(default_factory=frozenset)
-    """Equal by construction afterwards, and so no evidence."""
+    """Rungs that are equal by construction afterwards, and so are no evidence."""
     by_definition: bool = False
-    """Imposed by its definition, not by the reference's bits: equal up to rounding only."""
+    """Whether the value follows from its definition instead of the reference's bits: equal up to rounding only."""
     kinds: tuple[str, ...] = ()
-    """Of the modules whose outputs are imposed."""
+    """Classes of the modules whose outputs are imposed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A suspect that stays put back while later ones are tested; its captures lie in the record of this id."""
+    """A suspect that stays restored while later suspects are tested."""
 
     way: Intervention
     captured: str
@@ -57,13 +57,13 @@ class Kept:
         return f"capture-{self.captured}.safetensors"[:120]
 
     def replays(self, steps: int) -> Iterator[Replay]:
-        """What it imposes within the first `steps`."""
-        for one in self.way.replays:
-            if one.step is None or one.step < steps:
-                yield one.replace(source=self._key) if one.source == CAPTURED else one
+        """Yield the replays within the first `steps`."""
+        for replay in self.way.replays:
+            if replay.step is None or replay.step < steps:
+                yield replay.replace(source=self._key) if replay.source == CAPTURED else replay
 
     def sources(self) -> Iterator[Source]:
-        """The parts of records that its replays read."""
+        """Yield the record parts that the replays read."""
         yield from self.way.sources
         if self.captured:
             yield Source(self._key, self.captured, CAPTURED)
@@ -71,25 +71,28 @@ class Kept:
 
 CAPTURED = "capture.safetensors"
 _AFTER = 2
-"""Steps looked at past the first divergence, so that a snap-back shows in the weights and in what follows."""
+"""Steps compared after the first divergence, so that a restored value shows in the weights and in later steps."""
 
 
 def interventions(
-    one: Mismatch, suspicion: Suspicion, reference: LoadedRecord, trained: frozenset[str]
+    mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, trained: frozenset[str]
 ) -> tuple[Intervention, ...]:
-    """The ways to test `suspicion`, the cheapest first; `trained` parameters got a gradient on both sides."""
+    """Return the ways to test `suspicion`, cheapest first.
+
+    `trained` holds the parameters that got a gradient on both sides.
+    """
     probe = reference.record.evidence.probe
     if probe is None:
         return ()
     last = len(probe.steps)
-    step = min(one.at.step or 0, last - 1)
+    step = min(mismatch.at.step or 0, last - 1)
     steps = min(step + 1 + _AFTER, last)
-    if suspicion.shown or _unread(one):
-        return (Intervention("nothing: the record shows the difference itself", steps, "observed"),)
+    if suspicion.shown or _unread(mismatch):
+        return (Intervention("no restored value, as the record shows the difference itself", steps, "observed"),)
     if suspicion.code == "kernel":
         return (_exact(probe),)
     if suspicion.code == "precision":
-        return _precision(one, suspicion, probe, step)
+        return _precision(mismatch, suspicion, probe, step)
     makers = {
         "data": _batch,
         "batch": _batch,
@@ -103,49 +106,50 @@ def interventions(
         "schedule": _schedule,
         "evaluation": _evaluation,
     }
-    chosen = last if one.rung == "evaluation" else steps
-    ways = makers[one.rung](one, suspicion, reference, chosen)
+    chosen = last if mismatch.rung == "evaluation" else steps
+    ways = makers[mismatch.rung](mismatch, suspicion, reference, chosen)
     return tuple(only_trained(way, trained, reference) for way in ways)
 
 
 def only_trained(way: Intervention, trained: frozenset[str], reference: LoadedRecord) -> Intervention:
-    """The same, with gradients imposed where there are any: elsewhere the reference's update cannot come about."""
+    """Limit imposed gradients to the parameters that both sides train."""
     names = tuple(sorted(trained))
     taps = reference.record.evidence.probe.taps if reference.record.evidence.probe else ()
     if way.kinds and {tap.name for tap in taps if tap.stage == "gradient"} - trained:
         way = replace(way, rungs=way.rungs | {"clipped", "optimizer"})
     replays = tuple(
-        one.replace(fields=names) if one.rung in ("gradient", "clipped") and names else one for one in way.replays
+        replay.replace(fields=names) if replay.rung in ("gradient", "clipped") and names else replay
+        for replay in way.replays
     )
     return replace(way, replays=replays)
 
 
-def _unread(one: Mismatch) -> bool:
-    """A difference of the dataset that no batch of the probe shows."""
-    return one.rung == "data" and one.at.step is None and one.at.at != "tokenizer"
+def _unread(mismatch: Mismatch) -> bool:
+    """Return whether a dataset difference appears in no batch of the probe."""
+    return mismatch.rung == "data" and mismatch.at.step is None and mismatch.at.at != "tokenizer"
 
 
-def _precision(one: Mismatch, suspicion: Suspicion, probe: ProbeEvidence, step: int) -> tuple[Intervention, ...]:
+def _precision(mismatch: Mismatch, suspicion: Suspicion, probe: ProbeEvidence, step: int) -> tuple[Intervention, ...]:
     settings = Intervention("every precision setting", step + 1, replays=(Replay(rung="settings"),))
     exact = _exact(probe)
-    observed = Intervention("nothing: the record shows the number format itself", step + 1, "observed")
-    shown = one.findings[0].check == "probe.dtype" or one.rung == "weights"
+    observed = Intervention("no restored value, as the record shows the number format itself", step + 1, "observed")
+    shown = mismatch.findings[0].check == "probe.dtype" or mismatch.rung == "weights"
     del suspicion
     return (settings, exact, observed) if shown else (settings, exact)
 
 
 def _exact(probe: ProbeEvidence) -> Intervention:
-    # Over the whole probe: what is left without any rounding is another cause, which the rounding hid.
+    # Over the whole probe: a difference that stays without rounding is a second cause, which the rounding hid.
     return Intervention("fp64 on both sides", len(probe.steps), "exact")
 
 
-def _batch(one: Mismatch, suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
+def _batch(mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
     part = "batches.safetensors"
     replay = Replay(rung="batch", fields=suspicion.names, source="reference-batches.safetensors")
     source = Source("reference-batches.safetensors", reference.record.record_id, part)
-    rungs = frozenset({"data", "batch", "evaluation"}) if one.rung == "data" else frozenset({"batch"})
-    words = f"the reference's {', '.join(suspicion.names)}"
-    return (Intervention(words, steps, replays=(replay,), sources=(source,), rungs=rungs),)
+    rungs = frozenset({"data", "batch", "evaluation"}) if mismatch.rung == "data" else frozenset({"batch"})
+    description = f"the reference's {', '.join(suspicion.names)}"
+    return (Intervention(description, steps, replays=(replay,), sources=(source,), rungs=rungs),)
 
 
 def _weights(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
@@ -160,7 +164,7 @@ def _weights(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, st
     )
 
 
-def _rng(one: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
+def _rng(mismatch: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
     source = Source("reference-state.safetensors", reference.record.record_id, "state.safetensors")
     start = Intervention(
         "the reference's generators at the start",
@@ -168,7 +172,7 @@ def _rng(one: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: i
         replays=(Replay(rung="rng", step=0, source=source.key),),
         sources=(source,),
     )
-    # Something draws or seeds within the steps: what it did to the generators has to be undone at each.
+    # Some code draws or seeds within the steps: the generators must be restored at each step.
     always = Intervention(
         "the reference's generators at every step",
         steps,
@@ -176,26 +180,28 @@ def _rng(one: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: i
         sources=(source,),
         rungs=frozenset({"rng"}),
     )
-    return (always,) if one.at.step else (start, always)
+    return (always,) if mismatch.at.step else (start, always)
 
 
 def _same_kind(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """The modules of these classes that were tapped at `step`."""
+    """Return the modules of these classes that were tapped at `step`."""
     return tuple(tap.name for tap in taps if tap.step == step and tap.stage == "forward" and tap.kind in kinds)
 
 
-def _forward(one: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
+def _forward(
+    mismatch: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: int
+) -> tuple[Intervention, ...]:
     probe = reference.record.evidence.probe
-    step = one.at.step or 0
+    step = mismatch.at.step or 0
     taps = probe.taps if probe else ()
-    kind = next((tap.kind for tap in taps if tap.stage == "forward" and tap.name == one.at.at), "")
+    kind = next((tap.kind for tap in taps if tap.stage == "forward" and tap.name == mismatch.at.at), "")
     if not kind:
-        return (Intervention(f"nothing: where is step {step} off, module by module?", step + 1, "locate"),)
+        return (Intervention(f"every module tapped at step {step}", step + 1, "locate"),)
     return (forward_of(taps, step, (kind,)),) if steps else ()
 
 
 def forward_of(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> Intervention:
-    """Impose the outputs of all modules of `kinds` at `step`, and the gradients that went back through them."""
+    """Impose the outputs and gradients of all modules of `kinds` at `step`."""
     first = min((tap.step for tap in taps), default=0)
     names = _same_kind(taps, step, kinds) or _same_kind(taps, first, kinds)
     captures = (Capture(rung="forward", names=names, step=step), Capture(rung="gradient", names=(), step=step))
@@ -214,25 +220,29 @@ def _loss(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps
     return (Intervention("the loss by its definition", steps, replays=(Replay(rung="loss"),), by_definition=True),)
 
 
-def _gradients(one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
-    rung: ReplayRung = "clipped" if one.rung == "clipped" else "gradient"
-    words = "the reference's gradients" + (" after clipping" if rung == "clipped" else "")
+def _gradients(
+    mismatch: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int
+) -> tuple[Intervention, ...]:
+    rung: ReplayRung = "clipped" if mismatch.rung == "clipped" else "gradient"
+    description = "the reference's gradients" + (" after clipping" if rung == "clipped" else "")
     return (
         Intervention(
-            words,
+            description,
             steps,
             replays=tuple(Replay(rung=rung, step=step, source=CAPTURED) for step in range(steps)),
             captures=tuple(Capture(rung=rung, names=(), step=step) for step in range(steps)),
-            rungs=frozenset({one.rung}),
+            rungs=frozenset({mismatch.rung}),
         ),
     )
 
 
-def _optimizer(one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
-    rungs = frozenset({"settings"}) if one.findings[0].check == "probe.optimizer" else frozenset()
-    words = "the update by AdamW's definition, with the spec's settings"
+def _optimizer(
+    mismatch: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int
+) -> tuple[Intervention, ...]:
+    rungs = frozenset({"settings"}) if mismatch.findings[0].check == "probe.optimizer" else frozenset()
+    description = "the update by AdamW's definition, with the spec's settings"
     replay = Replay(rung="optimizer")
-    return (Intervention(words, steps, replays=(replay,), rungs=rungs, by_definition=True),)
+    return (Intervention(description, steps, replays=(replay,), rungs=rungs, by_definition=True),)
 
 
 def _schedule(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
@@ -242,5 +252,5 @@ def _schedule(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, s
 def _evaluation(
     _one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int
 ) -> tuple[Intervention, ...]:
-    words = "the evaluation by its definition"
-    return (Intervention(words, steps, replays=(Replay(rung="evaluation"),), by_definition=True),)
+    description = "the evaluation by its definition"
+    return (Intervention(description, steps, replays=(Replay(rung="evaluation"),), by_definition=True),)

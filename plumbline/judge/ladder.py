@@ -1,4 +1,4 @@
-"""The evidence ladder walked from top to bottom: every cause that it can tell apart."""
+"""Evidence ladder: all rungs compared in order, with every separable cause."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ RUNGS = (
     "data", "batch", "architecture", "weights", "rng", "forward", "loss", "gradient", "clipped", "schedule",
     "optimizer", "evaluation",
 )  # fmt: skip
-"""In the order of consequence within one step: what stands later can follow from what stands before it."""
+"""Rungs in the order of consequence within one step: later rungs can follow from earlier rungs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """What the walk found."""
+    """Result of comparing all rungs."""
 
     mismatches: tuple[Mismatch, ...]
-    """The causes that can be told apart, the first divergence first."""
+    """One mismatch per separable cause, the first divergence first."""
     rounding: tuple[str, ...]
-    """What makes another rounding likely."""
+    """Recorded differences that explain different rounding."""
     equal: bool
-    """Every bit of the probe is the same."""
+    """Whether every bit of the probe is the same."""
     proven: int = 0
-    """Over how many steps equal portable legs prove that no formula differs."""
+    """Number of steps over which equal portable legs prove equal formulas."""
 
 
 def walk(pair: Pair) -> Ladder:
-    """Compare two probes rung by rung; `pair.put_back` names the rungs that an experiment imposed."""
+    """Compare two probes rung by rung; skip the rungs in `pair.imposed`."""
     rounding = other_kernels(pair)
     first_bit = origin(pair)
-    found = sorted(_independent(pair), key=position)
+    mismatches = sorted(_independent(pair), key=position)
     dependent = _proven(pair, next(_dependent(pair), None))
     if first_bit is not None and _is_root(pair, first_bit, dependent, rounding=bool(rounding)):
         dependent = first_bit
@@ -55,40 +55,45 @@ def walk(pair: Pair) -> Ladder:
     if formula is not None and (dependent is None or position(formula) < position(dependent)):
         dependent = formula
     if dependent is not None:
-        found = sorted((_from_where_it_tells(one, dependent) for one in found), key=position)
-    if dependent is not None and not any(position(one) <= position(dependent) for one in found):
-        found = sorted([*found, dependent], key=position)
-    if found and _is_first_bit(found[0], first_bit):
-        found[0] = replace(found[0], is_first_bit=True)
-    return Ladder(tuple(_distinct(found)), rounding, equal=first_bit is None and not found, proven=proven_steps(pair))
+        mismatches = sorted((_from_where_it_tells(mismatch, dependent) for mismatch in mismatches), key=position)
+    if dependent is not None and not any(position(mismatch) <= position(dependent) for mismatch in mismatches):
+        mismatches = sorted([*mismatches, dependent], key=position)
+    if mismatches and _is_first_bit(mismatches[0], first_bit):
+        mismatches[0] = replace(mismatches[0], is_first_bit=True)
+    return Ladder(
+        tuple(_distinct(mismatches)), rounding, equal=first_bit is None and not mismatches, proven=proven_steps(pair)
+    )
 
 
 def _proven(pair: Pair, dependent: Mismatch | None) -> Mismatch | None:
-    """A break by numbers where the portable legs are equal: no formula differs, so that no `operator` is to blame."""
+    """Drop `operator` from a numeric mismatch if the portable legs are equal."""
     if dependent is None or dependent.at.step is None or dependent.at.step >= proven_steps(pair):
         return dependent
-    left = tuple(one for one in dependent.suspicions if one.code != "operator")
+    left = tuple(suspicion for suspicion in dependent.suspicions if suspicion.code != "operator")
     return replace(dependent, suspicions=left) if left else dependent
 
 
-def _from_where_it_tells(one: Mismatch, dependent: Mismatch) -> Mismatch:
-    """A loss by another function is off at every step, also where small logits hide it: gradients there follow it."""
-    hidden = one.rung == "loss" and dependent.at.step is not None and (one.at.step or 0) > dependent.at.step
+def _from_where_it_tells(mismatch: Mismatch, dependent: Mismatch) -> Mismatch:
+    """Move a loss mismatch back to the step of a later rung's mismatch.
+
+    A different loss function differs at every step, also where small logits hide the difference: gradients follow it.
+    """
+    hidden = mismatch.rung == "loss" and dependent.at.step is not None and (mismatch.at.step or 0) > dependent.at.step
     below = RUNGS.index(dependent.rung) > RUNGS.index("loss")
-    return replace(one, since=dependent.at.step) if hidden and below else one
+    return replace(mismatch, since=dependent.at.step) if hidden and below else mismatch
 
 
-def _is_first_bit(one: Mismatch, first_bit: Mismatch | None) -> bool:
-    """Return whether all evidence above `one` is equal to the bit; `first_bit` is the first difference of bits."""
-    if first_bit is None or position(one) < position(first_bit):
+def _is_first_bit(mismatch: Mismatch, first_bit: Mismatch | None) -> bool:
+    """Return whether all evidence above `mismatch` is bitwise equal."""
+    if first_bit is None or position(mismatch) < position(first_bit):
         return True
     # Within these rungs, tensors stand in the order of execution.
-    same_tensor = one.rung not in ("forward", "gradient") or one.at.at == first_bit.at.at
-    return position(one) == position(first_bit) and same_tensor
+    same_tensor = mismatch.rung not in ("forward", "gradient") or mismatch.at.at == first_bit.at.at
+    return position(mismatch) == position(first_bit) and same_tensor
 
 
 def _is_root(pair: Pair, first_bit: Mismatch, dependent: Mismatch | None, *, rounding: bool) -> bool:
-    """Whether the first differing bit is the cause's own place: it is no benign rounding."""
+    """Return whether the first different bit is the cause's place, not benign rounding."""
     if not rounding:
         return dependent is None or position(first_bit) < position(dependent)
     if dependent is None or first_bit.at.step is None:
@@ -98,15 +103,15 @@ def _is_root(pair: Pair, first_bit: Mismatch, dependent: Mismatch | None, *, rou
 
 
 def _independent(pair: Pair) -> Iterator[Mismatch]:
-    """Breaks that no other rung can have brought about, each at its first step."""
-    found = data(pair) if "data" not in pair.put_back else []
-    yield from found
-    known = frozenset(name for one in found for name in one.suspicions[0].names)
+    """Yield mismatches that no other rung can have caused, at their first steps."""
+    mismatches = data(pair) if "data" not in pair.imposed else []
+    yield from mismatches
+    known = frozenset(name for mismatch in mismatches for name in mismatch.suspicions[0].names)
     whole = {
         "architecture": architecture(pair), "weights": weights(pair), "frozen": frozen(pair),
         "settings": settings(pair), "device": device(pair),
     }  # fmt: skip
-    yield from (one for name, one in whole.items() if one is not None and name not in pair.put_back)
+    yield from (mismatch for name, mismatch in whole.items() if mismatch is not None and name not in pair.imposed)
     per_step: dict[str, Callable[[int], Mismatch | None]] = {
         "batch": lambda step: batch(pair, step, known),
         "rng": lambda step: rng(pair, step) if step == 0 else None,
@@ -116,21 +121,21 @@ def _independent(pair: Pair) -> Iterator[Mismatch]:
         "schedule": lambda step: schedule(pair, step),
     }
     for name, rung in per_step.items():
-        if name in pair.put_back:
+        if name in pair.imposed:
             continue
         yield from _first(rung(step) for step in range(len(pair.common)))
-    if "evaluation" not in pair.put_back and not found:
+    if "evaluation" not in pair.imposed and not mismatches:
         yield from _first(iter([evaluation(pair)]))
 
 
 def _first(mismatches: Iterator[Mismatch | None]) -> Iterator[Mismatch]:
-    one = next((found for found in mismatches if found is not None), None)
-    if one is not None:
-        yield one
+    first = next((mismatch for mismatch in mismatches if mismatch is not None), None)
+    if first is not None:
+        yield first
 
 
 def _dependent(pair: Pair) -> Iterator[Mismatch]:
-    """Breaks by numbers, in order: all but the first may follow from the first."""
+    """Yield the numeric mismatches in ladder order; later ones may follow from the first."""
     for step in range(len(pair.common)):
         tapped = step in pair.tap_steps
         rungs = {
@@ -139,29 +144,29 @@ def _dependent(pair: Pair) -> Iterator[Mismatch]:
             "gradient": gradient(pair, step) if tapped else gradient_numbers(pair, step),
             "optimizer": update(pair, step),
         }
-        yield from (one for name, one in rungs.items() if one is not None and name not in pair.put_back)
-    if "evaluation" not in pair.put_back:
+        yield from (mismatch for name, mismatch in rungs.items() if mismatch is not None and name not in pair.imposed)
+    if "evaluation" not in pair.imposed:
         numbers = evaluation_numbers(pair)
         if numbers is not None:
             yield numbers
 
 
-def position(one: Mismatch) -> tuple[float, int]:
-    """Where a break stands in the order of consequence: its step, then its rung."""
-    if one.rung in ("architecture", "weights"):
-        return (0, RUNGS.index(one.rung))
-    if one.rung == "data":
-        read = one.at.step if one.at.step is not None else (0 if one.at.at == "tokenizer" else math.inf)
+def position(mismatch: Mismatch) -> tuple[float, int]:
+    """Return a mismatch's sort key in the order of consequence: step, then rung."""
+    if mismatch.rung in ("architecture", "weights"):
+        return (0, RUNGS.index(mismatch.rung))
+    if mismatch.rung == "data":
+        read = mismatch.at.step if mismatch.at.step is not None else (0 if mismatch.at.at == "tokenizer" else math.inf)
         return (read, 0)
-    shown = one.at.step if one.since is None else one.since
-    return (math.inf if shown is None else shown, RUNGS.index(one.rung))
+    shown = mismatch.at.step if mismatch.since is None else mismatch.since
+    return (math.inf if shown is None else shown, RUNGS.index(mismatch.rung))
 
 
-def _distinct(found: list[Mismatch]) -> Iterator[Mismatch]:
-    """One break for each cause: two rungs that both say `precision` speak of one."""
+def _distinct(candidates: list[Mismatch]) -> Iterator[Mismatch]:
+    """Yield the first mismatch of each cause code."""
     seen = set()
-    for one in found:
-        code = one.suspicions[0].code
+    for mismatch in candidates:
+        code = mismatch.suspicions[0].code
         if code not in seen:
             seen.add(code)
-            yield one
+            yield mismatch

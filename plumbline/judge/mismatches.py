@@ -1,4 +1,4 @@
-"""What a rung says: where two runs break apart, and what may have done it."""
+"""A rung's result: the place where two runs differ, and its possible causes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ __all__ = ["Mismatch", "Suspicion"]
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """One possible cause of a break, with what speaks for it and what would have to be put back."""
+    """Possible cause of a mismatch, with its evidence and the values to restore."""
 
     code: CauseCode
     why: str
     evidence: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    """Batch fields, modules or parameters at which it shows."""
+    """Batch fields, modules or parameters that differ."""
     shown: bool = False
-    """The record shows the cause itself, and infers nothing: there is no value that could be put back."""
+    """Whether the record shows the cause directly: no value has to be restored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Two runs differ at one rung by more than rounding explains."""
+    """Difference of two runs at one rung, beyond rounding."""
 
     rung: str
     at: Divergence
@@ -32,8 +32,8 @@ class Mismatch:
     suspicions: tuple[Suspicion, ...]
     """Most likely first; never empty."""
     independent: bool = field(default=False)
-    """No other rung's difference can have brought this one about: it is a cause of its own."""
+    """Whether no other rung's difference can be the reason: the mismatch is a separate cause."""
     since: int | None = None
-    """The step from which it must have been there, where it shows by more than rounding only later."""
+    """First step of the difference, if only a later step shows more than rounding."""
     is_first_bit: bool = False
-    """Everything above the rung is equal to the bit: the cause is at this place, however small the difference."""
+    """Whether all evidence above is bitwise equal: the cause is at this place, however small the difference."""

@@ -1,7 +1,7 @@
-"""The first bit that differs, rung by rung.
+"""The first different bit, rung by rung.
 
-Where nothing in the fingerprints makes another rounding likely, equal bits are due (tier 0), and the first bit that
-differs is where the cause sits, however small the difference is there.
+If no recorded difference explains different rounding, bits must be equal (tier 0), and the first different bit is the
+place of the cause, however small the difference is there.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _RUNGS: tuple[tuple[str, Stage, str], ...] = (
     ("clipped", "gradient", "gradient_norm_clipped"),
     ("optimizer", "optimizer", "weights_sha256"),
 )
-"""Rung, the stage it belongs to, and the evidence of a step that tells of it."""
+"""Rung, its stage, and the step's field that shows its bits."""
 
 _CODES: dict[Stage, CauseCode] = {"loss": "loss", "gradient": "gradient", "optimizer": "optimizer"}
 _IMPLEMENTATION = ("foreach", "fused", "capturable")
 
 
 def other_kernels(pair: Pair) -> tuple[str, ...]:
-    """Everything recorded after which another rounding is to be expected."""
+    """List the recorded differences that explain different rounding."""
     left, right = pair.reference.record, pair.candidate.record
     lines = list(pair.rounding)
     lines += list(explains_rounding(differences(left.fingerprint, right.fingerprint)))
@@ -45,10 +45,10 @@ def other_kernels(pair: Pair) -> tuple[str, ...]:
 
 
 def origin(pair: Pair) -> Mismatch | None:
-    """The first bit that differs below the rungs that must be equal anyway, whatever its size."""
+    """Return the first different bit, of any size, as a mismatch."""
     for step, (left, right) in enumerate(pair.common):
         for rung, stage, name in _RUNGS:
-            if rung in pair.put_back:
+            if rung in pair.imposed:
                 continue
             tap = _first_tap(pair, step, "forward") if stage == "forward" else None
             if tap is not None or _differs(left, right, name):
@@ -62,8 +62,8 @@ def _differs(left: StepEvidence, right: StepEvidence, name: str) -> bool:
 
 
 def _first_tap(pair: Pair, step: int, stage: TapStage, *, last: bool = False) -> TapError | None:
-    found = [error for error in pair.errors(step, stage) if error.error > 0]
-    return found[-1 if last else 0] if found else None
+    taps = [error for error in pair.errors(step, stage) if error.error > 0]
+    return taps[-1 if last else 0] if taps else None
 
 
 def _break(pair: Pair, step: int, rung: str, stage: Stage, tap: TapError | None) -> Mismatch:
@@ -79,7 +79,7 @@ def _break(pair: Pair, step: int, rung: str, stage: Stage, tap: TapError | None)
         metric=f"relative error at {stage} of step {step}, where equal bits are due",
         observed=measured.error if measured is not None and not measured.over else None,
         limit=0.0,
-        detail="nothing in the fingerprints makes another rounding likely, and everything before is equal to the bit",
+        detail="no recorded difference explains different rounding, and all earlier evidence is bitwise equal",
     )
     is_within = not measured.over if measured is not None else _is_within(pair, step, rung)
     return Mismatch(
@@ -91,7 +91,7 @@ def _break(pair: Pair, step: int, rung: str, stage: Stage, tap: TapError | None)
 
 
 def _is_within(pair: Pair, step: int, rung: str) -> bool:
-    """Return whether a step that nobody sketched differs by no more than rounding, as far as its scalars show."""
+    """Return whether an untapped step's scalars differ by rounding only."""
     left, right = pair.common[step]
     if rung == "forward":
         return relative(left.loss_reference, right.loss_reference) <= pair.loss_limit(step)
@@ -104,29 +104,29 @@ def _is_within(pair: Pair, step: int, rung: str) -> bool:
 def _suspicions(pair: Pair, step: int, stage: Stage, tap: TapError | None, *, is_within: bool) -> tuple[Suspicion, ...]:
     evidence = (f"everything before {stage} of step {step} is equal to the bit",)
     if stage == "forward":
-        found = list(suspicions(pair, step, tap)) if tap else []
-        if not found:
-            found = [Suspicion("operator", f"the model puts out something else at step {step}", evidence)]
+        likely = list(suspicions(pair, step, tap)) if tap else []
+        if not likely:
+            likely = [Suspicion("operator", f"the model's output differs at step {step}", evidence)]
     else:
-        found = list(rate_suspicions(pair, step)) if stage == "optimizer" else []
-        found += [Suspicion(_CODES[stage], f"the first bit that differs is in {stage} of step {step}", evidence)]
-    doubt = Suspicion("nondeterminism", "equal machines with equal settings give other bits", evidence)
+        likely = list(rate_suspicions(pair, step)) if stage == "optimizer" else []
+        likely += [Suspicion(_CODES[stage], f"the first bit that differs is in {stage} of step {step}", evidence)]
+    doubt = Suspicion("nondeterminism", "equal machines with equal settings give different bits", evidence)
     if not is_within:
-        return (*found, doubt)
+        return (*likely, doubt)
     kernel = Suspicion("kernel", f"{stage} of step {step} differs by rounding on equal machines", evidence)
-    return (kernel, doubt, *found)
+    return (kernel, doubt, *likely)
 
 
 def _evaluation(pair: Pair) -> Mismatch | None:
-    if pair.probes is None or "evaluation" in pair.put_back:
+    if pair.probes is None or "evaluation" in pair.imposed:
         return None
     left, right = (probe.evaluation for probe in pair.probes)
     if left is None or right is None or left == right:
         return None
     finding = Finding(check="probe.bits", outcome="drift", metric="evaluation, where equal bits are due")
     evidence = ("every step of the training is equal to the bit",)
-    found = (
+    likely = (
         Suspicion("evaluation", "the training is equal to the bit, its evaluation is not", evidence),
-        Suspicion("nondeterminism", "equal machines with equal settings give other bits", evidence),
+        Suspicion("nondeterminism", "equal machines with equal settings give different bits", evidence),
     )
-    return Mismatch("evaluation", Divergence(stage="evaluation", at="logits"), (finding,), found)
+    return Mismatch("evaluation", Divergence(stage="evaluation", at="logits"), (finding,), likely)

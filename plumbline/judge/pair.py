@@ -1,4 +1,4 @@
-"""Two records side by side, and the numbers between them that several rungs need."""
+"""Two records side by side, and the numbers that several rungs need."""
 
 from __future__ import annotations
 
@@ -21,64 +21,64 @@ __all__ = ["Pair", "TapError"]
 
 @dataclass(frozen=True, slots=True)
 class TapError:
-    """The relative error of one tensor between the two runs, and the most that rounding explains."""
+    """Relative error of one tensor between two runs, and its rounding limit."""
 
     reference: Tap
     candidate: Tap
     error: float
     limit: float
     own: tuple[float | None, float | None]
-    """Each run's error against its own fp64 run: reference's, candidate's."""
+    """Errors of the reference and the candidate against their own fp64 runs."""
     places: tuple[int, int] = (0, 0)
-    """Where the tap stands among the taps of both."""
+    """Index of the tap in each record."""
 
     @property
     def over(self) -> bool:
-        """Whether it is more than rounding; a missing or infinite error is, whatever the limit."""
+        """Return whether the error exceeds rounding; a non-finite error always does."""
         return not (math.isfinite(self.error) and self.error <= self.limit)
 
     @property
     def ratio(self) -> float:
-        """The error in units of its limit; infinite where the error is not finite."""
+        """Return the error in units of its limit; infinite if not finite."""
         if not math.isfinite(self.error):
             return math.inf
         return self.error / self.limit if self.limit else 0.0
 
     @property
     def finite_limit(self) -> float | None:
-        """The limit as a finding shows it; `None` where a tensor has none."""
+        """Return the limit as shown in a finding; `None` without a limit."""
         return self.limit if math.isfinite(self.limit) else None
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A reference and a candidate; `steps` limits the comparison to the first steps of the probe."""
+    """Reference and candidate; `steps` limits the comparison to the probe's first steps."""
 
     reference: LoadedRecord
     candidate: LoadedRecord
     steps: int | None = None
-    put_back: frozenset[str] = field(default_factory=frozenset)
-    """Rungs that an experiment imposed: equal by construction, and so no evidence of anything."""
+    imposed: frozenset[str] = field(default_factory=frozenset)
+    """Rungs that an experiment imposed: equal by construction, and so no evidence."""
     rounding: tuple[str, ...] = ()
-    """Known reasons for another rounding beyond the fingerprints: a rung replayed by its definition."""
+    """Reasons for different rounding beyond the fingerprints, such as a rung replayed by its definition."""
     noise: frozenset[tuple[str, str]] = field(default_factory=frozenset)
-    """(stage, name) of tensors that another comparison of the same two sides showed to be rounding only."""
+    """(stage, name) of tensors that an earlier comparison of the same two sides showed to be rounding only."""
 
     @property
     def probes(self) -> tuple[ProbeEvidence, ProbeEvidence] | None:
-        """Both probes, where both have one."""
+        """Return both probes, or `None` if a record has none."""
         left, right = self.reference.record.evidence.probe, self.candidate.record.evidence.probe
         return (left, right) if left is not None and right is not None else None
 
     @property
     def precision(self) -> Precision:
-        """Of the probe, as the spec has it."""
+        """Return the probe's precision in the spec."""
         probe = self.reference.record.spec.probe
         return probe.precision if probe else "fp32"
 
     @cached_property
     def common(self) -> tuple[tuple[StepEvidence, StepEvidence], ...]:
-        """The steps that both have, pairwise."""
+        """Return the steps of both runs, pairwise."""
         if self.probes is None:
             return ()
         pairs = tuple(zip(self.probes[0].steps, self.probes[1].steps, strict=False))
@@ -91,7 +91,7 @@ class Pair:
 
     @cached_property
     def tap_steps(self) -> frozenset[int]:
-        """The steps at which both runs were sketched."""
+        """Return the steps at which both runs have sketches."""
         if self.probes is None:
             return frozenset()
         left, right = ({tap.step for tap in probe.taps} for probe in self.probes)
@@ -99,24 +99,24 @@ class Pair:
 
     @cached_property
     def _errors(self) -> dict[tuple[int, str], tuple[TapError, ...]]:
-        found: dict[tuple[int, str], list[TapError]] = {}
+        grouped: dict[tuple[int, str], list[TapError]] = {}
         for index, tap in enumerate(self.probes[0].taps if self.probes else ()):
             other = self._places.get((tap.step, tap.stage, tap.name))
             if other is not None:
-                found.setdefault((tap.step, tap.stage), []).append(self._error(index, other))
-        return {key: tuple(errors) for key, errors in found.items()}
+                grouped.setdefault((tap.step, tap.stage), []).append(self._error(index, other))
+        return {key: tuple(errors) for key, errors in grouped.items()}
 
     def errors(self, step: int, stage: TapStage) -> tuple[TapError, ...]:
-        """Of every tensor that both sketched at `step`, in the reference's order of execution."""
+        """Return the error of each tensor sketched by both, in execution order."""
         return self._errors.get((step, stage), ())
 
     def _error(self, left: int, right: int) -> TapError:
         assert self.probes is not None  # noqa: S101 - only reached with both
-        one, other = self.probes[0].taps[left], self.probes[1].taps[right]
-        error = 0.0 if one.sha256 == other.sha256 else self._distance(left, right)
+        left_tap, right_tap = self.probes[0].taps[left], self.probes[1].taps[right]
+        error = 0.0 if left_tap.sha256 == right_tap.sha256 else self._distance(left, right)
         return TapError(
-            reference=one,
-            candidate=other,
+            reference=left_tap,
+            candidate=right_tap,
             error=error,
             limit=self._limit(left, right),
             own=(_at(self.probes[0], "fp64_errors", left), _at(self.probes[1], "fp64_errors", right)),
@@ -124,21 +124,21 @@ class Pair:
         )
 
     def sketch(self, side: int, index: int) -> NDArray[np.float64] | None:
-        """The sketch of one tap of the reference (0) or the candidate (1)."""
+        """Return the sketch of a tap of the reference (0) or candidate (1)."""
         arrays = (self.reference, self.candidate)[side].sketches
         return arrays["sketch"][index] if "sketch" in arrays else None
 
     def _distance(self, left: int, right: int) -> float:
         assert self.probes is not None  # noqa: S101 - only reached with both
-        one, other = self.probes[0].taps[left], self.probes[1].taps[right]
-        if one.norm is None or other.norm is None or one.shape != other.shape:
+        left_tap, right_tap = self.probes[0].taps[left], self.probes[1].taps[right]
+        if left_tap.norm is None or right_tap.norm is None or left_tap.shape != right_tap.shape:
             return math.inf
         a, b = self.sketch(0, left), self.sketch(1, right)
         if a is None or b is None:
             return math.inf
-        error = relative_error(a, b, one.norm)
-        # Equal sketches of other bytes: the norms still tell.
-        return math.inf if error is None else error or relative(one.norm, other.norm)
+        error = relative_error(a, b, left_tap.norm)
+        # Equal sketches of different bytes: the norms may differ.
+        return math.inf if error is None else error or relative(left_tap.norm, right_tap.norm)
 
     def _limit(self, left: int, right: int) -> float:
         assert self.probes is not None  # noqa: S101 - only reached with both
@@ -146,7 +146,7 @@ class Pair:
         places = list(zip(self.probes, (left, right), strict=True))
         known = [value for probe, at in places if (value := _at(probe, "errors", at)) is not None]
         exact = [value for probe, at in places if (value := _at(probe, "fp64_errors", at)) is not None]
-        # The smaller of both: a run that is broken must not vouch for itself.
+        # The smaller of both: a broken run must not raise its own limit.
         if (tap.stage, tap.name) in self.noise or self._is_rounding_only(exact):
             return math.inf
         rounding = [min(known)] if known else []
@@ -154,19 +154,22 @@ class Pair:
         return limit(max(rounding, default=None), tap.stage, self.precision, 0 if rounding else tap.step)
 
     def _is_rounding_only(self, own_errors: list[float]) -> bool:
-        """Return whether each run that is no experiment (those have no fp64 run) is far from its own fp64 run."""
+        """Return whether every run with an fp64 run is far from that run.
+
+        Experiments have no fp64 run.
+        """
         sides = (self.reference.record, self.candidate.record)
         num_needed = sum(record.experiment is None for record in sides)
         return 0 < num_needed <= len(own_errors) and is_rounding_only(min(own_errors))
 
     @property
     def rounding_only(self) -> frozenset[tuple[str, str]]:
-        """(stage, name) of the tensors without a limit."""
-        taps = (tap for found in self._errors.values() for tap in found)
+        """Return (stage, name) of the tensors without a limit."""
+        taps = (tap for errors in self._errors.values() for tap in errors)
         return frozenset((tap.reference.stage, tap.reference.name) for tap in taps if math.isinf(tap.limit))
 
     def loss_limit(self, step: int) -> float:
-        """The most that rounding moves the loss by at `step`."""
+        """Return the maximum rounding error of the loss at `step`."""
         curves = [
             probe.envelope.loss[step]
             for probe in self.probes or ()
@@ -175,7 +178,7 @@ class Pair:
         return limit(min(curves, default=None), "loss", self.precision, step if not curves else 0)
 
     def norm_limit(self, step: int) -> float:
-        """The most that rounding moves a gradient's norm by at `step`.
+        """Return the maximum rounding error of a gradient's norm at `step`.
 
         A gradient that is small because the batch's terms cancel keeps the rounding of the terms, not of their sum.
         """

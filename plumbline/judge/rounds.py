@@ -1,4 +1,4 @@
-"""A round: every platform against the reference platform and against its own baseline."""
+"""Judgement of a round: every platform against the reference platform and its own baseline."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def judge_round(
     reruns: Mapping[str, LoadedRecord] | None = None,
     platform_gates: Mapping[str, Gates] | None = None,
 ) -> dict[str, PlatformResult]:
-    """Return one result for each platform that has a record. `reruns` confirm or refute a drop in speed.
+    """Return one result for each platform that has a record.
 
-    All are judged against `trusted_reference`: `reference`, unless it is the platform that is off.
+    All are judged against `trusted_reference`: `reference`, unless that platform is the different one. `reruns` confirm
+    or refute a drop in speed.
     """
     wanted, reference = reference, trusted_reference(records, reference, baselines)
     judged = {
@@ -78,16 +79,16 @@ def _platform(
 
 
 def _alone(record: LoadedRecord, gates: Gates) -> Judgement:
-    """A record with nothing to be held against: complete and finite, and no more than that is said."""
+    """Judge a record without any comparison: complete and finite."""
     judgement = compare(record, record, gates)
     if judgement.verdict != "pass":
         return judgement
-    what = "nothing to compare with yet: the record is complete and finite"
-    return Judgement(verdict="pass", findings=(Finding(check="record.complete", outcome="pass", detail=what),))
+    detail = "nothing to compare with yet: the record is complete and finite"
+    return Judgement(verdict="pass", findings=(Finding(check="record.complete", outcome="pass", detail=detail),))
 
 
 def merge(parts: list[Judgement]) -> Judgement:
-    """Several judgements on one candidate as one; causes of one code are named once, the surest first."""
+    """Merge judgements on one candidate; keep the surest cause of each code."""
     causes: dict[str, Cause] = {}
     order = {"confirmed": 0, "likely": 1, "unattributed": 2}
     for cause in (cause for part in parts for cause in part.causes):
@@ -107,7 +108,7 @@ def merge(parts: list[Judgement]) -> Judgement:
 def _who_is_off(
     records: Mapping[str, LoadedRecord], judged: Mapping[str, PlatformResult], wanted: str, reference: str
 ) -> tuple[Note, ...]:
-    """Return what to say of the one platform that stands alone, and of a reference that lost its place."""
+    """Return notes on a single different platform, or on a replaced reference."""
     against = f"platform {reference}"
     off = [
         name
@@ -115,16 +116,16 @@ def _who_is_off(
         if name != reference and any(f.against == against and f.outcome == "drift" for f in result.findings)
     ]
     if wanted != reference:
-        what = f"{wanted}, the suite's reference, is off: the others are judged against {reference}"
-        return (Note(code="reference", text=what + _fp64(records, wanted, reference)),)
+        text = f"{wanted}, the suite's reference, is off: the others are judged against {reference}"
+        return (Note(code="reference", text=text + _fp64(records, wanted, reference)),)
     if len(records) < 3 or len(off) != 1:
         return ()
-    what = f"{off[0]} is the odd one out: all others agree with {reference}"
-    return (Note(code="odd-one-out", text=what + _fp64(records, off[0], reference)),)
+    text = f"{off[0]} is the odd one out: all others agree with {reference}"
+    return (Note(code="odd-one-out", text=text + _fp64(records, off[0], reference)),)
 
 
 def _fp64(records: Mapping[str, LoadedRecord], name: str, other: str) -> str:
-    """Return what the fp64 runs say of two platforms: each one's worst own error at the first step."""
+    """Return a phrase with both platforms' errors against their own fp64 runs."""
     ours, theirs = own_error(records, name, other), own_error(records, other, name)
     if ours is None or theirs is None:
         return ""

@@ -1,4 +1,4 @@
-"""Which differences between two fingerprints could explain which cause. Suspects, never verdicts."""
+"""Fingerprint differences that could explain a cause: suspects, never verdicts."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ _LAUNCH = (
 """Variables that name a launch, a device, a host or a folder: the job's number, which GPU it was given, where caches
 and logs lie, the addresses that Kubernetes adds. They differ from launch to launch where the arithmetic is the same;
 what they choose, such as the GPU's model, is recorded by itself. A variable that may choose a kernel, a library or a
-link is not among them, even where it holds a path: after those, other rounding is to be expected."""
+link is not among them, even where it holds a path: such a variable explains different rounding."""
 
 _NEVER = re.compile(rf"hostname|gpus\.\d+\.(uuid|pci)|environment\.({_LAUNCH})")
 
 
 def differences(reference: Fingerprint, candidate: Fingerprint) -> tuple[str, ...]:
-    """Every field that differs, as `path: reference → candidate`, in the order of the fields."""
+    """Return each different field as `path: reference → candidate`."""
     left, right = _flat(reference), _flat(candidate)
     names = [*left, *(name for name in right if name not in left)]
     return tuple(
@@ -76,19 +76,19 @@ def differences(reference: Fingerprint, candidate: Fingerprint) -> tuple[str, ..
     )
 
 
-def suspects_for(code: CauseCode, found: Iterable[str]) -> tuple[str, ...]:
-    """Those of `differences` that could bring about a cause of this code."""
+def suspects_for(code: CauseCode, lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the differences that could explain a cause of this code."""
     pattern = re.compile(_EXPLAIN[code])
-    return tuple(line for line in found if _may(pattern, line))
+    return tuple(line for line in lines if _may(pattern, line))
 
 
-def explains_rounding(found: Iterable[str]) -> tuple[str, ...]:
-    """Those of `differences` after which other kernels, and so other roundings, are to be expected."""
-    return tuple(line for line in suspects_for("kernel", found) if not _unmeasured(line))
+def explains_rounding(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the differences that explain different kernels, and so rounding."""
+    return tuple(line for line in suspects_for("kernel", lines) if not _unmeasured(line))
 
 
 def _unmeasured(line: str) -> bool:
-    """Whether one side did not measure it at all: an experiment runs the probe alone, and measures less."""
+    """Return whether one side did not measure the field, as experiments do."""
     name, _, values = line.partition(": ")
     return name.startswith(("mantissa_bits.", "numerics.")) and "absent" in values.split(" → ")
 

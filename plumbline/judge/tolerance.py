@@ -1,7 +1,7 @@
-"""How far apart two runs may be by rounding alone. `docs/MATH.md` derives every number here.
+"""Limits of rounding differences between two runs; `docs/MATH.md` derives every number.
 
-A limit is the envelope that the runs measured of themselves, times `FACTOR`, and never below a floor that belongs to
-the precision in force. Past the step at which the envelope was measured it doubles every `DOUBLING_STEPS`.
+A limit is the envelope that the runs measured of themselves, times `FACTOR`, and never below a floor that depends on
+the precision. After the step at which the envelope was measured, a limit doubles every `DOUBLING_STEPS`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COARSE_UNITS = 4.0
 
 
 def floor_of(stage: str, precision: Precision) -> float:
-    """The least limit of a stage: `forward`, `gradient`, `weight`, `loss` or `norm`."""
+    """Return a stage's minimum limit (`forward`, `gradient`, `weight`, `loss`, `norm`)."""
     units = _FLOOR_UNITS[stage] if precision in ("fp32", "fp64") else _COARSE_UNITS
     return units * _UNIT[precision]
 
@@ -54,23 +54,23 @@ by half of its size (bf16 rounds one operation by 2^-8)."""
 
 
 def is_rounding_only(own_error: float) -> bool:
-    """Return whether a tensor's relative distance from its own fp64 run makes it rounding and nothing else."""
+    """Return whether a tensor's relative error against fp64 means pure rounding."""
     return own_error >= _ROUNDING_ONLY
 
 
 def growth(steps: int) -> float:
-    """How much rounding may have grown after that many further steps of training."""
+    """Return the growth factor of rounding after `steps` further steps."""
     return float(2.0 ** (max(steps, 0) / DOUBLING_STEPS))
 
 
 def limit(envelope: float | None, stage: str, precision: Precision, steps: int = 0) -> float:
-    """The most that rounding explains, `steps` after the envelope was measured."""
+    """Return the maximum rounding error, `steps` after the envelope was measured."""
     measured = envelope if envelope is not None and math.isfinite(envelope) else 0.0
     return max(FACTOR * measured, floor_of(stage, precision)) * growth(steps)
 
 
 def relative(reference: float | None, candidate: float | None) -> float:
-    """|candidate - reference| / |reference|; infinite where a number is missing or not finite."""
+    """Return |candidate - reference| / |reference|; infinite if a number is missing."""
     if reference is None or candidate is None or not math.isfinite(reference) or not math.isfinite(candidate):
         return math.inf
     if reference == candidate:

@@ -1,4 +1,4 @@
-"""Checks before two records are judged. A record that is missing something the spec asks for never passes. Pure."""
+"""Checks of two records before they are judged. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["stands_alone", "validity"]
 
 
 def validity(reference: LoadedRecord, candidate: LoadedRecord) -> list[Finding]:
-    """Return every reason against judging the two; empty if there is none."""
+    """Return a finding for each reason against judging the pair."""
     left, right = reference.record, candidate.record
     if left.spec_sha256 != right.spec_sha256:
         return [
@@ -22,42 +22,42 @@ def validity(reference: LoadedRecord, candidate: LoadedRecord) -> list[Finding]:
                 "record.spec", "invalid", "SHA-256 of the spec", right.spec_sha256, left.spec_sha256, detail=_OTHER_TASK
             )
         ]
-    found = [*_one(reference, "reference"), *_one(candidate, "candidate")]
+    findings = [*_one(reference, "reference"), *_one(candidate, "candidate")]
     if (left.experiment is None) != (right.experiment is None):
-        what = "one of the records is an experiment's, not a training's"
-        found.append(_bad("record.experiment", "invalid", "experiment", detail=what))
-    return found or list(unequal_evidence(reference, candidate))
+        detail = "one of the records is an experiment's, not a training's"
+        findings.append(_bad("record.experiment", "invalid", "experiment", detail=detail))
+    return findings or list(unequal_evidence(reference, candidate))
 
 
 def stands_alone(record: LoadedRecord) -> bool:
-    """Return whether other records can be judged against `record`: it is whole, finite and of a completed training."""
+    """Return whether a record is complete, finite and of a completed training."""
     return not validity(record, record)
 
 
 _OTHER_TASK = "two trainings are comparable only under one spec"
 
 
-def _one(side: LoadedRecord, who: str) -> Iterator[Finding]:
-    record = side.record
+def _one(loaded: LoadedRecord, side: str) -> Iterator[Finding]:
+    record = loaded.record
     if record.exit.status != "completed":
-        yield _failed(record, who)
+        yield _failed(record, side)
         return
-    yield from missing_evidence(side, who)
+    yield from missing_evidence(loaded, side)
     probe, learn = record.evidence.probe, record.evidence.learn
     if probe is not None:
         missing = next((step.step for step in probe.steps if not _finite(step.loss)), None)
         if missing is not None:
-            yield _bad("probe.loss", "invalid", f"loss at step {missing}", detail=f"of the {who} is no finite number")
+            yield _bad("probe.loss", "invalid", f"loss at step {missing}", detail=f"of the {side} is no finite number")
     if learn is not None and any(loss is None for loss in learn.losses):
-        yield _bad("learn.loss", "invalid", "loss", detail=f"a loss of the {who} is no finite number")
+        yield _bad("learn.loss", "invalid", "loss", detail=f"a loss of the {side} is no finite number")
 
 
-def _failed(record: RunRecord, who: str) -> Finding:
+def _failed(record: RunRecord, side: str) -> Finding:
     outcome: Outcome = "inconclusive" if record.exit.is_infrastructure else "invalid"
     place = " ".join(
         part for part in (record.exit.part, f"step {record.exit.step}" if record.exit.step else "") if part
     )
-    detail = f"the {who} failed{f' in {place}' if place else ''}: {record.exit.message or record.exit.code}"
+    detail = f"the {side} failed{f' in {place}' if place else ''}: {record.exit.message or record.exit.code}"
     return _bad("record.exit", outcome, "exit", record.exit.code or record.exit.status, "completed", detail=detail)
 
 

@@ -1,4 +1,4 @@
-"""Whether a record holds the evidence that its spec asks for: all of it, and as much as it asks. Pure."""
+"""Completeness of a record: all evidence that its spec requires. Pure."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from plumbline.schema.verdict import Finding, Outcome
 __all__ = ["missing_evidence", "unequal_evidence"]
 
 _EVALUATION = "evaluation/"
-"""How the keys of a dataset's evaluation shards begin."""
+"""Prefix of the keys of a dataset's evaluation shards."""
 
 
-def missing_evidence(side: LoadedRecord, who: str) -> Iterator[Finding]:
-    """Yield a finding for each thing that the record's spec asks for and the record lacks; `who` names the record."""
-    record = side.record
+def missing_evidence(loaded: LoadedRecord, side: str) -> Iterator[Finding]:
+    """Yield a finding for each required item that a record lacks."""
+    record = loaded.record
     for part in ("probe",) if record.experiment else record.spec.parts:
         if getattr(record.evidence, part) is None:
-            yield _lacks(f"{part}.evidence", "inconclusive", "evidence", f"the {who} holds none of its {part}")
+            yield _lacks(f"{part}.evidence", "inconclusive", "evidence", f"the {side} holds none of its {part}")
     probe, learn, speed = record.evidence.probe, record.evidence.learn, record.evidence.speed
     if probe is not None:
-        yield from _probe(side, probe, who)
+        yield from _probe(loaded, probe, side)
     if learn is not None and record.spec.learn is not None:
-        yield from _learn(record, learn, record.spec.learn, who)
+        yield from _learn(record, learn, record.spec.learn, side)
     if speed is not None and record.spec.speed is not None and speed.steps != record.spec.speed.steps:
-        yield _counts("speed.steps", "measured steps", speed.steps, record.spec.speed.steps, who)
+        yield _counts("speed.steps", "measured steps", speed.steps, record.spec.speed.steps, side)
 
 
 def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[Finding]:
-    """Yield a finding for what only one of two records of one spec holds, though both are whole by themselves."""
+    """Yield a finding for each item that only one of two records has."""
     left, right = reference.record.evidence, candidate.record.evidence
     same_model = left.model and right.model and left.model.architecture_sha256 == right.model.architecture_sha256
     if left.probe and right.probe and same_model:
@@ -47,73 +47,76 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
     if left.learn and right.learn and not _other_rows(_end(left.probe), _end(right.probe)):
         ours, theirs = left.learn.evaluations[-1:], right.learn.evaluations[-1:]
         if ours and theirs and _other_rows(ours[0], theirs[0]):
-            what = "rows of the last evaluation"
-            yield _counts("learn.evaluation", what, theirs[0].num_rows, ours[0].num_rows, "candidate")
+            text = "rows of the last evaluation"
+            yield _counts("learn.evaluation", text, theirs[0].num_rows, ours[0].num_rows, "candidate")
 
 
 def _unequal_taps(left: ProbeEvidence, right: ProbeEvidence) -> Iterator[Finding]:
-    """A module that is called again, as checkpointing does, has taps of its own with a `#`: these may differ."""
+    """Yield a finding if one record lacks taps of the other.
+
+    Taps with a `#` belong to repeated calls of a module, such as checkpointing; these may differ.
+    """
     ours, theirs = (
         {(tap.step, tap.stage, tap.name) for tap in probe.taps if "#" not in tap.name} for probe in (left, right)
     )
-    for who, held, wanted in (("reference", ours, theirs), ("candidate", theirs, ours)):
+    for side, held, wanted in (("reference", ours, theirs), ("candidate", theirs, ours)):
         if lost := wanted - held:
             step, stage, name = min(lost)
-            detail = f"the {who} has no {stage} of {name} at step {step}, which the other record has"
+            detail = f"the {side} has no {stage} of {name} at step {step}, which the other record has"
             yield _lacks("probe.taps", "invalid", "taps", detail, len(held), len(wanted))
 
 
-def _probe(side: LoadedRecord, probe: ProbeEvidence, who: str) -> Iterator[Finding]:
-    record = side.record
+def _probe(loaded: LoadedRecord, probe: ProbeEvidence, side: str) -> Iterator[Finding]:
+    record = loaded.record
     spec, experiment = record.spec.probe, record.experiment
     asked = experiment.steps if experiment else spec.steps if spec else 0
     if [step.step for step in probe.steps] != list(range(asked)):
-        yield _counts("probe.steps", "steps", len(probe.steps), asked, who)
-    yield from _steps(side, probe, who)
-    yield from _taps(side, probe, asked, who)
+        yield _counts("probe.steps", "steps", len(probe.steps), asked, side)
+    yield from _steps(loaded, probe, side)
+    yield from _taps(loaded, probe, asked, side)
     if record.evidence.data is None or record.evidence.model is None:
-        yield _lacks("probe.evidence", "inconclusive", "evidence", f"the {who} holds none of its data or model")
+        yield _lacks("probe.evidence", "inconclusive", "evidence", f"the {side} holds none of its data or model")
     if experiment is not None or spec is None:
         return
     envelope = probe.envelope
     if envelope and any(len(errors) != len(probe.taps) for errors in (envelope.errors, envelope.fp64_errors)):
-        yield _counts("probe.envelope", "errors of the envelope", len(envelope.errors), len(probe.taps), who)
-    yield from _portable(probe, spec, who)
+        yield _counts("probe.envelope", "errors of the envelope", len(envelope.errors), len(probe.taps), side)
+    yield from _portable(probe, spec, side)
     if probe.evaluation is None:
-        yield _lacks("probe.evaluation", "inconclusive", "evaluation", f"the {who} holds none")
-    elif who == "reference":  # of a candidate fewer rows are a drift, whose cause is `evaluation`
-        yield from _rows(record, probe.evaluation, spec, "probe", who)
+        yield _lacks("probe.evaluation", "inconclusive", "evaluation", f"the {side} holds none")
+    elif side == "reference":  # of a candidate fewer rows are a drift, whose cause is `evaluation`
+        yield from _rows(record, probe.evaluation, spec, "probe", side)
 
 
-def _portable(probe: ProbeEvidence, spec: ProbeSpec, who: str) -> Iterator[Finding]:
-    """A portable leg that was asked for has to be there, whole unless an operation had no portable form."""
+def _portable(probe: ProbeEvidence, spec: ProbeSpec, side: str) -> Iterator[Finding]:
+    """Yield a finding if a requested portable leg is missing or incomplete."""
     asked, leg = min(spec.portable_steps, spec.steps), probe.portable
     if asked and leg is None:
-        yield _lacks("probe.portable", "inconclusive", "portable leg", f"the {who} holds none")
+        yield _lacks("probe.portable", "inconclusive", "portable leg", f"the {side} holds none")
     elif asked and leg and not leg.unportable and [step.step for step in leg.steps] != list(range(asked)):
-        yield _counts("probe.portable", "portable steps", len(leg.steps), asked, who)
+        yield _counts("probe.portable", "portable steps", len(leg.steps), asked, side)
 
 
-def _steps(side: LoadedRecord, probe: ProbeEvidence, who: str) -> Iterator[Finding]:
+def _steps(loaded: LoadedRecord, probe: ProbeEvidence, side: str) -> Iterator[Finding]:
     for step in probe.steps:
         if lost := _lost_of(step):
-            detail = f"the {who} has no {lost} of step {step.step}"
+            detail = f"the {side} has no {lost} of step {step.step}"
             yield _lacks("probe.steps", "inconclusive", lost, detail)
             return
-    fields = [name for name in BATCH_FIELDS if name not in side.batches]
+    fields = [name for name in BATCH_FIELDS if name not in loaded.batches]
     if fields:
-        yield _lacks("probe.batches", "invalid", "batches", f"the {who} holds no {', '.join(fields)} of its batches")
-    states = [step.step for step in probe.steps if f"rng/{step.step}" not in side.state]
+        yield _lacks("probe.batches", "invalid", "batches", f"the {side} holds no {', '.join(fields)} of its batches")
+    states = [step.step for step in probe.steps if f"rng/{step.step}" not in loaded.state]
     if states:
-        detail = f"the {who} holds no state of its generators at step {states[0]}"
+        detail = f"the {side} holds no state of its generators at step {states[0]}"
         yield _lacks("probe.state", "invalid", "states", detail, len(probe.steps) - len(states), len(probe.steps))
-    data = side.record.evidence.data
-    if data is not None and len(side.rows.get("row_id", ())) != data.num_rows:
-        yield _counts("probe.rows", "rows", len(side.rows.get("row_id", ())), data.num_rows, who)
+    data = loaded.record.evidence.data
+    if data is not None and len(loaded.rows.get("row_id", ())) != data.num_rows:
+        yield _counts("probe.rows", "rows", len(loaded.rows.get("row_id", ())), data.num_rows, side)
 
 
 def _lost_of(step: StepEvidence) -> str:
-    """Return what a step's evidence lacks, or nothing. A step that loss scaling skipped has no gradient norm."""
+    """Return the name of the missing part of a step's evidence, or ""."""
     if set(step.batch) != set(BATCH_FIELDS):
         return "digest of every batch field"
     if not step.rng:
@@ -125,24 +128,24 @@ def _lost_of(step: StepEvidence) -> str:
     return "gradient norm" if step.gradient_norm is None and step.loss_scale is None else ""
 
 
-def _taps(side: LoadedRecord, probe: ProbeEvidence, asked: int, who: str) -> Iterator[Finding]:
-    if probe.taps and "sketch" not in side.sketches:
-        detail = f"the {who} holds none for its {len(probe.taps)} taps"
+def _taps(loaded: LoadedRecord, probe: ProbeEvidence, asked: int, side: str) -> Iterator[Finding]:
+    if probe.taps and "sketch" not in loaded.sketches:
+        detail = f"the {side} holds none for its {len(probe.taps)} taps"
         yield _lacks("probe.sketches", "invalid", "sketches", detail)
     if not any(tap.stage == "forward" for tap in probe.taps):
-        yield _lacks("probe.taps", "inconclusive", "taps", f"the {who} sketched no module's output", 0, 1)
+        yield _lacks("probe.taps", "inconclusive", "taps", f"the {side} sketched no module's output", 0, 1)
         return
-    spec, model = side.record.spec.probe, side.record.evidence.model
+    spec, model = loaded.record.spec.probe, loaded.record.evidence.model
     wanted = {step for step in spec.tap_steps if step < asked} | {asked - 1} if spec else set()
     for step in sorted(wanted):
         held = {stage: {tap.name for tap in probe.taps if (tap.step, tap.stage) == (step, stage)} for stage in _STAGES}
         empty = next((stage for stage, names in held.items() if not names), None)
         if empty is not None:
-            yield _lacks("probe.taps", "invalid", "taps", f"the {who} has no {empty} taps at step {step}", 0)
+            yield _lacks("probe.taps", "invalid", "taps", f"the {side} has no {empty} taps at step {step}", 0)
             return
         own = _own_parameters(model)
         if own and held["weight"] != own:
-            detail = f"the {who} sketched {len(held['weight'])} of {len(own)} parameters at step {step}"
+            detail = f"the {side} sketched {len(held['weight'])} of {len(own)} parameters at step {step}"
             yield _lacks("probe.taps", "invalid", "taps", detail, len(held["weight"]), len(own))
             return
 
@@ -154,32 +157,32 @@ def _own_parameters(model: ModelEvidence | None) -> set[str]:
     return {parameter.name for parameter in model.parameters if not parameter.tied_to} if model else set()
 
 
-def _learn(record: RunRecord, learn: LearnEvidence, spec: LearnSpec, who: str) -> Iterator[Finding]:
+def _learn(record: RunRecord, learn: LearnEvidence, spec: LearnSpec, side: str) -> Iterator[Finding]:
     if learn.steps != spec.steps or len(learn.losses) != spec.steps:
-        yield _counts("learn.steps", "steps", len(learn.losses), spec.steps, who)
+        yield _counts("learn.steps", "steps", len(learn.losses), spec.steps, side)
         return
     due = [step for step in range(1, spec.steps + 1) if step % spec.evaluate_every == 0 or step == spec.steps]
-    if [one.step for one in learn.evaluations] != due:
-        yield _counts("learn.evaluations", "evaluations", len(learn.evaluations), len(due), who)
+    if [evaluation.step for evaluation in learn.evaluations] != due:
+        yield _counts("learn.evaluations", "evaluations", len(learn.evaluations), len(due), side)
     if learn.weights_sha256 is None:
-        yield _lacks("learn.weights", "inconclusive", "digest", f"the {who} has no digest of its last weights")
-    for one in learn.evaluations if who == "reference" else ():
-        yield from _rows(record, one, spec, "learn", who)
+        yield _lacks("learn.weights", "inconclusive", "digest", f"the {side} has no digest of its last weights")
+    for one in learn.evaluations if side == "reference" else ():
+        yield from _rows(record, one, spec, "learn", side)
 
 
 def _rows(
-    record: RunRecord, evaluation: EvaluationEvidence, spec: ProbeSpec | LearnSpec, part: str, who: str
+    record: RunRecord, evaluation: EvaluationEvidence, spec: ProbeSpec | LearnSpec, part: str, side: str
 ) -> Iterator[Finding]:
     available = _evaluation_rows(record)
     due = spec.evaluation_rows if available is None else min(spec.evaluation_rows, available)
     # Without the split's size, fewer rows than asked may be all that there are.
     wrong = evaluation.num_rows != due if available is not None else not 1 <= evaluation.num_rows <= due
     if wrong:
-        yield _counts(f"{part}.evaluation", "rows of the evaluation", evaluation.num_rows, due, who)
+        yield _counts(f"{part}.evaluation", "rows of the evaluation", evaluation.num_rows, due, side)
 
 
 def _evaluation_rows(record: RunRecord) -> int | None:
-    """Return how many rows the evaluation split holds; `None` where the record does not tell its shards apart."""
+    """Return the number of evaluation rows; `None` if the shards do not show it."""
     shards = record.evidence.data.shards if record.evidence.data else ()
     counts = [shard.num_rows for shard in shards if shard.key.startswith(_EVALUATION)]
     return sum(counts) if counts else None
@@ -193,11 +196,13 @@ def _other_rows(left: EvaluationEvidence | None, right: EvaluationEvidence | Non
     return left is not None and right is not None and left.num_rows != right.num_rows
 
 
-def _counts(check: str, metric: str, found: int, wanted: int, who: str) -> Finding:
-    return _lacks(check, "invalid", metric, f"the {who} holds {found} {metric}, {wanted} were asked for", found, wanted)
+def _counts(check: str, metric: str, observed: int, wanted: int, side: str) -> Finding:
+    return _lacks(
+        check, "invalid", metric, f"the {side} holds {observed} {metric}, {wanted} were asked for", observed, wanted
+    )
 
 
 def _lacks(check: str, outcome: Outcome, metric: str, detail: str, *counts: int) -> Finding:
-    """Return a finding; `counts` are what was found and what was asked for."""
+    """Return a finding; `counts` are the observed and the required number."""
     observed, limit = (*counts, None, None)[:2]
     return Finding(check=check, outcome=outcome, metric=metric, observed=observed, limit=limit, detail=detail)

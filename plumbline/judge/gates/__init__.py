@@ -1,4 +1,4 @@
-"""The gates, in the order of their findings: a new gate is one file in this folder and one line here."""
+"""Registry of the gates, in the order of their findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accuracy gate: where training ended, against the suite's margin."""
+"""Accuracy gate: the final accuracy against the suite's margin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["accuracy_error", "accuracy_gate", "learn", "parting"]
 _UNEXPLAINED = Cause(
     code="unattributed",
     sure="unattributed",
-    why="the accuracy differs, and nothing in the probe tells why: only a part of training that it does not reach can",
+    why="the accuracy differs and the probe does not explain why: the cause lies outside the probe",
 )
 
 
@@ -29,7 +29,7 @@ def accuracy_gate(pair: Pair, request: GateRequest) -> GateResult:
 
 
 def learn(pair: Pair, gates: Gates) -> list[Finding]:
-    """One finding on the final accuracy, where the spec asks for the `learn` part."""
+    """Return a finding on the final accuracy, if both records have a `learn` part."""
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return []
@@ -46,7 +46,7 @@ def learn(pair: Pair, gates: Gates) -> list[Finding]:
 
 
 def parting(pair: Pair) -> int | None:
-    """The first step at which the learning curves differ; `None` if they never do, or one is missing."""
+    """Return the first step at which the learning curves differ, else `None`."""
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return None
@@ -55,7 +55,7 @@ def parting(pair: Pair) -> int | None:
 
 
 def accuracy_error(left: EvaluationEvidence, right: EvaluationEvidence) -> float:
-    """Standard error of the difference of two accuracies that the choice of rows alone brings about."""
+    """Return the sampling standard error of the difference of two accuracies."""
     return math.sqrt(
         sum((side.accuracy or 0) * (1 - (side.accuracy or 0)) / max(side.num_rows, 1) for side in (left, right))
     )

@@ -1,4 +1,4 @@
-"""What a gate is: a rule on one pair of records that a suite's `[gates]` parameterise."""
+"""Interface of a gate: a rule on a pair of records, with limits from `[gates]`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Asked = bool | Literal["demanded"]
 
 @dataclass(frozen=True, slots=True)
 class GateRequest:
-    """What a comparison asks of its gates."""
+    """Limits and options of one comparison's gates."""
 
     gates: Gates
     throughput: Asked = True
@@ -29,7 +29,7 @@ class GateRequest:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What a gate found; nothing where its part was not measured."""
+    """Findings and causes of one gate; empty if its part was not measured."""
 
     findings: tuple[Finding, ...] = ()
     causes: tuple[Cause, ...] = ()

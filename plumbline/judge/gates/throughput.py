@@ -1,4 +1,4 @@
-"""The throughput gate: one number per run, against the platform's own baseline."""
+"""Throughput gate: one number per run, against the platform's own baseline."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ CHECK = "speed.throughput"
 
 
 def needs_rerun(judgement: Judgement) -> bool:
-    """Return whether a finding waits for an independent, confirming rerun."""
+    """Return whether a finding needs an independent, confirming rerun."""
     return any(finding.needs_rerun for finding in judgement.findings)
 
 
 def noise_of(speed: SpeedEvidence) -> float:
-    """The standard error of a run's median step, relative to it, from the quartiles of its steps."""
+    """Return the relative standard error of a run's median step time."""
     if not speed.step_seconds_quartiles or not speed.step_seconds or speed.steps < 1:
         return 0.0
     low, high = speed.step_seconds_quartiles
@@ -32,7 +32,7 @@ def noise_of(speed: SpeedEvidence) -> float:
 
 
 def throughput_gate(pair: Pair, request: GateRequest) -> GateResult:
-    """Judge the throughput of the `speed` part, where the request asks for it."""
+    """Judge the throughput of the `speed` part, if the request asks for it."""
     if not request.throughput:
         return GateResult()
     demanded = request.throughput == "demanded"
@@ -44,10 +44,10 @@ def throughput_gate(pair: Pair, request: GateRequest) -> GateResult:
 def speed(
     pair: Pair, gates: Gates, *, confirms: SpeedEvidence | None = None, demanded: bool = False
 ) -> tuple[list[Finding], list[Cause]]:
-    """The finding on throughput, and the cause of a confirmed drop.
+    """Return the finding on throughput, and the cause of a confirmed drop.
 
-    `confirms` is the independent rerun of a run that was too slow; a drop is drift only if both runs show it. A pair
-    whose throughput cannot be compared has no finding, unless somebody `demanded` one: silence would look like a pass.
+    `confirms` is the independent rerun of a run that was too slow: a drop is drift only if both runs show it. A pair
+    whose throughput cannot be compared has no finding unless `demanded`: silence would look like a pass.
     """
     hindrance = _hindrance(pair)
     left, right = pair.reference.record.evidence.speed, pair.candidate.record.evidence.speed
@@ -70,18 +70,18 @@ def speed(
 
 
 def _hindrance(pair: Pair) -> str:
-    """Why the throughput of the two cannot be compared; empty if it can."""
+    """Return why throughput cannot be compared; empty if it can."""
     sides = {"reference": pair.reference.record, "candidate": pair.candidate.record}
     if sides["reference"].platform != sides["candidate"].platform:
-        return "other platform: throughput is compared with a platform's own past only"
-    without = [who for who, record in sides.items() if record.evidence.speed is None]
+        return "different platform: throughput is compared with a platform's own past only"
+    without = [side for side, record in sides.items() if record.evidence.speed is None]
     return f"no speed part in the {' and the '.join(without)}" if without else ""
 
 
 def _rerun(
-    left: SpeedEvidence, right: SpeedEvidence, confirms: SpeedEvidence, gates: Gates, found: tuple[str, ...]
+    left: SpeedEvidence, right: SpeedEvidence, confirms: SpeedEvidence, gates: Gates, evidence_lines: tuple[str, ...]
 ) -> tuple[list[Finding], list[Cause]]:
-    """What the second run makes of the first one's drop."""
+    """Judge the first run's drop by the second run."""
     drop, again = lost_share(left, right), lost_share(left, confirms)
     if drop is None or again is None:
         return [_finding(drop, gates, "inconclusive", "the rerun measured no throughput")], []
@@ -102,12 +102,12 @@ def _rerun(
         doubt = "two runs were slow, and their evidence names no one cause"
         return [finding], [Cause(code="unattributed", sure="unattributed", why=doubt, evidence=(*evidence, *seconds))]
     tried = ("an independent rerun: as slow, with the same signs",)
-    suspects = suspects_for(code, found)
+    suspects = suspects_for(code, evidence_lines)
     return [finding], [Cause(code=code, sure="confirmed", why=why, evidence=evidence, suspects=suspects, tried=tried)]
 
 
 def _is_excused(left: SpeedEvidence, runs: tuple[SpeedEvidence, SpeedEvidence], gates: Gates) -> bool:
-    """Return whether foreign load explains so much of one of the drops that the rest is within the limit."""
+    """Return whether foreign load reduces one of the drops to within the limit."""
     kept = [((1 - (lost_share(left, run) or 0.0)), 1 - explained_by_load(left, run)) for run in runs]
     return any(share >= (1 - gates.throughput_drop) * left_over for share, left_over in kept)
 

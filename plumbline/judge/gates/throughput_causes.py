@@ -1,8 +1,8 @@
-"""Why a run is slower: from the step's breakdown, the samplers and the microbenchmarks.
+"""Causes of a slower run, from the step's breakdown, samplers and microbenchmarks.
 
-First which phase lost the time: waiting for data, copying to the device, or computing. Then, if it computes more
-slowly: does the device say that it throttled, did the process get less of the machine, is the device slow outside of
-training as well, or is it the software? Signs that contradict each other name nothing.
+First comes the phase that lost the time: data wait, copy to the device, or compute. For compute: did the device report
+throttling, did the process get less of the machine, is the device slow outside of training as well, or is the software
+slower? Signs that contradict each other name no cause.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _Named = tuple[CauseCode | None, str, tuple[str, ...]]
 
 
 def speed_cause(left: SpeedEvidence, right: SpeedEvidence) -> _Named:
-    """The code, why, and the numbers that say so; no code where the signs do not suffice, or contradict each other."""
+    """Return (code, reason, numbers); code `None` if the signs are unclear."""
     lost = lost_share(left, right) or 0.0
     phase, lines = _phase(left, right)
     if phase == "loader":
@@ -71,7 +71,7 @@ def _computing(left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tu
     if throttled:
         return "throttling", "the device lowered its clock", throttled
     if (less or _stalled(left, right)) and not _more_work(left, right):
-        return "contention", "the training got less of the machine", (*less, *others)
+        return "contention", "the training got a smaller share of the machine", (*less, *others)
     if device and not others and not less:
         return "slow-device", "the device is slow outside of training as well", device
     if not device and not others and not less:
@@ -80,12 +80,12 @@ def _computing(left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tu
 
 
 def foreign_load(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
-    """What else had a share of the machine, clearly more than in the baseline."""
+    """Return a line for each load that is clearly above the baseline's."""
     lines = []
-    for name, least, words in _SIGNS:
+    for name, least, label in _SIGNS:
         before, after = _mean(left, name), _mean(right, name)
         if after is not None and after - (before or 0.0) > least:
-            lines.append(f"{words}: {after:.3g} where it was {before or 0.0:.3g}")
+            lines.append(f"{label}: {after:.3g} where it was {before or 0.0:.3g}")
     return tuple(lines)
 
 
@@ -104,7 +104,7 @@ def lost_share(left: SpeedEvidence, right: SpeedEvidence) -> float | None:
 
 
 def explained_by_load(left: SpeedEvidence, right: SpeedEvidence) -> float:
-    """Return the largest share of the throughput that foreign load, beyond the baseline's, can have cost.
+    """Return the maximum share of throughput that excess foreign load can cost.
 
     Stolen, throttled and stalled time are shares of this training's own time. Foreign processes on the CPU get, under
     a fair scheduler, at most their part of the cores asked for by them and by this training; `k` more on the GPU get
@@ -120,7 +120,7 @@ def explained_by_load(left: SpeedEvidence, right: SpeedEvidence) -> float:
 
 
 def _more(left: SpeedEvidence, right: SpeedEvidence, name: str) -> float:
-    """Return by how much the mean of a sampled load is above the baseline's."""
+    """Return by how much a sampled load's mean exceeds the baseline's."""
     return max((_mean(right, name) or 0.0) - (_mean(left, name) or 0.0), 0.0)
 
 
@@ -131,15 +131,15 @@ def _throttled(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[
     lines = []
     if after - before > 0.25:
         lines.append(f"throttled in {after:.0%} of the samples where it was {before:.0%}")
-    for name, words in (("gpu_clock_mhz", "GPU"), ("cpu_clock_mhz", "CPU")):
+    for name, label in (("gpu_clock_mhz", "GPU"), ("cpu_clock_mhz", "CPU")):
         was, now = _median(left, name), _median(right, name)
         if was and now and now < was * (1 - max(_SLOWER, lost / 2)):
-            lines.append(f"{words} clock {now:.0f} MHz where it was {was:.0f}")
+            lines.append(f"{label} clock {now:.0f} MHz where it was {was:.0f}")
     return tuple(lines)
 
 
 def _less_of_the_machine(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
-    """The process ran for a smaller share of the time, although it had work: it was held back."""
+    """Return a line if the process used fewer cores than in the baseline."""
     was, now = _mean(left, "own_cpu"), _mean(right, "own_cpu")
     if was and now and now < was * (1 - max(2 * _SLOWER, lost / 2)):
         return (f"cores in use by the training: {now:.3g} where they were {was:.3g}",)
@@ -147,7 +147,7 @@ def _less_of_the_machine(left: SpeedEvidence, right: SpeedEvidence, lost: float)
 
 
 def _more_work(left: SpeedEvidence, right: SpeedEvidence) -> bool:
-    """Whether a step takes more processor time than before: less of the machine does not explain that."""
+    """Return whether a step takes clearly more processor time than before."""
     was, now = _mean(left, "own_cpu"), _mean(right, "own_cpu")
     if not was or not now or not left.step_seconds or not right.step_seconds:
         return False
@@ -155,7 +155,7 @@ def _more_work(left: SpeedEvidence, right: SpeedEvidence) -> bool:
 
 
 def _stalled(left: SpeedEvidence, right: SpeedEvidence) -> bool:
-    """Stolen or throttled time, or another process on the GPU: these are shares of this very training's time."""
+    """Return whether stolen, throttled or stalled time, or other GPU processes, grew."""
     for name, least, _ in _SIGNS:
         before, after = _mean(left, name), _mean(right, name)
         if name != "foreign_cpu" and after is not None and after - (before or 0.0) > least:
@@ -164,7 +164,7 @@ def _stalled(left: SpeedEvidence, right: SpeedEvidence) -> bool:
 
 
 def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[str, ...]]:
-    """The phase that holds most of the lost time, if one does."""
+    """Return the phase that holds most of the lost time, and its lines."""
     extra: dict[str, float] = {}
     for name, group in _PHASES.items():
         if name in right.breakdown:
@@ -183,7 +183,7 @@ def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[str, .
 
 
 def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
-    """The device itself is slow, before and after the part alike."""
+    """Return a line if the device was slow both before and after the part."""
     for name in ("gemm_flops", "host_gemm_flops", "device_copy_bytes_per_second"):
         drops = [_drop(left, right, name + suffix) for suffix in ("", "_after")]
         known = [drop for drop in drops if drop is not None]
@@ -193,15 +193,15 @@ def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str
 
 
 def _disk(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
-    """What the disks say of a wait for data: busy where they were not, slower to read from, or waited for."""
+    """Return a line for each sign that the disk caused a wait for data."""
     lines = []
-    for name, words in (
+    for name, label in (
         ("disk_busy", "the busiest disk at work"),
         ("io_pressure", "time in which a task waited for it"),
     ):
         before, after = _mean(left, name), _mean(right, name)
         if before is not None and after is not None and after - before > _BUSIER:
-            lines.append(f"{words}: {after:.0%} where it was {before:.0%}")
+            lines.append(f"{label}: {after:.0%} where it was {before:.0%}")
             rates = [_mean(side, "disk_read_bytes_per_second") for side in (left, right)]
             if name == "disk_busy" and None not in rates:
                 was, now = (f"{(rate or 0.0) / 1e6:.3g}" for rate in rates)

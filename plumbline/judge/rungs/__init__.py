@@ -1,1 +1,1 @@
-"""The rungs of the evidence ladder, one module each: pure functions from a pair of records to the breaks they see."""
+"""Rungs of the evidence ladder: pure functions from a pair of records to mismatches."""

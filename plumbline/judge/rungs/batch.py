@@ -1,4 +1,4 @@
-"""Rung 3: what each batch held, field by field."""
+"""Rung 3: the contents of each batch, field by field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HIDDEN = -100
 
 
 def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
-    """The break of the batch at `step`; `known` are the fields whose difference the dataset explains already."""
+    """Return the batch's mismatch at `step`; skip the fields in `known`."""
     left, right = (side.batch for side in pair.common[step])
     names = [*BATCH_FIELDS, *sorted((set(left) | set(right)) - set(BATCH_FIELDS))]
     differing = tuple(name for name in names if left.get(name) != right.get(name) and name not in known)
@@ -53,30 +53,30 @@ def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) ->
     if "row_ids" in differing:
         return Suspicion("data.order", _order(left, right), evidence, BATCH_FIELDS)
     if set(differing) <= {"labels"}:
-        return Suspicion("data.labels", "the same rows and ids, other labels", evidence, ("labels",))
+        return Suspicion("data.labels", "the same rows and ids, different labels", evidence, ("labels",))
     if pair.reference.record.spec.task == "masked-lm" and _same_below_the_mask(left, right):
-        why = "the same tokens, but others of them are hidden: the draw of the mask differs"
+        why = "the same tokens with different masked positions: the draw of the mask differs"
         return Suspicion("rng", why, evidence, (*_TOKENS, "labels"))
     shapes = {name: (left[name].shape, right[name].shape) for name in _TOKENS if name in left and name in right}
     padded = next((pair for pair in shapes.values() if pair[0] != pair[1]), None)
-    why = f"the same rows, padded to {padded[1]} in place of {padded[0]}" if padded else "the same rows, other ids"
-    # All that a tokenizer gives is put back: another field may differ at a later step only.
+    why = f"the same rows, padded to {padded[1]} instead of {padded[0]}" if padded else "the same rows, different ids"
+    # All fields of a tokenizer are restored: a further field may differ at a later step only.
     names = (*_TOKENS, "labels") if "labels" in differing else _TOKENS
     return Suspicion("tokenization", why, evidence, names)
 
 
 def _order(left: Any, right: Any) -> str:
     if "row_ids" not in left or "row_ids" not in right:
-        return "the batch holds other rows, or the same in another order"
+        return "the batch contains different rows, or the same rows in a different order"
     ours, theirs = left["row_ids"], right["row_ids"]
     if len(theirs) != len(ours):
-        return f"the batch holds {len(theirs)} rows in place of {len(ours)}"
+        return f"the batch contains {len(theirs)} rows instead of {len(ours)}"
     twice = [int(row) for row in np.unique(theirs) if (theirs == row).sum() > (ours == row).sum() > 0]
     if twice:
-        return f"row {twice[0]} stands twice in the batch"
+        return f"row {twice[0]} appears twice in the batch"
     if sorted(ours.tolist()) == sorted(theirs.tolist()):
-        return "the batch holds the same rows in another order"
-    return f"{int((~np.isin(theirs, ours)).sum())} of {len(theirs)} rows of the batch are others"
+        return "the batch contains the same rows in a different order"
+    return f"{int((~np.isin(theirs, ours)).sum())} of {len(theirs)} rows of the batch differ from the reference's"
 
 
 def _same_below_the_mask(left: Any, right: Any) -> bool:
@@ -90,12 +90,12 @@ def _unmasked(side: Any) -> NDArray[Any]:
 
 
 def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Equal except where one side hid a token and replaced it, which only its own labels can undo."""
+    """Return whether two arrays are equal in shape and values."""
     return left.shape == right.shape and bool((left == right).all())
 
 
 def _row(left: Any, right: Any, differing: tuple[str, ...]) -> tuple[int | None, str]:
-    """The row of the dataset that differs first, and the field with its place in the batch."""
+    """Return the first different dataset row, and its field and place."""
     for name in differing:
         if name not in left or name not in right:
             continue

@@ -1,4 +1,4 @@
-"""Rung 2: the dataset and the tokenizer as each run found them."""
+"""Rung 2: dataset and tokenizer as each run read them."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows that both runs read, and where they differ."""
+    """Rows that both runs read, with their differences."""
 
     ids: NDArray[np.int64]
     text: NDArray[np.bool_]
     label: NDArray[np.bool_]
     moved: bool
-    """The differing rows are the reference's own rows in other places."""
+    """Whether the different rows are the reference's own rows in different places."""
 
 
 def data(pair: Pair) -> list[Mismatch]:
-    """Breaks of the dataset: content, labels or order, and of the tokenizer."""
+    """Return the mismatches of dataset content, labels, order, and tokenizer."""
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
     if left is None or right is None:
         return []
-    found = _rows_break(pair, left, right)
+    mismatches = _rows_break(pair, left, right)
     if left.tokenizer_sha256 != right.tokenizer_sha256:
-        found.append(_tokenizer_break(left, right))
-    return found
+        mismatches.append(_tokenizer_break(left, right))
+    return mismatches
 
 
 def _tokenizer_break(left: DataEvidence, right: DataEvidence) -> Mismatch:
@@ -49,7 +49,7 @@ def _tokenizer_break(left: DataEvidence, right: DataEvidence) -> Mismatch:
         observed=right.tokenizer_sha256,
         limit=left.tokenizer_sha256,
     )
-    why = "the tokenizer's file is another one, so the same rows become other ids"
+    why = "the tokenizer's file differs, so the same rows become different ids"
     return Mismatch(
         rung="data",
         at=Divergence(stage="data", at="tokenizer"),
@@ -75,8 +75,8 @@ def _rows_break(pair: Pair, left: DataEvidence, right: DataEvidence) -> list[Mis
     if left.shards == right.shards:
         return []
     shard = next((s.key for s in right.shards if s not in left.shards), right.shards[0].key if right.shards else "")
-    where = "in rows that this run does not read" if rows is not None else "in rows that the record does not hold"
-    return [_break("data.content", f"the dataset is another one, {where}", left, right, at=f"shard {shard}")]
+    where = "in rows that this run does not read" if rows is not None else "in rows that the record does not contain"
+    return [_break("data.content", f"the dataset differs, {where}", left, right, at=f"shard {shard}")]
 
 
 def _compare_rows(pair: Pair) -> _Rows | None:
@@ -90,7 +90,7 @@ def _compare_rows(pair: Pair) -> _Rows | None:
 
 
 def _is_moved(left: dict[str, Any], right: dict[str, Any], at_left: Any, at_right: Any) -> bool:
-    """Whether the rows with another text are, for the most part, rows of the reference in other places."""
+    """Return whether different rows are the reference's rows in different places."""
     ours = Counter(zip(left["text"][at_left].tolist(), left["label"][at_left].tolist(), strict=True))
     theirs = Counter(zip(right["text"][at_right].tolist(), right["label"][at_right].tolist(), strict=True))
     return bool(ours) and (ours & theirs).total() == ours.total()
@@ -99,7 +99,7 @@ def _is_moved(left: dict[str, Any], right: dict[str, Any], at_left: Any, at_righ
 def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows) -> Mismatch:
     totals = [sum(shard.num_rows for shard in side.shards) for side in (left, right)]
     lists = [[shard.sha256 for shard in side.shards] for side in (left, right)]
-    # Identical lists reorder nothing: what differs was edited after the manifest was written.
+    # Identical lists mean no reordering: the rows were edited after the manifest was written.
     is_reordered = lists[0] != lists[1] and sorted(lists[0]) == sorted(lists[1])
     which = rows.ids[rows.text | rows.label]
     step, row = _first_read(pair, which)
@@ -111,13 +111,13 @@ def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows)
     elif totals[0] == totals[1] and (is_reordered or rows.moved):
         code, why = "data.order", "the dataset holds the same rows in another order"
     else:
-        change = f"{totals[1]} rows in place of {totals[0]}" if totals[0] != totals[1] else f"{len(which)} rows differ"
+        change = f"{totals[1]} rows instead of {totals[0]}" if totals[0] != totals[1] else f"{len(which)} rows differ"
         code, why = "data.content", f"the dataset holds other rows: {change}"
     return _break(code, why, left, right, at=at, row=row, step=step, seen=seen, share=len(which) / len(rows.ids))  # type: ignore[arg-type]
 
 
 def _first_read(pair: Pair, which: NDArray[np.int64]) -> tuple[int | None, int]:
-    """The first step whose batch holds a differing row, and that row; without one, the first row."""
+    """Return the first (step, row) that reads a different row, else (None, first row)."""
     read = pair.candidate.batches.get("row_ids")
     if read is not None:
         hit = np.isin(read, which)
@@ -164,7 +164,7 @@ def _break(
         detail="; ".join(part for part in (f"first at {at}", seen) if part),
     )
     evidence = (f"first at {at}", seen) if seen else (f"first at {at}",)
-    # Of a dataset of another length, every draw of rows is another one.
+    # A dataset of a different length changes every draw of rows.
     longer = sum(s.num_rows for s in left.shards) != sum(s.num_rows for s in right.shards)
     fields = ("row_ids", *_FIELDS[code]) if longer else _FIELDS[code]
     return Mismatch(

@@ -1,4 +1,4 @@
-"""Rung 10: the evaluation, where everything before it is the same."""
+"""Rung 10: the evaluation, if all earlier evidence is the same."""
 
 from __future__ import annotations
 
@@ -24,25 +24,29 @@ def _both(pair: Pair) -> tuple[EvaluationEvidence, EvaluationEvidence] | None:
 
 
 def evaluation(pair: Pair) -> Mismatch | None:
-    """Other rows, or another mode: a difference that no training can bring about."""
+    """Return a mismatch of evaluated rows or mode, which no training can cause."""
     both = _both(pair)
     if both is None:
         return None
     left, right = both
     if left.num_rows != right.num_rows:
-        return _break(pair, "rows evaluated", right.num_rows, left.num_rows, "it evaluates another number of rows")
+        return _break(pair, "rows evaluated", right.num_rows, left.num_rows, "a different number of rows is evaluated")
     if left.training_mode != right.training_mode:
         mode = "training" if right.training_mode else "evaluation"
         return _break(
-            pair, "training mode", str(right.training_mode), str(left.training_mode), f"it runs in {mode} mode"
+            pair,
+            "training mode",
+            str(right.training_mode),
+            str(left.training_mode),
+            f"the evaluation runs in {mode} mode",
         )
     if left.rows_sha256 != right.rows_sha256:
-        return _break(pair, "SHA-256 of the rows", right.rows_sha256, left.rows_sha256, "it evaluates other rows")
+        return _break(pair, "SHA-256 of the rows", right.rows_sha256, left.rows_sha256, "different rows are evaluated")
     return None
 
 
 def evaluation_numbers(pair: Pair) -> Mismatch | None:
-    """The same rows and weights, and yet other logits, or other numbers from the same logits."""
+    """Return a mismatch of logits, or of numbers computed from equal logits."""
     both = _both(pair)
     if both is None:
         return None
@@ -57,7 +61,7 @@ def evaluation_numbers(pair: Pair) -> Mismatch | None:
         ours, theirs = getattr(left, name), getattr(right, name)
         limit = limit_of(None, "loss", pair.precision)
         if ours != theirs and relative(ours, theirs) > limit:
-            return _break(pair, name, theirs, ours, f"the same logits give another {name}", independent=False)
+            return _break(pair, name, theirs, ours, f"the same logits give a different {name}", independent=False)
     return None
 
 

@@ -18,7 +18,7 @@ from plumbline.schema.verdict import Divergence, Finding
 __all__ = ["clipping", "frozen", "gradient", "gradient_numbers"]
 
 _SAME_RATIO = 1e-3
-"""Gradients that differ by one factor, up to this residual, were scaled."""
+"""Gradients were scaled if they differ by a single factor, up to this residual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class _Scale:
 
 
 def frozen(pair: Pair) -> Mismatch | None:
-    """Parameters that one of the two does not train."""
+    """Return a mismatch of parameters that only one side trains."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     if left is None or right is None:
         return None
@@ -52,7 +52,7 @@ def frozen(pair: Pair) -> Mismatch | None:
 
 
 def gradient(pair: Pair, step: int) -> Mismatch | None:
-    """The first parameter, from the loss backwards, whose gradient differs by more than rounding."""
+    """Return the first parameter, from the loss backwards, whose gradient exceeds rounding."""
     errors = pair.errors(step, "gradient")
     over = [error for error in errors if error.over]
     missing = _missing(pair, step) if errors else []
@@ -85,13 +85,13 @@ def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion
     if scale is not None and scale.residual < _SAME_RATIO:
         why = f"all of them are the reference's times {scale.factor:.6g}: accumulation or scaling"
     else:
-        why = "the loss is the same and its gradients are not: weighting of micro-batches, or a backward kernel"
-    found = [Suspicion("gradient", why, tuple(lines), names)]
+        why = "the loss is the same and its gradients differ: weighting of micro-batches, or a backward kernel"
+    likely = [Suspicion("gradient", why, tuple(lines), names)]
     signs = precision_signs(pair)
     if owes_to_rounding(first) or (signs and None in first.own):
         why = "the backward pass computes with fewer bits"
-        found.insert(0, Suspicion("precision", why, (*lines, *signs), names))
-    return tuple(found)
+        likely.insert(0, Suspicion("precision", why, (*lines, *signs), names))
+    return tuple(likely)
 
 
 def _without(missing: list[str], step: int, count: int) -> Mismatch:
@@ -109,7 +109,7 @@ def _without(missing: list[str], step: int, count: int) -> Mismatch:
 
 
 def _missing(pair: Pair, step: int) -> list[str]:
-    """The parameters whose gradient the reference has, and the candidate lacks, or holds at zero beyond rounding."""
+    """Return the parameters whose gradient only the reference has."""
     if pair.probes is None:
         return []
     ours, theirs = (
@@ -119,7 +119,7 @@ def _missing(pair: Pair, step: int) -> list[str]:
     over = [error for error in pair.errors(step, "gradient") if error.over]
     vanished = {error.reference.name for error in over if not error.candidate.norm}
     if len(vanished) < len(over):
-        # Others are off as well: what vanished may have sunk below the smallest number of a shorter format.
+        # Other gradients differ as well: a vanished gradient may be below the smallest number of a shorter format.
         vanished = set()
     return [tap.name for tap in pair.probes[0].taps if tap.name in ours - theirs | vanished & ours and _at(tap, step)]
 
@@ -129,15 +129,15 @@ def _at(tap: Tap, step: int) -> bool:
 
 
 def _scale(pair: Pair, over: list[TapError]) -> _Scale | None:
-    """The one factor between both sets of gradients, from their sketches: a sketch is linear."""
+    """Return the factor between both sets of gradients, fitted on linear sketches."""
     ours, theirs = [], []
     for error in over:
         left, right = error.places
-        one, other = pair.sketch(0, left), pair.sketch(1, right)
-        if one is None or other is None:
+        left_sketch, right_sketch = pair.sketch(0, left), pair.sketch(1, right)
+        if left_sketch is None or right_sketch is None:
             return None
-        ours.append(one)
-        theirs.append(other)
+        ours.append(left_sketch)
+        theirs.append(right_sketch)
     x, y = np.concatenate(ours), np.concatenate(theirs)
     square = float(x @ x)
     if not square or not np.isfinite(y).all():
@@ -147,7 +147,7 @@ def _scale(pair: Pair, over: list[TapError]) -> _Scale | None:
 
 
 def gradient_numbers(pair: Pair, step: int) -> Mismatch | None:
-    """Where no gradient was sketched: their norm in fp64."""
+    """Return a mismatch of the gradient norm if no gradient was sketched."""
     left, right = pair.common[step]
     if left.gradients_sha256 == right.gradients_sha256 and left.gradients_sha256 is not None:
         return None
@@ -161,13 +161,13 @@ def gradient_numbers(pair: Pair, step: int) -> Mismatch | None:
         observed=gap if math.isfinite(gap) else None,
         limit=limit,
     )
-    why = "the loss is the same and the norm of its gradient is not"
+    why = "the loss is the same and the norm of its gradient differs"
     suspicion = Suspicion("gradient", why, (f"off by {gap:.3g}, limit {limit:.3g}",))
     return Mismatch("gradient", Divergence(stage="gradient", step=step, at="norm"), (finding,), (suspicion,))
 
 
 def clipping(pair: Pair, step: int) -> Mismatch | None:
-    """The clipped norm is not what clipping makes of the norm before it, while the reference's is."""
+    """Return a mismatch if only one side's clipped norm contradicts its definition."""
     left, right = pair.common[step]
     optimizer = pair.reference.record.spec.optimizer
     off = tuple(_off(side, optimizer.max_grad_norm) for side in (left, right))

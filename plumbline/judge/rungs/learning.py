@@ -1,4 +1,4 @@
-"""The learning curve where equal bits are due: any difference is drift, and its first step names what may do it."""
+"""The learning curve where equal bits are due: any difference is drift."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["learning"]
 
 
 def learning(pair: Pair) -> Mismatch | None:
-    """Return the mismatch of two learning curves whose machines and probes give no reason for different bits."""
+    """Return the mismatch of two learning curves that should be bitwise equal."""
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None or left.weights_sha256 is None or right.weights_sha256 is None:
         return None
@@ -25,20 +25,20 @@ def learning(pair: Pair) -> Mismatch | None:
         outcome="drift",
         metric="first step whose loss differs, where equal bits are due",
         observed=step,
-        detail="nothing in the fingerprints and nothing in the probe makes another rounding likely",
+        detail="no difference in the fingerprints or the probe explains different rounding",
     )
     at = Divergence(stage="learn", step=step, at="loss" if step is not None else "weights")
     return Mismatch("learn", at, (finding,), (Suspicion(code, why),), independent=True)
 
 
 def _suspect(left: LearnEvidence, right: LearnEvidence, step: int | None) -> tuple[CauseCode, str]:
-    """Return the likeliest cause by what the steps up to `step` were fed and took; the first of these that differs."""
+    """Return the first of batches, dropout and learning rates that differs, as cause."""
     last = len(left.losses) if step is None else step + 1
     if None not in (left.dropout, right.dropout) and left.dropout != right.dropout:
         return "rng", f"dropout is {_listed(right.dropout)} instead of {_listed(left.dropout)}"
     place = _first(left.batches[:last], right.batches[:last])
     if place is not None:
-        return "data.order", f"step {place} of the learning curve was fed different rows or ids"
+        return "data.order", f"step {place} of the learning curve received different rows or ids"
     place = _first(left.learning_rates[:last], right.learning_rates[:last])
     if place is not None:
         ours, theirs = left.learning_rates[place], right.learning_rates[place]
@@ -48,7 +48,7 @@ def _suspect(left: LearnEvidence, right: LearnEvidence, step: int | None) -> tup
 
 
 def _by_place(left: LearnEvidence, right: LearnEvidence, step: int | None) -> tuple[CauseCode, str]:
-    """Return the likeliest cause by where the curves part, everything recorded on the way being equal."""
+    """Return the likeliest cause from the step at which the curves separate."""
     if step is None:
         same = left.weights_sha256 == right.weights_sha256
         return (
@@ -60,9 +60,9 @@ def _by_place(left: LearnEvidence, right: LearnEvidence, step: int | None) -> tu
         return "rng", "the first loss differs, though the probe's forward pass is equal: what dropout draws is left"
     restarts = [at for at in (*left.resumed_at, *right.resumed_at) if at <= step]
     if restarts:
-        why = f"the curves part at step {step}, after a resume at step {restarts[-1]}: a restored state differs"
+        why = f"the curves separate at step {step}, after a resume at step {restarts[-1]}: a restored state differs"
         return "optimizer", why
-    return "unattributed", f"the curves part at step {step}, with equal batches and learning rates"
+    return "unattributed", f"the curves separate at step {step}, with equal batches and learning rates"
 
 
 def _first(left: tuple[object, ...], right: tuple[object, ...]) -> int | None:

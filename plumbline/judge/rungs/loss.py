@@ -1,4 +1,4 @@
-"""Rung 7: the loss, given its logits."""
+"""Rung 7: the loss, recomputed from its logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["loss"]
 
 
 def loss(pair: Pair, step: int) -> Mismatch | None:
-    """The candidate's loss is not what its own logits and labels give, while the reference's is (or the reverse)."""
+    """Return a mismatch if only one side's loss contradicts its own logits and labels."""
     left, right = pair.common[step]
     off = (relative(left.loss_reference, left.loss), relative(right.loss_reference, right.loss))
     limit = pair.loss_limit(0)
@@ -28,11 +28,11 @@ def loss(pair: Pair, step: int) -> Mismatch | None:
         metric=f"relative deviation of the loss from its definition at step {step}",
         observed=max(off) if math.isfinite(max(off)) else None,
         limit=limit,
-        detail="the reference is the one that is off" if off[0] > off[1] else "",
+        detail="the reference is the wrong side" if off[0] > off[1] else "",
     )
     evidence = (f"off by {off[1]:.3g} where the reference is off by {off[0]:.3g}",)
-    found = [Suspicion("loss", "the loss is not what its logits and labels give", evidence)]
+    likely = [Suspicion("loss", "the loss is not what its logits and labels give", evidence)]
     if left.loss_dtype != right.loss_dtype:
-        why = f"the loss is computed in {right.loss_dtype} in place of {left.loss_dtype}"
-        found.insert(0, Suspicion("precision", why, evidence))
-    return Mismatch("loss", Divergence(stage="loss", step=step, at="loss"), (finding,), tuple(found), independent=True)
+        why = f"the loss is computed in {right.loss_dtype} instead of {left.loss_dtype}"
+        likely.insert(0, Suspicion("precision", why, evidence))
+    return Mismatch("loss", Divergence(stage="loss", step=step, at="loss"), (finding,), tuple(likely), independent=True)

@@ -1,4 +1,4 @@
-"""Rung 4: the model as it was built, and the weights that it started from."""
+"""Rung 4: the model's structure and initial weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMED = 4
 
 
 def architecture(pair: Pair) -> Mismatch | None:
-    """Other parameters: by name, by shape, or by what they are tied to."""
+    """Return a mismatch of parameters by name, shape or tie."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     if left is None or right is None:
         return None
@@ -36,7 +36,7 @@ def architecture(pair: Pair) -> Mismatch | None:
         suspicions=(
             Suspicion(
                 "model.architecture",
-                "the model that was built has other parameters",
+                "the model has different parameters",
                 (*(line for _, line in lines[:_NAMED]), *modules[:_NAMED]),
                 tuple(name for name, _ in lines),
                 shown=True,
@@ -47,7 +47,7 @@ def architecture(pair: Pair) -> Mismatch | None:
 
 
 def restructured(pair: Pair) -> frozenset[str]:
-    """The parameters that are not the same thing on both sides; nothing else about them can be compared."""
+    """Return the parameters that differ by name, shape or tie, and so are not comparable."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     return frozenset(name for name, _ in _structure(left, right)) if left and right else frozenset()
 
@@ -55,35 +55,48 @@ def restructured(pair: Pair) -> frozenset[str]:
 def _structure(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, str]]:
     ours, theirs = ({p.name: p for p in side.parameters} for side in (left, right))
     lines = [(name, f"{name} is missing") for name in ours if name not in theirs]
-    lines += [(name, f"{name} is there in addition") for name in theirs if name not in ours]
-    for name, one in ours.items():
-        other = theirs.get(name)
-        if other is not None and other.shape != one.shape:
-            lines.append((name, f"{name} is {list(other.shape)} in place of {list(one.shape)}"))
-        elif other is not None and other.tied_to != one.tied_to:
-            lines.append((name, f"{name} is tied to {other.tied_to or 'nothing'}, not {one.tied_to or 'nothing'}"))
+    lines += [(name, f"{name} is additional") for name in theirs if name not in ours]
+    for name, reference in ours.items():
+        candidate = theirs.get(name)
+        if candidate is not None and candidate.shape != reference.shape:
+            lines.append((name, f"{name} is {list(candidate.shape)} instead of {list(reference.shape)}"))
+        elif candidate is not None and candidate.tied_to != reference.tied_to:
+            lines.append(
+                (
+                    name,
+                    f"{name} is tied to {candidate.tied_to or 'nothing'}, not {reference.tied_to or 'nothing'}",
+                )
+            )
     return lines
 
 
 def other_modules(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, str]]:
-    """Modules by another name, class or setting. Evidence for what an operator does; nothing by itself."""
+    """Return (module, difference) for names, classes and settings; evidence only."""
     ours, theirs = dict(left.modules), dict(right.modules)
-    lines = [(name, f"{name}: {one} → {theirs[name]}") for name, one in ours.items() if theirs.get(name, one) != one]
+    lines = [
+        (name, f"{name}: {module} → {theirs[name]}")
+        for name, module in ours.items()
+        if theirs.get(name, module) != module
+    ]
     lines += [(name, f"module {name} is missing") for name in ours if name not in theirs]
-    lines += [(name, f"module {name} is there in addition") for name in theirs if name not in ours]
+    lines += [(name, f"module {name} is additional") for name in theirs if name not in ours]
     return lines
 
 
 def weights(pair: Pair) -> Mismatch | None:
-    """Other initial values, in parameters of the same names and shapes."""
+    """Return a mismatch of initial values of equally named and shaped parameters."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     if left is None or right is None or left.weights_sha256 == right.weights_sha256:
         return None
     theirs = {p.name: p for p in right.parameters}
     other = restructured(pair)
-    pairs = [(one, theirs[one.name]) for one in left.parameters if one.name in theirs and one.name not in other]
-    retyped = [(one, other) for one, other in pairs if one.dtype != other.dtype]
-    differing = retyped or [(one, other) for one, other in pairs if one.sha256 != other.sha256]
+    pairs = [
+        (parameter, theirs[parameter.name])
+        for parameter in left.parameters
+        if parameter.name in theirs and parameter.name not in other
+    ]
+    retyped = [(reference, other) for reference, other in pairs if reference.dtype != other.dtype]
+    differing = retyped or [(reference, other) for reference, other in pairs if reference.sha256 != other.sha256]
     if not differing:
         return None
     first = differing[0][1]
@@ -105,10 +118,10 @@ def weights(pair: Pair) -> Mismatch | None:
 
 
 def _suspicion(differing: list[tuple[Parameter, Parameter]], count: int, *, retyped: bool) -> Suspicion:
-    one, other = differing[0]
+    reference, candidate = differing[0]
     names = tuple(right.name for _, right in differing)
     if retyped:
-        why = f"parameters are held in {other.dtype} in place of {one.dtype}"
+        why = f"parameters are stored in {candidate.dtype} instead of {reference.dtype}"
         return Suspicion("precision", why, (f"{len(differing)} of {count} parameters",), names)
-    why = f"{len(differing)} of {count} parameters start from other values"
-    return Suspicion("weights.init", why, (f"first {other.name}",), names)
+    why = f"{len(differing)} of {count} parameters start from different values"
+    return Suspicion("weights.init", why, (f"first {candidate.name}",), names)

@@ -1,4 +1,4 @@
-"""Rung 9: the learning rate's log, the optimizer's settings, and the weights after the step."""
+"""Rung 9: logged learning rates, optimizer settings, and weights after the step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["rate_suspicions", "schedule", "settings", "update"]
 
 _SCHEDULED = frozenset({"lr", "initial_lr"})
 _IMPLEMENTATION = frozenset({"foreach", "fused", "capturable", "differentiable"})
-"""How the update is computed, not what it is."""
+"""Settings of how the update is computed, not of its value."""
 
 _NAMED = 4
 _SAME_RATE = 1e-12
 
 
 def schedule(pair: Pair, step: int) -> Mismatch | None:
-    """The learning rate that was used at `step`."""
+    """Return a mismatch of the learning rate at `step`."""
     left, right = (side.learning_rates for side in pair.common[step])
     if len(left) != len(right):
         left, right = tuple(sorted(set(left))), tuple(sorted(set(right)))
@@ -38,13 +38,13 @@ def schedule(pair: Pair, step: int) -> Mismatch | None:
         observed=theirs,
         limit=ours,
     )
-    why = f"step {step} was taken with a learning rate of {theirs} in place of {ours}"
+    why = f"step {step} was taken with a learning rate of {theirs} instead of {ours}"
     at = Divergence(stage="schedule", step=step, at="learning_rate")
     return Mismatch("schedule", at, (finding,), (Suspicion("schedule", why),), independent=True)
 
 
 def settings(pair: Pair) -> Mismatch | None:
-    """What the optimizer holds for each parameter: decay, betas, eps."""
+    """Return a mismatch of per-parameter optimizer settings: decay, betas, eps."""
     if pair.probes is None:
         return None
     left, right = (_by_parameter(probe) for probe in pair.probes)
@@ -54,12 +54,12 @@ def settings(pair: Pair) -> Mismatch | None:
     for name, ours in left.items():
         theirs = right.get(name)
         if theirs is None and name not in fixed:
-            lines.append((name, f"{name} is in no group"))
+            lines.append((name, f"{name} is in no parameter group"))
         if theirs is None:
             continue
         differing = [key for key in ours if key in theirs and ours[key] != theirs[key]]
-        lines += [(name, f"{key} of {name} is {theirs[key]} in place of {ours[key]}") for key in differing]
-    lines += [(name, f"{name} is moved in addition") for name in right if name not in left and name not in fixed]
+        lines += [(name, f"{key} of {name} is {theirs[key]} instead of {ours[key]}") for key in differing]
+    lines += [(name, f"{name} is updated in addition") for name in right if name not in left and name not in fixed]
     if not lines:
         return None
     finding = Finding(
@@ -85,7 +85,7 @@ def _by_parameter(probe: ProbeEvidence) -> dict[str, dict[str, object]]:
 
 
 def update(pair: Pair, step: int) -> Mismatch | None:
-    """The first parameter whose value after the step differs by more than rounding."""
+    """Return the first parameter whose value after the step exceeds rounding."""
     over = [error for error in pair.errors(step, "weight") if error.over]
     if not over:
         return None
@@ -99,10 +99,10 @@ def update(pair: Pair, step: int) -> Mismatch | None:
         detail=f"{len(over)} parameters over their limits",
     )
     evidence = (f"{first.reference.name} is off by {first.error:.3g}, limit {first.limit:.3g}",)
-    why = "gradients and learning rate are the same, the weights after the step are not"
+    why = "gradients and learning rate are the same, the weights after the step differ"
     at = Divergence(stage="optimizer", step=step, at=first.reference.name)
-    found = (*rate_suspicions(pair, step), Suspicion("optimizer", why, evidence))
-    return Mismatch("optimizer", at, (finding,), found)
+    likely = (*rate_suspicions(pair, step), Suspicion("optimizer", why, evidence))
+    return Mismatch("optimizer", at, (finding,), likely)
 
 
 _STEPS_OF_A_RATE = 3
@@ -116,27 +116,27 @@ the learning rate; a bias correction off by one step varies by 20% and more betw
 
 
 def rate_suspicions(pair: Pair, step: int) -> tuple[Suspicion, ...]:
-    """Suspect the schedule where every update from `step` on is the reference's times one factor."""
+    """Suspect the schedule if all updates are scaled by the same factor."""
     norms = [(left.update_norm, right.update_norm) for left, right in pair.common[step : step + _STEPS_OF_A_RATE]]
     factors = [theirs / ours for ours, theirs in norms if ours and theirs]
     if len(factors) < _STEPS_OF_A_RATE or not _is_one_factor(factors):
         return ()
     if factors[0] == 1 or not _is_collinear(pair, step, factors[0]):
         return ()
-    why = f"the updates are the reference's times {factors[0]:.6g} at every step: another learning rate is in force"
+    why = f"the updates are the reference's times {factors[0]:.6g} at every step: a different learning rate is in force"
     return (
         Suspicion("schedule", why, (f"{len(factors)} steps: factors from {min(factors):.6g} to {max(factors):.6g}",)),
     )
 
 
 def _is_one_factor(factors: list[float]) -> bool:
-    """Return whether the factors vary by less than a part of their own distance from 1."""
+    """Return whether the factors vary clearly less than their distance from 1."""
     spread = max(factors) - min(factors)
     return spread <= _SAME_FACTOR * min(factors) and spread <= abs(factors[0] - 1) / 2
 
 
 def _is_collinear(pair: Pair, step: int, factor: float) -> bool:
-    """Return whether the weights differ by as much as the scaled update explains, as far as their sketches show."""
+    """Return whether the scaled update explains the weights' difference, by sketches."""
     update = pair.common[step][0].update_norm
     errors = [tap for tap in pair.errors(step, "weight") if math.isfinite(tap.error)]
     if not errors or not update:

@@ -1,4 +1,4 @@
-"""Rung 5: the random generators' states at each step's start."""
+"""Rung 5: the states of the random generators at each step's start."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ __all__ = ["rng", "rng_differs"]
 
 
 def rng_differs(pair: Pair, step: int) -> tuple[str, ...]:
-    """The generators that both runs have and whose states differ at the start of `step`."""
+    """Return the generators whose states differ at the start of `step`."""
     left, right = (side.rng for side in pair.common[step])
     return tuple(name for name in left if name in right and left[name] != right[name])
 
 
 def rng(pair: Pair, step: int) -> Mismatch | None:
-    """The break of the generators' states at `step`."""
+    """Return the mismatch of the generators' states at `step`."""
     names = rng_differs(pair, step)
     if not names:
         return None
     left, right = (side.rng for side in pair.common[step])
-    since = "from the start: another seed" if step == 0 else f"since step {step - 1}: it drew otherwise there"
+    since = "from the start: a different seed" if step == 0 else f"since step {step - 1}: different random draws there"
     finding = Finding(
         check="probe.rng",
         outcome="drift",

@@ -98,7 +98,7 @@ def test_a_doubled_row_in_a_late_batch_is_found_there(reference: LoadedRecord) -
     assert codes(judgement) == ["data.order"]
     assert judgement.first_divergence is not None
     assert judgement.first_divergence.step == 5
-    assert "row 20 stands twice" in judgement.causes[0].why
+    assert "row 20 appears twice" in judgement.causes[0].why
 
 
 @pytest.mark.parametrize("tokenizer", ["a" * 64, "d" * 64])

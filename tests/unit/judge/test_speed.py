@@ -233,7 +233,7 @@ def bare(platform: str) -> LoadedRecord:
     return LoadedRecord(made.record.replace(platform=platform), made.folder, made.arrays)
 
 
-OTHER = "other platform: throughput is compared with a platform's own past only"
+OTHER = "different platform: throughput is compared with a platform's own past only"
 
 
 @pytest.mark.parametrize(
