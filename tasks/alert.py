@@ -15,14 +15,14 @@ from prefect.utilities.urls import url_for
 
 from plumbline.alerts import (
     AlertBook,
+    AlertMessage,
     AlertState,
     Outgoing,
-    Told,
+    add_once,
     after_failure,
     after_success,
     claim,
-    tell_broken,
-    told_once,
+    no_verdict_message,
     update,
 )
 from plumbline.central import CentralStore
@@ -64,7 +64,7 @@ def alert_without_verdict(suite: Suite, round_id: str) -> Iterator[None]:
     try:
         yield
     except PlumblineError as error:
-        message = tell_broken(suite.name, round_id, str(error), url_for("flow-run", flow_run.id) or "")
+        message = no_verdict_message(suite.name, round_id, str(error), url_for("flow-run", flow_run.id) or "")
         for line in _alert_without_store(suite, message):
             get_run_logger().error(line)
         raise
@@ -76,13 +76,13 @@ def _alert(suite: Suite, change: Callable[[AlertState], AlertState]) -> list[str
     return deliver_pending(book, Blocks(suite, os.environ))
 
 
-def _alert_without_store(suite: Suite, message: Told) -> list[str]:
+def _alert_without_store(suite: Suite, message: AlertMessage) -> list[str]:
     """Send through the stored state, which sends once and retries; directly where the central store itself fails."""
     blocks = dict.fromkeys(one.block for one in suite.alerts if message.event in one.on)
     if not blocks:
         return []
     try:
-        return _alert(suite, lambda state: told_once(state, message, suite.alerts, datetime.now(UTC)))
+        return _alert(suite, lambda state: add_once(state, message, suite.alerts, datetime.now(UTC)))
     except PlumblineError:
         known = Blocks(suite, os.environ)
         sent = {

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline.alerts import tell_test
+from plumbline.alerts import probe_message
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
 
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 def _test(suite: Suite) -> tuple[list[str], list[str]]:
     from tasks.prefect_client.notifications import Blocks, send
 
-    subject, body = tell_test(suite.name, datetime.now(UTC))
+    subject, body = probe_message(suite.name, datetime.now(UTC))
     known = Blocks(suite, os.environ)
     outcomes = {block: send(block, subject, body, known) for block in _blocks(suite)}
     told = [f"{block}: delivered" for block, why in outcomes.items() if not why]

@@ -1,31 +1,31 @@
-"""Alerts: who is told of what, once. The state is pure; the book keeps it in the central store."""
+"""Alerts: pure state, messages, and the state's document in the central store."""
 
 from plumbline.alerts.book import AlertBook
+from plumbline.alerts.messages import AlertMessage, no_verdict_message, probe_message
 from plumbline.alerts.state import (
     AlertState,
     Open,
     Outgoing,
+    add_once,
     after_failure,
     after_success,
     claim,
     missed,
-    told_once,
     update,
 )
-from plumbline.alerts.words import Told, tell_broken, tell_test
 
 __all__ = [
     "AlertBook",
+    "AlertMessage",
     "AlertState",
     "Open",
     "Outgoing",
-    "Told",
+    "add_once",
     "after_failure",
     "after_success",
     "claim",
     "missed",
-    "tell_broken",
-    "tell_test",
-    "told_once",
+    "no_verdict_message",
+    "probe_message",
     "update",
 ]

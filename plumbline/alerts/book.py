@@ -1,4 +1,4 @@
-"""The alert state of a suite in the central store, changed by compare-and-swap."""
+"""Alert state of a suite in the central store, changed by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _ATTEMPTS = 8
 
 
 class AlertBook:
-    """`alerts/SUITE.json`."""
+    """Document `alerts/SUITE.json` in the central store."""
 
     def __init__(self, central: CentralStore, suite: str) -> None:
         self._central = central
         self._key = f"alerts/{suite}.json"
 
     def read(self) -> tuple[AlertState, str | None]:
-        """The state, and the etag to change it with."""
-        found = self._central.read_pointer(self._key)
-        if found is None:
+        """Return the state, and the etag for changing it."""
+        pointer = self._central.read_pointer(self._key)
+        if pointer is None:
             return AlertState(), None
         where = f"{self._central.store.url}/{self._key}"
-        return read_model(AlertState, found[0], where=where), found[1]
+        return read_model(AlertState, pointer[0], where=where), pointer[1]
 
     def change(self, change: Callable[[AlertState], AlertState]) -> AlertState:
-        """Apply a change to the state as it is, again if another writer was faster."""
+        """Apply a change to the current state; retry if a concurrent writer was faster."""
         for _ in range(_ATTEMPTS):
             state, etag = self.read()
             changed = change(state)
@@ -43,4 +43,4 @@ class AlertBook:
             except PreconditionFailedError:
                 continue
             return changed
-        raise UnavailableError("others keep changing it", where=self._central.store.url, key=self._key)
+        raise UnavailableError("other writers keep changing the document", where=self._central.store.url, key=self._key)

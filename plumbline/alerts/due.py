@@ -1,4 +1,4 @@
-"""Whether a round that was due has started. Pure: times and the clock are handed in."""
+"""Decision whether a due round has started. Pure: times are arguments."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _FORM = "%Y%m%dT%H%M%SZ"
 
 
 def start_key(suite: str, round_id: str, now: datetime) -> str:
-    """The mark that a round has started: its key says when."""
+    """Return the key of a started round's marker; the key contains the time."""
     return f"started/{suite}/{now.astimezone(UTC):{_FORM}}-{round_id}"
 
 
 def started_at(key: str) -> datetime | None:
-    """When the round of such a mark started."""
+    """Return the start time in a marker's key; `None` if malformed."""
     stamp = key.rpartition("/")[2].partition("-")[0]
     try:
         return datetime.strptime(stamp, _FORM).replace(tzinfo=UTC)
@@ -26,11 +26,11 @@ def started_at(key: str) -> datetime | None:
 
 
 def last_due(times: Sequence[datetime], now: datetime, grace_seconds: float, since: datetime) -> datetime | None:
-    """The last time that a round was due whose grace is over; none before `since`, when watching began."""
+    """Return the last due time whose grace period is over, not before `since`."""
     over = [time for time in times if time >= since and time + timedelta(seconds=grace_seconds) <= now]
     return max(over, default=None)
 
 
 def ran_after(starts: Iterable[datetime], due: datetime) -> bool:
-    """Whether a round has started since; a scheduler may be a little early."""
+    """Return whether a round started since `due`; schedulers may be 60 s early."""
     return any(start >= due - _EARLY for start in starts)

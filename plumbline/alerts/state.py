@@ -1,7 +1,7 @@
-"""Alerts, each sent once: one per platform, workload and cause until it changes or recovers. Pure.
+"""Alert state: each alert is sent once per platform, workload and cause, until it changes or recovers. Pure.
 
-The state is written before anything is sent, and marked after it was delivered: an alert may be sent twice if the
-sender dies in between, with the same id, and is never lost.
+The state is written before an alert is sent, and marked after delivery: an alert may be sent twice, with the same id,
+if the sender dies in between, and is never lost.
 """
 
 from __future__ import annotations
@@ -11,60 +11,60 @@ from datetime import datetime, timedelta
 
 from pydantic import AwareDatetime
 
+from plumbline.alerts.messages import AlertMessage, missed_message, recovery_message, trouble_message
 from plumbline.alerts.troubles import find_troubles, place_of
-from plumbline.alerts.words import Told, tell_missed, tell_open, tell_recovered
 from plumbline.digest import digest_json
 from plumbline.schema.base import Model
 from plumbline.schema.suite import Alert, AlertEvent
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 
-__all__ = ["AlertState", "Open", "Outgoing", "after_failure", "after_success", "claim", "missed", "told_once", "update"]
+__all__ = ["AlertState", "Open", "Outgoing", "add_once", "after_failure", "after_success", "claim", "missed", "update"]
 
 _MOST_PENDING = 500
 
 
 class Open(Model):
-    """A trouble that has been told and not recovered."""
+    """Trouble that was reported and has not recovered."""
 
     event: AlertEvent
     since_round: str
     since: AwareDatetime
     told: dict[str, AwareDatetime] = {}
-    """By block: when it was told last."""
+    """Time of the last message to each block."""
 
 
 class Outgoing(Model):
-    """One message to one block, until it is delivered."""
+    """Message to one alert block, kept until delivery."""
 
     id: str
     block: str
     event: AlertEvent
     about: str = ""
-    """What opens and what recovers: the same for a trouble and for its end."""
+    """Incident key of the receiver: the same for a trouble and for its recovery."""
     subject: str
     body: str
     created: AwareDatetime
     failures: int = 0
     last_failure: str = ""
     sending_until: AwareDatetime | None = None
-    """Somebody sends it now; if it is still here after that, they have died over it."""
+    """End of the sender's reservation: a message still pending after that lost its sender."""
 
 
 class AlertState(Model):
-    """Everything that is open, and everything that has not reached its receiver."""
+    """All open troubles and all undelivered messages of a suite."""
 
     schema_version: int = 1
     watching: AwareDatetime | None = None
-    """Since when it is watched whether rounds run at all."""
+    """Time since which missed rounds are watched for."""
     open: dict[str, Open] = {}
-    """By the key of the trouble: platform, workload and cause."""
+    """Open troubles by key: platform, workload and cause."""
     pending: tuple[Outgoing, ...] = ()
     rounds: tuple[str, ...] = ()
-    """The last rounds taken in, and those that were missed, so that none is told twice."""
+    """The last processed and missed rounds, so that no round is reported twice."""
 
 
 def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], now: datetime) -> AlertState:
-    """Take in a round: what is new, what goes on, what has recovered. The same round again changes nothing."""
+    """Apply a round's verdict: new, continuing and recovered troubles. Idempotent."""
     if verdict.round in state.rounds:
         return state
     messages: list[Outgoing] = []
@@ -75,8 +75,8 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
         entry = known if known is not None and known.event == trouble.event else Open(
             event=trouble.event, since_round=verdict.round, since=now
         )  # fmt: skip
-        told = tell_open(verdict, trouble, since_round=entry.since_round, since=entry.since)
-        entries[key], sent = _remind(entry, told, alerts, now)
+        message = trouble_message(verdict, trouble, since_round=entry.since_round, since=entry.since)
+        entries[key], sent = _remind(entry, message, alerts, now)
         messages += sent
     recovered: set[tuple[str, str]] = set()
     for key, known in state.open.items():
@@ -85,15 +85,15 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
         name, workload = place_of(key)
         result = verdict.platforms.get(name)
         if known.event == "improved":
-            continue  # ends when a new baseline is accepted, and nothing has recovered
+            continue  # ends when a new baseline is accepted; this is no recovery
         outcome = result.workloads.get(workload, result.verdict) if result is not None else None
         if outcome == "pass":
             recovered.add((name, workload))
         elif outcome in (None, "inconclusive") and not (known.event == "unavailable" and _is_there(result, workload)):
-            entries[key] = known  # nothing is known of it tonight
+            entries[key] = known  # no evidence about the trouble tonight
     whole = {name for name, workload in recovered if not workload}
     for name, workload in sorted(one for one in recovered if not one[1] or one[0] not in whole):
-        messages += _send(tell_recovered(verdict, name, workload), alerts, now)
+        messages += _send(recovery_message(verdict, name, workload), alerts, now)
     return AlertState(
         watching=state.watching,
         open=entries,
@@ -103,47 +103,50 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
 
 
 def missed(state: AlertState, suite: str, due: datetime, alerts: Sequence[Alert], now: datetime) -> AlertState:
-    """The round that was due did not run. Told once for each time it was due."""
-    return told_once(state, tell_missed(suite, due), alerts, now)
+    """Add an alert about a round that did not run, once per due time."""
+    return add_once(state, missed_message(suite, due), alerts, now)
 
 
-def told_once(state: AlertState, told: Told, alerts: Sequence[Alert], now: datetime) -> AlertState:
-    """What happens once and has no end: told to every block that wants it, unless it has been."""
-    if any(told.id == one for one in state.rounds):
+def add_once(state: AlertState, alert_message: AlertMessage, alerts: Sequence[Alert], now: datetime) -> AlertState:
+    """Add an alert without recovery for every subscribed block, unless already added."""
+    if any(alert_message.id == known for known in state.rounds):
         return state
-    messages = tuple(_send(told, alerts, now))
+    messages = tuple(_send(alert_message, alerts, now))
     return state.replace(
-        pending=[one.model_dump() for one in (*state.pending, *messages)], rounds=(*state.rounds, told.id)[-50:]
+        pending=[known.model_dump() for known in (*state.pending, *messages)],
+        rounds=(*state.rounds, alert_message.id)[-50:],
     )
 
 
 def claim(state: AlertState, wanted: Outgoing, now: datetime, until: datetime) -> AlertState:
-    """Take a message to be sent, so that nobody else sends it too; the same state if it is gone or taken."""
+    """Reserve a message for this sender; return the same state if it is gone or reserved."""
     changed = [
-        one.replace(sending_until=until)
-        if _same(one, wanted) and (one.sending_until is None or one.sending_until <= now)
-        else one
-        for one in state.pending
+        message.replace(sending_until=until)
+        if _same(message, wanted) and (message.sending_until is None or message.sending_until <= now)
+        else message
+        for message in state.pending
     ]
-    return state.replace(pending=[one.model_dump() for one in changed])
+    return state.replace(pending=[message.model_dump() for message in changed])
 
 
 def after_success(state: AlertState, sent: Outgoing) -> AlertState:
-    """The message has reached its receiver."""
-    return state.replace(pending=[one.model_dump() for one in state.pending if not _same(one, sent)])
+    """Remove a delivered message."""
+    return state.replace(pending=[message.model_dump() for message in state.pending if not _same(message, sent)])
 
 
 def after_failure(state: AlertState, sent: Outgoing, why: str) -> AlertState:
-    """The message has not reached its receiver; it stays pending."""
+    """Record a failed delivery; the message stays pending."""
     changed = [
-        one.replace(failures=one.failures + 1, last_failure=why[:500], sending_until=None) if _same(one, sent) else one
-        for one in state.pending
+        message.replace(failures=message.failures + 1, last_failure=why[:500], sending_until=None)
+        if _same(message, sent)
+        else message
+        for message in state.pending
     ]
-    return state.replace(pending=[one.model_dump() for one in changed])
+    return state.replace(pending=[message.model_dump() for message in changed])
 
 
-def _same(one: Outgoing, other: Outgoing) -> bool:
-    return (one.id, one.block) == (other.id, other.block)
+def _same(outgoing: Outgoing, other: Outgoing) -> bool:
+    return (outgoing.id, outgoing.block) == (other.id, other.block)
 
 
 def _is_there(result: PlatformResult | None, workload: str) -> bool:
@@ -151,28 +154,30 @@ def _is_there(result: PlatformResult | None, workload: str) -> bool:
     return result is not None and (workload not in result.absent if workload else not result.unavailable)
 
 
-def _remind(entry: Open, told: Told, alerts: Sequence[Alert], now: datetime) -> tuple[Open, list[Outgoing]]:
-    """Tell every block that wants it and has not been told, or not for as long as its reminder says."""
+def _remind(
+    entry: Open, alert_message: AlertMessage, alerts: Sequence[Alert], now: datetime
+) -> tuple[Open, list[Outgoing]]:
+    """Alert every subscribed block that is due for a first message or a reminder."""
     due = [
         alert
         for alert in alerts
         if entry.event in alert.on
         and (alert.block not in entry.told or now - entry.told[alert.block] >= timedelta(hours=alert.reminder_hours))
     ]
-    messages = _send(told, due, now)
+    messages = _send(alert_message, due, now)
     return entry.replace(told={**entry.told, **{alert.block: now for alert in due}}), messages
 
 
-def _send(told: Told, alerts: Sequence[Alert], now: datetime) -> list[Outgoing]:
-    blocks = dict.fromkeys(alert.block for alert in alerts if told.event in alert.on)
+def _send(alert_message: AlertMessage, alerts: Sequence[Alert], now: datetime) -> list[Outgoing]:
+    blocks = dict.fromkeys(alert.block for alert in alerts if alert_message.event in alert.on)
     return [
         Outgoing(
-            id=digest_json([told.id, block])[:16],
+            id=digest_json([alert_message.id, block])[:16],
             block=block,
-            event=told.event,
-            about=told.about,
-            subject=told.subject,
-            body=told.body,
+            event=alert_message.event,
+            about=alert_message.about,
+            subject=alert_message.subject,
+            body=alert_message.body,
             created=now,
         )
         for block in blocks

@@ -1,4 +1,4 @@
-"""Troubles of a platform: what an alert is about, and the key by which it is told once. Pure."""
+"""Troubles of a platform: the subjects of alerts, each with its key. Pure."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _PARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One cause, failed check or absence, on one platform and, where it is known, in one workload."""
+    """One cause, failed check or absence, on one platform, in one workload if known."""
 
     platform: str
     workload: str
     what: str
-    """The cause's code, else the failed check."""
+    """Cause code, else the failed check."""
     event: AlertEvent
 
     @property
     def key(self) -> str:
-        """`PLATFORM/WORKLOAD/WHAT`, or `PLATFORM/WHAT` for a trouble of the whole platform."""
+        """Return `PLATFORM/WORKLOAD/WHAT`, or `PLATFORM/WHAT` for a whole platform."""
         return "/".join(part for part in (self.platform, self.workload, self.what) if part)
 
 
 def place_of(key: str) -> tuple[str, str]:
-    """Return platform and workload of a trouble's key; the workload is empty for one of the whole platform."""
+    """Return platform and workload of a trouble's key; workload "" means all."""
     parts = key.split("/")
     return parts[0], parts[1] if len(parts) >= _PARTS else ""
 
 
 def find_troubles(platform: str, result: PlatformResult) -> Iterator[Trouble]:
-    """Yield what is wrong on `platform`: its causes, or where there is none its failed checks, and missing records."""
+    """Yield a platform's causes, else its failed checks, and its missing records."""
     if result.unavailable and not result.optional:
         workloads = [""] if set(result.absent) == set(result.workloads) else list(result.absent)
         for workload in workloads:
@@ -49,15 +49,17 @@ def find_troubles(platform: str, result: PlatformResult) -> Iterator[Trouble]:
     if result.verdict not in ("drift", "invalid"):
         return
     seen = set()
-    named = [one.workload for one in result.causes] + [one.workload for one in result.findings]
+    named = [cause.workload for cause in result.causes] + [finding.workload for finding in result.findings]
     for workload in dict.fromkeys(named):
         outcome = result.workloads.get(workload, result.verdict)
         if outcome not in ("drift", "invalid"):
             continue
-        codes = [one.code for one in result.causes if one.code != "environment" and one.workload == workload]
-        checks = [one.check for one in result.findings if one.outcome == outcome and one.workload == workload]
-        for what in dict.fromkeys(codes or checks[:1]):
+        codes = [cause.code for cause in result.causes if cause.code != "environment" and cause.workload == workload]
+        checks = [
+            finding.check for finding in result.findings if finding.outcome == outcome and finding.workload == workload
+        ]
+        for text in dict.fromkeys(codes or checks[:1]):
             seen.add(workload)
-            yield Trouble(platform, workload, what, outcome)
+            yield Trouble(platform, workload, text, outcome)
     if not seen:
         yield Trouble(platform, "", result.verdict, result.verdict)

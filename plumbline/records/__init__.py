@@ -1,4 +1,4 @@
-"""Records on disk, read back: `load_record(folder)`."""
+"""Reader of records on disk: `load_record(folder)`."""
 
 from __future__ import annotations
 

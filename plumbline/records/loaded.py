@@ -1,4 +1,4 @@
-"""A record with its arrays, each read and checked when first asked for."""
+"""Record with arrays that are read and checked on first use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["LoadedRecord", "load_record"]
 _MAX_PART_BYTES = 4 << 30
 _MAX_ROWS = 64_000_000
 _MAX_ROW_BYTES = 64
-"""Of one row of three integers, in the least favourable encoding."""
+"""Maximum bytes of one row of three integers, in the least favourable encoding."""
 _MAX_ROW_GROUPS = 4096
 _MAX_FOOTER_BYTES = 1 << 20
 _ROWS_AT_ONCE = 1 << 16
@@ -33,7 +33,7 @@ _ROW_COLUMNS = {"row_id": "int64", "text": "uint64", "label": "uint64"}
 
 @dataclass(frozen=True)
 class LoadedRecord:
-    """One record; `arrays` may be given in place of a folder's parts (a record made in memory)."""
+    """One record; `arrays` replaces the folder's parts for a record in memory."""
 
     record: RunRecord
     folder: Path
@@ -41,32 +41,32 @@ class LoadedRecord:
 
     @cached_property
     def batches(self) -> Arrays:
-        """What the model was fed, field by field: `[steps, batch, ...]`."""
+        """Return each batch field as [steps, batch, ...]."""
         return self._part("batches", _check_batches)
 
     @cached_property
     def sketches(self) -> Arrays:
-        """`sketch` float64 [num_taps, 64]."""
+        """Return `sketch`, float64 [num_taps, 64]."""
         return self._part("sketches", _check_sketches)
 
     @cached_property
     def rows(self) -> Arrays:
-        """`row_id`, `text` and `label`, one line for each row that the run reads, in the order of `row_id`."""
+        """Return `row_id`, `text` and `label` of each row read, ordered by `row_id`."""
         return self._part("rows", _check_rows)
 
     @cached_property
     def state(self) -> Arrays:
-        """`rng/{step}`."""
+        """Return the generators' states by key `rng/{step}`."""
         return self._part("state", _no_check)
 
     @cached_property
     def evaluation(self) -> Arrays:
-        """`row_ids`, `predictions`, `logits` of the probe's evaluation (the learn part's last, without a probe)."""
+        """Return `row_ids`, `predictions` and `logits` of the probe's evaluation, else of the learn part's last."""
         return self._part("evaluation", _check_evaluation)
 
     @cached_property
     def capture(self) -> Arrays:
-        """The whole tensors that an experiment asked for."""
+        """Return the whole tensors that an experiment captured."""
         return self._part("capture", _no_check)
 
     def _part(self, name: str, check: Callable[[RunRecord, Arrays], str]) -> Arrays:
@@ -92,30 +92,30 @@ class LoadedRecord:
 
 
 def load_record(folder: Path, *, verify: bool = True) -> LoadedRecord:
-    """The record in `folder`, its parts verified against their digests; arrays are read when first used."""
+    """Return the record in `folder`, its parts verified against their digests."""
     return LoadedRecord(record=read_record(folder, verify=verify), folder=folder)
 
 
 def _read_rows(path: Path, spec: RunSpec) -> Arrays:
-    """Return the columns of `rows.parquet`; what its footer declares is checked before anything is unpacked."""
+    """Return the columns of `rows.parquet`, after checks of the declared sizes."""
     try:
         file = pq.ParquetFile(path)
         _check_footer(file.metadata, spec, str(path))
         batches, count = [], 0
-        # The footer may lie too: no more is unpacked than it declared.
+        # The footer may lie too: unpack no more rows than it declares.
         for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(_ROW_COLUMNS)):
             count += batch.num_rows
             if count > file.metadata.num_rows:
-                raise CorruptDataError("holds more rows than it declares", where=str(path))
+                raise CorruptDataError("contains more rows than it declares", where=str(path))
             batches.append(batch)
         table = pa.Table.from_batches(batches, file.schema_arrow.empty_table().select(list(_ROW_COLUMNS)).schema)
         return {name: table.column(name).to_numpy() for name in _ROW_COLUMNS}
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise CorruptDataError(f"is no Parquet file of rows: {error}", where=str(path)) from error
+        raise CorruptDataError(f"not a Parquet file of rows: {error}", where=str(path)) from error
 
 
 def _check_footer(metadata: pq.FileMetaData, spec: RunSpec, where: str) -> None:
-    """Raise `CorruptDataError` for more rows than the spec reads, or more bytes than these rows can take."""
+    """Raise `CorruptDataError` for more rows or bytes than the spec allows."""
     steps = max((part.steps for part in (spec.probe, spec.speed, spec.learn) if part), default=0)
     evaluated = max((part.evaluation_rows for part in (spec.probe, spec.learn) if part), default=0)
     most = min(steps * spec.batch_size + evaluated, _MAX_ROWS)
@@ -124,7 +124,7 @@ def _check_footer(metadata: pq.FileMetaData, spec: RunSpec, where: str) -> None:
     groups = [metadata.row_group(index) for index in range(min(metadata.num_row_groups, _MAX_ROW_GROUPS + 1))]
     unpacked = sum(group.total_byte_size for group in groups)
     if len(groups) > _MAX_ROW_GROUPS or sum(group.num_rows for group in groups) != metadata.num_rows:
-        raise CorruptDataError("has row groups that do not fit its rows", where=where)
+        raise CorruptDataError("its row groups do not match its number of rows", where=where)
     if unpacked > _MAX_ROW_BYTES * metadata.num_rows + _MAX_FOOTER_BYTES * len(groups):
         raise CorruptDataError(f"unpacks to {unpacked} bytes for {metadata.num_rows} rows", where=where)
 
@@ -137,9 +137,9 @@ def _check_batches(record: RunRecord, content: Arrays) -> str:
     steps = len(record.evidence.probe.steps) if record.evidence.probe else 0
     for name, array in content.items():
         if name not in BATCH_FIELDS:
-            return f"holds {name!r}, which is no field of a batch"
+            return f"holds {name!r}, which is not a field of a batch"
         if array.dtype.kind not in "iu" or array.ndim < 2:
-            return f"{name} is {array.dtype.name}{list(array.shape)}, where integers by step and row are due"
+            return f"{name} is {array.dtype.name}{list(array.shape)}, expected integers by step and row"
         if array.shape[0] != steps:
             return f"{name} holds {array.shape[0]} steps, the probe {steps}"
     return ""
@@ -149,26 +149,26 @@ def _check_sketches(record: RunRecord, content: Arrays) -> str:
     taps = len(record.evidence.probe.taps) if record.evidence.probe else 0
     sketch = content.get("sketch")
     if sketch is None or sketch.shape != (taps, SKETCH_SIZE) or sketch.dtype != np.float64:
-        return f"holds no float64 sketches of {taps} taps"
+        return f"does not contain float64 sketches of {taps} taps"
     return ""
 
 
 def _check_rows(_record: RunRecord, content: Arrays) -> str:
     row_ids = content.get("row_id")
     if row_ids is None or set(content) != set(_ROW_COLUMNS):
-        return f"has other columns than {', '.join(_ROW_COLUMNS)}"
+        return f"its columns differ from {', '.join(_ROW_COLUMNS)}"
     for name, kind in _ROW_COLUMNS.items():
         if content[name].dtype.name != kind or content[name].shape != row_ids.shape:
             return f"column {name} is not {kind} throughout"
     if not _increasing(row_ids):
-        return "its rows do not stand in the order of row_id"
+        return "its rows are not in the order of row_id"
     return ""
 
 
 def _check_evaluation(_record: RunRecord, content: Arrays) -> str:
     lengths: dict[str, Any] = {name: array.shape[:1] for name, array in content.items()}
     if len(set(lengths.values())) > 1:
-        return f"holds arrays of other lengths: {lengths}"
+        return f"contains arrays of different lengths: {lengths}"
     return ""
 
 

@@ -1,6 +1,6 @@
-"""Safetensors read with numpy alone, from a file that nobody vouches for.
+"""Reader of untrusted safetensors files, with numpy alone.
 
-The library's own numpy reader knows no bfloat16; a captured bfloat16 tensor is widened to float32 here, which is exact.
+The library's own numpy reader does not support bfloat16; a captured bfloat16 tensor is widened to float32 exactly.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DTYPES: dict[str, str] = {
 
 
 def read_tensors(path: Path) -> Arrays:
-    """Every tensor of the file; `CorruptDataError` for anything that is not a well-formed one."""
+    """Return all tensors of a file; raise `CorruptDataError` if malformed."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -50,13 +50,13 @@ def read_tensors(path: Path) -> Arrays:
     try:
         return _parse(data)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CorruptDataError(f"is no safetensors file: {error}", where=str(path)) from error
+        raise CorruptDataError(f"not a safetensors file: {error}", where=str(path)) from error
 
 
 def _parse(data: bytes) -> Arrays:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
-        raise ValueError("its header does not fit in it")
+        raise ValueError("the header is longer than the file")
     header = json.loads(data[8 : 8 + length])
     header.pop("__metadata__", None)
     if len(header) > _MAX_TENSORS:
@@ -67,14 +67,14 @@ def _parse(data: bytes) -> Arrays:
 
 
 def _whole(number: object) -> int:
-    """The number itself: JSON's true, 1.5, Infinity and "1" are none of the sizes and offsets that a writer makes."""
+    """Return `number`; raise unless its type is exactly int, not JSON's true or 1.5."""
     if type(number) is not int:
-        raise ValueError(f"{number!r:.20} is no whole number")
+        raise ValueError(f"{number!r:.20} is not an integer")
     return number
 
 
 def _check_apart(entries: Iterable[dict[str, Any]]) -> None:
-    """No two tensors share bytes: a small file cannot ask for the memory of many large ones."""
+    """Raise if two tensors share bytes, which would multiply the memory needed."""
     last = 0
     for start, end in sorted(tuple(map(_whole, entry["data_offsets"])) for entry in entries):
         if start < last:
@@ -90,7 +90,7 @@ def _tensor(body: memoryview, entry: dict[str, Any]) -> NDArray[Any]:
         raise ValueError(f"a tensor of {len(shape)} dimensions")
     count = math.prod(shape)
     if min(shape, default=0) < 0 or not 0 <= start <= end <= len(body) or end - start != count * dtype.itemsize:
-        raise ValueError("a tensor's place does not fit its shape")
+        raise ValueError("a tensor's offsets do not match its shape")
     array: NDArray[Any] = np.frombuffer(body[start:end], dtype=dtype).reshape(shape)
     if entry["dtype"] == "BF16":
         array = (array.astype("<u4") << 16).view("<f4")

@@ -1,1 +1,1 @@
-"""The faces of a round: the HTML report, the terminal's table, JUnit XML and a CI job's summary."""
+"""Outputs of a round: HTML report, terminal table, JUnit XML, CI summary."""

@@ -1,7 +1,7 @@
-"""The charts of the report as pure numbers, which the template draws: types, margins and axes.
+"""Chart types, margins and axes, as pure numbers that the template draws.
 
-Up to six series share one chart and differ by colour, dash and shape. More are drawn as small multiples, a panel for
-each platform beside the reference: with more, two of them would look alike.
+Up to six series share one chart and differ by colour, dash and shape. More series are drawn as small multiples: one
+panel per platform, beside the reference.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = [
 ]  # fmt: skip
 
 Scale = Callable[[float], float]
-"""From an index, or a value, to where it is drawn."""
+"""Map of an index or a value to its position."""
 
 MOST_TOGETHER = 6
-"""As many series as there are colours, dashes and shapes."""
+"""Maximum number of series: the number of colours, dashes and shapes."""
 CONTEXT, MARKED = -1, -2
 """Series in a panel: the reference behind the platform, and a platform that did not pass."""
 _CHAR = 7.0
@@ -38,7 +38,7 @@ class Margins:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a chart and how much text fits into it."""
+    """Size of a chart, and the amount of text that fits."""
 
     width: float
     height: float
@@ -46,7 +46,7 @@ class Size:
     num_ticks: int
     """Maximum number of labels on the x axis."""
     names_ends: bool = False
-    """Whether names stand at the ends of lines, and not only in the legend."""
+    """Whether names appear at the ends of lines, in addition to the legend."""
 
 
 WIDE = Size(960.0, 260.0, Margins(76, 150, 24, 40), 8, names_ends=True)
@@ -57,7 +57,7 @@ PANEL = Size(310.0, 150.0, Margins(56, 12, 10, 26), 3)
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A position on an axis and its words."""
+    """Position on an axis, with its label."""
 
     at: float
     label: str
@@ -67,7 +67,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One point; `series` picks its shape and colour."""
+    """One point; `series` selects its shape and colour."""
 
     x: float
     y: float
@@ -78,7 +78,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A polyline as SVG writes its points."""
+    """Polyline, in the format of SVG points."""
 
     points: str
     series: int
@@ -86,7 +86,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Words in the plot."""
+    """Text in the plot."""
 
     x: float
     y: float
@@ -97,7 +97,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A vertical line, with words beside its upper end."""
+    """Vertical line with text beside its upper end."""
 
     x: float
     y: float = 0.0
@@ -107,7 +107,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A name in the legend."""
+    """Entry of the legend."""
 
     name: str
     index: int
@@ -115,7 +115,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart, ready to be drawn: as it is, or as `panels` where there are some; `narrow` is for phones."""
+    """Chart ready for drawing, or a set of `panels`; `narrow` is for phones."""
 
     title: str
     note: str
@@ -131,37 +131,37 @@ class Chart:
     labels: tuple[Label, ...] = ()
     rules: tuple[Rule, ...] = ()
     bands: tuple[str, ...] = ()
-    """Polygons: the region that is allowed."""
+    """Polygons of the allowed region."""
     legend: tuple[Series, ...] = field(default=())
     narrow: Chart | None = None
     panels: tuple[Chart, ...] = ()
     is_marked: bool = False
-    """Whether it is the panel of a platform that did not pass."""
+    """Whether the panel's platform did not pass."""
 
     @property
     def left(self) -> float:
-        """Where the plot begins."""
+        """Return the plot's left edge."""
         return self.margins.left
 
     @property
     def right(self) -> float:
-        """Where the plot ends."""
+        """Return the plot's right edge."""
         return self.width - self.margins.right
 
     @property
     def top(self) -> float:
-        """The plot's upper edge."""
+        """Return the plot's upper edge."""
         return self.margins.top
 
     @property
     def bottom(self) -> float:
-        """The plot's lower edge."""
+        """Return the plot's lower edge."""
         return self.height - self.margins.bottom
 
 
 @dataclass(frozen=True, slots=True)
 class LogAxis:
-    """Powers of ten between the plot's edges, with a row below for zero and one above for what is not finite."""
+    """Logarithmic axis with extra rows for zero and for non-finite values."""
 
     low: int
     high: int
@@ -169,7 +169,7 @@ class LogAxis:
     bottom: float
 
     def at(self, value: float | None) -> float:
-        """Return where a value is drawn."""
+        """Return a value's position."""
         if value is None or not math.isfinite(value):
             return self.top
         if value <= 0:
@@ -180,19 +180,19 @@ class LogAxis:
         return round(min(max(position, self.top + 6), self.bottom - 6), 1)
 
     def ticks(self, *, zero: bool, missing: bool) -> tuple[Tick, ...]:
-        """Return one for each power of ten, at most eight and 18 pixels apart, and the two rows where in use."""
+        """Return at most eight ticks, 18 pixels apart, plus the used extra rows."""
         room = max(1.0, (self.bottom - self.top - 36) / 18)
         stride = max(1, math.ceil((self.high - self.low) / min(7.0, room)))
-        found = [Tick(self.at(10.0**power), f"1e{power}") for power in range(self.low, self.high + 1, stride)]
+        ticks = [Tick(self.at(10.0**power), f"1e{power}") for power in range(self.low, self.high + 1, stride)]
         if zero:
-            found.append(Tick(self.bottom, "equal"))
+            ticks.append(Tick(self.bottom, "equal"))
         if missing:
-            found.append(Tick(self.top, "not finite"))
-        return tuple(found)
+            ticks.append(Tick(self.top, "not finite"))
+        return tuple(ticks)
 
 
 def log_axis(values: Sequence[float | None], top: float, bottom: float) -> LogAxis:
-    """Return an axis that holds all positive values."""
+    """Return an axis for all positive values."""
     known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
     low = math.floor(math.log10(min(known))) if known else -8
     high = math.ceil(math.log10(max(known))) if known else -4
@@ -200,7 +200,7 @@ def log_axis(values: Sequence[float | None], top: float, bottom: float) -> LogAx
 
 
 def nice(low: float, high: float, pieces: int = 4) -> tuple[float, float, float]:
-    """Return round bounds around the values, and the step between ticks."""
+    """Return round bounds around the values, and the tick distance."""
     span = high - low or abs(high) * 0.1 or 1.0
     raw = span / pieces
     magnitude = 10.0 ** math.floor(math.log10(raw))
@@ -209,13 +209,13 @@ def nice(low: float, high: float, pieces: int = 4) -> tuple[float, float, float]
     return bottom, top if top > bottom else bottom + step, step
 
 
-def room_for(words: Sequence[str]) -> float:
-    """Return the width of the longest of some texts."""
-    return _CHAR * max(map(len, words), default=0)
+def room_for(texts: Sequence[str]) -> float:
+    """Return the width of the longest text, in pixels."""
+    return _CHAR * max(map(len, texts), default=0)
 
 
 def shortened(text: str, width: float) -> str:
-    """Return `text` cut in its middle to what fits into `width`: beginnings and ends tell names apart."""
+    """Return `text` cut in its middle to fit `width` pixels."""
     most = max(7, int(width / _CHAR))
     if len(text) <= most:
         return text
@@ -224,5 +224,5 @@ def shortened(text: str, width: float) -> str:
 
 
 def end_anchor(at: float, text: str, right: float) -> str:
-    """Return the anchor of a text below or beside `at` that keeps it left of `right`."""
+    """Return the anchor that keeps a text at `at` left of `right`."""
     return "end" if at + room_for([text]) / 2 > right else "middle"

@@ -1,4 +1,4 @@
-"""Lines over steps or rounds: in one chart while series can be told apart, else as small multiples. Pure."""
+"""Line charts over steps or rounds, as one chart or small multiples. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LONGEST_END = 190.0
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change point to mark: at which index, of which series."""
+    """Change point to mark: its index and its series."""
 
     index: int
     series: str
@@ -47,7 +47,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Curves:
-    """What is drawn: lines by name, and what stands beside them."""
+    """Content of a line chart: lines by name, with signs and change points."""
 
     title: str
     note: str
@@ -59,7 +59,7 @@ class Curves:
     stride: int = 1
     """The number of steps from point to point."""
     x_names: Sequence[str] = ()
-    """Words of each point on the x axis, instead of numbers."""
+    """Labels of the points on the x axis, instead of numbers."""
     signs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Signs above points, or on the axis where the point is missing."""
     changes: Sequence[Change] = ()
@@ -68,11 +68,11 @@ class Curves:
 
     @property
     def length(self) -> int:
-        """The number of points of the longest line."""
+        """Return the number of points of the longest line."""
         return max((len(line) for line in self.lines.values()), default=0)
 
     def only(self, *names: str) -> Curves:
-        """Return the same with some lines only."""
+        """Return a copy with these lines only."""
         return replace(
             self,
             lines={name: self.lines[name] for name in names if name in self.lines},
@@ -82,7 +82,7 @@ class Curves:
 
 
 def curves(content: Curves) -> Chart | None:
-    """Draw lines on a linear scale; a missing number leaves a gap. `None` if there is no line to draw."""
+    """Draw lines on a linear scale, with gaps; `None` without any line."""
     known = [value for line in content.lines.values() for value in line if _is_known(value)]
     if not known or content.length < 2:
         return None
@@ -97,7 +97,7 @@ def curves(content: Curves) -> Chart | None:
 
 
 def _panels(content: Curves, bounds: tuple[float, float]) -> Iterator[Chart]:
-    """Yield a panel for each platform beside the first one, platforms that did not pass first."""
+    """Yield a panel per platform after the first; failed platforms come first."""
     reference = content.order[0]
     names = sorted(
         (name for name in content.lines if name != reference),
@@ -118,7 +118,7 @@ def _drawn(content: Curves, size: Size, bounds: tuple[float, float], series: Cal
     low, high, step = nice(*bounds, pieces=4 if size.height > PANEL.height else 3)
     values = [low + i * step for i in range(round((high - low) / step) + 1)]
     y_words = [number(round(value, 12)) for value in values]
-    ends = {name: found for name, line in content.lines.items() if (found := _last(line)) is not None}
+    ends = {name: last for name, line in content.lines.items() if (last := _last(line)) is not None}
     margins = replace(size.margins, left=max(size.margins.left, room_for(y_words) + 12))
     if size.names_ends:
         longest = room_for([f"{name} {number(value)}" for name, (_, value) in ends.items()])
@@ -136,12 +136,12 @@ def _drawn(content: Curves, size: Size, bounds: tuple[float, float], series: Cal
     marks = [
         Mark(x(index), y(value), series(name), f"{name}: {number(value)}") for name, (index, value) in ends.items()
     ]
-    # The reference lies behind the others.
+    # The reference is drawn behind the other lines.
     drawn = sorted(content.lines, key=lambda name: series(name) != CONTEXT)
     return replace(
         frame,
         x_ticks=tuple(_x_ticks(content, size, x, frame.width)),
-        y_ticks=tuple(Tick(y(value), words) for value, words in zip(values, y_words, strict=True)),
+        y_ticks=tuple(Tick(y(value), label) for value, label in zip(values, y_words, strict=True)),
         lines=tuple(Line(points, series(name)) for name in drawn for points in _pieces(content.lines[name], x, y)),
         marks=tuple(marks),
         labels=(
@@ -159,7 +159,7 @@ def _is_known(value: float | None) -> bool:
 
 
 def _last(line: Sequence[float | None]) -> tuple[int, float] | None:
-    """Return index and value of the last point of a line."""
+    """Return index and value of a line's last finite point."""
     known = [(index, value) for index, value in enumerate(line) if value is not None and math.isfinite(value)]
     return known[-1] if known else None
 
@@ -184,14 +184,14 @@ def _signs(content: Curves, frame: Chart, x: Scale, y: Scale, series: Callable[[
 
 
 def _rules(content: Curves, frame: Chart, x: Scale) -> Iterator[Rule]:
-    """Yield the change points; the first few with their words, on the side where there is room."""
+    """Yield the change points; only the first few have text."""
     middle = (frame.left + frame.right) / 2
     for place, change in enumerate(content.changes):
         at = x(change.index)
         is_left = at > middle
         room = at - frame.left if is_left else frame.right - at
-        words = shortened(change.words, room - 8) if place < _MOST_RULES else ""
-        yield Rule(at, frame.top + 10 + 13 * place, words, "end" if is_left else "start")
+        text = shortened(change.words, room - 8) if place < _MOST_RULES else ""
+        yield Rule(at, frame.top + 10 + 13 * place, text, "end" if is_left else "start")
 
 
 def _x_ticks(content: Curves, size: Size, x: Scale, width: float) -> Iterator[Tick]:
@@ -201,14 +201,14 @@ def _x_ticks(content: Curves, size: Size, x: Scale, width: float) -> Iterator[Ti
     else:
         last = (content.length - 1) * content.stride
         places = [(step / content.stride, f"{step:,}") for step in _steps(last, size.num_ticks)]
-    for index, words in places:
-        yield Tick(x(index), words, anchor=end_anchor(x(index), words, width))
+    for index, label in places:
+        yield Tick(x(index), label, anchor=end_anchor(x(index), label, width))
 
 
 def _end_labels(
     ends: Mapping[str, tuple[float, float]], frame: Chart, series: Callable[[str], int]
 ) -> tuple[Label, ...]:
-    """Return names beside the ends of their lines, moved apart where lines meet, and inside the plot's height."""
+    """Return names at the ends of lines, moved apart inside the plot's height."""
     placed = sorted(ends.items(), key=lambda end: (end[1][0], series(end[0])))
     heights: list[float] = []
     floor = frame.top
@@ -221,14 +221,14 @@ def _end_labels(
         ceiling = heights[place] - _LABEL_GAP
     labels = []
     for (name, (_, value)), height in zip(placed, heights, strict=True):
-        words = number(value)
-        text = f"{shortened(name, frame.margins.right - 18 - room_for([f' {words}']))} {words}"
+        value_text = number(value)
+        text = f"{shortened(name, frame.margins.right - 18 - room_for([f' {value_text}']))} {value_text}"
         labels.append(Label(frame.right + 10, round(height + 4, 1), text, series=series(name)))
     return tuple(labels)
 
 
 def _steps(last: int, count: int) -> range:
-    """Return round numbers from 0 to `last`, about `count` of them."""
+    """Return about `count` round numbers from 0 to `last`."""
     raw = max(1, last) / count
     magnitude = 10 ** math.floor(math.log10(raw)) if raw >= 1 else 1
     return range(0, last + 1, next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= raw))

@@ -1,4 +1,4 @@
-"""What differs between fingerprints: suspects, never verdicts."""
+"""Differences between fingerprints: suspects, never verdicts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["Difference", "between", "described", "since_baseline"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One key, and its value on each of the columns."""
+    """One fingerprint key, with its value in each column."""
 
     group: str
     key: str
     values: tuple[str, ...]
     differs: tuple[bool, ...]
-    """Whether each value is another than the first."""
+    """Whether each value differs from the first."""
 
 
 def described(fingerprint: Fingerprint) -> str:
-    """The machine in a few words."""
+    """Return a short description of the machine."""
     if fingerprint.gpus:
         count = f"{len(fingerprint.gpus)} of " if len(fingerprint.gpus) > 1 else ""
         device = f"{count}{fingerprint.gpus[0].name}"
@@ -36,10 +36,10 @@ def described(fingerprint: Fingerprint) -> str:
 
 
 def _flat(fingerprint: Fingerprint) -> dict[tuple[str, str], str]:
-    """Every key in its group, in the order in which it is shown."""
+    """Return every key by (group, key), in display order."""
     cpu = fingerprint.cpu
     gpus = fingerprint.gpus
-    found: dict[tuple[str, str], object] = {
+    entries: dict[tuple[str, str], object] = {
         ("hardware", "gpu"): ", ".join(gpu.name for gpu in gpus) or "none",
         ("hardware", "gpu uuid"): ", ".join(gpu.uuid for gpu in gpus) or "none",
         ("hardware", "gpu multiprocessors"): ", ".join(str(gpu.num_sms) for gpu in gpus) or "none",
@@ -66,8 +66,8 @@ def _flat(fingerprint: Fingerprint) -> dict[tuple[str, str], str]:
         "environment": fingerprint.environment,
     }
     for group, content in groups.items():
-        found |= {(group, clean(key, 80)): value for key, value in content.items()}
-    return {key: clean(value, 120) for key, value in found.items()}
+        entries |= {(group, clean(key, 80)): value for key, value in content.items()}
+    return {key: clean(value, 120) for key, value in entries.items()}
 
 
 _ORDER = ("settings", "bits of mantissa", "packages", "software", "hardware", "topology", "environment")
@@ -76,20 +76,20 @@ _ORDER = ("settings", "bits of mantissa", "packages", "software", "hardware", "t
 def _rows(columns: Sequence[Fingerprint]) -> tuple[Difference, ...]:
     flat = [_flat(fingerprint) for fingerprint in columns]
     keys = list(dict.fromkeys(key for column in flat for key in column))
-    found = []
+    rows = []
     for group, key in sorted(keys, key=lambda entry: (_ORDER.index(entry[0]), keys.index(entry))):
         values = tuple(column.get((group, key), NONE) for column in flat)
         if len(set(values)) > 1:
-            found.append(Difference(group, key, values, tuple(value != values[0] for value in values)))
-    return tuple(found)
+            rows.append(Difference(group, key, values, tuple(value != values[0] for value in values)))
+    return tuple(rows)
 
 
 def between(fingerprints: Mapping[str, Fingerprint], reference: str) -> tuple[tuple[str, ...], tuple[Difference, ...]]:
-    """The platforms, the reference first, and what differs between them."""
+    """Return the platforms, reference first, and their differences."""
     names = sorted(fingerprints, key=lambda name: (name != reference, name))
     return tuple(names), _rows([fingerprints[name] for name in names])
 
 
 def since_baseline(baseline: Fingerprint, now: Fingerprint) -> tuple[Difference, ...]:
-    """What changed on one platform since its baseline."""
+    """Return the differences of a platform from its baseline."""
     return _rows([baseline, now])

@@ -1,4 +1,4 @@
-"""The charts of losses and of the history."""
+"""Charts of losses and history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_POINTS = 240
 def loss_charts(
     records: Mapping[str, LoadedRecord], order: Sequence[str], marked: frozenset[str] = frozenset()
 ) -> tuple[Chart, ...]:
-    """Draw the probe's and the learning curve, platform by platform."""
+    """Draw the probe's and the learn part's losses of each platform."""
     probes = {
         name: [step.loss for step in record.record.evidence.probe.steps]
         for name, record in records.items()
@@ -31,21 +31,25 @@ def loss_charts(
         if record.record.evidence.learn
     }
     same = len({tuple(line) for line in probes.values()}) == 1 and len(probes) > 1
-    note = "Equal on all platforms, to the last bit: one line hides the others." if same else "As each platform saw it."
+    note = (
+        "Equal on all platforms, to the last bit: one line hides the others."
+        if same
+        else "As measured on each platform."
+    )
     width = max(1, math.ceil(max((len(line) for line in learned.values()), default=0) / _MAX_POINTS))
-    means = f"Each point is the mean of {width} steps." if width > 1 else "As each platform saw it."
-    found = [
+    means = f"Each point is the mean of {width} steps." if width > 1 else "As measured on each platform."
+    charts = [
         curves(Curves("Loss of the probe", note, probes, "loss", "step", order, marked=marked)),
         curves(Curves(
             "Loss while learning", means, {name: _thinned(line, width) for name, line in learned.items()}, "loss",
             "step", order, stride=width, marked=marked,
         )),
     ]  # fmt: skip
-    return tuple(chart for chart in found if chart is not None)
+    return tuple(chart for chart in charts if chart is not None)
 
 
 def _thinned(line: Sequence[float | None], width: int) -> list[float | None]:
-    """Return means of `width` steps each; a stretch with a missing number stays missing."""
+    """Return means over `width` steps; a missing number makes a mean missing."""
     pieces = [line[start : start + width] for start in range(0, len(line), width)]
     return [_mean(piece) for piece in pieces]
 
@@ -59,23 +63,26 @@ def history_chart(
     points: Mapping[str, Sequence[HistoryPoint]], changes: Sequence[ChangePoint], order: Sequence[str],
     marked: frozenset[str] = frozenset(),
 ) -> Chart | None:  # fmt: skip
-    """Draw throughput night by night, with a sign for each night that did not pass, and the change points."""
+    """Draw throughput per round, with signs of failed rounds and change points."""
     rounds = list(dict.fromkeys(point.round for line in points.values() for point in line))
     by_round = {name: {point.round: point for point in line} for name, line in points.items()}
     lines = {
-        name: [found[one].samples_per_second if one in found else None for one in rounds]
-        for name, found in by_round.items()
+        name: [by_id[round_id].samples_per_second if round_id in by_id else None for round_id in rounds]
+        for name, by_id in by_round.items()
     }
     signs = {
-        name: [SYMBOLS[found[one].outcome] if one in found and found[one].outcome != "pass" else "" for one in rounds]
-        for name, found in by_round.items()
+        name: [
+            SYMBOLS[by_id[round_id].outcome] if round_id in by_id and by_id[round_id].outcome != "pass" else ""
+            for round_id in rounds
+        ]
+        for name, by_id in by_round.items()
     }
     when = {point.round: point.when for line in points.values() for point in line}
     return curves(
         Curves(
             "Throughput over time", "Samples per second, round by round; ✕ drift, ? inconclusive, ! invalid.",
             lines, "samples / s", "round", order,
-            x_names=[when[one] or clean(one, 14) for one in rounds],
+            x_names=[when[round_id] or clean(round_id, 14) for round_id in rounds],
             signs=signs,
             changes=[
                 Change(rounds.index(change.round), change.platform, clean(change.words, 60))

@@ -1,4 +1,4 @@
-"""The report's charts as pictures of their own, in one Markdown page that carries them."""
+"""All charts of the report as pictures in one Markdown page."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from plumbline.report.view import ReportView
 __all__ = ["figures_page"]
 
 _MOST_BYTES = 600_000
-"""What one artifact of the Prefect UI should not exceed: it is kept in the server's database, night after night."""
+"""Maximum size of an artifact in the Prefect UI: the server's database keeps one per night."""
 
 
 def figures_page(view: ReportView) -> str:
-    """Markdown with every chart of the report; charts too many for one page are left to the report, and said so."""
+    """Return Markdown with every chart, up to a maximum size."""
     lines, size, left_out = [], 0, 0
     for heading, chart in _charts(view):
         picture = base64.b64encode(template("figure.svg.j2").render(chart=chart).encode()).decode()
@@ -28,11 +28,14 @@ def figures_page(view: ReportView) -> str:
         title = safe(f"{heading}{chart.title}")
         lines += [f"### {title}", "", safe(chart.note), "", f"![{title}]({uri})", ""]
     if left_out:
-        lines += [f"{left_out} more stand in the report.", ""]
+        lines += [f"{left_out} more charts are in the report.", ""]
     return "\n".join(lines) or "No platform left a record in this round, so there is nothing to draw.\n"
 
 
 def _charts(view: ReportView) -> list[tuple[str, Chart]]:
     several = len(view.workloads) > 1
-    found = [("", view.history)] if view.history else []
-    return [*found, *((f"{one.name}: " if several else "", chart) for one in view.workloads for chart in one.charts)]
+    charts = [("", view.history)] if view.history else []
+    return [
+        *charts,
+        *((f"{workload.name}: " if several else "", chart) for workload in view.workloads for chart in workload.charts),
+    ]

@@ -1,4 +1,4 @@
-"""What happened before: one point for each platform and round, and since when something is so."""
+"""Earlier rounds: one point per platform and round, and change points."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["ChangePoint", "History", "HistoryPoint", "changes_of", "points_of", 
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """One platform in one round."""
+    """Result of one platform in one round."""
 
     round: str
     when: str
-    """The night, as it is shown: `2026-11-20`."""
+    """Displayed night: `2026-11-20`."""
     outcome: Outcome
     samples_per_second: float | None = None
     accuracy: float | None = None
@@ -27,7 +27,7 @@ class HistoryPoint:
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """A change point: the first round that is different from those before."""
+    """First round that differs from those before."""
 
     platform: str
     round: str
@@ -36,36 +36,36 @@ class ChangePoint:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Platform by platform, the oldest round first; this round is the last point."""
+    """Points of each platform, oldest first; the last point is this round."""
 
     points: Mapping[str, Sequence[HistoryPoint]] = field(default_factory=dict)
 
 
 def points_of(rounds: Sequence[tuple[str, RoundVerdict]]) -> dict[str, list[HistoryPoint]]:
-    """History from rounds in order, each with its night."""
-    found: dict[str, list[HistoryPoint]] = {}
+    """Return the points of each platform from ordered rounds with their nights."""
+    grouped: dict[str, list[HistoryPoint]] = {}
     for when, verdict in rounds:
         for name, result in verdict.platforms.items():
             cause = result.causes[0].code if result.causes else ""
             point = HistoryPoint(verdict.round, when, result.verdict, result.samples_per_second, result.accuracy, cause)
-            found.setdefault(name, []).append(point)
-    return found
+            grouped.setdefault(name, []).append(point)
+    return grouped
 
 
 def changes_of(points: Mapping[str, Sequence[HistoryPoint]]) -> tuple[ChangePoint, ...]:
-    """The change points of each platform's throughput."""
-    found = []
+    """Return the change points of each platform's throughput."""
+    changes = []
     throughput = metric_of("throughput")
     for name, line in points.items():
-        for one in episodes(throughput.scores([point.samples_per_second for point in line])):
-            before, after = throughput.value(one.before), throughput.value(one.after)
-            words = f"{name}: {before:.4g} to {after:.4g} samples/s"
-            found.append(ChangePoint(name, line[one.index].round, words))
-    return tuple(found)
+        for episode in episodes(throughput.scores([point.samples_per_second for point in line])):
+            before, after = throughput.value(episode.before), throughput.value(episode.after)
+            text = f"{name}: {before:.4g} to {after:.4g} samples/s"
+            changes.append(ChangePoint(name, line[episode.index].round, text))
+    return tuple(changes)
 
 
 def since(points: Sequence[HistoryPoint], outcome: Outcome) -> str:
-    """Since when the platform has this outcome, in words; its last point is the round reported."""
+    """Describe since when a platform has this outcome; the last point is this round."""
     earlier = list(points[:-1])
     if not earlier:
         return "no earlier round on record"

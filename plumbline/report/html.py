@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no script, no font, no picture from elsewhere."""
+"""The report as one self-contained HTML page, without script, font or external image."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def render_report(
 ) -> str:
     """Render the page of a round.
 
-    `records_base` is where record folders lie, seen from the page; `record_links` overrides it by record id.
+    `records_base` is the location of record folders, relative to the page; `record_links` overrides it by record id.
     """
     return render_page(
         build_view(
@@ -37,5 +37,5 @@ def render_report(
 
 
 def render_page(view: ReportView) -> str:
-    """The page of a view."""
+    """Render the page of a view."""
     return template("report.html.j2").render(view=view, version=__version__, none_sign=NONE)

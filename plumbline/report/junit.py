@@ -1,4 +1,4 @@
-"""A round as JUnit XML, for a CI system: one suite for each platform, one case for each check."""
+"""JUnit XML of a round: a suite per platform, a case per check."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerd
 __all__ = ["junit_xml"]
 
 _TAGS: dict[Outcome, str] = {"drift": "failure", "inconclusive": "error", "invalid": "error"}
-"""What is not known is an error: `skipped` would count as success."""
+"""Missing evidence is an error: `skipped` would count as success."""
 
 
 def junit_xml(verdict: RoundVerdict) -> str:
-    """The XML document."""
+    """Return the XML document."""
     root = ET.Element("testsuites", name=f"plumbline {clean(verdict.suite, 63)}")
     for name, result in verdict.platforms.items():
         root.append(_suite(verdict, clean(name, 63), result))
@@ -30,9 +30,9 @@ def _suite(verdict: RoundVerdict, name: str, result: PlatformResult) -> ET.Eleme
     suite = ET.Element("testsuite", name=name, id=clean(verdict.round, 80))
     findings = list(result.findings)
     if not any(finding.outcome == result.verdict for finding in findings):
-        # The verdict always stands in the file, also where no single check carries it.
-        words = result.unavailable or f"the platform's verdict is {result.verdict}"
-        findings.append(Finding(check="verdict", outcome=result.verdict, detail=words))
+        # The file always contains the verdict, also if no single check has that outcome.
+        detail = result.unavailable or f"the platform's verdict is {result.verdict}"
+        findings.append(Finding(check="verdict", outcome=result.verdict, detail=detail))
     for finding in findings:
         case = ET.SubElement(suite, "testcase", name=_case_name(finding), classname=f"plumbline.{name}")
         tag = _TAGS.get(finding.outcome)

@@ -1,17 +1,17 @@
-"""What happened, told in the order of the questions: what, where, why, how sure, how much, since when, what now."""
+"""Sections of the report: what, where, why, certainty, numbers, since when, next step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plumbline.report.words import CAUSES, MENDS, by_rounding, clean, listed, number, place, top_cause
+from plumbline.report.words import CAUSES, HINTS, by_rounding, clean, listed, number, place, top_cause
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
 __all__ = ["Case", "CauseLine", "Headline", "Measured", "case_of", "headline"]
 
 SURE = {
-    "confirmed": "confirmed: an experiment put the suspect back, and the difference went away",
+    "confirmed": "confirmed: an experiment restored the reference's value, and the difference disappeared",
     "likely": "likely: the evidence points here, and no experiment has confirmed it",
     "unattributed": "unattributed: no known cause fits the evidence",
 }
@@ -19,7 +19,7 @@ SURE = {
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The verdict, in one line and a half."""
+    """Verdict in one sentence, with supporting text."""
 
     verdict: Outcome
     sentence: str
@@ -34,7 +34,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class CauseLine:
-    """One cause on the first screen: who has it, and where the evidence first differs."""
+    """One cause on the first screen, with its platforms and first difference."""
 
     platforms: str
     code: str
@@ -42,12 +42,12 @@ class CauseLine:
     why: str
     where: str
     case: int
-    """The number of the first case that tells of it."""
+    """Number of the first case with this cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One finding, as it is shown."""
+    """One finding, formatted for display."""
 
     check: str
     outcome: Outcome
@@ -60,7 +60,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class OtherCause:
-    """A further cause of the same platform."""
+    """Further cause of the same platform."""
 
     code: str
     sure: str
@@ -96,7 +96,7 @@ _MAX_LINES = 12
 
 
 def headline(verdict: RoundVerdict, order: Sequence[str], night: str, *, exact: bool) -> Headline:
-    """The verdict's sentence: what a person needs who reads no further."""
+    """Return the verdict's sentence and its supporting text."""
     by_outcome = {
         outcome: [name for name in order if verdict.platforms[name].verdict == outcome]
         for outcome in ("invalid", "drift", "inconclusive", "pass")
@@ -115,7 +115,7 @@ def headline(verdict: RoundVerdict, order: Sequence[str], night: str, *, exact: 
 
 
 def _causes(verdict: RoundVerdict, order: Sequence[str]) -> tuple[CauseLine, ...]:
-    """Return the causes of the drifted platforms, those of most platforms first."""
+    """Return the causes of drifted platforms, most frequent first."""
     groups: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
     failed = [name for name in order if verdict.platforms[name].verdict != "pass"]
     for place_in_page, name in enumerate(failed, start=1):
@@ -124,17 +124,17 @@ def _causes(verdict: RoundVerdict, order: Sequence[str]) -> tuple[CauseLine, ...
         if cause is not None and result.verdict == "drift":
             key = (cause.code, cause.sure, place(result.first_divergence))
             groups.setdefault(key, []).append((name, place_in_page))
-    found = []
+    lines = []
     for (code, sure, where), members in sorted(groups.items(), key=lambda item: -len(item[1]))[:_MAX_CAUSES]:
         name, case = members[0]
         cause = top_cause(verdict.platforms[name])
         why = clean(cause.why, 160) if cause else ""
-        found.append(CauseLine(_some([clean(one, 63) for one, _ in members]), code, sure, why, where, case))
-    return tuple(found)
+        lines.append(CauseLine(_some([clean(group, 63) for group, _ in members]), code, sure, why, where, case))
+    return tuple(lines)
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return some names, and how many more there are."""
+    """Return up to some names, with the number of further names."""
     if len(names) <= _MAX_NAMES + 1:
         return listed(names)
     return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
@@ -146,42 +146,44 @@ def _sentence(verdict: RoundVerdict, by_outcome: dict[str, list[str]]) -> str:
     if not names:
         return f"The round is {verdict.verdict}: too few platforms left a record to be judged."
     if verdict.verdict == "pass":
-        where = {1: f"on {names[0]} is what it was", 2: "is the same on both platforms"}
+        where = {1: f"on {names[0]} is unchanged", 2: "is the same on both platforms"}
         return f"Training {where.get(len(names), f'is the same on all {len(names)} platforms')}."
     if len(names) > 1:
-        words = {"drift": "have drifted", "invalid": "cannot be judged", "inconclusive": "have too little evidence"}
-        return f"{_some(names)} {words[verdict.verdict]}."
+        texts = {"drift": "have drifted", "invalid": "cannot be judged", "inconclusive": "have too little evidence"}
+        return f"{_some(names)} {texts[verdict.verdict]}."
     result = verdict.platforms[chosen[0]]
     cause = top_cause(result)
-    words = {
+    texts = {
         "drift": f"{names[0]} has drifted: {CAUSES[cause.code] if cause else 'the numbers differ'}.",
         "invalid": f"{names[0]} cannot be judged: {_reason(result)}.",
         "inconclusive": f"Nothing is known of {names[0]}: {_reason(result)}.",
     }
-    return words[verdict.verdict]
+    return texts[verdict.verdict]
 
 
 def _reason(result: PlatformResult) -> str:
     if result.unavailable and result.verdict == "inconclusive":
         return clean(result.unavailable, 160).rstrip(".")
-    finding = next((one for one in result.findings if one.outcome == result.verdict), None)
+    finding = next((candidate for candidate in result.findings if candidate.outcome == result.verdict), None)
     return (
-        clean(finding.detail or finding.metric or finding.check, 160).rstrip(".") if finding else "no finding says why"
+        clean(finding.detail or finding.metric or finding.check, 160).rstrip(".")
+        if finding
+        else "no finding gives a reason"
     )
 
 
 def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: bool) -> str:
-    """The second line: how the others did."""
-    words = {"pass": "passed", "drift": "drifted", "inconclusive": "without enough evidence", "invalid": "not judged"}
+    """Return the second line: results of the other platforms."""
+    texts = {"pass": "passed", "drift": "drifted", "inconclusive": "without enough evidence", "invalid": "not judged"}
     parts = [
-        f"{len(names)} {words[outcome]} ({_some([clean(name, 63) for name in names])})"
+        f"{len(names)} {texts[outcome]} ({_some([clean(name, 63) for name in names])})"
         for outcome, names in by_outcome.items()
         if names
     ]
     rounding = [name for name, result in verdict.platforms.items() if by_rounding(result)]
     if verdict.verdict == "pass" and rounding:
         parts.append(
-            f"{_some(sorted(clean(name, 63) for name in rounding))} by rounding alone apart from the reference"
+            f"{_some(sorted(clean(name, 63) for name in rounding))} differ from the reference by rounding alone"
         )
     if verdict.verdict == "pass" and exact:
         parts.append("losses and weights are equal to the last bit at every step of the probe")
@@ -189,7 +191,7 @@ def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: 
 
 
 def case_of(name: str, result: PlatformResult, since_when: str) -> Case:
-    """Everything about one platform that did not pass."""
+    """Return all details of one platform that did not pass."""
     cause = top_cause(result)
     bad = [finding for finding in result.findings if finding.outcome != "pass"]
     return Case(
@@ -202,16 +204,16 @@ def case_of(name: str, result: PlatformResult, since_when: str) -> Case:
         sure_words=SURE[cause.sure] if cause else "",
         where=place(result.first_divergence),
         since=since_when,
-        hint=_mend(result),
+        hint=_hint(result),
         numbers=tuple(_measured(finding) for finding in bad[:_MAX_NUMBERS]),
         more_numbers=max(0, len(bad) - _MAX_NUMBERS),
         evidence=_lines(cause.evidence if cause else ()),
         suspects=_lines((*(cause.suspects if cause else ()), *(() if cause and cause.suspects else result.suspects))),
         tried=_lines(cause.tried if cause else ()),
         others=tuple(
-            OtherCause(one.code, one.sure, clean(one.why))
-            for one in result.causes
-            if cause is not None and one is not cause
+            OtherCause(other.code, other.sure, clean(other.why))
+            for other in result.causes
+            if cause is not None and other is not cause
         ),
     )
 
@@ -219,20 +221,20 @@ def case_of(name: str, result: PlatformResult, since_when: str) -> Case:
 def _title(result: PlatformResult) -> str:
     cause = top_cause(result)
     if result.verdict == "drift":
-        words = CAUSES[cause.code] if cause else "the numbers differ"
+        text = CAUSES[cause.code] if cause else "the numbers differ"
     elif result.verdict == "invalid":
-        words = "its evidence cannot be judged"
+        text = "its evidence cannot be judged"
     else:
-        words = "there is too little evidence"
-    return words[0].upper() + words[1:]
+        text = "there is too little evidence"
+    return text[0].upper() + text[1:]
 
 
-def _mend(result: PlatformResult) -> str:
+def _hint(result: PlatformResult) -> str:
     cause = top_cause(result)
     if cause is not None:
-        return MENDS[cause.code]
+        return HINTS[cause.code]
     if result.verdict == "inconclusive":
-        return "Ask `plumbline doctor SUITE` what keeps the platform away, then run the round again."
+        return "Run `plumbline doctor SUITE` to see why the platform is unavailable, then run the round again."
     return "Look at the finding below and at the platform's log, then run the round again."
 
 

@@ -1,4 +1,4 @@
-"""A round as Markdown, for the summary of a CI job and for the Prefect UI. What records say may end no cell."""
+"""Markdown of a round, for a CI job's summary and the Prefect UI."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MARKS = re.compile(r"([\\`*_{}\[\]#!|~])")
 
 
 def safe(text: object, limit: int = 240) -> str:
-    """Text that neither HTML nor Markdown takes for its own."""
+    """Escape text for HTML and Markdown."""
     return (
         _MARKS.sub(r"\\\1", html.escape(clean(text, limit), quote=False))
         .replace("@", "@\u200b")
@@ -35,12 +35,12 @@ def safe(text: object, limit: int = 240) -> str:
 
 
 def _code(text: str) -> str:
-    """An address that can be copied as it stands, and that nothing follows by itself."""
+    """Return an address as code, so that no viewer turns it into a link."""
     return f"`{clean(text, 300).replace('`', '')}`"
 
 
 def step_summary(verdict: RoundVerdict) -> str:
-    """The Markdown document."""
+    """Return the Markdown summary of a round."""
     lines = [
         f"## {SYMBOLS[verdict.verdict]} Plumbline: {verdict.verdict}",
         "",
@@ -64,24 +64,24 @@ def step_summary(verdict: RoundVerdict) -> str:
             lines += ["", f"**{safe(name, 63)}**: {CAUSES[cause.code]} ({cause.sure}): {safe(cause.why)}"]
     lines += ["", *(f"- {safe(note)}" for note in verdict.notes)]
     places = (("Report", verdict.report), ("Flow run", verdict.flow_run))
-    lines += [f"- {what}: {_code(where)}" for what, where in places if where]
+    lines += [f"- {label}: {_code(where)}" for label, where in places if where]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def findings_table(verdict: RoundVerdict) -> str:
-    """Every finding with its numbers at full precision, those that did not pass first."""
-    every = [(name, finding) for name, one in verdict.platforms.items() for finding in one.findings]
+    """Return all findings at full precision, failed ones first."""
+    every = [(name, finding) for name, result in verdict.platforms.items() for finding in result.findings]
     every.sort(key=lambda pair: pair[1].outcome == "pass")
     lines = [
         "| platform | check | outcome | observed | limit | detail | against |",
         "|---|---|---|--:|--:|---|---|",
     ]
-    for name, one in every[:_MOST_FINDINGS]:
-        unit = f" {one.unit}" if one.unit else ""
-        numbers = ["" if value is None else f"{value}{unit}" for value in (one.observed, one.limit)]
-        outcome = f"{SYMBOLS[one.outcome]} {one.outcome}"
-        cells = [safe(name, 63), safe(one.check), outcome, *map(safe, numbers)]
-        lines.append(f"| {' | '.join([*cells, safe(one.detail), safe(one.against)])} |")
+    for name, result in every[:_MOST_FINDINGS]:
+        unit = f" {result.unit}" if result.unit else ""
+        numbers = ["" if value is None else f"{value}{unit}" for value in (result.observed, result.limit)]
+        outcome = f"{SYMBOLS[result.outcome]} {result.outcome}"
+        cells = [safe(name, 63), safe(result.check), outcome, *map(safe, numbers)]
+        lines.append(f"| {' | '.join([*cells, safe(result.detail), safe(result.against)])} |")
     if len(every) > _MOST_FINDINGS:
         lines += ["", f"{len(every) - _MOST_FINDINGS} more stand in the report."]
     return "\n".join(lines) + "\n"

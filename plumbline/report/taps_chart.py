@@ -1,4 +1,4 @@
-"""Every tensor of the first tapped step against what rounding explains: one chart, or a panel a platform. Pure."""
+"""Chart of every tensor's error in the first tapped step, against rounding. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _Errors = Sequence[TapError]
 
 @dataclass(frozen=True, slots=True)
 class _Plot:
-    """One drawing area: where the places of tensors and their errors are."""
+    """One drawing area: positions of tensors and their errors."""
 
     frame: Chart
     axis: LogAxis
@@ -50,37 +50,37 @@ class _Plot:
     split: int
 
     def x(self, index: float) -> float:
-        """Return where the tensor at `index` is drawn; gradients after a gap."""
+        """Return the position of the tensor at `index`; gradients follow a gap."""
         room = self.frame.right - self.frame.left - 12 - _SECTION_GAP
         gap = _SECTION_GAP if index >= self.split else 0.0
         return round(self.frame.left + 6 + gap + (index + 0.5) * room / self.count, 1)
 
 
 def taps_chart(pairs: Mapping[str, Pair], order: Sequence[str]) -> Chart | None:
-    """Draw the first tapped step: every module's output and every gradient, against what rounding explains.
+    """Draw the errors of all outputs and gradients at the first tapped step.
 
-    `None` where nothing was sketched on both sides, or all of it is equal to the last bit.
+    Return `None` if no tensor was sketched on both sides, or if all are bitwise equal.
     """
     step = min((step for pair in pairs.values() for step in pair.tap_steps), default=None)
     if step is None:
         return None
-    found = {name: (*pair.errors(step, "forward"), *pair.errors(step, "gradient")) for name, pair in pairs.items()}
-    found = {name: errors for name, errors in found.items() if errors}
-    everything = [error for errors in found.values() for error in errors]
+    errors_of = {name: (*pair.errors(step, "forward"), *pair.errors(step, "gradient")) for name, pair in pairs.items()}
+    errors_of = {name: errors for name, errors in errors_of.items() if errors}
+    everything = [error for errors in errors_of.values() for error in errors]
     if not everything or all(error.error == 0 for error in everything):
         return None
-    over = {name: sum(error.over for error in errors) for name, errors in found.items()}
-    words = {name: f"{count} of {len(found[name])} over the limit" for name, count in over.items()}
+    over = {name: sum(error.over for error in errors) for name, errors in errors_of.items()}
+    counts = {name: f"{count} of {len(errors_of[name])} over the limit" for name, count in over.items()}
     title = f"How far each tensor is from the reference, step {step}"
-    note = "The shaded region is what rounding alone explains."
-    if len(found) >= MOST_TOGETHER:  # the reference has a colour too
-        names = sorted(found, key=lambda name: (-over[name], order.index(name)))
-        panels = [_panel(name, found[name], everything, words[name]) for name in names]
+    note = "The shaded region shows what rounding alone explains."
+    if len(errors_of) >= MOST_TOGETHER:  # the reference has a colour too
+        names = sorted(errors_of, key=lambda name: (-over[name], order.index(name)))
+        panels = [_panel(name, errors_of[name], everything, counts[name]) for name in names]
         return Chart(title, f"{note} One panel for each platform.", "relative error", panels=tuple(panels))
-    said = "; ".join(f"{name}: {count}" for name, count in words.items())
+    said = "; ".join(f"{name}: {count}" for name, count in counts.items())
     charts = [
         replace(
-            _drawn(found, everything, _tall(size, _TALL), order.index), title=title, note=f"{note} {said}.",
+            _drawn(errors_of, everything, _tall(size, _TALL), order.index), title=title, note=f"{note} {said}.",
             y_label="relative error",
         )
         for size in (WIDE, NARROW)
@@ -95,20 +95,20 @@ def _panel(name: str, errors: _Errors, everything: _Errors, note: str) -> Chart:
 
 
 def _tall(size: Size, height: float) -> Size:
-    """Return a size with this height, and room for layers and sections below."""
+    """Return a size with this height, and room for layer and section labels."""
     return replace(size, height=height, margins=replace(size.margins, right=min(size.margins.right, 24.0), bottom=40.0))
 
 
-def _drawn(found: Mapping[str, _Errors], everything: _Errors, size: Size, series: Callable[[str], int]) -> Chart:
-    longest = max(found.values(), key=len)
+def _drawn(errors_of: Mapping[str, _Errors], everything: _Errors, size: Size, series: Callable[[str], int]) -> Chart:
+    longest = max(errors_of.values(), key=len)
     frame = Chart("", "", height=size.height, width=size.width, margins=size.margins)
     known = [error.error for error in everything] + [error.limit for error in everything]
-    # A decade more than is needed: the names of the first ones over stand there, over no point.
+    # One decade of extra room: the names of the first modules over the limit are drawn there.
     most = 10 * max((value for value in known if math.isfinite(value)), default=0.0)
     axis = log_axis([*known, most], frame.top, frame.bottom)
     split = sum(1 for error in longest if error.reference.stage == "forward")
     plot = _Plot(frame, axis, len(longest), split)
-    notes, leaders = _first_ones(found, plot, series)
+    notes, leaders = _first_ones(errors_of, plot, series)
     sections = ((0, split), (split, len(longest)))
     return replace(
         frame,
@@ -118,16 +118,16 @@ def _drawn(found: Mapping[str, _Errors], everything: _Errors, size: Size, series
             missing=any(not math.isfinite(error.error) for error in everything),
         ),
         lines=tuple(leaders),
-        marks=tuple(_marks(found, plot, series)),
+        marks=tuple(_marks(errors_of, plot, series)),
         labels=tuple(notes),
         bands=tuple(_band(longest[a:b], a, plot) for a, b in sections if b > a),
         rules=tuple(Rule(plot.x(i)) for i in ([split] if 0 < split < len(longest) else [])),
-        legend=tuple(Series(name, series(name)) for name in found),
+        legend=tuple(Series(name, series(name)) for name in errors_of),
     )
 
 
-def _marks(found: Mapping[str, _Errors], plot: _Plot, series: Callable[[str], int]) -> Iterator[Mark]:
-    for name, errors in found.items():
+def _marks(errors_of: Mapping[str, _Errors], plot: _Plot, series: Callable[[str], int]) -> Iterator[Mark]:
+    for name, errors in errors_of.items():
         has_titles = len(errors) <= _MAX_TITLES and plot.frame.width == WIDE.width
         for i, error in enumerate(errors):
             title = _title(name, error) if has_titles or error.over else ""
@@ -135,19 +135,19 @@ def _marks(found: Mapping[str, _Errors], plot: _Plot, series: Callable[[str], in
 
 
 def _title(platform: str, error: TapError) -> str:
-    what = "output" if error.reference.stage == "forward" else "gradient"
+    text = "output" if error.reference.stage == "forward" else "gradient"
     name = clean(error.reference.name or "the model", 120)
-    return f"{platform}: {what} of {name}: {number(error.error)} (limit {number(error.limit)})"
+    return f"{platform}: {text} of {name}: {number(error.error)} (limit {number(error.limit)})"
 
 
 def _first_ones(
-    found: Mapping[str, _Errors], plot: _Plot, series: Callable[[str], int]
+    errors_of: Mapping[str, _Errors], plot: _Plot, series: Callable[[str], int]
 ) -> tuple[list[Label], list[Line]]:
-    """Return the names of the first modules over their limits, inside the plot, with lines down to their points."""
+    """Return labels of the first modules over their limits, with leader lines."""
     notes: list[Label] = []
     leaders: list[Line] = []
     frame = plot.frame
-    for name, errors in found.items():
+    for name, errors in errors_of.items():
         first = next((i for i, error in enumerate(errors) if error.over), None)
         if first is None or len(notes) == _MAX_NOTES:
             continue
@@ -170,11 +170,11 @@ def _band(errors: _Errors, start: int, plot: _Plot) -> str:
 
 
 def _layers(errors: _Errors, plot: _Plot) -> tuple[Tick, ...]:
-    """Return where each layer begins, in both sections; fewer where there is no room."""
+    """Return ticks where layers begin, as many as fit."""
     starts: list[tuple[int, str]] = []
     for index, error in enumerate(errors):
-        found = _LAYER.search(error.reference.name)
-        part = f"layer {found.group(1)}" if found else _outside(error.reference.name)
+        match = _LAYER.search(error.reference.name)
+        part = f"layer {match.group(1)}" if match else _outside(error.reference.name)
         new_section = index == plot.split
         if part and (new_section or not starts or part not in {label for _, label in starts[-3:]}):
             starts.append((index, part))

@@ -1,4 +1,4 @@
-"""The templates of the report's pages, compiled once."""
+"""Templates of the report's pages, compiled once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["template"]
 
 
 def template(name: str) -> Template:
-    """One of the templates beside this module."""
+    """Return a template from this package."""
     return _environment().get_template(name)
 
 
@@ -35,7 +35,7 @@ def _environment() -> Environment:
 
 
 def _coded(text: str) -> Markup:
-    """Escaped text in which `this` is set as code."""
+    """Escape text, and format `backquoted` pieces as code."""
     from markupsafe import Markup, escape
 
     pieces = [escape(piece) for piece in text.split("`")]

@@ -1,4 +1,4 @@
-"""The verdict as a table for a tired person: a hundred columns, plain text where nobody looks at a terminal."""
+"""Verdict as a text table, 100 columns wide."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TOP_PHASES = 7
 
 
 def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: str = "", width: int = _WIDTH) -> str:
-    """The round in words and one table; with `colour`, for a terminal that shows it."""
+    """Return the round as a table; `colour` adds terminal colours."""
     from rich.console import Console
     from rich.text import Text
 
@@ -58,7 +58,7 @@ def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: st
         ("next", next_step(verdict, suite_file)),
     ):
         if value:
-            # Addresses and commands stay whole, however long, to be copied.
+            # Addresses and commands are never wrapped, so that they can be copied.
             page.write(f"{word:7}{clean(value)}\n")
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
@@ -87,14 +87,14 @@ def _table(verdict: RoundVerdict) -> Table:
 
 
 def _explain(console: Console, name: str, result: PlatformResult) -> None:
-    """Why, in two lines at most, for what did not pass."""
+    """Print the reason of a failed platform, in at most two lines."""
     from rich.padding import Padding
     from rich.text import Text
 
     if result.verdict == "pass":
         return
     cause = top_cause(result)
-    finding = next((one for one in result.findings if one.outcome == result.verdict), None)
+    finding = next((candidate for candidate in result.findings if candidate.outcome == result.verdict), None)
     gone = result.unavailable if result.verdict == "inconclusive" else ""
     lines = [f"{clean(name, 63)}: {clean(cause.why if cause else gone or _words(result), 240)}"]
     if finding is not None and finding.observed is not None:
@@ -108,24 +108,24 @@ def _explain(console: Console, name: str, result: PlatformResult) -> None:
 
 
 def _words(result: PlatformResult) -> str:
-    finding = next((one for one in result.findings if one.outcome == result.verdict), None)
-    return finding.detail or finding.metric or finding.check if finding else "no finding says why"
+    finding = next((candidate for candidate in result.findings if candidate.outcome == result.verdict), None)
+    return finding.detail or finding.metric or finding.check if finding else "no finding gives a reason"
 
 
 def _time(console: Console, timings: Mapping[str, float]) -> None:
     from rich.text import Text
 
     phases = sorted(((name, value) for name, value in timings.items() if name != "total"), key=lambda entry: -entry[1])
-    words = ", ".join(f"{clean(name, 30)} {seconds(value)}" for name, value in phases[:_TOP_PHASES])
+    text = ", ".join(f"{clean(name, 30)} {seconds(value)}" for name, value in phases[:_TOP_PHASES])
     total = f"{seconds(timings['total'])}: " if "total" in timings else ""
     console.print()
-    if words or total:
-        wrapped = textwrap.wrap(f"time   {total}{words}", console.width, subsequent_indent=" " * 7)
+    if text or total:
+        wrapped = textwrap.wrap(f"time   {total}{text}", console.width, subsequent_indent=" " * 7)
         console.print(Text("\n".join(wrapped)))
 
 
 def next_step(verdict: RoundVerdict, suite_file: str = "") -> str:
-    """The one command, or the one look, that comes next."""
+    """Return the next command or action for the reader."""
     suite = suite_file or "SUITE"
     without = _without_baseline(verdict)
     if verdict.verdict == "pass":
@@ -133,8 +133,8 @@ def next_step(verdict: RoundVerdict, suite_file: str = "") -> str:
     if verdict.verdict == "inconclusive":
         return f"plumbline doctor {suite}"
     if verdict.verdict == "invalid":
-        return "open the report: it says which record cannot be judged, and why"
-    return f"open the report; if the change is meant: plumbline baseline accept {suite}"
+        return "open the report: it names the record that cannot be judged, and the reason"
+    return f"open the report; if the change is intended: plumbline baseline accept {suite}"
 
 
 def _without_baseline(verdict: RoundVerdict) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Where the time went: of the round, of each platform, and of one training step."""
+"""Time of the round, of each platform, and of a training step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_LABEL = 9.0
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One part of a bar; `share` in percent of the whole width."""
+    """Part of a bar; `share` is in percent of the whole width."""
 
     name: str
     words: str
@@ -37,7 +37,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A bar chart, all lines on one scale; `kinds` is its legend where pieces have meanings."""
+    """Bar chart on a common scale; `kinds` is the legend."""
 
     title: str
     note: str
@@ -50,8 +50,8 @@ def _plain(name: str) -> str:
 
 
 def step_bars(records: Mapping[str, LoadedRecord], order: Sequence[str]) -> Bars | None:
-    """Throughput, platform by platform, with what a step's time is made of."""
-    speeds = {name: one.record.evidence.speed for name, one in records.items()}
+    """Return the throughput and the step's breakdown of each platform."""
+    speeds = {name: record.record.evidence.speed for name, record in records.items()}
     known = {name: speed for name, speed in speeds.items() if speed and speed.step_seconds}
     if not known:
         return None
@@ -75,10 +75,10 @@ def step_bars(records: Mapping[str, LoadedRecord], order: Sequence[str]) -> Bars
         if rest > 0.005 * whole:
             pieces.append(_piece("other", rest, 100 * rest / longest, len(STEP_PARTS)))
         mfu = f", MFU {percent(speed.mfu, 0)}" if speed.mfu else ""
-        words = f"{number(speed.samples_per_second)} samples/s, {seconds(whole)} a step{mfu}"
-        bars.append(Bar(name, words, tuple(pieces)))
+        text = f"{number(speed.samples_per_second)} samples/s, {seconds(whole)} a step{mfu}"
+        bars.append(Bar(name, text, tuple(pieces)))
     legend = tuple(_plain(part) for part in kinds)
-    return Bars("Throughput, and what a step is made of", "Medians over the steady steps.", tuple(bars), legend)
+    return Bars("Throughput, and the parts of a step", "Medians over the steady steps.", tuple(bars), legend)
 
 
 def _piece(name: str, value: float, share: float, kind: int) -> Piece:
@@ -86,16 +86,16 @@ def _piece(name: str, value: float, share: float, kind: int) -> Piece:
 
 
 def round_bars(verdict: RoundVerdict, order: Sequence[str]) -> tuple[Bars, ...]:
-    """The round's own phases, then each platform's."""
-    found = []
+    """Return the phases of the round, then of each platform."""
+    charts = []
     own = _simple("The round", verdict.timings)
     if own:
-        found.append(own)
+        charts.append(own)
     for name in order:
         bars = _simple(clean(name, 63), verdict.platforms[name].timings)
         if bars:
-            found.append(bars)
-    return tuple(found)
+            charts.append(bars)
+    return tuple(charts)
 
 
 def _simple(title: str, timings: Mapping[str, float]) -> Bars | None:

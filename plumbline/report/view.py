@@ -1,4 +1,4 @@
-"""The report's view model: everything that it says, decided here; the template only lays it out. Pure."""
+"""View model of the report: all decisions; the template only lays it out. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerd
 __all__ = ["Changes", "PlatformRow", "Records", "ReportView", "build_view"]
 
 Records = Mapping[str, LoadedRecord | Sequence[LoadedRecord]]
-"""Platform by platform: one record, or one for each workload."""
+"""Record, or records of all workloads, of each platform."""
 
 _MAX_ROWS = 80
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformRow:
-    """A platform's line in the table."""
+    """A platform's row in the table."""
 
     name: str
     index: int
@@ -43,7 +43,7 @@ class PlatformRow:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """A table of differences, cut where it gets too long."""
+    """Table of differences, cut at a maximum length."""
 
     title: str
     columns: tuple[str, ...]
@@ -53,7 +53,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class RecordLink:
-    """One record: its identity and where its raw parts lie."""
+    """One record: its identity and the location of its parts."""
 
     platform: str
     record_id: str
@@ -66,7 +66,7 @@ class RecordLink:
 
 @dataclass(frozen=True)
 class ReportView:
-    """A whole report."""
+    """Content of a whole report."""
 
     headline: Headline
     rows: tuple[PlatformRow, ...]
@@ -92,12 +92,12 @@ def build_view(
     records_base: str = "../../records",
     record_links: Mapping[str, str] | None = None,
 ) -> ReportView:
-    """Everything that the report says about a round."""
-    # Names come from records and stores: from here on they are printable.
+    """Return the report's content for a round."""
+    # Names come from records and stores: make them printable.
     verdict = verdict.replace(platforms={_name(name): result for name, result in verdict.platforms.items()})
     reference = _name(reference)
-    lists = {_name(name): _tuple(found) for name, found in records.items() if _name(name) in verdict.platforms}
-    before = {_name(name): _tuple(found) for name, found in (baselines or {}).items()}
+    lists = {_name(name): _tuple(given) for name, given in records.items() if _name(name) in verdict.platforms}
+    before = {_name(name): _tuple(given) for name, given in (baselines or {}).items()}
     points = {_name(name): line for name, line in (history or History()).points.items()}
     points = {name: line for name, line in points.items() if name in verdict.platforms}
     order = tuple(sorted(verdict.platforms, key=lambda name: (name != reference, name)))
@@ -136,12 +136,12 @@ def _name(name: str) -> str:
     return clean(name, 63)
 
 
-def _tuple(found: LoadedRecord | Sequence[LoadedRecord]) -> tuple[LoadedRecord, ...]:
-    return (found,) if isinstance(found, LoadedRecord) else tuple(found)
+def _tuple(record: LoadedRecord | Sequence[LoadedRecord]) -> tuple[LoadedRecord, ...]:
+    return (record,) if isinstance(record, LoadedRecord) else tuple(record)
 
 
 def _night(lists: Mapping[str, Sequence[LoadedRecord]]) -> str:
-    begun = [one.record.started_at for found in lists.values() for one in found]
+    begun = [record.record.started_at for loaded in lists.values() for record in loaded]
     return min(begun).strftime("%Y-%m-%d %H:%M %Z") if begun else ""
 
 
@@ -167,7 +167,7 @@ def _row(
 
 
 def _against(rate: float | None, before: Sequence[LoadedRecord]) -> str:
-    known = [one.record.evidence.speed.samples_per_second for one in before if one.record.evidence.speed]
+    known = [baseline.record.evidence.speed.samples_per_second for baseline in before if baseline.record.evidence.speed]
     if rate is None or len(known) != 1 or not known[0]:
         return ""
     return f"{100 * (rate / known[0] - 1):+.1f} % against its baseline"
@@ -177,7 +177,7 @@ def _changes(
     lists: Mapping[str, Sequence[LoadedRecord]], before: Mapping[str, Sequence[LoadedRecord]], reference: str,
     order: Sequence[str],
 ) -> tuple[Changes, ...]:  # fmt: skip
-    now = {name: found[0].record.fingerprint for name, found in lists.items() if found}
+    now = {name: loaded[0].record.fingerprint for name, loaded in lists.items() if loaded}
     tables = []
     if len(now) > 1:
         columns, rows = between(now, reference)
@@ -193,8 +193,8 @@ def _cut(title: str, columns: tuple[str, ...], rows: tuple[Difference, ...]) -> 
     return Changes(title, columns, rows[:_MAX_ROWS], max(0, len(rows) - _MAX_ROWS))
 
 
-def _link(platform: str, one: LoadedRecord, base: str, links: Mapping[str, str]) -> RecordLink:
-    record = one.record
+def _link(platform: str, loaded: LoadedRecord, base: str, links: Mapping[str, str]) -> RecordLink:
+    record = loaded.record
     ended = record.exit.status if record.exit.status == "completed" else f"failed: {clean(record.exit.message, 120)}"
     return RecordLink(
         platform=platform,

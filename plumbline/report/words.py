@@ -1,4 +1,4 @@
-"""Plain words for verdicts, causes, places and numbers: the same on every face."""
+"""Text for verdicts, causes, places and numbers, shared by all outputs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import get_args
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Outcome, PlatformResult
 
 __all__ = [
-    "CAUSES", "MENDS", "NONE", "SYMBOLS", "WORDS", "by_rounding", "cause_line", "clean", "listed", "number",
+    "CAUSES", "HINTS", "NONE", "SYMBOLS", "WORDS", "by_rounding", "cause_line", "clean", "listed", "number",
     "percent", "place", "seconds", "size", "top_cause",
 ]  # fmt: skip
 
 NONE = "—"
-"""Nothing to show; in words where it matters."""
+"""Symbol of a missing value."""
 
 WORDS: dict[Outcome, str] = {"pass": "pass", "drift": "drift", "inconclusive": "inconclusive", "invalid": "invalid"}
 SYMBOLS: dict[Outcome, str] = {"pass": "✓", "drift": "✕", "inconclusive": "?", "invalid": "!"}
@@ -22,43 +22,43 @@ SYMBOLS: dict[Outcome, str] = {"pass": "✓", "drift": "✕", "inconclusive": "?
 CAUSES: dict[str, str] = {
     "data.content": "the training data itself differs",
     "data.labels": "the labels of the training data differ",
-    "data.order": "the same rows come in another order",
+    "data.order": "the same rows arrive in a different order",
     "tokenization": "the same texts become other token ids",
-    "model.architecture": "another model was built",
-    "weights.init": "training starts from other weights",
-    "rng": "random numbers are drawn that should not be, or other ones",
-    "precision": "arithmetic keeps fewer or more bits than the recipe says",
-    "operator": "a layer computes something else",
-    "kernel": "another kernel or device rounds differently",
-    "loss": "the loss is computed in another way",
-    "gradient": "gradients are scaled, accumulated or clipped in another way",
-    "optimizer": "the optimizer updates the weights in another way",
-    "schedule": "the learning rate follows another schedule",
-    "evaluation": "the evaluation measures something else",
+    "model.architecture": "the model's architecture differs",
+    "weights.init": "training starts from different weights",
+    "rng": "the random numbers drawn differ",
+    "precision": "numeric precision differs from the spec",
+    "operator": "a layer computes a different result",
+    "kernel": "a different kernel or device rounds differently",
+    "loss": "the loss is computed differently",
+    "gradient": "gradients are scaled, accumulated or clipped differently",
+    "optimizer": "the optimizer updates the weights differently",
+    "schedule": "the learning rate follows a different schedule",
+    "evaluation": "the evaluation differs",
     "nondeterminism": "the platform does not agree with itself",
     "device": "the device computes wrongly",
     "loader": "training waits for its data",
     "transfer": "copies to the device take longer",
     "throttling": "the device is throttled",
     "slow-device": "the device itself is slower",
-    "contention": "something else uses the machine",
+    "contention": "other processes use the machine",
     "software": "the software got slower",
     "environment": "the environment differs, and nothing ties that to the drift",
     "unattributed": "the evidence points to no known cause",
 }
-"""What each cause code says, as the end of the sentence "… because"."""
+"""Meaning of each cause code, as the end of the sentence "… because"."""
 
-MENDS: dict[str, str] = {
+HINTS: dict[str, str] = {
     "data.content": "Publish the dataset again (`plumbline data push`), then check it (`plumbline data verify`).",
     "data.labels": "Publish the dataset again (`plumbline data push`), then check it (`plumbline data verify`).",
-    "data.order": "Look for another seed, another number of shards or a loader that shuffles by itself.",
+    "data.order": "Check the seed, the number of shards, and the loader's own shuffling.",
     "tokenization": "Publish the dataset again, and compare the versions of `tokenizers`.",
     "model.architecture": "Compare the versions of `transformers`, and patches of the model's code.",
-    "weights.init": "Publish the initial weights again; nothing may reseed the model on the platform.",
-    "rng": "Look for dropout left on, or a library that seeds or draws by itself.",
+    "weights.init": "Publish the initial weights again; check that no code reseeds the model on the platform.",
+    "rng": "Check for active dropout, and for a library that seeds or draws random numbers.",
     "precision": "Look at TF32, autocast and matmul precision settings on the platform.",
     "operator": "Look at the module named: its settings, its kernel, and what replaced it.",
-    "kernel": "Look for a library replaced in place: machines with equal fingerprints owe equal bits.",
+    "kernel": "Check for a library that was replaced in place: equal fingerprints should give equal bits.",
     "loss": "Look at the loss function: its reduction, label smoothing and number format.",
     "gradient": "Look at gradient accumulation, loss scaling and clipping.",
     "optimizer": "Look at the optimizer's settings by parameter group, and at its implementation.",
@@ -69,29 +69,29 @@ MENDS: dict[str, str] = {
     "loader": "Look at the data store's rate, the window of shards and the host's disk.",
     "transfer": "Look at pinned memory and at the PCIe link in the fingerprint.",
     "throttling": "Look at temperature, power limit and clocks of the device.",
-    "slow-device": "Ask for another machine; compare the microbenchmarks below.",
+    "slow-device": "Request a different machine; compare the microbenchmarks below.",
     "contention": "Find the other process or neighbour; give training the machine alone.",
-    "software": "Compare the packages below; `plumbline upgrade` finds the one that did it.",
+    "software": "Compare the packages below; `plumbline upgrade` finds the package that caused it.",
     "environment": "Undo the differences below one by one, or ask for a confirming rerun.",
     "unattributed": "Compare the evidence below; keep both records for a closer look.",
 }
-"""What to do about each cause."""
+"""Next action for each cause."""
 
-assert set(CAUSES) == set(MENDS) == set(get_args(CauseCode))  # noqa: S101 - a code without words is our own mistake
+assert set(CAUSES) == set(HINTS) == set(get_args(CauseCode))  # noqa: S101 - a code without text is a defect
 
 _SURE_ORDER = {"confirmed": 0, "likely": 1, "unattributed": 2}
 _MAX_CHARS = 400
 
 
 def clean(text: object, limit: int = _MAX_CHARS) -> str:
-    """One printable line of what a worker or a store sent: no control characters, no reversed writing, bounded."""
+    """Return one bounded, printable line of untrusted text."""
     line = "".join(char if char.isprintable() else " " for char in str(text)[: 4 * limit])
     line = " ".join(line.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def number(value: float | str | None) -> str:
-    """A number in at most four digits; a missing one says so."""
+    """Format a number with up to four digits; `None` is "missing"."""
     if value is None or isinstance(value, str):
         return "missing" if value is None else clean(value, 80)
     if not math.isfinite(value):
@@ -105,12 +105,12 @@ def number(value: float | str | None) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share of one in percent."""
+    """Format a fraction in percent."""
     return NONE if share is None or not math.isfinite(share) else f"{100 * share:.{digits}f} %"
 
 
 def seconds(value: float | None) -> str:
-    """A duration as a person says it."""
+    """Format a duration."""
     if value is None or not math.isfinite(value) or value < 0:
         return NONE
     if value < 1e-3:
@@ -125,7 +125,7 @@ def seconds(value: float | None) -> str:
 
 
 def size(num_bytes: float | None) -> str:
-    """A number of bytes in binary units."""
+    """Format a number of bytes in binary units."""
     if num_bytes is None:
         return NONE
     value = float(num_bytes)
@@ -137,14 +137,14 @@ def size(num_bytes: float | None) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join names: `a`, `a and b`, `a, b and c`."""
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def place(divergence: Divergence | None) -> str:
-    """Where two runs first stopped being the same, in one line."""
+    """Describe the first divergence in one line."""
     if divergence is None:
         return NONE
     parts: list[str] = [divergence.stage]
@@ -158,17 +158,17 @@ def place(divergence: Divergence | None) -> str:
 
 
 def top_cause(result: PlatformResult) -> Cause | None:
-    """The cause that is surest, the first of these."""
+    """Return the first of the surest causes."""
     return min(result.causes, key=lambda cause: _SURE_ORDER[cause.sure], default=None)
 
 
 def by_rounding(result: PlatformResult) -> bool:
-    """Whether the judge noted that the platform differs, and by rounding alone."""
+    """Return whether the judge noted a difference by rounding alone."""
     return any(note.code == "rounding" for note in result.notes)
 
 
 def cause_line(result: PlatformResult) -> str:
-    """Code and sureness of the top cause, or why there is none."""
+    """Return code and certainty of the top cause, else the reason without."""
     cause = top_cause(result)
     if cause is not None:
         more = f" +{len(result.causes) - 1}" if len(result.causes) > 1 else ""

@@ -1,4 +1,4 @@
-"""The evidence of one workload: what is equal, what is drawn, what a step is made of. Pure."""
+"""Evidence of one workload: equality, charts and step times. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FAMILIES = {"bert": "BERT", "distilbert": "DistilBERT", "roberta": "RoBERTa", "
 
 @dataclass(frozen=True, slots=True)
 class WorkloadView:
-    """The evidence of one workload."""
+    """Evidence of one workload."""
 
     name: str
     recipe: str
@@ -29,25 +29,25 @@ class WorkloadView:
     step_bars: Bars | None
     words: tuple[str, ...]
     exact: bool
-    """Every platform's losses and weights are equal to the last bit, at every step of the probe."""
+    """Whether all platforms' losses and weights are bitwise equal at every step of the probe."""
 
 
 def workload_views(
     lists: Mapping[str, Sequence[LoadedRecord]], reference: str, order: Sequence[str],
     marked: frozenset[str] = frozenset(),
 ) -> tuple[WorkloadView, ...]:  # fmt: skip
-    """The evidence of each workload, in the order in which the records name them."""
-    names = list(dict.fromkeys(one.record.spec.workload for found in lists.values() for one in found))
+    """Return the evidence of each workload, in the records' order."""
+    names = list(dict.fromkeys(record.record.spec.workload for loaded in lists.values() for record in loaded))
     views = []
     for workload in names:
         chosen = {
-            platform: next(one for one in found if one.record.spec.workload == workload)
-            for platform, found in lists.items()
-            if any(one.record.spec.workload == workload for one in found)
+            platform: next(record for record in loaded if record.record.spec.workload == workload)
+            for platform, loaded in lists.items()
+            if any(record.record.spec.workload == workload for record in loaded)
         }
         ordered = {name: chosen[name] for name in order if name in chosen}
         base = ordered.get(reference)
-        pairs = {name: Pair(base, one) for name, one in ordered.items() if base is not None and name != reference}
+        pairs = {name: Pair(base, record) for name, record in ordered.items() if base is not None and name != reference}
         taps = taps_chart(pairs, order)
         charts = ((taps,) if taps else ()) + loss_charts(ordered, order, marked)
         equal = {name: _equal(pair) for name, pair in pairs.items()}
@@ -57,8 +57,8 @@ def workload_views(
                 recipe=_recipe(next(iter(ordered.values()))),
                 charts=charts,
                 step_bars=step_bars(ordered, order),
-                words=tuple(_equal_words(name, found) for name, found in equal.items()),
-                exact=bool(equal) and all(found and all(found.values()) for found in equal.values()),
+                words=tuple(_equal_words(name, loaded) for name, loaded in equal.items()),
+                exact=bool(equal) and all(loaded and all(loaded.values()) for loaded in equal.values()),
             )
         )
     return tuple(views)
@@ -76,7 +76,7 @@ def _recipe(record: LoadedRecord) -> str:
 
 
 def _classes(names: Sequence[str]) -> str:
-    """Return what the labels stand for, where the dataset names its classes and the names say more than the numbers."""
+    """Return the class names, unless they merely repeat the numbers."""
     if not names or list(names) == [str(number) for number in range(len(names))]:
         return ""
     more = f" and {len(names) - _MOST_CLASSES} more" if len(names) > _MOST_CLASSES else ""
@@ -85,21 +85,21 @@ def _classes(names: Sequence[str]) -> str:
 
 
 def _equal(pair: Pair) -> dict[str, bool]:
-    """What is equal to the last bit: the strongest thing that can be said of a pair. Empty without a probe."""
+    """Return what is bitwise equal in a pair; empty without a probe."""
     if not pair.common:
         return {}
     return {
-        "batches": all(one.batch == other.batch for one, other in pair.common),
-        "losses": all(one.loss is not None and one.loss == other.loss for one, other in pair.common),
-        "weights after every step": all(one.weights_sha256 == other.weights_sha256 for one, other in pair.common),
+        "batches": all(left.batch == right.batch for left, right in pair.common),
+        "losses": all(left.loss is not None and left.loss == right.loss for left, right in pair.common),
+        "weights after every step": all(left.weights_sha256 == right.weights_sha256 for left, right in pair.common),
     }
 
 
-def _equal_words(name: str, found: Mapping[str, bool]) -> str:
-    if not found:
-        return f"{name}: no probe on both sides, so nothing is said of the numbers"
-    same, other = ([what for what, right in found.items() if right is side] for side in (True, False))
+def _equal_words(name: str, equalities: Mapping[str, bool]) -> str:
+    if not equalities:
+        return f"{name}: no probe on both sides, so the numbers were not compared"
+    same, other = ([label for label, right in equalities.items() if right is side] for side in (True, False))
     if not same:
-        return f"{name}: {listed(other)} are not the reference's"
-    words = f"{name}: equal to the last bit at every step of the probe: {listed(same)}"
-    return words + (f"; not equal: {listed(other)}" if other else "")
+        return f"{name}: {listed(other)} differ from the reference"
+    text = f"{name}: equal to the last bit at every step of the probe: {listed(same)}"
+    return text + (f"; not equal: {listed(other)}" if other else "")

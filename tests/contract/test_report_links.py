@@ -17,8 +17,8 @@ import boto3
 import pytest
 import requests
 
+from plumbline.alerts.messages import trouble_message
 from plumbline.alerts.troubles import Trouble
-from plumbline.alerts.words import tell_open
 from plumbline.central import CentralStore
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.plan import MAIN, Assignment, Round
@@ -83,7 +83,7 @@ def finished_round(store: str, report_url: str = "") -> tuple[RoundVerdict, str]
 
 def link_in_the_alert(verdict: RoundVerdict) -> str:
     """Send the alert through the block of a webhook; the link as its receiver reads it."""
-    told = tell_open(verdict, TROUBLE, since_round=verdict.round, since=NOW)
+    told = trouble_message(verdict, TROUBLE, since_round=verdict.round, since=NOW)
     with receiver() as inbox:
         block: Any = AppriseUrl(url=inbox.url)
         with block.raise_on_failure():
@@ -137,7 +137,7 @@ def test_a_folder_without_a_site_gives_a_path_and_says_so(tmp_path: Path, browse
     verdict, record_id = finished_round(f"file://{tmp_path}/central")
     assert verdict.report == f"{tmp_path}/central/rounds/{verdict.round}/report.html"
     assert "a path on the controller's disk, not a link" in verdict.report_note
-    told = tell_open(verdict, TROUBLE, since_round=verdict.round, since=NOW)
+    told = trouble_message(verdict, TROUBLE, since_round=verdict.round, since=NOW)
     assert f"note: {verdict.report_note}" in told.body
     page = Path(verdict.report).read_text(encoding="utf-8")
     assert f'href="../../records/{record_id}/record.json"' in page

@@ -22,8 +22,8 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed, Failed, Running, State
 
 from plumbline.alerts import claim, update
+from plumbline.alerts.messages import trouble_message
 from plumbline.alerts.troubles import Trouble
-from plumbline.alerts.words import tell_open
 from plumbline.cli.main import main
 from plumbline.deployment import REGRESSION
 from plumbline.errors import UnavailableError
@@ -202,7 +202,7 @@ def test_a_round_without_a_verdict_is_alerted_once(
     # Any other error ends the run as Failed: Prefect's automation alerts about it, without its text.
     with pytest.raises(ValueError, match="token"), alert_without_verdict(suite, "night-2"):
         raise ValueError("https://token@example.com")
-    assert [got["title"] for got in webhook.got] == [f"[plumbline] {suite.name}: a round came to no verdict"]
+    assert [got["title"] for got in webhook.got] == [f"[plumbline] {suite.name}: a round ended without a verdict"]
     assert "the store: is away" in webhook.got[0]["message"]
 
 
@@ -315,12 +315,12 @@ def test_a_crashed_round_is_started_again_by_the_server(client: SyncPrefectClien
 def test_a_finding_of_digests_says_what_was_expected_in_few_words() -> None:
     finding = Finding(check="probe.batch", outcome="drift", observed="a" * 64, limit="b" * 64, against="platform aws")
     result = PlatformResult(verdict="drift", findings=(finding,))
-    told = tell_open(
+    told = trouble_message(
         verdict(1, "drift").replace(platforms={"azure": result}), Trouble("azure", "", "probe.batch", "drift"),
         since_round="night-1", since=NIGHT,
     )  # fmt: skip
     lost = Finding(check="baseline.record", outcome="drift", detail="its digest does not match")
     worded = verdict(1, "drift").replace(platforms={"azure": PlatformResult(verdict="drift", findings=(lost,))})
-    without_number = tell_open(worded, Trouble("azure", "", "x", "drift"), since_round="night-1", since=NIGHT)
+    without_number = trouble_message(worded, Trouble("azure", "", "x", "drift"), since_round="night-1", since=NIGHT)
     assert "baseline.record: its digest does not match\n" in without_number.body
     assert "probe.batch: aaaaaaaaaaaa..., expected bbbbbbbbbbbb..., against platform aws\n" in told.body

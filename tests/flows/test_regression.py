@@ -238,7 +238,7 @@ def test_a_round_that_breaks_is_told_also_where_the_central_store_is_the_trouble
             (tmp_path / "central" / folder).write_text("not a folder", encoding="utf-8")
         with pytest.raises(ObjectMissingError):
             play(suite, stack, material, tmp_path, {})
-    assert [got["title"] for got in webhook.got] == ["[plumbline] broken: a round came to no verdict"]
+    assert [got["title"] for got in webhook.got] == ["[plumbline] broken: a round ended without a verdict"]
     assert "20261120-020000-broken of broken started" in webhook.got[0]["message"]
 
 

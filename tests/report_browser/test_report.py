@@ -28,8 +28,8 @@ def test_a_drift_is_seen_with_its_cause_and_nothing_complains(browser):
     dom, console = browser.open(page)
     assert console == []
     words = words_of(dom)
-    assert "azure has drifted: arithmetic keeps fewer or more bits than the recipe says." in words
-    assert "confirmed: an experiment put the suspect back, and the difference went away" in words
+    assert "azure has drifted: numeric precision differs from the spec." in words
+    assert "confirmed: an experiment restored the reference's value, and the difference disappeared" in words
     assert "first: bert.encoder.layer.0.attention.self.query" in words
     assert dom.count('role="img"') == 8  # each chart once for a desktop and once for a phone
     assert dom.count("<details") == 2

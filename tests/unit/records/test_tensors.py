@@ -77,7 +77,7 @@ def test_what_json_calls_a_number_and_is_no_length_is_refused(tmp_path: Path, en
 
 
 @pytest.mark.parametrize(
-    ("shape", "words"), [([0, 2**70], "x"), ([True] * 8, "True is no whole number"), ([1] * 100, "100 dimensions")]
+    ("shape", "words"), [([0, 2**70], "x"), ([True] * 8, "True is not an integer"), ([1] * 100, "100 dimensions")]
 )
 def test_a_shape_that_numpy_cannot_have_is_refused(tmp_path: Path, shape: list[int], words: str) -> None:
     """The last before it is multiplied: a header has room for 3,000 sizes of 4,000 digits each."""

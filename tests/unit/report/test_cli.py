@@ -144,7 +144,7 @@ def test_import_refuses_what_is_no_whole_record(stored, tmp_path, capsys):
     described["parts"] = [part.to_json() for part in record_parts(odd)]
     (odd / RECORD_NAME).write_text(json.dumps(described))
     assert main(["import", str(odd), "--store", url]) == 4
-    assert "holds no float64 sketches of 40 taps" in capsys.readouterr().err
+    assert "does not contain float64 sketches of 40 taps" in capsys.readouterr().err
     assert main(["import", str(tmp_path), "--store", url]) == 4
     assert main(["import", str(write_record(tmp_path / "lab", "lab")), "--suite", suite]) == 2
     assert "'lab' is no platform of the suite" in capsys.readouterr().err

@@ -137,7 +137,7 @@ def test_the_table_fits_a_hundred_columns_and_says_what_to_do_next():
     assert "no worker of the pool gcp-gpu came online within 900 s" in flat
     assert "58.1 s: train 44.0 s, confirm 9.8 s" in flat
     assert "report /r.html" in text
-    assert lines[-1].endswith("if the change is meant: plumbline baseline accept suite.toml")
+    assert lines[-1].endswith("if the change is intended: plumbline baseline accept suite.toml")
     assert "\x1b[1;31m✕ DRIFT" in verdict_table(verdict, colour=True)
 
 
@@ -151,7 +151,7 @@ def test_the_table_fits_a_hundred_columns_and_says_what_to_do_next():
             "plumbline baseline accept s.toml (no baseline yet: aws)",
         ),
         ("inconclusive", (), "plumbline doctor s.toml"),
-        ("invalid", (), "open the report: it says which record cannot be judged, and why"),
+        ("invalid", (), "open the report: it names the record that cannot be judged, and the reason"),
     ],
 )
 def test_the_next_step_fits_the_verdict(verdict, notes, step):
@@ -189,7 +189,7 @@ def test_the_step_summary_is_a_table_that_records_cannot_break():
     text = step_summary(verdict_of("drift", {"aws": passing(), "azure": drifted()}))
     assert text.startswith("## ✕ Plumbline: drift\n")
     assert "| azure | ✕ drift | precision (confirmed) | 80.27 % | 655 |" in text
-    assert "**azure**: arithmetic keeps fewer or more bits than the recipe says (confirmed): " in text
+    assert "**azure**: numeric precision differs from the spec (confirmed): " in text
     hostile = step_summary(hostile_round())
     rows = [line for line in hostile.splitlines() if line.startswith("|")]
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 7 for row in rows)

@@ -25,7 +25,7 @@ def drift():
 
 
 def test_the_headline_names_platform_and_cause_and_the_case_answers_every_question(drift):
-    assert drift.headline.sentence == "azure has drifted: arithmetic keeps fewer or more bits than the recipe says."
+    assert drift.headline.sentence == "azure has drifted: numeric precision differs from the spec."
     assert drift.headline.support == "1 drifted (azure); 1 passed (aws)"
     assert drift.headline.night == "2026-11-20 02:00 UTC"
     case = drift.cases[0]
@@ -79,7 +79,7 @@ def test_rounding_alone_passes_and_is_never_called_equal():
         },
     )
     view = build_view(verdict, records, reference="aws")
-    assert "azure by rounding alone apart from the reference" in view.headline.support
+    assert "azure differ from the reference by rounding alone" in view.headline.support
     assert view.rows[1].notes == ("at most 1.7 where 2.8 is rounding",)
     assert cause_line(verdict.platforms["azure"]) == "kernel: rounding only"
     assert "equal to the last bit" not in view.headline.support
@@ -118,7 +118,7 @@ def test_a_record_of_a_failed_training_and_missing_parts_does_not_break_the_view
     invalid = PlatformResult(verdict="invalid", findings=(finding("record", "invalid", detail="the loss is NaN"),))
     records = {"aws": record("aws"), "azure": failed}
     view = build_view(verdict_of("invalid", {"aws": passing(), "azure": invalid}), records, reference="aws")
-    assert view.workloads[0].words == ("azure: no probe on both sides, so nothing is said of the numbers",)
+    assert view.workloads[0].words == ("azure: no probe on both sides, so the numbers were not compared",)
     assert view.records[1].exit == "failed: the loss is NaN at step 3"
 
 

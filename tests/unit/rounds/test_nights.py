@@ -150,7 +150,7 @@ def test_nights_without_a_record_are_alerted_as_unjudged(tmp_path: Path) -> None
         write_nights(round_, verdict, decided, {"unit": {"left": loaded(0, 0)}}, central=nights.central, now=now)
         nights.alerts = update(nights.alerts, verdict, ALERTS, now)
     subjects = [one.subject for one in nights.alerts.pending if one.event == "unjudged"]
-    assert subjects == ["[plumbline] nightly: unjudged on left: nothing judged for 3 nights"]
+    assert subjects == ["[plumbline] nightly: unjudged on left: not judged for 3 nights"]
 
 
 def test_lasting_gain_is_alerted_as_improved_once(tmp_path: Path) -> None:

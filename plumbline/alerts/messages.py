@@ -1,4 +1,4 @@
-"""What an alert says: platform, cause and how sure it is, the numbers, since when, where to read on. Pure."""
+"""Text of alerts: platform, cause, certainty, numbers, start and links. Pure."""
 
 from __future__ import annotations
 
@@ -9,52 +9,61 @@ from plumbline.alerts.troubles import Trouble
 from plumbline.schema.suite import AlertEvent
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
-__all__ = ["Told", "tell_broken", "tell_missed", "tell_open", "tell_recovered", "tell_test"]
+__all__ = [
+    "AlertMessage",
+    "missed_message",
+    "no_verdict_message",
+    "probe_message",
+    "recovery_message",
+    "trouble_message",
+]
 
 _MOST_FINDINGS = 3
 _DIGEST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One thing to tell; its id is the same whenever it is told again for the same reason."""
+class AlertMessage:
+    """Message for alert receivers; repeated reports of one event have the same id."""
 
     id: str
     event: AlertEvent
     about: str
-    """The suite and the platform, or what else it is about: what is opened and what recovers."""
+    """Incident key: the suite and the platform, or `SUITE/missed`."""
     subject: str
     body: str
 
 
-def tell_open(verdict: RoundVerdict, trouble: Trouble, *, since_round: str, since: datetime) -> Told:
+def trouble_message(verdict: RoundVerdict, trouble: Trouble, *, since_round: str, since: datetime) -> AlertMessage:
     """Return the message about a trouble."""
     result = verdict.platforms[trouble.platform]
-    causes = [one for one in result.causes if (one.code, one.workload) == (trouble.what, trouble.workload)]
+    causes = [entry for entry in result.causes if (entry.code, entry.workload) == (trouble.what, trouble.workload)]
     cause = next(iter(causes), None)
-    what = f"{cause.code} ({cause.sure})" if cause else trouble.what
+    text = f"{cause.code} ({cause.sure})" if cause else trouble.what
     if trouble.event == "unjudged":
-        what = f"nothing judged for {result.unjudged_nights} nights"
+        text = f"not judged for {result.unjudged_nights} nights"
     elif trouble.event == "improved":
-        what = f"{trouble.what.removeprefix('improved-')} is better than its reference: accept a new baseline"
+        text = f"{trouble.what.removeprefix('improved-')} is better than its reference: accept a new baseline"
     where = _place(result, trouble.platform, trouble.workload)
     lines = [
         *_cause_lines(cause),
         *_missing(result, trouble),
-        *(_number(one) for one in _worst(result, trouble)),
+        *(_number(entry) for entry in _worst(result, trouble)),
         "new in this round"
         if since_round == verdict.round
         else f"since {since:%Y-%m-%d %H:%M %Z}, round {since_round}",
         *_links(verdict),
     ]
-    subject = f"[plumbline] {verdict.suite}: {trouble.event} on {where}: {what}"
+    subject = f"[plumbline] {verdict.suite}: {trouble.event} on {where}: {text}"
     if trouble.event == "unavailable":
         subject = f"[plumbline] {verdict.suite}: {where} is unavailable"
     about = _about(verdict, result, trouble.platform, trouble.workload)
-    return Told(f"{verdict.round}/{trouble.key}/{trouble.event}", trouble.event, about, subject, "\n".join(lines))
+    return AlertMessage(
+        f"{verdict.round}/{trouble.key}/{trouble.event}", trouble.event, about, subject, "\n".join(lines)
+    )
 
 
-def tell_recovered(verdict: RoundVerdict, platform: str, workload: str = "") -> Told:
+def recovery_message(verdict: RoundVerdict, platform: str, workload: str = "") -> AlertMessage:
     """Return the message that a platform, or one workload on it, passes again."""
     result = verdict.platforms[platform]
     where = _place(result, platform, workload)
@@ -62,16 +71,16 @@ def tell_recovered(verdict: RoundVerdict, platform: str, workload: str = "") -> 
     body = "\n".join([f"{where} passes in round {verdict.round}", *_links(verdict)])
     about = _about(verdict, result, platform, workload)
     key = f"{platform}/{workload}" if workload else platform
-    return Told(f"{verdict.round}/{key}/recovered", "recovered", about, subject, body)
+    return AlertMessage(f"{verdict.round}/{key}/recovered", "recovered", about, subject, body)
 
 
 def _place(result: PlatformResult, platform: str, workload: str) -> str:
-    """Return the platform, and the workload where the platform trains several."""
+    """Return the platform, with the workload if there are several."""
     return f"{platform}, {workload}" if workload and len(result.workloads) > 1 else platform
 
 
 def _about(verdict: RoundVerdict, result: PlatformResult, platform: str, workload: str) -> str:
-    """Return what the receiver keeps one incident for: the same for a trouble and for its end."""
+    """Return the receiver's incident key, the same for a trouble and its recovery."""
     several = workload and len(result.workloads) > 1
     return f"{verdict.suite}/{platform}/{workload}" if several else f"{verdict.suite}/{platform}"
 
@@ -80,31 +89,29 @@ def _missing(result: PlatformResult, trouble: Trouble) -> list[str]:
     if trouble.event != "unavailable":
         return []
     why = result.absent.get(trouble.workload, "") if trouble.workload else result.unavailable
-    return [f"no record: {why or result.unavailable}. Nothing is known of this platform in this round."]
+    return [f"no record: {why or result.unavailable}. The platform was not judged in this round."]
 
 
-def tell_missed(suite: str, due: datetime) -> Told:
-    """A round did not run at all."""
-    body = (
-        f"The round of {suite} that was due at {due:%Y-%m-%d %H:%M %Z} did not start. Nothing was checked that night."
-    )
+def missed_message(suite: str, due: datetime) -> AlertMessage:
+    """Return the message about a round that did not run."""
+    body = f"The round of {suite} that was due at {due:%Y-%m-%d %H:%M %Z} did not start. No platform was judged."
     subject = f"[plumbline] {suite}: the nightly round did not run"
-    return Told(f"missed/{due.isoformat()}", "missed", f"{suite}/missed", subject, body)
+    return AlertMessage(f"missed/{due.isoformat()}", "missed", f"{suite}/missed", subject, body)
 
 
-def tell_broken(suite: str, round_id: str, why: str, run: str) -> Told:
-    """A round started, and came to no verdict."""
+def no_verdict_message(suite: str, round_id: str, why: str, run: str) -> AlertMessage:
+    """Return the message about a round that ended without a verdict."""
     lines = [
-        f"Round {round_id} of {suite} started and came to no verdict. Nothing is known of that night.",
+        f"Round {round_id} of {suite} started and ended without a verdict. No platform was judged that night.",
         why,
         *([f"run: {run}"] if run else []),
     ]
-    subject = f"[plumbline] {suite}: a round came to no verdict"
-    return Told(f"broken/{round_id}", "missed", f"{suite}/missed", subject, "\n".join(lines))
+    subject = f"[plumbline] {suite}: a round ended without a verdict"
+    return AlertMessage(f"broken/{round_id}", "missed", f"{suite}/missed", subject, "\n".join(lines))
 
 
-def tell_test(suite: str, now: datetime) -> tuple[str, str]:
-    """Subject and body of a message that only proves that messages arrive."""
+def probe_message(suite: str, now: datetime) -> tuple[str, str]:
+    """Return subject and body of a test message."""
     body = f"This is a test of {suite}'s alerts, sent at {now:%Y-%m-%d %H:%M:%S %Z}. Nothing is wrong."
     return f"[plumbline] {suite}: test of the alerts", body
 
@@ -116,8 +123,12 @@ def _cause_lines(cause: Cause | None) -> list[str]:
 
 
 def _worst(result: PlatformResult, trouble: Trouble) -> list[Finding]:
-    found = [one for one in result.findings if one.outcome == trouble.event and one.workload == trouble.workload]
-    return found[:_MOST_FINDINGS]
+    findings = [
+        finding
+        for finding in result.findings
+        if finding.outcome == trouble.event and finding.workload == trouble.workload
+    ]
+    return findings[:_MOST_FINDINGS]
 
 
 def _number(finding: Finding) -> str:
@@ -131,7 +142,7 @@ def _number(finding: Finding) -> str:
 
 
 def _value(value: float | str) -> str:
-    """A number at full precision; of a digest as much as tells it from another."""
+    """Return a number at full precision, or the start of a digest."""
     return f"{value[:12]}..." if isinstance(value, str) and len(value) == _DIGEST else str(value)
 
 
