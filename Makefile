@@ -1,9 +1,11 @@
 # `make run` and `make test` work on a fresh machine with Python >= 3.11 and make; everything else is for developers.
+# torch is the CUDA build where an NVIDIA driver answers, else a CPU build; TORCH=cuda, cpu or index decides otherwise.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PEERS := .venv/peers
 DETECTORS := .venv/detectors
+TORCH_INSTALLED := $(shell cat .venv/torch-build 2>/dev/null)
 AZURITE := infra/local/azurite/node_modules/.installed
 SUITE ?= deployments/suites/local.toml
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
@@ -12,7 +14,7 @@ APART := --numprocesses=2 --dist=loadfile
 SHARED := tests/unit tests/contract tests/train tests/report_browser
 FLOWS := tests/flows
 
-.PHONY: run test check lint format faults mutants gpu drill simulate lock clean browser
+.PHONY: run test check lint format faults mutants gpu drill simulate lock clean browser FORCE
 
 run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
@@ -61,13 +63,14 @@ drill: $(INSTALLED) $(AZURITE)
 	$(BIN)/python -m drills.alerts
 
 lock: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2
-	bash infra/lock.sh
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2 uv==0.13.9
+	bash infra/lock.sh $(LOCK)
 
 # The lock file decides what is installed; the package itself is linked, so that edits take effect at once.
-$(INSTALLED): locks/all.txt pyproject.toml
+$(INSTALLED): locks/all.txt pyproject.toml $(if $(filter-out $(TORCH_INSTALLED),$(TORCH)),FORCE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "plumbline needs Python 3.11 or newer; set PYTHON=..." >&2; exit 2; }
 	$(PYTHON) -m venv .venv
+	$(BIN)/python infra/install_torch.py $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r locks/all.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
-# Write the lock files anew: locks/all.txt for development and the local stack, and from it, version by version, what
-# a controller and a trainer need. `make lock` runs this. With `--check`, nothing is written, and it fails if one of the
-# two smaller files is not what locks/all.txt makes it.
+# Write the lock files: `make lock` runs this, and passes its arguments on to pip-compile (--upgrade-package NAME).
+#   locks/all.txt           development, tests and the local stack; without hashes: torch is a CPU or a CUDA build of one version
+#   locks/trainer.txt       what a trainer needs at these versions; without hashes, for the same reason
+#   locks/trainer-cuda.txt  a trainer on Linux x86-64 with an NVIDIA GPU: every wheel, CUDA's too, with its hashes
+#   locks/controller.txt    a controller, with hashes
+# With `--check`, nothing is written, and the script fails if one of the smaller files is not what locks/all.txt makes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 pip_compile=${PIP_COMPILE:-.venv/bin/pip-compile}
+unset PIP_COMPILE  # pip would read it as its own option --compile
+uv=$(realpath "${UV:-.venv/bin/uv}")
+python=${PYTHON:-.venv/bin/python}
 flags=(--quiet --strip-extras --allow-unsafe --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -24,7 +30,36 @@ whenever==0.10.5 ; python_version >= "3.13"
 END
 }
 
-if [ "${1:-}" != "--check" ]; then
+# Resolve one extra for all Pythons and the systems given, with hashes. uv reads the systems from the project that it is
+# called in, and from nowhere else.
+hashed() {
+    local extra=$1 systems=$2 out=$3
+    mkdir -p "$work/project"
+    { sed '/^\[project\.scripts\]/,$d' pyproject.toml; echo "[tool.uv]"; echo "environments = [$systems]"; } > "$work/project/pyproject.toml"
+    (
+        locks=$PWD/locks
+        cd "$work/project"
+        "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+            --no-emit-index-url --extra "$extra" --constraint "$locks/all.txt" --output-file "$out" pyproject.toml
+    )
+}
+
+# Replace the file, or compare with it; of hashes, new ones come to the index with every wheel of a release.
+settle() {
+    local name=$1 made=$2 pins='/^[a-z#]/!d; s/ *\\$//'
+    if [ "${check:-}" ]; then
+        diff -u <(sed "$pins" "locks/$name.txt") <(sed "$pins" "$made") || {
+            echo "locks/$name.txt is not what locks/all.txt makes it: run make lock" >&2
+            exit 1
+        }
+    else
+        mv "$made" "locks/$name.txt"
+    fi
+}
+
+if [ "${1:-}" = "--check" ]; then
+    check=1
+else
     # What is pinned stays pinned, unless it is asked for: infra/lock.sh --upgrade-package NAME
     cp locks/all.txt "$work/all.txt"
     "$pip_compile" "${flags[@]}" --all-extras "$@" --output-file "$work/all.txt" pyproject.toml
@@ -35,16 +70,27 @@ if [ "${1:-}" != "--check" ]; then
     } > "$work/all.final"
     mv "$work/all.final" locks/all.txt
 fi
-for extra in trainer controller; do
-    "$pip_compile" "${flags[@]}" --extra "$extra" --constraint locks/all.txt --output-file "$work/$extra.txt" pyproject.toml
-    {
-        echo "# What a $extra needs, at the versions of locks/all.txt; written by infra/lock.sh."
-        portable "$work/$extra.txt" | sed -E '/^ +#   -c locks\/all\.txt$/d'
-        if [ "$extra" = controller ]; then other_pythons; fi
-    } > "$work/$extra.final"
-    if [ "${1:-}" = "--check" ]; then
-        diff -u "locks/$extra.txt" "$work/$extra.final" || { echo "locks/$extra.txt is not what locks/all.txt makes it: run make lock" >&2; exit 1; }
-    else
-        mv "$work/$extra.final" "locks/$extra.txt"
-    fi
-done
+
+"$pip_compile" "${flags[@]}" --extra trainer --constraint locks/all.txt --output-file "$work/trainer.txt" pyproject.toml
+{
+    echo "# What a trainer needs, at the versions of locks/all.txt; written by infra/lock.sh."
+    portable "$work/trainer.txt" | sed -E '/^ +#   -c locks\/all\.txt$/d'
+} > "$work/trainer.final"
+settle trainer "$work/trainer.final"
+
+hashed controller "\"sys_platform == 'linux'\", \"sys_platform == 'darwin'\"" "$work/controller.txt"
+{
+    echo "# What a controller needs, at the versions of locks/all.txt; written by infra/lock.sh."
+    cat "$work/controller.txt"
+} > "$work/controller.final"
+settle controller "$work/controller.final"
+
+hashed trainer "\"sys_platform == 'linux' and platform_machine == 'x86_64'\"" "$work/cuda.txt"
+cuda=$(sed -nE 's/^nvidia-cuda-runtime(-cu[0-9]+)?==([0-9.]+).*/\2/p' "$work/cuda.txt")
+driver=$("$python" -c 'import sys; from plumbline.doctor.driver import least_driver; print(least_driver(sys.argv[1]))' "$cuda")
+{
+    echo "# A trainer on Linux x86-64 with an NVIDIA GPU, at the versions of locks/all.txt; written by infra/lock.sh."
+    echo "# CUDA $cuda needs the NVIDIA driver $driver or newer; \`plumbline doctor SUITE --workers\` checks it."
+    cat "$work/cuda.txt"
+} > "$work/cuda.final"
+settle trainer-cuda "$work/cuda.final"

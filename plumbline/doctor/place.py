@@ -13,6 +13,7 @@ from pydantic import AwareDatetime
 
 from plumbline import __version__
 from plumbline.doctor.checks import CheckResult
+from plumbline.doctor.driver import cuda_of_torch, installed_driver, is_driver_new_enough, least_driver
 from plumbline.doctor.stores import LEAST_BYTES, room
 from plumbline.errors import ExitCode
 from plumbline.schema.base import Model
@@ -29,6 +30,10 @@ class Report(Model):
     plumbline: str
     torch: str = ""
     gpus: tuple[str, ...] = ()
+    cuda: str = ""
+    """Version of the CUDA runtime that was installed with torch; empty for a CPU build."""
+    driver: str = ""
+    """Version of the NVIDIA driver."""
     free_bytes: int
     now: AwareDatetime
     stores: tuple[CheckResult, ...] = ()
@@ -46,7 +51,10 @@ def look_here(folder: Path, now: datetime, stores: tuple[CheckResult, ...] = ())
     """Look around, without importing torch."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
     free = shutil.disk_usage(there).free
-    return Report(plumbline=__version__, torch=_torch(), gpus=_gpus(), free_bytes=free, now=now, stores=stores)
+    return Report(
+        plumbline=__version__, torch=_torch(), gpus=_gpus(), cuda=cuda_of_torch(), driver=installed_driver(),
+        free_bytes=free, now=now, stores=stores,
+    )  # fmt: skip
 
 
 def _torch() -> str:
@@ -87,6 +95,8 @@ def examine_report(
         "install from the same lock file on every worker",
     )
     yield _accelerator(platform, report, expected)
+    if report.cuda and expected.accelerator != "cpu":
+        yield _driver(platform, report)
 
 
 def _accelerator(platform: str, report: Report, expected: Expected) -> CheckResult:
@@ -95,6 +105,15 @@ def _accelerator(platform: str, report: Report, expected: Expected) -> CheckResu
     right = wanted in ("", "cpu") or wanted in report.gpus
     hint = "is the driver loaded, and did the cloud give the machine that was asked for?"
     return _one(f"{platform}'s accelerator", right, f"{found}; expected: {wanted or 'any'}", hint)
+
+
+def _driver(platform: str, report: Report) -> CheckResult:
+    """Check the driver against torch's CUDA version; with an older driver, torch warns and trains on the CPU."""
+    right = is_driver_new_enough(report.driver, report.cuda)
+    least = least_driver(report.cuda)
+    needs = f"needs {least} or newer" if least is not None else "is unknown to this version of Plumbline"
+    what = f"version {report.driver or '(none)'}; torch's CUDA {report.cuda} {needs}"
+    return _one(f"{platform}'s driver", right, what, "install a newer NVIDIA driver, or a torch for an older CUDA")
 
 
 def examine_clock(where: str, told: datetime, asked: datetime, answered: datetime, hint: str) -> CheckResult:

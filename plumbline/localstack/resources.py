@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from plumbline.doctor.driver import cuda_of_torch
 from plumbline.errors import ConfigurationError
 
-__all__ = ["resource"]
+__all__ = ["lock_in_use", "resource"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SHARE = Path(sys.prefix) / "share" / "plumbline"
@@ -19,3 +20,8 @@ def resource(name: str) -> Path:
         if path.exists():
             return path
     raise ConfigurationError("is not installed", where=str(_SHARE / name), hint="reinstall the package")
+
+
+def lock_in_use() -> Path:
+    """Return the lock that this environment was installed from: the GPU lock where torch came with CUDA."""
+    return resource("locks/trainer-cuda.txt" if cuda_of_torch() else "locks/all.txt")

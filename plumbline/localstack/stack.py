@@ -17,7 +17,7 @@ from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.localstack import services
 from plumbline.localstack.guard import start_guard
 from plumbline.localstack.process import MARK, Child, adopt_orphans, end_marked, reap_orphans, start, stop
-from plumbline.localstack.resources import resource
+from plumbline.localstack.resources import lock_in_use
 from plumbline.localstack.servers import Servers
 from plumbline.localstack.signals import undisturbed
 from plumbline.schema.suite import Platform, Suite
@@ -151,7 +151,7 @@ class Stack:
             **services.inherited(),
             **(self.environment() if is_controllers else {}),
             **services.prefect_environment(self.api_url, self.state / "workers" / name),
-            "PLUMBLINE_LOCK": str(resource("locks/all.txt")),
+            "PLUMBLINE_LOCK": str(lock_in_use()),
             # Last: a suite may set how often a worker polls.
             **({} if is_controllers else self._platform_environment(name)),
             MARK: self.mark,

@@ -11,13 +11,17 @@ import pytest
 
 from plumbline import __version__
 from plumbline.doctor import CheckResult, Expected, Report, examine_report, look_here, worst_code
+from plumbline.doctor.driver import is_driver_new_enough
 from plumbline.doctor.refusals import tell_refusal
 from plumbline.doctor.stores import Visit, examine_disk, examine_store
 from plumbline.errors import AccessError
 from plumbline.stores import ObjectMissingError
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
-GOOD = Report(plumbline=__version__, torch="2.13.0+cpu", gpus=("NVIDIA A10G",), free_bytes=1 << 40, now=NOON)
+GOOD = Report(
+    plumbline=__version__, torch="2.13.0", gpus=("NVIDIA A10G",), cuda="13.0.96", driver="580.65.06",
+    free_bytes=1 << 40, now=NOON,
+)  # fmt: skip
 LARGE = CheckResult(where="data", what="", well=True, size=8 << 30)
 EXPECTED = Expected(torch="2.13.0", accelerator="NVIDIA A10G")
 
@@ -39,6 +43,10 @@ def test_a_healthy_place() -> None:
         ({"torch": ""}, "aws's torch", "lock file"),
         ({"gpus": ()}, "aws's accelerator", "driver"),
         ({"gpus": ("NVIDIA T4",)}, "aws's accelerator", "driver"),
+        ({"driver": "575.57.08"}, "aws's driver", "newer NVIDIA driver"),
+        ({"driver": ""}, "aws's driver", "newer NVIDIA driver"),
+        ({"driver": "nonsense"}, "aws's driver", "newer NVIDIA driver"),
+        ({"cuda": "14.0.1"}, "aws's driver", "newer NVIDIA driver"),
         ({"free_bytes": 1 << 20}, "aws's disk", "make room: 2 GiB"),
         ({"free_bytes": 9 << 30, "stores": (LARGE,)}, "aws's disk", "make room: 10 GiB"),
         ({"now": NOON + timedelta(hours=1)}, "aws's clock", "time service"),
@@ -58,6 +66,22 @@ def test_a_round_trip_that_took_long_is_no_skewed_clock() -> None:
 
 def test_a_cpu_platform_needs_no_gpu() -> None:
     assert sick(GOOD.replace(gpus=()), Expected(torch="2.13.0", accelerator="cpu")) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "runs"),
+    [
+        ("580.65.06", "13.0.96", True), ("580", "13.1", True), ("610.43.02", "13.0.96", True),
+        ("579.99.99", "13.0.96", False), ("525.60.13", "12.8.57", True), ("524.0", "12.8.57", False),
+        ("610.43.02", "12.8.57", True), ("450.80.02", "11.8.89", True), ("", "13.0", False), ("580", "", False),
+    ],
+)  # fmt: skip
+def test_the_driver_that_a_cuda_version_needs(driver: str, cuda: str, runs: bool) -> None:
+    assert is_driver_new_enough(driver, cuda) is runs
+
+
+def test_a_cpu_build_of_torch_needs_no_driver() -> None:
+    assert sick(GOOD.replace(cuda="", driver="")) == []
 
 
 def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import configparser
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -19,9 +20,10 @@ import jsonschema
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from plumbline.cli import report
-from plumbline.upgrade.locks import normalized, read_lock
+from plumbline.doctor.driver import least_driver
 
 ROOT = Path(__file__).resolve().parents[3]
 INFRA = ROOT / "infra"
@@ -32,8 +34,15 @@ POD_KEYS = {
 JOB_KEYS = {"backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "template"}
 
 
+def requirements(name):
+    """Name to requirement of a lock file of ours, hashes aside."""
+    lines = (ROOT / "locks" / f"{name}.txt").read_text().splitlines()
+    wanted = [Requirement(line.removesuffix("\\")) for line in lines if line[:1].isalnum()]
+    return {canonicalize_name(one.name): one for one in wanted}
+
+
 def pins(name):
-    return read_lock(ROOT / "locks" / f"{name}.txt")
+    return {key: str(one.specifier).removeprefix("==") for key, one in requirements(name).items()}
 
 
 def required(extra):
@@ -82,8 +91,63 @@ def test_the_trainer_s_image_takes_the_trainer_s_lock_alone():
     second = [index for index, (word, _) in enumerate(found) if word == "FROM"][1]
     assert found[second][1] == "trainer AS worker"
     text = " ".join(rest for _, rest in found[:second])
-    assert "locks/trainer.txt" in text
+    assert "locks/trainer-cuda.txt" in text
     assert "locks/controller.txt" not in text
+
+
+@pytest.mark.parametrize("name", ["worker/Dockerfile", "controller/Dockerfile", "cloud-init/worker.yaml", "README.md"])
+def test_machines_of_a_cloud_install_by_hash_alone(name):
+    text = (INFRA / name).read_text()
+    installs = re.findall(r"^.*-r (?:\S*/)?locks/.*$", text, re.MULTILINE)
+    assert installs
+    assert all("--require-hashes" in line and line.count("-r ") == 1 for line in installs), installs
+    assert not re.search(r"locks/(all|trainer)\.txt", text)
+
+
+def test_the_lock_of_a_record_is_the_one_that_was_installed():
+    for name in ("worker/Dockerfile", "systemd/plumbline-worker.service"):
+        text = (INFRA / name).read_text()
+        assert re.findall(r"PLUMBLINE_LOCK=\S*/(\S+)", text) == ["trainer-cuda.txt"], name
+
+
+@pytest.mark.parametrize("name", ["controller", "trainer-cuda"])
+def test_locks_of_machines_have_a_hash_for_every_package(name):
+    text = (ROOT / "locks" / f"{name}.txt").read_text()
+    blocks = re.split(r"^(?=[a-z])", text, flags=re.MULTILINE)[1:]
+    assert len(blocks) == len(requirements(name))
+    for block in blocks:
+        assert re.match(r"[a-z0-9-]+==\S+ .*\\\n( +--hash=sha256:[0-9a-f]{64}( \\)?\n)+$", block), block[:200]
+
+
+def test_the_gpu_lock_pins_cuda_and_states_the_driver_that_it_needs():
+    everything, trainer, cuda = pins("all"), pins("trainer"), pins("trainer-cuda")
+    assert {name: everything[name] for name in trainer} == {name: cuda.get(name) for name in trainer}
+    nvidia = {name for name in cuda if name.startswith(("nvidia-", "cuda-")) and name != "nvidia-ml-py"}
+    assert set(cuda) - set(trainer) == {*nvidia, "triton"}
+    assert len(nvidia) >= 15
+    linux = {"sys_platform": "linux", "platform_machine": "x86_64"}
+    laptop = {"sys_platform": "darwin", "platform_machine": "arm64"}
+    for one in requirements("trainer-cuda").values():
+        assert one.marker.evaluate(linux)
+        assert not one.marker.evaluate(laptop)
+    runtime = cuda["nvidia-cuda-runtime"]
+    second = (ROOT / "locks" / "trainer-cuda.txt").read_text().splitlines()[1]
+    assert f"CUDA {runtime} needs the NVIDIA driver {least_driver(runtime)} or newer" in second
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_cpu"),
+    [
+        ([{"metadata": {"version": "2.13.0+cpu", "requires_dist": ["filelock", "sympy"]}}], True),
+        ([{"metadata": {"version": "2.13.0", "requires_dist": ["nvidia-nccl-cu13==2.29.7; sys_platform"]}}], False),
+        ([{"metadata": {"version": "2.13.0", "requires_dist": ["cuda-toolkit[cudart]==13.0.3"]}}], False),
+        ([], True),
+        (None, False),
+    ],
+)
+def test_the_build_of_torch_that_pip_would_take_is_recognised(chosen, is_cpu):
+    found = runpy.run_path(str(INFRA / "install_torch.py"))["is_cpu_build"]
+    assert found({} if chosen is None else {"install": chosen}) is is_cpu
 
 
 def test_cloud_init_is_what_cloud_init_reads():
@@ -262,14 +326,15 @@ def test_the_readmes_name_files_that_exist(path):
 def test_the_lock_pins_what_every_python_needs(full):
     pinned = pins("all")
     place = {"python_full_version": full, "python_version": full.rpartition(".")[0], "extra": ""}
-    installed = {normalized(one.metadata["Name"]): one for one in metadata.distributions()}
+    installed = {canonicalize_name(one.metadata["Name"]): one for one in metadata.distributions()}
     asked = [Requirement(text) for name in pinned if name in installed for text in installed[name].requires or ()]
-    needed = {normalized(one.name) for one in asked if one.marker is None or one.marker.evaluate(place)}
+    needed = {canonicalize_name(one.name) for one in asked if one.marker is None or one.marker.evaluate(place)}
     assert not needed - pinned.keys()
 
 
 RESOLVER = """#!/bin/sh
-# Stands for pip-compile, which needs the index: answers with the committed lock, as a machine with a local torch would.
+# Stands for pip-compile and for uv, which need the index: answers with the committed lock, as a machine with a local
+# torch would. uv is called in a project of its own, whose systems tell which of the trainer's locks is asked for.
 while [ $# -gt 1 ]; do
     case $1 in
         --output-file) out=$2 ;;
@@ -277,22 +342,34 @@ while [ $# -gt 1 ]; do
     esac
     shift
 done
-tail -n +2 "locks/$extra.txt" | sed -E "s/^(torch==[0-9.]+)/\\1+cpu/" > "$out"
+if [ "$extra" = trainer ] && grep -q "platform_machine == 'x86_64'" pyproject.toml; then extra=trainer-cuda; fi
+sed -e "1{/^#/d}" -e "2{/^#/d}" "$LOCKS/$extra.txt" | sed -E "s/^(torch==[0-9.]+)$/\\1+cpu/" > "$out"
 [ -z "$EDIT" ] || sed -i "$EDIT" "$out"
 """
 
 
-@pytest.mark.parametrize(("edit", "code", "words"), [("", 0, ""), ("s/^numpy==.*/numpy==1.0/", 1, "run make lock")])
+@pytest.mark.parametrize(
+    ("edit", "code", "words"),
+    [
+        ("", 0, ""),
+        ("s/^numpy==.*/numpy==1.0/", 1, "locks/trainer.txt"),
+        ("s/^prefect==.*/prefect==1.0/", 1, "locks/controller.txt"),
+        ("s/^nvidia-cublas==.*/nvidia-cublas==1.0/", 1, "locks/trainer-cuda.txt"),
+        ("s/sha256:.*/sha256:0/", 0, ""),
+    ],
+)
 def test_the_lock_script_checks_without_writing(tmp_path, edit, code, words):
-    resolver = tmp_path / "pip-compile"
+    resolver = tmp_path / "resolver"
     resolver.write_text(RESOLVER)
     resolver.chmod(0o755)
     before = {path: path.read_bytes() for path in (ROOT / "locks").glob("*.txt")}
+    given = {"PIP_COMPILE": resolver, "UV": resolver, "PYTHON": sys.executable, "LOCKS": ROOT / "locks", "EDIT": edit}
+    environment = {**os.environ, **{key: str(value) for key, value in given.items()}}
     done = subprocess.run(
-        ["bash", str(INFRA / "lock.sh"), "--check"], env={**os.environ, "PIP_COMPILE": str(resolver), "EDIT": edit},
+        ["bash", str(INFRA / "lock.sh"), "--check"], env=environment,
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert done.returncode == code
+    assert done.returncode == code, done.stderr
     assert words in done.stderr
     assert {path: path.read_bytes() for path in (ROOT / "locks").glob("*.txt")} == before
 
