@@ -6,7 +6,7 @@ cpu    locks/all.txt's version as a CPU build: what pip is set up to take, else 
 cuda   all of locks/trainer-cuda.txt: Linux x86-64 only
 index  nothing: the next step takes what the package index gives, which is CUDA on Linux
 
-Without a word, the environment keeps what it was given; a new one gets `cuda` where an NVIDIA driver answers, else `cpu`.
+Without a word, the environment keeps what it has; a new one gets `cuda` where an NVIDIA driver answers, else `cpu`.
 Only the standard library: the environment is empty.
 """
 
