@@ -15,7 +15,7 @@ from plumbline.localstack.process import start, stop
 from plumbline.localstack.servers import DATABASE_URL
 from plumbline.localstack.services import free_port
 
-__all__ = ["running_postgres", "start_lock"]
+__all__ = ["binary", "running_postgres", "start_lock"]
 
 _ROLE = "prefect"
 _BINARIES = "usr/lib/postgresql/*/bin"
@@ -29,7 +29,7 @@ def start_lock(seconds: float) -> subprocess.Popen[bytes] | None:
     if DATABASE_URL not in os.environ:
         return None
     address = os.environ[DATABASE_URL].replace("+asyncpg", "")
-    command = [_binary("psql"), address, "-c", _LOCK.format(seconds=seconds)]
+    command = [binary("psql"), address, "-c", _LOCK.format(seconds=seconds)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 
@@ -40,7 +40,7 @@ def running_postgres(state: Path) -> Iterator[None]:
     # PostgreSQL refuses to run as root; its own user has to reach the folder.
     user = pwd.getpwnam("postgres").pw_name if os.geteuid() == 0 else None
     _make_cluster(folder, user)
-    command = [_binary("postgres"), "-D", str(folder), "-h", "127.0.0.1", "-p", str(port), "-k", "", "-c", "fsync=off"]
+    command = [binary("postgres"), "-D", str(folder), "-h", "127.0.0.1", "-p", str(port), "-k", "", "-c", "fsync=off"]
     if user is not None:
         command = [
             shutil.which("setpriv") or "setpriv",
@@ -52,7 +52,7 @@ def running_postgres(state: Path) -> Iterator[None]:
     child = start("postgres", command, log=state / "postgres.log", environment=dict(os.environ), folder=state)
     try:
         os.environ[DATABASE_URL] = f"postgresql+asyncpg://{_ROLE}@127.0.0.1:{port}/postgres"
-        ready = [_binary("pg_isready"), "-h", "127.0.0.1", "-p", str(port), "-q"]
+        ready = [binary("pg_isready"), "-h", "127.0.0.1", "-p", str(port), "-q"]
         wait_until(lambda: subprocess.run(ready, check=False).returncode == 0, "PostgreSQL accepts connections")
         yield
     finally:
@@ -68,13 +68,14 @@ def _make_cluster(folder: Path, user: str | None) -> None:
     if user is not None:
         folder.parent.chmod(folder.parent.stat().st_mode | 0o011)
         shutil.chown(folder, user)
-    command = [_binary("initdb"), "-D", str(folder), "-U", _ROLE, "--auth=trust", "--no-sync", "-E", "UTF8"]
+    command = [binary("initdb"), "-D", str(folder), "-U", _ROLE, "--auth=trust", "--no-sync", "-E", "UTF8"]
     made = subprocess.run(command, user=user, cwd="/", capture_output=True, text=True, timeout=120, check=False)
     if made.returncode:
         raise SystemExit(f"PostgreSQL's initdb failed: {made.stderr.strip()[-300:]}")
 
 
-def _binary(name: str) -> str:
+def binary(name: str) -> str:
+    """Return the path of a PostgreSQL program, or exit with a hint."""
     found = shutil.which(name) or next((str(path) for path in sorted(Path("/").glob(f"{_BINARIES}/{name}"))), None)
     if found is None:
         raise SystemExit(f"{name} is not installed (Debian: apt-get install postgresql)")

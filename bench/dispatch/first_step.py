@@ -132,7 +132,8 @@ def once(client: SyncPrefectClient, stack: RunningStack, trigger: Callable[[], o
     steps = [one["first_step"] for one in platforms.values()]
     pace.append(_pace())
     return {
-        "seconds": max(steps), "faster_platform": min(steps), "pace_seconds": pace,
+        "seconds": max(steps), "faster_platform": min(steps), "whole_seconds": _seconds(since, controller.end_time),
+        "pace_seconds": pace,
         "controller": _moments(client, controller, since), "platforms": platforms,
     }  # fmt: skip
 

@@ -124,6 +124,28 @@ def test_functions_at_their_ends(name: str, values: list[float], right: list[flo
     assert found == pytest.approx(right, nan_ok=True, abs=0)
 
 
+def test_each_ieee_operation_is_rounded_as_ieee_says() -> None:
+    """Python's floats are the reference: torch's own square root comes from a vector library, and differs."""
+    spread = 10.0 ** torch.from_numpy(np.random.default_rng(2).integers(-5, 5, 20_000)).double()
+    left, right = normal(20_000).abs() * spread, normal(20_000, seed=1) * spread
+    pairs = list(zip(left.tolist(), right.tolist(), strict=True))
+    with portable_arithmetic(2):
+        found = {"mul": left * right, "add": left + right, "sub": left - right, "div": left / right,
+                 "sqrt": left.sqrt(), "half power": left**0.5, "rsqrt": left.rsqrt()}  # fmt: skip
+    expected: dict[str, Callable[[float, float], float]] = {
+        "mul": lambda a, b: a * b, "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "div": lambda a, b: a / b,
+        "sqrt": lambda a, _: math.sqrt(a), "half power": lambda a, _: math.sqrt(a),
+        "rsqrt": lambda a, _: 1 / math.sqrt(a),
+    }  # fmt: skip
+    for name, operation in expected.items():
+        wrong = sum(value != operation(*pair) for value, pair in zip(found[name].tolist(), pairs, strict=True))
+        assert wrong == 0, f"{name}: {wrong} of {len(pairs)} values"
+    with portable_arithmetic(2):
+        ends = torch.tensor([0.0, math.inf, -1.0, math.nan], dtype=torch.float64).sqrt()
+    assert ends[:2].tolist() == [0.0, math.inf]
+    assert ends[2:].isnan().all()
+
+
 def test_sums_follow_the_shape_and_not_the_layout() -> None:
     values = normal(5, 13, 7) * torch.logspace(-8, 8, 7, dtype=torch.float64)
     assert torch.equal(tree_sum(values, [1]), tree_sum(values.transpose(0, 1).contiguous().transpose(0, 1), [1]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from plumbline.train.portable.tables import (
@@ -22,7 +23,7 @@ from plumbline.train.portable.tables import (
     log_table,
 )
 
-__all__ = ["cos", "erf", "exp", "log", "power_of_two", "sigmoid", "sin", "tanh"]
+__all__ = ["cos", "erf", "exp", "log", "power_of_two", "sigmoid", "sin", "sqrt", "tanh"]
 
 Elementwise = Callable[[torch.Tensor], torch.Tensor]
 
@@ -57,6 +58,20 @@ def _blocked(function: Elementwise) -> Elementwise:
         return found.reshape(values.shape)
 
     return applied
+
+
+def sqrt(values: torch.Tensor) -> torch.Tensor:
+    """Return the square root, correctly rounded as IEEE 754 requires.
+
+    On the CPU torch calls the vector library of MKL, whose fp64 root is off by one unit in up to 1.3% of the values
+    (torch 2.13, Intel Xeon). NumPy calls the processor's instruction.
+    """
+    if values.device.type != "cpu":
+        return torch.sqrt(values)
+    found = torch.empty_like(values)
+    with np.errstate(invalid="ignore"):
+        np.sqrt(values.detach().numpy(), out=found.numpy())
+    return found
 
 
 def _horner(coefficients: tuple[float, ...], values: torch.Tensor) -> torch.Tensor:

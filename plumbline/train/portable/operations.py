@@ -34,7 +34,7 @@ BY_CONSTRUCTION: dict[str, tuple[str, ...]] = {
         "arange", "empty", "empty_like", "empty_strided", "full", "full_like", "new_empty", "new_empty_strided",
         "new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "zeros", "zeros_like",
     ),
-    "one IEEE operation": ("abs", "ceil", "floor", "mul", "neg", "relu", "round", "sign", "sqrt", "trunc"),
+    "one IEEE operation": ("abs", "ceil", "floor", "mul", "neg", "relu", "round", "sign", "trunc"),
     "comparisons and choices": (
         "_local_scalar_dense", "all", "amax", "amin", "any", "argmax", "argmin", "clamp", "clamp_max", "clamp_min",
         "copysign", "eq", "equal", "ge", "gt", "isfinite", "isinf", "isnan", "le", "lt", "max", "maximum", "min",
@@ -117,7 +117,7 @@ def _pow(base: Any, exponent: Any) -> torch.Tensor:
     """Raise to a small whole power by running products, or to one half."""
     if isinstance(base, torch.Tensor) and isinstance(exponent, (int, float)):
         if exponent == 0.5:
-            return base.sqrt()
+            return functions.sqrt(base)
         if float(exponent).is_integer() and 0 <= exponent <= 64:
             found = torch.ones_like(base) if exponent == 0 else base
             for _ in range(int(exponent) - 1):
@@ -131,7 +131,7 @@ def _reciprocal(values: torch.Tensor) -> torch.Tensor:
 
 
 def _rsqrt(values: torch.Tensor) -> torch.Tensor:
-    return _reciprocal(values.sqrt())
+    return _reciprocal(functions.sqrt(values))
 
 
 def _addcmul(start: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, value: Scalar = 1) -> torch.Tensor:
@@ -161,7 +161,7 @@ def _norm(
         values = values.to(dtype)
     dims = [dim] if isinstance(dim, int) else dim
     if ord == 2:
-        return tree_sum(values * values, dims, keepdim=keepdim).sqrt()
+        return functions.sqrt(tree_sum(values * values, dims, keepdim=keepdim))
     if ord == 1:
         return tree_sum(values.abs(), dims, keepdim=keepdim)
     if ord == math.inf:
@@ -232,7 +232,8 @@ FORMS: dict[str, Callable[..., Any]] = {
     "linalg_vector_norm": _norm, "log": functions.log,
     "logsumexp": _logsumexp, "mean": _mean, "pow": _pow, "reciprocal": _reciprocal, "rsqrt": _rsqrt, "rsub": _rsub,
     "scatter_add": _scatter_add, "sigmoid": functions.sigmoid, "sigmoid_backward": _sigmoid_backward,
-    "sin": functions.sin, "sub": _sub, "sum": _sum, "tanh": functions.tanh, "tanh_backward": _tanh_backward,
+    "sin": functions.sin, "sqrt": functions.sqrt, "sub": _sub, "sum": _sum, "tanh": functions.tanh,
+    "tanh_backward": _tanh_backward,
     "var": _var,
 }  # fmt: skip
 """Operations with a form of our own, by their names in `torch.ops.aten`."""
