@@ -16,7 +16,7 @@ from plumbline.train.context import Context
 from plumbline.train.families import MODEL_FIELDS
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import autocast
-from plumbline.train.optimizing import make_optimizer, make_schedule
+from plumbline.train.optimizers import make_optimizer, make_schedule
 
 __all__ = ["PeerFailedError", "Step", "bare", "make_model", "trainer"]
 

@@ -1,1 +1,1 @@
-"""The trainer: one training in its own process, spec in, record out. Only here do torch and transformers load."""
+"""Trainer: one training in its own process; the only place with torch."""

@@ -1,4 +1,4 @@
-"""`python -m plumbline.train SPEC OUT [--data URL] [--cache DIR] ...`: one training in this process."""
+"""Command `python -m plumbline.train SPEC OUT`: one training in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m plumbline.train", description="Train, and write a record.")
     parser.add_argument("spec", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--data", help="URL of the store that holds the dataset; without it the cache must")
+    parser.add_argument(
+        "--data", help="URL of the store with the dataset; without it, the cache must contain the dataset"
+    )
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "plumbline")
     parser.add_argument("--platform", default="local")
     parser.add_argument("--record-id", default="")
@@ -37,19 +39,19 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _unloadable(error: Exception) -> ConfigurationError:
-    """A library that is missing, broken or of another version, in one line: which one, and what it says of itself."""
+    """Return a one-line error for a missing, broken or incompatible library."""
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    found, trace = missing, error.__traceback__
+    name, trace = missing, error.__traceback__
     while trace is not None and not missing:
         folders = Path(trace.tb_frame.f_code.co_filename).parts
         if "site-packages" in folders:
-            found = folders[folders.index("site-packages") + 1]
+            name = folders[folders.index("site-packages") + 1]
         trace = trace.tb_next
     return ConfigurationError(
         "is not installed" if missing else f"cannot be loaded: {said}",
         where=sys.prefix,
-        key=found or "a library",
+        key=name or "a library",
         hint="install what the trainer's lock names: pip install -r locks/trainer.txt",
     )
 
@@ -78,7 +80,7 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one training; the exit code as DESIGN.md binds it."""
+    """Run one training; return the exit code."""
     arguments = _arguments(argv)
     watch_parent(os.environ)
     stop = threading.Event()

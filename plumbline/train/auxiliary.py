@@ -1,4 +1,4 @@
-"""Auxiliary legs of the probe: reruns that explain its evidence. One that lacks memory costs itself, not the record."""
+"""Auxiliary legs of the probe: optional reruns that explain its evidence."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["auxiliary"]
 
 @contextlib.contextmanager
 def auxiliary(name: str, context: Context, lost: dict[str, str]) -> Iterator[None]:
-    """Run one leg; without memory for it, free what it held and keep the reason in `lost` under `name`.
+    """Run one leg; without enough memory, keep the reason in `lost[name]` instead.
 
-    With several processes the error is raised: the others wait for this one in a collective operation.
+    With several processes the error is raised: the other processes wait for this one in a collective operation.
     """
     place = context.place
     try:

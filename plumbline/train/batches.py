@@ -1,4 +1,4 @@
-"""Global batches in their order, through torch's DataLoader; and the hidden tokens of masked language modelling."""
+"""Global batches in order, through torch's DataLoader, with masking for language models."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ __all__ = ["Batch", "EvaluationRows", "TrainingRows", "make_loader"]
 Batch = dict[str, torch.Tensor]
 _IGNORED = -100
 _SPECIAL = (("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]"), ("<mask>", "<s>", "</s>", "<pad>", "<unk>"))
-"""The tokens that are never hidden, the mask first: BERT's and RoBERTa's."""
+"""Tokens that are never hidden, the mask first: BERT's and RoBERTa's."""
 
 
 class _Masking:
-    """BERT's masking: of the hidden tokens 80% become [MASK], 10% any token, 10% stay. Keyed by row and epoch."""
+    """BERT's masking, keyed by row and epoch.
+
+    Of the hidden tokens, 80% become [MASK], 10% a random token, and 10% stay.
+    """
 
     def __init__(self, spec: RunSpec, rows: Rows) -> None:
         self._spec = spec
@@ -32,9 +35,9 @@ class _Masking:
         names = next((names for names in _SPECIAL if find(names[0]) is not None), None)
         if names is None:
             raise TrainingFailedError("has no [MASK] or <mask> token", code="tokenizer", where="tokenizer")
-        found = [token for token in map(find, names) if token is not None]
-        self._mask, self._num_tokens = found[0], rows.tokenizer.get_vocab_size(with_added_tokens=True)
-        self._special = np.array(found)
+        special_ids = [token for token in map(find, names) if token is not None]
+        self._mask, self._num_tokens = special_ids[0], rows.tokenizer.get_vocab_size(with_added_tokens=True)
+        self._special = np.array(special_ids)
 
     def __call__(self, batch: dict[str, NDArray[np.int64]], epochs: NDArray[np.int64]) -> None:
         spec, ids = self._spec, batch["input_ids"]
@@ -53,7 +56,7 @@ class _Masking:
 
 
 class _Encoded(Dataset[dict[str, NDArray[np.int64]]]):
-    """Rows by position, fetched a batch at a time."""
+    """Rows by position, fetched one batch at a time."""
 
     def __init__(self, spec: RunSpec, rows: Rows) -> None:
         self._rows = rows
@@ -73,7 +76,7 @@ class _Encoded(Dataset[dict[str, NDArray[np.int64]]]):
 
 
 class TrainingRows(_Encoded):
-    """The training split in its order, from the batch at `first` on; `cycle` batches are repeated without end."""
+    """Training rows in order, from batch `first` on; `cycle` batches repeat without end."""
 
     def __init__(self, spec: RunSpec, rows: Rows, order: Order, *, first: int, count: int, cycle: int) -> None:
         super().__init__(spec, rows)
@@ -89,7 +92,7 @@ class TrainingRows(_Encoded):
 
 
 class EvaluationRows(_Encoded):
-    """The first rows of the evaluation split, each once."""
+    """First rows of the evaluation split."""
 
     def __init__(self, spec: RunSpec, rows: Rows, *, start: int, count: int) -> None:
         super().__init__(spec, rows)
@@ -108,7 +111,7 @@ def _collate(batch: Any) -> Batch:
 
 
 def make_loader(rows: _Encoded, batch_size: int, device: torch.device) -> Iterator[Batch]:
-    """Global batches in order. Its generator is its own, so that loading draws nothing from torch's."""
+    """Return global batches in order, without draws from torch's generator."""
     loader: DataLoader[Any] = DataLoader(
         rows,
         batch_size=batch_size,

@@ -1,4 +1,4 @@
-"""transformers' BERT, loaded without the table of all its other models."""
+"""BERT from transformers, loaded without the table of all other models."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MODELS = "transformers.models"
 
 @contextmanager
 def _without_table() -> Iterator[None]:
-    """A plain package in the place of `transformers.models`, for as long as BERT is being loaded.
+    """Replace `transformers.models` by a plain package while BERT is imported.
 
-    For the names that it offers, the real one reads the sources of every model, 1,650 files, as `transformers` itself
-    has just done: an eighth of the time in which a training starts. Whoever asks for it later gets the real one.
+    The real package reads the sources of all models, 1,650 files, to list its names: an eighth of a training's start
+    time. Later imports get the real package.
     """
     if _MODELS in sys.modules:
         yield

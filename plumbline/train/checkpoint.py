@@ -1,4 +1,4 @@
-"""Checkpoints of the learn part: all that a restart needs to end on the same bits as an undisturbed run."""
+"""Checkpoints of the learn part: a restarted run ends on the same bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from plumbline.digest import digest_file
 from plumbline.train.engine import Engine
 from plumbline.train.generators import pack_states, read_states, restore_states
-from plumbline.train.recording import writing
+from plumbline.train.record_files import writing
 
 __all__ = ["FOLDER", "Progress", "drop_checkpoints", "load_checkpoint", "save_checkpoint"]
 
@@ -26,7 +26,7 @@ FOLDER = "checkpoint"
 
 @dataclass
 class Progress:
-    """How far the learn part is, and what it has found."""
+    """Position and results of the learn part."""
 
     step: int
     losses: list[float | None]
@@ -37,7 +37,7 @@ class Progress:
 
 
 def _optimizer_tensors(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The optimizer's state as tensors by parameter name, and what of it is no tensor."""
+    """Return the optimizer's state: tensors by parameter name, and plain values."""
     names = {id(value): name for name, value in engine.bare.named_parameters()}
     tensors, plain = {}, {}
     for value, state in engine.optimizer.state.items():
@@ -51,7 +51,7 @@ def _optimizer_tensors(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[st
 
 
 def save_checkpoint(folder: Path, engine: Engine, progress: Progress, identity: str) -> None:
-    """Write beside, then rename: at any moment there is a whole checkpoint or the one before it."""
+    """Write a checkpoint atomically: a complete checkpoint always exists."""
     with writing(folder.parent):
         _save(folder, engine, progress, identity)
 
@@ -85,7 +85,7 @@ def _save(folder: Path, engine: Engine, progress: Progress, identity: str) -> No
 
 
 def _read(folder: Path, identity: str) -> dict[str, Any] | None:
-    """A checkpoint's state if it is whole and of this very training."""
+    """Return a checkpoint's state if complete and of this training, else `None`."""
     try:
         state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
         whole = state["tensors_sha256"] == digest_file(folder / "tensors.safetensors")
@@ -105,7 +105,7 @@ def _fill(engine: Engine, state: dict[str, Any], path: Path) -> None:
         if place.startswith("optimizer/"):
             _, name, key = place.split("/")
             value = parameters[name]
-            # The count of steps stays on the host: this part never fuses its optimizer.
+            # The step count stays on the host: this part never uses a fused optimizer.
             moved = entry.to(value.device) if isinstance(entry, torch.Tensor) and key != "step" else entry
             engine.optimizer.state[value][key] = moved
     for _ in range(state["schedule_epoch"]):
@@ -116,7 +116,7 @@ def _fill(engine: Engine, state: dict[str, Any], path: Path) -> None:
 
 
 def load_checkpoint(folder: Path, engine: Engine, identity: str) -> Progress | None:
-    """Go on from the newest whole checkpoint of this training, if there is one."""
+    """Continue from the newest complete checkpoint, if any."""
     for candidate in (folder, folder.with_name(f"{folder.name}.old")):
         state = _read(candidate, identity)
         if state is None:
@@ -130,6 +130,6 @@ def load_checkpoint(folder: Path, engine: Engine, identity: str) -> Progress | N
 
 
 def drop_checkpoints(folder: Path) -> None:
-    """Leave none behind."""
+    """Remove all checkpoints of `folder`."""
     for name in (folder.name, f"{folder.name}.part", f"{folder.name}.old"):
         shutil.rmtree(folder.with_name(name), ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Where a step's time goes: CUDA events on a GPU, the monotonic clock elsewhere."""
+"""Step timer: CUDA events on a GPU, the monotonic clock elsewhere."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _KEPT_UNREAD = 64
 
 
 class StepClock(Clock):
-    """Times of each phase of each step. A step runs from asking for its batch until it asks for the next one.
+    """Times of each phase of each step, in seconds.
 
-    On a GPU the events of a step are read `_KEPT_UNREAD` steps later or at the end, so that reading never makes the
-    host wait for the device.
+    A step lasts from the request of its batch to the request of the next batch. On a GPU the events of a step are read
+    `_KEPT_UNREAD` steps later or at the end, so that reading never makes the host wait for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -43,14 +43,14 @@ class StepClock(Clock):
         return event
 
     def start(self) -> None:
-        """A step begins: the loader is about to be asked."""
+        """Start a step, before its batch is requested."""
         self._started = self._last = time.perf_counter()
         self._host = {}
         self._communication = 0.0
         self._marks = [("", self._event())] if self._cuda else []
 
     def mark(self, name: str) -> None:
-        """What came since the last mark was `name`."""
+        """Add the time since the last mark to the phase `name`."""
         now = time.perf_counter()
         self._host[name] = self._host.get(name, 0.0) + now - self._last
         self._last = now
@@ -58,7 +58,7 @@ class StepClock(Clock):
             self._marks.append((name, self._event()))
 
     def stop(self) -> None:
-        """The step ends."""
+        """End the step."""
         if self._cuda:
             self._unread.append([*self._marks, ("host_data_wait", self._host.get("data_wait", 0.0))])
             while len(self._unread) > _KEPT_UNREAD:
@@ -79,28 +79,28 @@ class StepClock(Clock):
         self._totals.append(events[0][1].elapsed_time(events[-1][1]) / 1000)
 
     def resolve(self) -> None:
-        """Read what is still unread; waits for the device."""
+        """Read all pending events; wait for the device."""
         for marks in self._unread:
             self._read(marks)
         self._unread = []
 
     def totals(self) -> list[float]:
-        """Seconds of each step; on a GPU those whose events are read."""
+        """Return the seconds of each step."""
         if self._cuda:
             self.resolve()
         return list(self._totals)
 
     def breakdown(self, first: int) -> dict[str, float]:
-        """Return the mean time of each phase over the steps from `first` on: a stall shows in its phase."""
+        """Return the mean seconds of each phase over the steps from `first` on."""
         steps = self._steps[first:]
         names = sorted({name for step in steps for name in step})
         return {name: statistics.fmean(step.get(name, 0.0) for step in steps) for name in names}
 
     def watch(self, model: Any) -> None:
-        """Time the exchange of gradients between processes, where there are several.
+        """Time the exchange of gradients between several processes.
 
-        Not on a GPU: the host's clock would tell when a bucket was queued, not when it was reduced, and a hook in
-        Python would stand in the way of what production runs.
+        A GPU is not timed: the host's clock would show when a bucket was queued, not when it was reduced, and a Python
+        hook would slow down the measured training.
         """
         if self._cuda or not hasattr(model, "register_comm_hook"):
             return
@@ -116,7 +116,7 @@ class StepClock(Clock):
 
             return allreduce_hook(state, bucket).then(ended)
 
-        # DistributedDataParallel insists on these very annotations, as objects and not as words.
+        # DistributedDataParallel requires these annotations as objects, not as strings.
         bucket_type = vars(dist)["GradBucket"]
         hook.__annotations__ = {"bucket": bucket_type, "return": torch.futures.Future[torch.Tensor]}
         model.register_comm_hook(None, hook)

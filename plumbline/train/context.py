@@ -1,4 +1,4 @@
-"""What every part of a run works with."""
+"""Shared state of all parts of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Context", "Plan", "plan_rows"]
 
 @dataclass(frozen=True)
 class Plan:
-    """Which rows each part reads: known before the first of them is read."""
+    """Row numbers that each part reads, known before any row is read."""
 
     order: Order
     first_evaluation_row: int
@@ -38,7 +38,7 @@ class Plan:
 
 
 def plan_rows(spec: RunSpec, manifest: Manifest) -> Plan:
-    """The rows of all parts of `spec`; training rows are those at the start of the order, one part like the other."""
+    """Return the rows of all parts; every part trains on the start of the order."""
     order = Order(manifest, spec.seed, spec.data.manifest_sha256)
     steps = max(part.steps for part in (spec.probe, spec.speed, spec.learn) if part)
     available = sum(shard.num_rows for shard in manifest.evaluation)
@@ -51,7 +51,7 @@ def plan_rows(spec: RunSpec, manifest: Manifest) -> Plan:
 
 @dataclass
 class Context:
-    """A run: its spec, its place among processes, its rows, its weights, and what it has found out so far."""
+    """State of a run: spec, processes, rows, weights and settings."""
 
     spec: RunSpec
     ranks: Ranks
@@ -65,14 +65,15 @@ class Context:
     place: tuple[str, int | None] = ("", None)
 
     def stopping(self) -> bool:
-        """Whether any process was asked to stop: all have to end at the same step, and signals reach them at several.
+        """Return whether any process was asked to stop.
 
-        Who stops alone waits for the others, and they for it, until someone kills them all.
+        All processes must end at the same step: a single stopped process and the others would wait for each other for
+        ever.
         """
         return self.ranks.anyone(self.stop.is_set())
 
-    def tell(self, part: str, step: int, steps: int, *, stopping: bool | None = None) -> None:
-        """Say how far the run is, and end it if someone asked for that: by `stopping` where that was found already."""
+    def emit(self, part: str, step: int, steps: int, *, stopping: bool | None = None) -> None:
+        """Emit a progress event; raise `StoppedError` if a stop was requested."""
         self.place = (part, step)
         if self.ranks.is_first:
             event = {"event": "progress", "part": part, "step": step, "steps": steps}
@@ -82,24 +83,24 @@ class Context:
             raise StoppedError("stopped on request", where=f"{part} step {step}")
 
     def batches(self, *, first: int, count: int, cycle: int | None = None) -> Iterator[Batch]:
-        """Global batches from step `first` on."""
+        """Yield global batches from step `first` on."""
         rows = TrainingRows(
             self.spec, self.rows, self.plan.order, first=first, count=count, cycle=cycle or first + count
         )
         return make_loader(rows, self.spec.batch_size, self.ranks.device)
 
     def evaluation_rows(self, count: int) -> EvaluationRows:
-        """The first `count` rows of the evaluation split, or all of them if there are fewer."""
+        """Return the first `count` rows of the evaluation split, or all rows."""
         return EvaluationRows(
             self.spec, self.rows, start=self.plan.first_evaluation_row,
             count=min(count, self.plan.num_evaluation_rows),
         )  # fmt: skip
 
     def release(self) -> None:
-        """Free what earlier models held: a part has no less room on the device than a training by itself.
+        """Free the memory of earlier models.
 
-        Torch's own cycles keep them until the next collection, and its allocator keeps their memory in blocks of the
-        sizes that they asked for.
+        Torch's reference cycles keep memory until the next collection, and its allocator keeps blocks of the sizes
+        requested.
         """
         gc.collect()
         if self.ranks.device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Loss, update and schedule by their definitions, in primitive operations: what the libraries are held against."""
+"""Loss, update and schedule by definition, in primitive operations, for checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from plumbline.schema.spec import OptimizerSpec
-from plumbline.train.optimizing import is_decayed
+from plumbline.train.optimizers import is_decayed
 
 __all__ = ["IGNORED", "AdamW", "loss_by_definition", "reference_loss"]
 
@@ -16,7 +16,7 @@ IGNORED = -100
 
 
 def reference_loss(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float | None:
-    """Mean cross entropy in fp64 over the labels that count; `None` where none does."""
+    """Return the fp64 mean cross entropy over counted labels; `None` without any."""
     scores = logits.reshape(-1, logits.shape[-1]).astype(np.float64)
     wanted = labels.reshape(-1)
     counted = wanted != IGNORED
@@ -29,7 +29,7 @@ def reference_loss(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> f
 
 
 def loss_by_definition(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy from exponentials and logarithms, at least in fp32."""
+    """Return the mean cross entropy from exp and log, in at least fp32."""
     scores = logits.reshape(-1, logits.shape[-1])
     scores = scores if scores.dtype == torch.float64 else scores.float()
     wanted = labels.reshape(-1)
@@ -41,7 +41,7 @@ def loss_by_definition(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tens
 
 
 class AdamW:
-    """The update of Loshchilov and Hutter, parameter by parameter, with settings from the spec alone."""
+    """AdamW by Loshchilov and Hutter's definition, with the spec's settings."""
 
     def __init__(self, model: nn.Module, spec: OptimizerSpec) -> None:
         self._spec = spec
@@ -53,7 +53,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """One update from the gradients as they stand."""
+        """Update the parameters from their current gradients."""
         self._step += 1
         beta1, beta2 = self._spec.betas
         correction1, correction2 = 1 - beta1**self._step, 1 - beta2**self._step

@@ -1,4 +1,4 @@
-"""Digests and norms of tensors, wherever they lie."""
+"""Digests and norms of tensors on any device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARALLEL_BYTES = 1 << 24
 
 
 def host_array(tensor: torch.Tensor) -> NDArray[Any]:
-    """The tensor's values in main memory; bf16, which NumPy lacks, as the fp32 of the same value."""
+    """Return the tensor's values on the host; bf16 becomes fp32 of equal value."""
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
@@ -27,7 +27,7 @@ def host_array(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
-    """The digest of all values by name. Large sets are hashed on several cores: hashing lets go of the interpreter."""
+    """Return the digest of all values by name; hash large sets in threads."""
     arrays = {name: host_array(tensor) for name, tensor in tensors.items()}
     if sum(array.nbytes for array in arrays.values()) < _PARALLEL_BYTES:
         return digest_json({name: digest_array(array) for name, array in arrays.items()})
@@ -36,11 +36,11 @@ def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def norm(array: NDArray[Any]) -> float:
-    """L2 norm in fp64."""
+    """Return the L2 norm in fp64."""
     flat = array.reshape(-1).astype(np.float64)
     return math.sqrt(float(np.dot(flat, flat)))
 
 
 def finite(value: float | None) -> float | None:
-    """`value`, or `None` where it is no finite number: a missing number is equal to nothing."""
+    """Return `value`, or `None` if not finite."""
     return value if value is not None and math.isfinite(value) else None

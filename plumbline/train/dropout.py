@@ -1,7 +1,7 @@
-"""Portable dropout: masks from a counter-based integer generator, the same bits on a CPU and on any GPU.
+"""Portable dropout: masks from a counter-based integer generator, equal on CPU and GPU.
 
-The bit of an element is a hash of (seed, step, layer, row of the global batch, place inside the row), so that neither
-the number of processes, nor micro-batches, nor the device has a say. Everything is wrapping 32-bit arithmetic.
+The bit of an element is a hash of (seed, step, layer, row of the global batch, place inside the row). So the bits do
+not depend on the number of processes, micro-batches or the device. All arithmetic is wrapping 32-bit.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _WORD = 1 << 32
 
 
 def _signed(word: int) -> int:
-    """A 32-bit word as the int32 of the same bits."""
+    """Return a 32-bit word as the int32 of the same bits."""
     return word - _WORD if word >= _WORD >> 1 else word
 
 
-# The multipliers of Ettinger's `lowbias32`, whose bias is near the least that this shape of hash can have.
+# The multipliers of Ettinger's `lowbias32`, whose bias is near the minimum for this form of hash.
 _FIRST, _SECOND = _signed(0x7FEB352D), _signed(0x846CA68B)
 
 
 def _mix(word: torch.Tensor) -> torch.Tensor:
-    """One round of lowbias32; shifts of int32 carry the sign, which the masks take off."""
+    """Apply one round of lowbias32; the masks remove the sign that int32 shifts extend."""
     word = word ^ ((word >> 16) & 0xFFFF)
     word = word * _FIRST
     word = word ^ ((word >> 15) & 0x1FFFF)
@@ -49,19 +49,20 @@ def _bits(places: torch.Tensor, first: torch.Tensor, second: torch.Tensor, limit
 
 @functools.cache
 def _fused() -> Callable[..., torch.Tensor]:
-    """The same integers in one kernel, where the device has a compiler."""
+    """Compile the hash into a single kernel."""
     compiled: Callable[..., torch.Tensor] = torch.compile(_bits, dynamic=True)
     return compiled
 
 
 def _fused_bits(places: torch.Tensor, first: torch.Tensor, second: torch.Tensor, limit: int) -> torch.Tensor:
-    """In one kernel if this machine can build it; the same bits in a dozen if it cannot."""
-    global _fusing  # noqa: PLW0603 - a machine that has no compiler is asked once
+    """Compute the mask in a fused kernel, or unfused if it cannot be built."""
+    global _fusing  # noqa: PLW0603 - the compiler is tried once only
     if _fusing:
         try:
             return _fused()(places, first, second, limit)
         except (RuntimeError, OSError, ImportError, subprocess.SubprocessError):
-            # Triton builds its launcher at the first call, outside of what torch wraps: a compiler may fail there too.
+            # Triton builds its launcher at the first call, outside torch's error handling: the compiler may fail there
+            # too.
             _fusing = False
     return _bits(places, first, second, limit)
 
@@ -77,7 +78,7 @@ def _can_fuse() -> bool:
 
 
 def _row_keys(seed: int, step: int, layer: int, rows: range) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Two 32-bit keys for each row: splitmix64 over all that names it."""
+    """Return two 32-bit keys per row, by splitmix64."""
     key = np.full(len(rows), 0x9E3779B97F4A7C15, np.uint64)
     for part in (np.uint64(seed), np.uint64(step), np.uint64(layer), np.arange(rows.start, rows.stop, dtype=np.uint64)):
         key = (key ^ part) + np.uint64(0x9E3779B97F4A7C15)
@@ -90,7 +91,7 @@ def _row_keys(seed: int, step: int, layer: int, rows: range) -> np.ndarray[Any, 
 def keep_mask(
     shape: tuple[int, ...], rate: float, *, seed: int, step: int, layer: int, first_row: int, device: torch.device
 ) -> torch.Tensor:
-    """Which elements of a tensor stay, its first dimension being rows of the global batch from `first_row` on."""
+    """Return the mask of kept elements; rows start at `first_row` of the global batch."""
     keys = torch.from_numpy(_row_keys(seed, step, layer, range(first_row, first_row + shape[0])).copy()).to(device)
     each = int(np.prod(shape[1:], dtype=np.int64))
     places = torch.arange(each, dtype=torch.int32, device=device)
@@ -101,7 +102,7 @@ def keep_mask(
 
 @dataclass
 class DropoutClock:
-    """Which masks are due; the learn part sets it before each micro-batch."""
+    """Position of the next masks, set before each micro-batch."""
 
     seed: int
     step: int = 0
@@ -109,13 +110,13 @@ class DropoutClock:
     _layers: int = field(default=0, repr=False)
 
     def next_layer(self) -> int:
-        """A number for one more dropout of the model."""
+        """Return the next dropout layer's number."""
         self._layers += 1
         return self._layers
 
 
 class _Masked(torch.autograd.Function):
-    """Multiply by mask and scale; only the mask is kept for the way back."""
+    """Autograd function: multiply by mask and scale, and save only the mask."""
 
     @staticmethod
     def forward(context: Any, values: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
@@ -130,7 +131,7 @@ class _Masked(torch.autograd.Function):
 
 
 class PortableDropout(nn.Module):
-    """Stands in the place of `nn.Dropout`; `p` is read by transformers' attention."""
+    """Replacement of `nn.Dropout`; transformers' attention reads `p`."""
 
     def __init__(self, p: float, clock: DropoutClock) -> None:
         super().__init__()
@@ -139,7 +140,7 @@ class PortableDropout(nn.Module):
         self._clock = clock
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """Drop elements while training; leave them alone otherwise."""
+        """Drop elements while training; otherwise return the values unchanged."""
         if not self.training or self.p == 0:
             return values
         clock = self._clock
@@ -155,7 +156,7 @@ def _attention(  # noqa: PLR0917 - transformers calls it so
     module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
     scaling: float | None = None, dropout: float = 0.0, **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Attention spelt out, with the module's own dropout on the probabilities: fused kernels draw their own masks."""
+    """Compute attention by its formula, as fused kernels draw their own masks."""
     scores = torch.matmul(query, key.transpose(2, 3)) * (query.size(-1) ** -0.5 if scaling is None else scaling)
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -166,20 +167,20 @@ def _attention(  # noqa: PLR0917 - transformers calls it so
 
 
 def use_plain_attention(model: nn.Module) -> None:
-    """Let `model` compute attention by the formula, in the precision of its own values."""
+    """Make `model` compute attention by its formula, in its own precision."""
     AttentionInterface.register(ATTENTION, _attention)
     AttentionMaskInterface.register(ATTENTION, eager_mask)
     model.config._attn_implementation = ATTENTION  # type: ignore[union-attr]  # noqa: SLF001 - transformers has no other way
 
 
 def use_portable_dropout(model: nn.Module, clock: DropoutClock) -> None:
-    """Replace every dropout of `model`, that inside attention too."""
+    """Replace every dropout of `model`, also inside attention."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Dropout):
                 setattr(module, name, PortableDropout(child.p, clock))
         rate = getattr(module, "attention_dropout", None)
         if isinstance(rate, (int, float)) and not isinstance(getattr(module, "dropout", None), nn.Module):
-            # ModernBERT's attention has a rate and no module for it.
+            # ModernBERT's attention has a dropout rate without a dropout module.
             module.dropout = PortableDropout(float(rate), clock)
     use_plain_attention(model)

@@ -1,4 +1,4 @@
-"""One training step, the same for every part: forward, backward, clip, update. An observer may look on."""
+"""One training step, shared by all parts: forward, backward, clip, update."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plumbline.train.batches import Batch
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import in_double, input_fields
 from plumbline.train.numerics import autocast
-from plumbline.train.optimizing import make_optimizer, make_scaler, make_schedule
+from plumbline.train.optimizers import make_optimizer, make_scaler, make_schedule
 from plumbline.train.ranks import Ranks
 
 __all__ = ["Clock", "Engine", "Observer", "Outcome"]
@@ -27,60 +27,60 @@ __all__ = ["Clock", "Engine", "Observer", "Outcome"]
 
 @dataclass
 class Outcome:
-    """What a step left: its loss over the global batch, as tensors that nobody has waited for yet."""
+    """Result of a step; its loss tensors are not synchronised yet."""
 
     losses: list[tuple[torch.Tensor, float]]
     learning_rates: tuple[float, ...]
 
     def loss(self, ranks: Ranks) -> float:
-        """The loss in fp64 over the global batch; waits for the device."""
+        """Return the fp64 loss over the global batch; wait for the device."""
         return ranks.total(sum(float(loss.detach().double()) * share for loss, share in self.losses))
 
 
 class Observer:
-    """Looks on at a step, or puts something in its place. This one does neither."""
+    """Hooks into a step, to record or replace values; this base class does neither."""
 
     def starts(self, step: int) -> None:
-        """Before anything of the step."""
+        """Handle the start of a step."""
 
     def batch(self, batch: Batch) -> Batch:
-        """The global batch that this step trains on."""
+        """Return the global batch that this step trains on."""
         return batch
 
     def feeds(self, local: Batch, micro: int) -> None:
-        """Just before the model is called with a micro-batch."""
+        """Handle the next micro-batch, before the model is called."""
 
-    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - for others to use
-        """The loss to go back from."""
+    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - for subclasses
+        """Return the loss for the backward pass."""
         loss: torch.Tensor = outputs.loss
         return loss
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
-        """After each micro-batch's forward pass."""
+        """Handle the end of a micro-batch's forward pass."""
 
     def backward_done(self) -> None:
-        """Gradients are complete, unscaled and not yet clipped."""
+        """Handle the complete gradients, unscaled and not yet clipped."""
 
     def clipped(self) -> None:
-        """Gradients are as the optimizer will see them."""
+        """Handle the clipped gradients, as the optimizer will see them."""
 
     def update(self) -> bool:
-        """Whether the observer made the update itself."""
+        """Return whether the observer made the update itself."""
         return False
 
     def done(self, outcome: Outcome) -> None:
-        """After the update."""
+        """Handle the end of the update."""
 
 
 class Clock:
-    """Told where in the step we are; this one does not listen."""
+    """Interface of a step timer; this base class ignores all marks."""
 
     def mark(self, name: str) -> None:
-        """What came since the last mark was `name`."""
+        """Add the time since the last mark to the phase `name`."""
 
 
 class Engine:
-    """A model with its optimizer, schedule and precision, stepped through global batches."""
+    """Model with optimizer, schedule and precision, for steps on global batches."""
 
     def __init__(
         self, spec: RunSpec, model: nn.Module, ranks: Ranks, *, steps: int, precision: Precision, part: str,
@@ -102,11 +102,11 @@ class Engine:
         self._trainable = [value for value in self.bare.parameters() if value.requires_grad]
 
     def _size(self, labels: torch.Tensor) -> int:
-        """How many terms the loss is a mean of."""
+        """Return the number of terms in the loss's mean."""
         return int((labels != -100).sum()) if self.spec.task == "masked-lm" else len(labels)
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, float]]:
-        """This process's micro-batches on its device, each with its share of the global batch's loss."""
+        """Yield this process's micro-batches, with their shares of the global loss."""
         local = {name: values[self.ranks.slice(len(values))] for name, values in batch.items()}
         rows, parts = len(local["labels"]), self.spec.optimizer.accumulation_steps
         if rows % parts:
@@ -130,9 +130,9 @@ class Engine:
         return loss
 
     def _quiet(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Return a context without all-reduces for every micro-batch but the last.
+        """Return a context without all-reduces, except for the last micro-batch.
 
-        It has to hold the forward pass too: there DDP decides whether the backward pass reduces.
+        The context must include the forward pass: there DDP decides whether the backward pass reduces.
         """
         return self.model.no_sync() if self.ranks.world > 1 and not last else contextlib.nullcontext()
 
@@ -159,7 +159,10 @@ class Engine:
             self.optimizer.step()
 
     def _advance(self) -> None:
-        """The next step's learning rate. torch warns where no optimizer moved first, as when loss scaling skips."""
+        """Set the next step's learning rate.
+
+        torch warns if no optimizer step came first, as when loss scaling skips a step.
+        """
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
             self.schedule.step()
@@ -191,6 +194,6 @@ class Engine:
         return outcome
 
     def check(self, step: int, loss: float) -> None:
-        """`TrainingFailedError` for a loss that is no number."""
+        """Raise `TrainingFailedError` if the loss is not finite."""
         if not math.isfinite(loss):
             raise TrainingFailedError(f"the loss is {loss}", code="non-finite", part=self.part, step=step)

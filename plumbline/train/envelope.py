@@ -1,4 +1,4 @@
-"""The envelope: what rounding alone can do here, and how far the run is from the same steps in exact arithmetic."""
+"""Envelope: the measured effect of rounding alone, and the distance from exact arithmetic."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 __all__ = ["measure_envelope", "perturbed"]
 
 _NOISE = 0.5
-"""A tensor this far from its own fp64 run is rounding and nothing else; no number format brings a real one there."""
+"""Relative error against fp64 above which a tensor is pure rounding; no number format puts a real tensor there."""
 
 
 def perturbed(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """Every weight moved to the next number above or below it, by the toss of an integer; zeros stay."""
+    """Return all weights moved to a random neighbouring number; zeros stay."""
     moved = {}
     for name, value in weights.items():
         up = torch.from_numpy((random_keys(value.numel(), "ulp", seed, name) >> np.uint64(63)).astype(bool))
@@ -37,7 +37,7 @@ def perturbed(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Te
 
 
 class _Observer(Observer):
-    """Taps some steps and keeps every loss; no digests."""
+    """Observer that taps some steps and keeps every loss, without digests."""
 
     def __init__(self, book: TapBook, steps: list[int]) -> None:
         self._book, self._steps = book, steps
@@ -48,7 +48,7 @@ class _Observer(Observer):
 
     def _owner(self) -> Engine:
         if self.engine is None:
-            raise RuntimeError("an observer that looks at no engine")
+            raise RuntimeError("the observer has no engine")
         return self.engine
 
     def starts(self, step: int) -> None:
@@ -79,8 +79,8 @@ def _rerun(
     context: Context, probe: ProbeSpec, weights: dict[str, torch.Tensor], *, precision: Precision, steps: int,
     taps: list[int],
 ) -> tuple[TapBook, list[float]]:  # fmt: skip
-    """The probe's first steps once more, from other weights or in another precision."""
-    # Where memory is short; in main memory a collection costs more than it gives.
+    """Repeat the probe's first steps, with different weights or precision."""
+    # Device memory is scarce; in main memory a collection costs more than it frees.
     if context.ranks.device.type == "cuda":
         context.release()
     model = build_model(context.spec, attention=probe.attention, dropout=0.0, device=context.ranks.device)
@@ -95,12 +95,12 @@ def _rerun(
     seed_generators(context.spec.seed)
     for step, batch in enumerate(context.batches(first=0, count=steps, cycle=probe.steps)):
         engine.step(step, batch)
-    observer.engine = None  # each knows the other: without this both, and the model, outlive the rerun
+    observer.engine = None  # breaks the cycle of both, which would keep the model alive
     return book, observer.losses
 
 
 def _errors(book: TapBook, other: TapBook) -> list[float | None]:
-    """The error of each of the book's taps in `other`; `None` where the other has no such tap."""
+    """Return the error of each tap against `other`; `None` if the tap is missing."""
     places = {(tap.step, tap.stage, tap.name): place for place, tap in enumerate(other.taps)}
     errors: list[float | None] = []
     for tap, mine in zip(book.taps, book.sketches, strict=True):
@@ -119,10 +119,10 @@ def _worst(rows: list[list[float | None]]) -> tuple[float | None, ...]:
 
 
 def _with_noise(book: TapBook, errors: tuple[float | None, ...], exact: list[float | None]) -> tuple[float | None, ...]:
-    """The errors, with tensors that are nothing but rounding given one of 1 at every step.
+    """Set the error of rounding-only tensors to 1 at every step.
 
-    The gradient of attention's key biases is zero by the mathematics: what a run computes for it is its own rounding,
-    as far from fp64 as from any other run, and a few perturbations may by chance all fall close together.
+    The gradient of attention's key biases is zero by mathematics: its computed value is pure rounding, as far from fp64
+    as from any other run, and a few perturbations may be close together by chance.
     """
     noise = {
         (tap.stage, tap.name)
@@ -138,9 +138,9 @@ def _with_noise(book: TapBook, errors: tuple[float | None, ...], exact: list[flo
 def measure_envelope(
     context: Context, probe: ProbeSpec, book: TapBook, evidence: list[StepEvidence], leg: PortableLeg
 ) -> EnvelopeSample:
-    """Perturb by one unit in the last place, several times over, and compare with the portable leg.
+    """Perturb weights by one unit in the last place, and compare with the portable leg.
 
-    Every seed repeats the steps up to the first that is tapped; the first seed goes on to the end.
+    Every seed repeats the steps up to the first tapped step; the first seed continues to the end.
     """
     losses = [step.loss for step in evidence if step.loss is not None]
     tapped = sorted({tap.step for tap in book.taps})

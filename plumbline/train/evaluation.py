@@ -1,4 +1,4 @@
-"""One pass over fixed rows of the evaluation split, without dropout."""
+"""Evaluation: one pass over fixed rows of the evaluation split, without dropout."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["evaluate", "evaluate_by_definition"]
 
 
 def _answers(logits: NDArray[Any], labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
-    """Predictions, kept logits and the number of right answers of a batch.
+    """Return a batch's predictions, kept logits and number of correct answers.
 
-    In masked language modelling a row's prediction is its number of hidden tokens found, its kept logit the mean
-    log-probability of the true ones.
+    In masked language modelling a row's prediction is its number of correct hidden tokens, and its kept logit is the
+    mean log-probability of the true tokens.
     """
     best = logits.argmax(axis=-1).astype(np.int64)
     if labels.ndim == 1:
         return best, logits.astype(np.float32), int((best == labels).sum())
-    found = ((best == labels) & (labels != IGNORED)).sum(axis=1).astype(np.int64)
+    num_found = ((best == labels) & (labels != IGNORED)).sum(axis=1).astype(np.int64)
     losses = [reference_loss(row, label) for row, label in zip(logits, labels, strict=True)]
     kept = np.array([[0.0 if loss is None else -loss] for loss in losses], np.float32)
-    return found, kept, int(found.sum())
+    return num_found, kept, int(num_found.sum())
 
 
 class _Sums:
-    """What an evaluation adds up."""
+    """Running sums of an evaluation."""
 
     def __init__(self) -> None:
         self._kept: dict[str, list[NDArray[Any]]] = {"row_ids": [], "predictions": [], "logits": []}
@@ -76,7 +76,7 @@ def _evidence(
 def evaluate(
     model: nn.Module, rows: EvaluationRows, *, step: int, batch_size: int, precision: Precision, device: torch.device
 ) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
-    """The tenth rung, and the arrays that stand behind it."""
+    """Return the evaluation's evidence (rung 10) and its arrays."""
     was_training = model.training
     model.eval()
     sums = _Sums()
@@ -93,9 +93,9 @@ def evaluate(
 def evaluate_by_definition(
     model: nn.Module, rows: EvaluationRows, *, step: int, batch_size: int, precision: Precision, device: torch.device
 ) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
-    """The same without any library's loader, mode switch or loss: every row once, in order, every module at rest.
+    """Evaluate without a library's loader, mode switch or loss.
 
-    It adds up by itself as well, row by row.
+    Every row is used once, in order, with every module in evaluation mode, and summed row by row.
     """
     modes = {module: module.training for module in model.modules()}
     for module in modes:

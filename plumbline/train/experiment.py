@@ -1,4 +1,4 @@
-"""Counterfactuals: the probe once more, with the reference's value put back at one rung, or whole tensors kept."""
+"""Experiments: the probe again, with the reference's value restored at one rung."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from plumbline.train.engine import Engine
 from plumbline.train.evaluation import evaluate, evaluate_by_definition
 from plumbline.train.generators import restore_states
 from plumbline.train.numerics import apply_settings
-from plumbline.train.optimizing import schedule_factor
+from plumbline.train.optimizers import schedule_factor
 from plumbline.train.probe import ProbeObserver, ProbeRun, tap_steps
 from plumbline.train.replay import Bundle
 from plumbline.train.taps import TapBook, first_tensor, named_gradients, with_first_tensor
@@ -32,7 +32,7 @@ MAX_CAPTURE_BYTES = 512 << 20
 
 
 def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
-    """The probe as the experiment wants it: no envelope, and taps where something is kept."""
+    """Return the experiment's probe: without envelope, with taps for captures."""
     experiment = bundle.experiment
     steps = sorted({*probe.tap_steps, *(capture.step for capture in experiment.captures)})
     return probe.replace(
@@ -45,7 +45,7 @@ def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
 
 
 class Keeper:
-    """Keeps the whole tensors that an experiment asks for, up to a bound."""
+    """Store of an experiment's captured tensors, with a maximum size."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._captures = bundle.experiment.captures
@@ -53,16 +53,16 @@ class Keeper:
         self.arrays: dict[str, NDArray[Any]] = {}
 
     def wants(self, rung: Rung, step: int) -> bool:
-        """Whether anything of a rung is to be kept at `step`."""
+        """Return whether a tensor of this rung is captured at `step`."""
         return any(capture.rung == rung and capture.step == step for capture in self._captures)
 
     def keep(self, rung: str, step: int, name: str, array: NDArray[Any]) -> None:
-        """Keep a tensor if it is asked for; weights under their bare names, as a replay of weights takes them."""
+        """Keep a requested tensor; weights are keyed by bare name."""
         for capture in self._captures:
             if capture.rung == rung and capture.step == step and (not capture.names or name in capture.names):
                 self._bytes += array.nbytes
                 if self._bytes > MAX_CAPTURE_BYTES:
-                    hint = "ask for fewer tensors"
+                    hint = "capture fewer tensors"
                     raise InvalidInputError(
                         f"more than {MAX_CAPTURE_BYTES} bytes", where="experiment", key="captures", hint=hint
                     )
@@ -70,7 +70,7 @@ class Keeper:
 
 
 class _Imposed(torch.autograd.Function):
-    """Another value on the way forward; on the way back the gradient passes as if nothing had been replaced."""
+    """Autograd function: replace a value forward, pass the gradient unchanged backward."""
 
     @staticmethod
     def forward(context: Any, computed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
@@ -82,7 +82,7 @@ class _Imposed(torch.autograd.Function):
 
 
 class _ForwardReplay:
-    """Hooks that impose the outputs of named modules; taps that are set later see what was imposed."""
+    """Hooks that impose the outputs of named modules, before any taps."""
 
     def __init__(self, model: nn.Module, bundle: Bundle) -> None:
         self._bundle = bundle
@@ -117,14 +117,14 @@ class _ForwardReplay:
         return hook
 
 
-def _check_shape(what: str, given: torch.Tensor, own: torch.Tensor) -> None:
+def _check_shape(key: str, given: torch.Tensor, own: torch.Tensor) -> None:
     if given.shape != own.shape:
         shapes = f"{tuple(given.shape)}, the run's is {tuple(own.shape)}"
-        raise InvalidInputError(f"has the shape {shapes}", where="experiment", key=what)
+        raise InvalidInputError(f"has the shape {shapes}", where="experiment", key=key)
 
 
 class ExperimentObserver(ProbeObserver):
-    """The probe's observer, which also puts values back and keeps tensors."""
+    """Probe observer that restores values and captures tensors."""
 
     def __init__(
         self, context: Context, engine: Engine, book: TapBook, steps: list[int], *, bundle: Bundle, keeper: Keeper,
@@ -146,7 +146,7 @@ class ExperimentObserver(ProbeObserver):
                     parameters[name].data.copy_(value)
 
     def starts(self, step: int) -> None:
-        """Put back settings, weights, generators and learning rates, before anything of the step is looked at."""
+        """Restore settings, weights, generators and learning rates before the step."""
         bundle = self._bundle
         if bundle.has("settings"):
             apply_settings(self._probe.precision, strict=True, part="probe")
@@ -165,25 +165,25 @@ class ExperimentObserver(ProbeObserver):
         super().starts(step)
 
     def batch(self, batch: Batch) -> Batch:
-        """The batch with the reference's fields in place of its own."""
+        """Return the batch with the reference's fields."""
         replaced = dict(batch)
         for replay, tensors in self._bundle.replays("batch", self.step):
             for name in replay.fields or BATCH_FIELDS:
                 if name not in tensors or self.step >= len(tensors[name]):
-                    raise InvalidInputError(f"holds no {name} of step {self.step}", where=str(replay.source))
+                    raise InvalidInputError(f"does not contain {name} of step {self.step}", where=str(replay.source))
                 value = tensors[name][self.step].to(torch.int64)
                 _check_shape(name, value, batch[name])
                 replaced[name] = value
         return replaced
 
     def feeds(self, local: Batch, micro: int) -> None:
-        """Tell the imposed outputs which rows are about to pass."""
+        """Set the rows of the next micro-batch for the imposed outputs."""
         super().feeds(local, micro)
         share = self.engine.ranks.slice(self.context.spec.batch_size)
         self._forward.feeds(share.start + micro * len(local["labels"]))
 
     def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-        """The loss by its definition, if that is what is put back."""
+        """Return the loss, by its definition if the experiment restores it."""
         if self._bundle.has("loss"):
             return loss_by_definition(outputs.logits, labels)
         return super().loss(outputs, labels)
@@ -210,7 +210,7 @@ class ExperimentObserver(ProbeObserver):
         super().clipped()
 
     def update(self) -> bool:
-        """The update by its definition, if that is what is put back."""
+        """Update by definition if the experiment restores the optimizer."""
         if self._adamw is None:
             return False
         self._adamw.step(float(self.engine.optimizer.param_groups[0]["lr"]))
@@ -218,7 +218,7 @@ class ExperimentObserver(ProbeObserver):
 
 
 class ExperimentRun(ProbeRun):
-    """The probe's first steps, as an experiment wants them."""
+    """Run of the probe's first steps for an experiment."""
 
     def __init__(self, context: Context, probe: ProbeSpec, bundle: Bundle) -> None:
         super().__init__(context, experiment_probe(probe, bundle))
@@ -236,5 +236,5 @@ class ExperimentRun(ProbeRun):
         return evaluate_by_definition if self._bundle.has("evaluation") else evaluate
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """The probe's parts, and the tensors that were asked for."""
+        """Return the probe's parts, plus the captured tensors."""
         return super().arrays() | ({"capture": self._keeper.arrays} if self._keeper.arrays else {})

@@ -1,4 +1,4 @@
-"""A training that cannot go on, with the code, the part and the step that the record keeps."""
+"""Error of a training that cannot continue, with code, part and step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ OUT_OF_MEMORY = "out-of-memory"
 
 
 class TrainingFailedError(TrainingError):
-    """`code` is one of `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `device`, `setting`."""
+    """Failed training.
+
+    `code` is one of `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `device`, `setting`.
+    """
 
     def __init__(
         self, what: str, *, code: str, part: str = "", step: int | None = None, where: str = "", key: str = "",

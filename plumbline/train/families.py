@@ -1,4 +1,4 @@
-"""Models of the BERT family other than BERT: built by transformers' own classes, their module map checked."""
+"""Models of the BERT family other than BERT, with a checked module map."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = [
 ]
 
 PORTABLE_DROPOUT = ("bert", "distilbert", "roberta", "modernbert")
-"""Families whose every dropout is a module, or inside the attention function that is replaced: tested."""
+"""Tested families: every dropout is a module, or inside the replaced attention function."""
 MODEL_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "labels")
 _LENGTH = 8
 
 
 def build_family(spec: ModelSpec, task: str, attention: str, dropout: float) -> nn.Module:
-    """Return the model of `spec`, of any family; `ConfigurationError` in one line for one that cannot be built."""
+    """Return the model of `spec`; raise `ConfigurationError` if it cannot be built."""
     classify = task == "sequence-classification"
     kind = transformers.AutoModelForSequenceClassification if classify else transformers.AutoModelForMaskedLM
     try:
@@ -42,16 +42,16 @@ def build_family(spec: ModelSpec, task: str, attention: str, dropout: float) -> 
         model: nn.Module = kind.from_config(config, attn_implementation=attention)  # type: ignore[no-untyped-call]
     except (ValueError, TypeError, KeyError, AttributeError, ImportError, NotImplementedError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-        what = f"transformers {transformers.__version__} cannot build it: {reason}"
-        raise ConfigurationError(what, where=f"model of the family {spec.family!r}", key="model_type") from error
+        text = f"transformers {transformers.__version__} cannot build the model: {reason}"
+        raise ConfigurationError(text, where=f"model of the family {spec.family!r}", key="model_type") from error
     return model
 
 
 def in_double(model: nn.Module) -> nn.Module:
-    """Return the model in fp64, all of it.
+    """Return the whole model in fp64.
 
     ModernBERT's eager attention takes its softmax in fp32: the mask of fp64 becomes minus infinity there, and a row
-    whose window holds padding only becomes NaN. The formula in fp64 has neither.
+    whose window contains only padding becomes NaN. The formula in fp64 avoids both.
     """
     if getattr(model.config, "model_type", "") == "modernbert":
         from plumbline.train.dropout import use_plain_attention
@@ -61,12 +61,12 @@ def in_double(model: nn.Module) -> nn.Module:
 
 
 def is_normalization(module: nn.Module) -> bool:
-    """Return whether a module is a normalisation, whatever its name: its weight starts at one and never decays."""
+    """Return whether a module is a normalisation: weight one, no decay."""
     return "Norm" in type(module).__name__
 
 
 def input_fields(model: nn.Module) -> tuple[str, ...]:
-    """Return the fields of a batch that the model takes: not every family knows segments."""
+    """Return the batch fields that the model accepts; some have no segments."""
     known = inspect.signature(model.forward).parameters
     segments: Any = getattr(model.config, "type_vocab_size", 0)
     has_segments = "token_type_ids" in known and bool(segments) and segments > 1
@@ -74,15 +74,15 @@ def input_fields(model: nn.Module) -> tuple[str, ...]:
 
 
 def check_map(model: nn.Module, family: str) -> None:
-    """Raise `ConfigurationError` unless each module that owns parameters is called as a module.
+    """Raise `ConfigurationError` unless each module with parameters is called as a module.
 
-    The probe names a module by its own output. A family that reads the weights of a module without calling it would
-    be compared with a hole in the map. One forward pass on the model's device, without labels, tells.
+    The probe names a module by its own output. A family that reads a module's weights without calling the module would
+    be compared with a gap. A forward pass on the model's device, without labels, checks this.
     """
     where = f"model of the family {family!r}"
     missing = {"input_ids", "attention_mask", "labels"} - set(inspect.signature(model.forward).parameters)
     if missing:
-        raise ConfigurationError(f"its model takes no {min(missing)}", where=where, key="model_type")
+        raise ConfigurationError(f"its model does not accept {min(missing)}", where=where, key="model_type")
     owners = {
         name: module
         for name, module in model.named_modules()
@@ -104,12 +104,12 @@ def check_map(model: nn.Module, family: str) -> None:
             handle.remove()
     left = [name for name in owners if name not in called and not _is_tied(model, name)]
     if left:
-        what = f"the probe cannot map its modules: {left[0]!r} computes without being called"
-        raise ConfigurationError(what, where=where, key="model_type")
+        text = f"the probe cannot map its modules: {left[0]!r} computes without being called"
+        raise ConfigurationError(text, where=where, key="model_type")
 
 
 def _is_tied(model: nn.Module, name: str) -> bool:
-    """Return whether all parameters of a module belong to a module named before it."""
+    """Return whether all parameters of a module belong to an earlier module."""
     first: dict[int, str] = {}
     for key, value in model.named_parameters(remove_duplicate=False):
         first.setdefault(id(value), key)

@@ -1,4 +1,4 @@
-"""The fingerprint: hardware, software and settings, read on the machine that trains."""
+"""Fingerprint of the training machine: hardware, software and settings."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def _cores() -> int:
 
 @functools.cache
 def _gpus() -> tuple[Gpu, ...]:
-    found = []
+    gpus = []
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         about = torch.cuda.get_device_properties(index)
         bus = [getattr(about, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
-        found.append(
+        gpus.append(
             Gpu(
                 name=about.name,
                 uuid=str(getattr(about, "uuid", "")),
@@ -57,7 +57,7 @@ def _gpus() -> tuple[Gpu, ...]:
                 pci=":".join(f"{part:02x}" for part in bus if part is not None),
             )
         )
-    return tuple(found)
+    return tuple(gpus)
 
 
 def _driver() -> str:
@@ -70,12 +70,12 @@ def _driver() -> str:
 
 
 def _packages() -> dict[str, str]:
-    found: dict[str, str] = {}
+    packages: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
         if name:
-            found.setdefault(name.lower().replace("_", "-"), distribution.version)
-    return dict(sorted(found.items()))
+            packages.setdefault(name.lower().replace("_", "-"), distribution.version)
+    return dict(sorted(packages.items()))
 
 
 @functools.cache
@@ -84,16 +84,16 @@ def _topology(ranks: Ranks) -> dict[str, str]:
         return {}
     import torch.distributed as dist
 
-    found = {"backend": str(dist.get_backend()), "processes": str(ranks.world)}
+    topology = {"backend": str(dist.get_backend()), "processes": str(ranks.world)}
     for name in ("NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET"):
         if dist.get_backend() == "nccl":
-            found[name] = os.environ.get(name, "unset")
+            topology[name] = os.environ.get(name, "unset")
     if ranks.device.type == "cuda":
         peers = range(torch.cuda.device_count())
-        found["peer_access"] = ",".join(
+        topology["peer_access"] = ",".join(
             f"{a}-{b}" for a in peers for b in peers if a < b and torch.cuda.can_device_access_peer(a, b)
         )
-    return found
+    return topology
 
 
 def _lock_sha256() -> str:
@@ -108,13 +108,13 @@ def _nccl() -> str:
 
 
 def ask_devices(ranks: Ranks) -> None:
-    """Ask each GPU what it is, and keep the answer: one that has died in the training gives none."""
+    """Cache each GPU's description, as a dead GPU cannot be queried."""
     _gpus()
     _topology(ranks)
 
 
 def read_fingerprint(ranks: Ranks, numerics: dict[str, Scalar], mantissa_bits: dict[str, int]) -> Fingerprint:
-    """What this run really ran on."""
+    """Return the fingerprint of this run."""
     from plumbline import __version__
 
     variables = {

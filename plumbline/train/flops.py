@@ -1,4 +1,4 @@
-"""Floating-point operations that a training step must do, counted from the architecture."""
+"""Count of a training step's floating-point operations, from the architecture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["step_flops"]
 
 
 def step_flops(spec: RunSpec) -> float:
-    """Of one global batch, forward and backward: matrix products alone, a multiplication and an addition each."""
+    """Return the operations of one global batch: matrix products, forward and backward."""
     model, length = spec.model, spec.data.sequence_length
     hidden, inner = model.hidden_size, model.intermediate_size
     gates = 1 if model.family == "modernbert" else 0

@@ -1,4 +1,4 @@
-"""The states of every random generator, as evidence and to be put back."""
+"""States of all random generators, as evidence and for restoring."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _words(values: Any) -> bytes:
 
 
 def read_states() -> dict[str, bytes]:
-    """Each generator's state in a defined byte order."""
+    """Return each generator's state in a defined byte order."""
     version, internal, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - the one that libraries draw from
+    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - libraries draw from the global generator
     states = {
         "python": _words((version, *internal)) + struct.pack("<?d", gauss is not None, gauss or 0.0),
         "numpy": str(name).encode() + _words(keys) + struct.pack("<IId", position, has_gauss, cached),
@@ -37,12 +37,12 @@ def read_states() -> dict[str, bytes]:
 
 
 def digest_states(states: dict[str, bytes]) -> dict[str, str]:
-    """The digest of each state."""
+    """Return the digest of each state."""
     return {name: digest_bytes(state) for name, state in states.items()}
 
 
 def pack_states(states: dict[str, bytes]) -> NDArray[np.uint8]:
-    """All states in one array: for each the lengths of name and state, then both."""
+    """Return all states in a single array: lengths, name and state of each."""
     packed = b"".join(
         struct.pack(_WORD, len(name)) + struct.pack(_WORD, len(state)) + name.encode() + state
         for name, state in sorted(states.items())
@@ -54,21 +54,21 @@ def _unpack(packed: NDArray[np.uint8]) -> dict[str, bytes]:
     data, at, states = packed.tobytes(), 0, {}
     while at < len(data):
         if at + 8 > len(data):
-            raise InvalidInputError("is cut short", where="rng state")
+            raise InvalidInputError("is truncated", where="rng state")
         name_length, state_length = struct.unpack_from("<II", data, at)
         at += 8
         end = at + name_length + state_length
         if end > len(data):
-            raise InvalidInputError("is cut short", where="rng state")
+            raise InvalidInputError("is truncated", where="rng state")
         states[data[at : at + name_length].decode(errors="replace")] = data[at + name_length : end]
         at = end
     return states
 
 
 def _restore_python(state: bytes) -> None:
-    words = np.frombuffer(state[:-9], dtype="<u4").tolist()
+    numbers = np.frombuffer(state[:-9], dtype="<u4").tolist()
     has_gauss, gauss = struct.unpack("<?d", state[-9:])
-    random.setstate((words[0], tuple(words[1:]), gauss if has_gauss else None))
+    random.setstate((numbers[0], tuple(numbers[1:]), gauss if has_gauss else None))
 
 
 def _restore_numpy(state: bytes) -> None:
@@ -78,7 +78,7 @@ def _restore_numpy(state: bytes) -> None:
 
 
 def restore_states(packed: NDArray[np.uint8]) -> None:
-    """Put back every state that this machine has a generator for."""
+    """Restore every state whose generator exists on this machine."""
     states = _unpack(packed)
     try:
         if "python" in states:
@@ -90,4 +90,4 @@ def restore_states(packed: NDArray[np.uint8]) -> None:
         if "cuda:0" in states and torch.cuda.is_available():
             torch.cuda.set_rng_state(torch.from_numpy(np.frombuffer(states["cuda:0"], dtype=np.uint8).copy()))
     except (ValueError, TypeError, struct.error, RuntimeError, IndexError) as error:
-        raise InvalidInputError(f"cannot be put back: {error}", where="rng state") from error
+        raise InvalidInputError(f"cannot be restored: {error}", where="rng state") from error

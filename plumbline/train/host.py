@@ -1,4 +1,4 @@
-"""What the host was doing: CPU, quota, pressure, page faults and disks, each since the last reading."""
+"""Host activity since the last reading: CPU, quota, pressure, page faults, disks."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Reading = dict[str, float | None]
 _DISK_TABLE, _BLOCK_DEVICES = Path("/proc/diskstats"), Path("/sys/block")
 _SECTOR = 512
 _STACKED = ("loop", "ram", "zram", "dm-", "md", "sr")
-"""Block devices that lie on others or on memory: what they move is counted below, or is no disk's work."""
+"""Block devices on top of other devices or memory: their traffic is counted below, or is no disk's."""
 
 
 def _number(path: Path, key: str | None = None) -> float | None:
-    """A number in a kernel's file; the one after `key` where the file has several."""
+    """Return a number in a kernel file, by `key` if there are several."""
     try:
         text = path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
         return None
-    words = (
+    fields = (
         text.split()
         if key is None
         else next((line.split()[1:] for line in text.splitlines() if line.startswith(f"{key} ")), [])
     )
     try:
-        return float(words[0])
+        return float(fields[0])
     except (IndexError, ValueError):
         return None
 
 
 def _machine_jiffies() -> list[float]:
-    """CPU time of the whole machine, by kind."""
+    """Return the machine's CPU time by kind, in jiffies."""
     try:
         line = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0]
     except OSError:
@@ -44,21 +44,21 @@ def _machine_jiffies() -> list[float]:
 
 
 def _disks() -> tuple[float, float, float] | None:
-    """Bytes read and written by all disks, and the busy seconds of the busiest; a partition counts with its disk."""
+    """Return bytes read and written by all disks, and the busiest disk's seconds."""
     try:
         whole = {path.name for path in _BLOCK_DEVICES.iterdir() if not path.name.startswith(_STACKED)}
         lines = _DISK_TABLE.read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    found = [words for line in lines if (words := line.split())[2] in whole and len(words) > 12]
-    if not found:
+    rows = [fields for line in lines if (fields := line.split())[2] in whole and len(fields) > 12]
+    if not rows:
         return None
-    read, written = (sum(float(words[place]) for words in found) * _SECTOR for place in (5, 9))
-    return read, written, max(float(words[12]) for words in found) / 1000
+    read, written = (sum(float(fields[place]) for fields in rows) * _SECTOR for place in (5, 9))
+    return read, written, max(float(fields[12]) for fields in rows) / 1000
 
 
 class Host:
-    """CPU steal, what other processes take, load, CPU quota, pressure, page faults, disks; shares are of one second."""
+    """Reader of CPU, quota, pressure, page-fault and disk activity; shares are per second."""
 
     def __init__(self) -> None:
         self._machine, self._own = _machine_jiffies(), own_jiffies()
@@ -81,7 +81,7 @@ class Host:
         return float(resource.getrusage(resource.RUSAGE_SELF).ru_majflt)
 
     def _cpu(self) -> Reading:
-        """Cores' worth of time that was stolen, that others took and that the training took."""
+        """Return the cores' worth of stolen, foreign and own CPU time."""
         machine, own, before = _machine_jiffies(), own_jiffies(), self._machine
         reading: Reading = {"cpu_steal": None, "foreign_cpu": None, "own_cpu": None}
         total = sum(machine) - sum(before)
@@ -95,7 +95,7 @@ class Host:
         return reading
 
     def _disk(self, elapsed: float) -> Reading:
-        """Rates of all disks together, and the share of the time in which the busiest had something to do."""
+        """Return the rates of all disks, and the busiest disk's busy share."""
         before, after = self._disks, _disks()
         self._disks = after
         names = ("disk_read_bytes_per_second", "disk_written_bytes_per_second", "disk_busy")
@@ -104,7 +104,7 @@ class Host:
         return {name: (now - was) / elapsed for name, was, now in zip(names, before, after, strict=True)}
 
     def read(self) -> Reading:
-        """What happened since the last reading."""
+        """Return the activity since the last reading."""
         now = time.monotonic()
         elapsed, self._at = max(now - self._at, 1e-3), now
         throttled, faults = self._throttled_seconds(), self._major_faults()
@@ -126,10 +126,10 @@ class Host:
         }
 
 
-def _pressure(what: str) -> float | None:
-    """The share of the last ten seconds in which something waited."""
+def _pressure(resource_name: str) -> float | None:
+    """Return the share of the last ten seconds in which a task waited."""
     try:
-        line = Path(f"/proc/pressure/{what}").read_text(encoding="ascii").splitlines()[0]
+        line = Path(f"/proc/pressure/{resource_name}").read_text(encoding="ascii").splitlines()[0]
         return float(line.split("avg10=")[1].split()[0]) / 100
     except (OSError, IndexError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""One training from spec to record: stage, run the parts, and write down what was found, also when it ends badly."""
+"""One training from spec to record: stage, run the parts, write the record."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from plumbline.schema.spec import RunSpec
 from plumbline.train.context import Context, plan_rows
 from plumbline.train.experiment import ExperimentRun
 from plumbline.train.failure import TrainingFailedError
-from plumbline.train.findings import Findings
 from plumbline.train.fingerprint import ask_devices, read_fingerprint
 from plumbline.train.learn import LearnRun
 from plumbline.train.mantissa import measure_mantissa_bits
 from plumbline.train.model import read_weights
 from plumbline.train.probe import ProbeRun
 from plumbline.train.ranks import Ranks, join_ranks
-from plumbline.train.recording import clear_parts, write_parts, write_record
+from plumbline.train.record_files import clear_parts, write_parts, write_record
 from plumbline.train.replay import Bundle, read_bundle
 from plumbline.train.rows import Rows
+from plumbline.train.run_results import RunResults
 from plumbline.train.source import Source, open_source, waited
 from plumbline.train.speed import SpeedRun
 
@@ -47,7 +47,7 @@ __all__ = ["TrainJob", "open_run", "run_job"]
 
 @dataclass(frozen=True)
 class TrainJob:
-    """What to train, and what the record is to be called."""
+    """Request of one training, with the record's identity."""
 
     spec: RunSpec
     out: Path
@@ -61,11 +61,11 @@ class TrainJob:
     attempt: int = 0
     nonce: str = ""
     expected: Expected | None = None
-    """The machine to train on; `None`: any."""
+    """Required machine; `None` allows any."""
 
 
 def _files(context_plan: Any, source: Source) -> list[DataFile]:
-    """Everything to stage, in the order in which training first needs it."""
+    """Return the files to stage, in the order of first use."""
     manifest = source.manifest
     wanted = set(context_plan.wanted.tolist())
     starts, begin = {}, 0
@@ -91,23 +91,23 @@ def _prepare(job: TrainJob, ranks: Ranks, source: Source, stop: threading.Event)
 
 @contextlib.contextmanager
 def open_run(job: TrainJob, stop: threading.Event) -> Iterator[Context]:
-    """All that a part needs, for one that is run by itself."""
+    """Prepare the context for running a single part."""
     job.out.mkdir(parents=True, exist_ok=True)
     with join_ranks() as ranks, open_source(job.spec, job.data, job.cache) as source:
         yield _prepare(job, ranks, source, stop)
 
 
-def _run_experiment(findings: Findings, context: Context, bundle: Bundle) -> None:
-    """The probe alone, with what the experiment puts back."""
+def _run_experiment(findings: RunResults, context: Context, bundle: Bundle) -> None:
+    """Run the probe alone, with the experiment's values restored."""
     spec = context.spec
     if spec.probe is None:
-        raise ConfigurationError("has no probe to experiment on", where="spec", key="probe")
+        raise ConfigurationError("has no probe for an experiment", where="spec", key="probe")
     findings.probe = ExperimentRun(context, spec.probe, bundle)
     with findings.timed("probe"):
         findings.probe.run()
 
 
-def _run_parts(findings: Findings, context: Context, source: Source) -> None:
+def _run_parts(findings: RunResults, context: Context, source: Source) -> None:
     spec = context.spec
     if findings.bundle:
         _run_experiment(findings, context, findings.bundle)
@@ -135,7 +135,7 @@ def _run_parts(findings: Findings, context: Context, source: Source) -> None:
 
 
 def _exit_of(error: Exception, context: Context | None) -> Exit:
-    """Return what the record says of `error`."""
+    """Return the record's exit entry for `error`."""
     part, step = context.place if context else ("", None)
     if isinstance(error, TrainingFailedError):
         return Exit(
@@ -146,26 +146,26 @@ def _exit_of(error: Exception, context: Context | None) -> Exit:
 
 
 def _known(error: Exception, context: Context | None) -> PlumblineError:
-    """Return `error` as one of Plumbline's own: torch, a library, the system or a defect may have raised it."""
+    """Convert any error to a `PlumblineError`."""
     if isinstance(error, PlumblineError):
         return error
     part, step = context.place if context else ("", None)
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return TrainingFailedError("out of memory", code="out-of-memory", part=part, step=step)
     lines = str(error).strip().splitlines() or [""]
-    what, where = f"{type(error).__name__}: {lines[0][:500]}", " ".join(filter(None, (part, _at(step))))
+    message, where = f"{type(error).__name__}: {lines[0][:500]}", " ".join(filter(None, (part, _at(step))))
     if isinstance(error, OSError):
         kind = DiskFullError if error.errno in DISK_FULL else UnavailableError
-        return kind(what, where=where)
-    return TrainingFailedError(what, code="error", part=part, step=step)
+        return kind(message, where=where)
+    return TrainingFailedError(message, code="error", part=part, step=step)
 
 
 def _at(step: int | None) -> str:
     return "" if step is None else f"step {step}"
 
 
-def _write(job: TrainJob, findings: Findings, evidence: Evidence, ranks: Ranks, ending: Exit) -> None:
-    """The record's parts, then the record."""
+def _write(job: TrainJob, findings: RunResults, evidence: Evidence, ranks: Ranks, ending: Exit) -> None:
+    """Write the record's parts, then the record."""
     context = findings.context
     with findings.timed("write"):
         rows = context.rows.table() if context and findings.data else None
@@ -198,15 +198,15 @@ def _write(job: TrainJob, findings: Findings, evidence: Evidence, ranks: Ranks, 
 
 
 def _check_machine(job: TrainJob, ranks: Ranks) -> None:
-    """Raise `TrainingFailedError` on a machine that is not the one expected, before anything is staged."""
+    """Raise `TrainingFailedError` if the machine is not the expected one."""
     wrong = machine_mismatches(job.expected, read_fingerprint(ranks, {}, {})) if job.expected else ()
     if wrong:
         raise TrainingFailedError("; ".join(map(str, wrong)), code="device", where=job.platform)
 
 
 def run_job(job: TrainJob, stop: threading.Event) -> None:
-    """Train and write the record; a failure is raised again once the record tells of it."""
-    findings = Findings(datetime.now(UTC))
+    """Train and write the record; re-raise a failure after the record is written."""
+    findings = RunResults(datetime.now(UTC))
     findings.timings["import"] = job.import_seconds
     job.out.mkdir(parents=True, exist_ok=True)
     with join_ranks() as ranks:
@@ -218,13 +218,13 @@ def run_job(job: TrainJob, stop: threading.Event) -> None:
             ask_devices(ranks)
             _check_machine(job, ranks)
             findings.bundle = read_bundle(job.experiment) if job.experiment else None
-            with open_source(job.spec, job.data, job.cache, tell=ranks.is_first) as source:
+            with open_source(job.spec, job.data, job.cache, emit_progress=ranks.is_first) as source:
                 with findings.timed("stage"):
                     findings.context = _prepare(job, ranks, source, stop)
                 _run_parts(findings, findings.context, source)
-            # Still inside: it reads the device once more, which may have died since.
+            # Still inside the try block: this reads the device again, which may have died.
             evidence = findings.evidence() if ranks.is_first else None
-        except Exception as error:  # the process's boundary: whatever ended the training, the record tells of it
+        except Exception as error:  # the process's boundary: the record reports every error
             known = _known(error, findings.context)
             if ranks.is_first:
                 _write(job, findings, findings.remains(), ranks, _exit_of(known, findings.context))

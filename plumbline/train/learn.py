@@ -1,4 +1,4 @@
-"""The learn part: train to an evaluated accuracy at fixed steps, with portable dropout, through interruptions."""
+"""Learn part: train to an evaluated accuracy, with portable dropout and checkpoints."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _MARK_DIGITS = 16
 
 
 class _DropoutSetter(Observer):
-    """Tells the dropout which rows of the global batch the next micro-batch holds."""
+    """Observer that sets the dropout's row position for each micro-batch."""
 
     def __init__(self, clock: DropoutClock, context: Context) -> None:
         self._clock, self._context = clock, context
         self.mark = ""
 
     def starts(self, step: int) -> None:
-        """A new step, new masks."""
+        """Set the masks' step."""
         self._clock.step = step
 
     def batch(self, batch: Batch) -> Batch:
-        """Keep a digest of what the step is fed, before it goes to the device."""
+        """Keep a digest of the batch, before it moves to the device."""
         arrays = {name: digest_array(values.numpy()) for name, values in sorted(batch.items())}
         self.mark = digest_json(arrays)[:_MARK_DIGITS]
         return batch
 
     def feeds(self, local: Batch, micro: int) -> None:
-        """The place of a micro-batch in the global batch."""
+        """Set the micro-batch's first row in the global batch."""
         first = self._context.ranks.slice(self._context.spec.batch_size).start
         self._clock.first_row = first + micro * len(local["labels"])
 
@@ -85,15 +85,17 @@ class LearnRun:
     def _check_dropout(self) -> None:
         family = self.context.spec.model.family
         if family not in PORTABLE_DROPOUT:
-            what = f"is portable for {', '.join(PORTABLE_DROPOUT)} only, not for {family!r}"
+            text = f"is portable for {', '.join(PORTABLE_DROPOUT)} only, not for {family!r}"
             raise TrainingFailedError(
-                what, code="setting", part="learn", where="learn", key="dropout", hint="set it to 0"
+                text, code="setting", part="learn", where="learn", key="dropout", hint="set it to 0"
             )
 
     def _read_losses(self, engine: Engine) -> None:
-        """Read the losses of the last steps from the device, all at once, and stop at one that is no number."""
-        found = [float(sum(float(loss.double()) * share for loss, share in losses)) for _, losses in self._pending]
-        everyone = self.context.ranks.gather(found)
+        """Read the pending losses from the device; stop at a non-finite loss."""
+        losses_here = [
+            float(sum(float(loss.double()) * share for loss, share in losses)) for _, losses in self._pending
+        ]
+        everyone = self.context.ranks.gather(losses_here)
         totals = [float(sum(mine)) for mine in zip(*everyone, strict=True)]
         steps = [step for step, _ in self._pending]
         self._pending = []
@@ -112,7 +114,7 @@ class LearnRun:
         self._progress.evaluations.append(evidence.to_json())
 
     def _after(self, engine: Engine, done: int) -> None:
-        """What is due when `done` steps are behind us."""
+        """Evaluate, save and stop as required after `done` steps."""
         learn = self.learn
         last, stopping = done == learn.steps, self.context.stopping()
         evaluated, saved = done % learn.evaluate_every == 0 or last, done % learn.checkpoint_every == 0 or stopping
@@ -124,20 +126,20 @@ class LearnRun:
             self._progress.step = done
             save_checkpoint(self._folder, engine, self._progress, self._identity)
         if not self._pending:
-            self.context.tell("learn", done, learn.steps, stopping=stopping)
+            self.context.emit("learn", done, learn.steps, stopping=stopping)
 
     def run(self) -> None:
-        """Train, from the start or from where an interrupted run left a checkpoint."""
+        """Train from the start, or from an interrupted run's checkpoint."""
         context, learn = self.context, self.learn
         engine = self._engine()
         self._model = engine.bare
         seed_generators(context.spec.seed)
-        found = load_checkpoint(self._folder, engine, self._identity)
-        if found:
-            self._progress = found
-            self._progress.resumed_at.append(found.step)
+        loaded = load_checkpoint(self._folder, engine, self._identity)
+        if loaded:
+            self._progress = loaded
+            self._progress.resumed_at.append(loaded.step)
         start = self._progress.step
-        context.tell("learn", start, learn.steps)
+        context.emit("learn", start, learn.steps)
         for step, batch in enumerate(context.batches(first=start, count=learn.steps - start), start=start):
             outcome = engine.step(step, batch)
             self._pending.append((step, outcome.losses))
@@ -146,23 +148,23 @@ class LearnRun:
             self._after(engine, step + 1)
 
     def _trace(self, engine: Engine, outcome: Outcome) -> None:
-        """Keep what the step was fed and at which rate it was taken, so that a curve that parts can be explained."""
+        """Keep the step's batch digest and learning rate, to explain later differences."""
         if len(self._progress.batches) < _TRACED_STEPS and isinstance(engine.observer, _DropoutSetter):
             self._progress.learning_rates.append(max(outcome.learning_rates, default=0.0))
             self._progress.batches.append(engine.observer.mark)
 
     def finish(self) -> None:
-        """The record is written: nothing has to be gone on with."""
+        """Remove the checkpoints, after the record is written."""
         drop_checkpoints(self._folder)
 
     def evidence(self) -> LearnEvidence | None:
-        """The curve, all of it or up to where it ended, and the weights there."""
+        """Return the curve so far, with the digest of the weights."""
         if self._model is None:
             return None
         return self.curve(digest_tensors(dict(self._model.named_parameters())))
 
     def curve(self, weights_sha256: str | None = None) -> LearnEvidence | None:
-        """What lies on the host: losses as far as they were read, and the evaluations."""
+        """Return the losses and evaluations that are already on the host."""
         if self._model is None:
             return None
         return LearnEvidence(
@@ -177,11 +179,11 @@ class LearnRun:
         )
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """The last evaluation's arrays."""
+        """Return the last evaluation's arrays."""
         return self.evaluation
 
 
 def _dropout_of(model: torch.nn.Module) -> tuple[float, ...]:
-    """The probabilities of all dropout layers, each once."""
+    """Return the distinct probabilities of all dropout layers."""
     layers = (module for module in model.modules() if isinstance(module, (torch.nn.Dropout, PortableDropout)))
     return tuple(sorted({float(layer.p) for layer in layers if layer.p}))

@@ -1,7 +1,7 @@
-"""How many bits of mantissa operands really keep inside an operator, measured on the device that trains.
+"""Measurement of the mantissa bits that an operator really keeps on this device.
 
-What a flag claims and what a kernel does are two things. Each operator is fed `1 + 2**-k`, which a format of `k` or
-more bits holds exactly: the largest `k` whose trace is still in the result is the number of bits kept.
+A setting and a kernel may disagree. Each operator gets `1 + 2**-k`, which is exact in a format of `k` or more bits: the
+largest `k` that still changes the result is the number of bits kept.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ def _steps(value: torch.Tensor) -> float:
 
 
 def _kept(product: torch.Tensor, value: float) -> float:
-    """What a product by one leaves of `value - 1`: nothing where it was rounded away, be it down or up.
+    """Return the part of `value - 1` that a product by one kept; 0 if rounded away.
 
-    Some kernels round operands to TF32 with ties away from zero, so that a step too small comes back as a whole one.
+    Some kernels round operands to TF32 with ties away from zero, so that a too small step returns as a whole step.
     """
     step = _steps(product) - 1
     return step if abs(step - (value - 1)) < (value - 1) / 2 else 0.0
 
 
 def _operators(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[float], float]]:
-    """For each operator, what it makes of an operand that differs from 1 by a little."""
+    """Return operators as functions of an operand slightly above 1."""
     functional = torch.nn.functional
     size = 64
 
@@ -43,7 +43,7 @@ def _operators(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[
         return torch.full((size, size), value, dtype=torch.float64, device=device).to(dtype)
 
     def row(value: float) -> torch.Tensor:
-        """Two values that cancel but for the difference: what is left tells whether it was kept."""
+        """Return two values whose difference shows the bits kept."""
         return torch.tensor([[value, 1.0]], dtype=torch.float64, device=device).to(dtype)
 
     return {
@@ -57,9 +57,9 @@ def _operators(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[
 
 
 def measure_mantissa_bits(device: torch.device, precision: Precision) -> dict[str, int]:
-    """Bits of mantissa kept by operand, operator by operator, in the settings in force."""
+    """Return the mantissa bits kept by each operator, in the current settings."""
     dtype = torch.float64 if precision == "fp64" else torch.float32
-    found = {}
+    kept_bits = {}
     with torch.no_grad(), autocast(precision, device):
         for name, operator in _operators(device, dtype).items():
             bits = 0
@@ -67,5 +67,5 @@ def measure_mantissa_bits(device: torch.device, precision: Precision) -> dict[st
                 if operator(1 + 2.0**-k) == 0:
                     break
                 bits = k
-            found[name] = bits
-    return found
+            kept_bits[name] = bits
+    return kept_bits

@@ -1,4 +1,4 @@
-"""What the machine itself can do: short measurements to normalise a training's speed by."""
+"""Microbenchmarks of the machine, to normalise a training's speed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FEWEST = 5
 
 
 def _median_seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Median time of one call, over at least `_FEWEST` calls and `_SECONDS`."""
+    """Return the median seconds of a call, over at least `_FEWEST` calls and `_SECONDS`."""
     wait: Callable[[], object] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     for _ in range(2):
         work()
@@ -40,7 +40,7 @@ def _median_seconds(work: Callable[[], object], device: torch.device) -> float:
 
 def _gemm(device: torch.device, dtype: torch.dtype) -> float:
     size = 8192 if device.type == "cuda" else 512
-    # Ones draw less power than a training's numbers, and a GPU at its limit would be faster on them.
+    # A matrix of ones needs less power than random numbers, and a power-limited GPU would be too fast.
     dice = torch.Generator(device).manual_seed(0)
     left, right = (torch.randn(size, size, dtype=dtype, device=device, generator=dice) for _ in range(2))
     out = torch.empty_like(left)
@@ -60,7 +60,7 @@ def _transfer(device: torch.device, size: int) -> float:
 
 
 def _disk_read(folder: Path, size: int) -> float | None:
-    """Reading back a fresh file, past the page cache where the system lets us."""
+    """Return the bytes per second of reading a fresh file, past the page cache."""
     if not hasattr(os, "posix_fadvise"):
         return None
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -77,17 +77,17 @@ def _disk_read(folder: Path, size: int) -> float | None:
 
 
 def microbenchmarks(device: torch.device, precision: Precision, folder: Path) -> dict[str, float]:
-    """Rates of matrix products in the precision in force, of copies, and of the disk; about a second."""
+    """Return rates of matrix products, copies and the disk; takes a second."""
     host = torch.device("cpu")
-    found = {
+    rates = {
         "gemm_flops": _gemm(device, _DTYPES.get(precision, torch.float32)),
         "host_gemm_flops": _gemm(host, torch.float32),
         "host_copy_bytes_per_second": _copy(host, 64 * _MEBIBYTE),
         "device_copy_bytes_per_second": _copy(device, (1024 if device.type == "cuda" else 64) * _MEBIBYTE),
     }
     if device.type == "cuda":
-        found["transfer_bytes_per_second"] = _transfer(device, 256 * _MEBIBYTE)
+        rates["transfer_bytes_per_second"] = _transfer(device, 256 * _MEBIBYTE)
     disk = _disk_read(folder, 32 * _MEBIBYTE)
     if disk is not None:
-        found["disk_read_bytes_per_second"] = disk
-    return found
+        rates["disk_read_bytes_per_second"] = disk
+    return rates

@@ -1,4 +1,4 @@
-"""The model: transformers' own, built from the spec, loaded strictly, and described as it was built."""
+"""Model from transformers: built from the spec, loaded strictly, and described."""
 
 from __future__ import annotations
 
@@ -71,40 +71,40 @@ def build_on_meta(spec: ModelSpec, task: str) -> nn.Module:
 
 
 def named_once(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters by name; tied ones under their first name."""
+    """Return the parameters by name; tied parameters under their first name."""
     return dict(model.named_parameters(remove_duplicate=True))
 
 
 def build_model(spec: RunSpec, *, attention: str, dropout: float, device: torch.device) -> nn.Module:
-    """The model of `spec` with values that nobody chose yet; `load_weights` gives it its own."""
+    """Return the model of `spec` with undefined values; see `load_weights`."""
     return _build(spec.model, spec.task, attention, dropout).to(device)
 
 
 def attention_of(model: nn.Module) -> str:
-    """The attention kernel that the built model will ask for."""
+    """Return the attention kernel in the built model's configuration."""
     return str(model.config._attn_implementation)  # type: ignore[union-attr]  # noqa: SLF001 - it has no other name
 
 
 def read_weights(path: Path, where: str) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file."""
+    """Return the tensors of a safetensors file."""
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError) as error:
         raise TrainingFailedError(
-            f"no safetensors file: {error}", code="weights", where=where, key="model.weights_key"
+            f"not a safetensors file: {error}", code="weights", where=where, key="model.weights_key"
         ) from error
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Put every value where it belongs; a name or shape too many, too few or different is an error."""
+    """Load all values; raise for a missing, unknown or misshaped parameter."""
     parameters = named_once(model)
     missing = sorted(set(parameters) - set(weights))
     unknown = sorted(set(weights) - set(parameters))
     if missing or unknown:
-        name, what = (missing[0], "is missing") if missing else (unknown[0], "is no parameter of the model")
+        name, problem = (missing[0], "is missing") if missing else (unknown[0], "is not a parameter of the model")
         more = len(missing) + len(unknown) - 1
         raise TrainingFailedError(
-            f"{what}" + (f"; so for {more} more" if more else ""), code="weights", where="weights", key=name
+            f"{problem}" + (f"; so for {more} more" if more else ""), code="weights", where="weights", key=name
         )
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -116,23 +116,23 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
 
 
 def _settings(module: nn.Module) -> str:
-    """A module's class and the plain values that it computes with, whatever the configuration said.
+    """Return a module's class and plain attributes, as built.
 
-    Of modules made of others only numbers count: their flags and words come and go with transformers' versions.
+    For modules with children only numbers count: their flags and strings change with transformers' versions.
     """
     leaf = next(module.children(), None) is None
     kinds = (bool, int, float, str) if leaf else (int, float)
-    found = []
+    values = []
     for name, value in sorted(vars(module).items()):
         if name.startswith("_") or name in {"training", "layer_idx"} or (isinstance(value, bool) and not leaf):
             continue
         if isinstance(value, kinds) or (leaf and isinstance(value, tuple) and all(isinstance(v, int) for v in value)):
-            found.append(f"{name}={value}")
-    return f"{type(module).__name__}({', '.join(found)})"
+            values.append(f"{name}={value}")
+    return f"{type(module).__name__}({', '.join(values)})"
 
 
 def describe_model(model: nn.Module) -> ModelEvidence:
-    """The fourth rung: parameters, modules and initial values of the model that stands there."""
+    """Return the model's evidence (rung 4): parameters, modules and initial values."""
     first: dict[int, str] = {}
     parameters = []
     for name, value in model.named_parameters(remove_duplicate=False):

@@ -1,4 +1,4 @@
-"""Every precision and determinism setting of torch: set, read back, and an error where one did not take."""
+"""Precision and determinism settings of torch: set, read back and checked."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _REDUCTIONS = (
 )
 _SDP = ("flash", "mem_efficient", "math", "cudnn")
 _REPEATABLE_SDP = ("flash", "mem_efficient", "math")
-"""What strict determinism lets run: torch makes their way back repeatable when deterministic algorithms are asked for
+"""Attention kernels under strict determinism: torch makes their backward repeatable if deterministic algorithms are set
 and not only warned of (torch, aten/src/ATen/native/transformers/cuda/attention_backward.cu)."""
 
 
 def _backend(path: str) -> Any:
-    found: Any = torch.backends
+    module: Any = torch.backends
     for name in filter(None, path.split(".")):
-        found = getattr(found, name)
-    return found
+        module = getattr(module, name)
+    return module
 
 
 def _leaf_key(path: str) -> str:
@@ -41,7 +41,7 @@ def _leaf_key(path: str) -> str:
 
 
 def _wanted(precision: Precision, *, strict: bool) -> dict[str, Scalar]:
-    """The value that each setting has to hold."""
+    """Return the required value of each setting."""
     tf32 = precision == "tf32"
     wanted: dict[str, Scalar] = {_leaf_key(path): "tf32" if tf32 else "ieee" for path in _LEAVES}
     wanted |= {f"cuda.matmul.{name}": False for name in _REDUCTIONS if hasattr(torch.backends.cuda.matmul, name)}
@@ -61,7 +61,7 @@ def _wanted(precision: Precision, *, strict: bool) -> dict[str, Scalar]:
 
 def _impose(precision: Precision, *, strict: bool) -> None:
     tf32 = precision == "tf32"
-    # The older switches first: the leaves below then decide, and both tell the same story to those that read either.
+    # The older switches first: the newer settings below then decide, and both show the same value.
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
@@ -86,23 +86,23 @@ def _denormals_are_flushed() -> bool:
 
 
 def read_settings() -> dict[str, Scalar]:
-    """Every setting as torch itself tells it."""
-    found: dict[str, Scalar] = {_leaf_key(path): _backend(path).fp32_precision for path in _LEAVES}
+    """Return every setting as torch reports it."""
+    settings: dict[str, Scalar] = {_leaf_key(path): _backend(path).fp32_precision for path in _LEAVES}
     for name in _REDUCTIONS:
         if hasattr(torch.backends.cuda.matmul, name):
-            found[f"cuda.matmul.{name}"] = bool(getattr(torch.backends.cuda.matmul, name))
+            settings[f"cuda.matmul.{name}"] = bool(getattr(torch.backends.cuda.matmul, name))
     for name in _SDP:
-        found[f"sdp.{name}"] = getattr(torch.backends.cuda, f"{name}_sdp_enabled")()
+        settings[f"sdp.{name}"] = getattr(torch.backends.cuda, f"{name}_sdp_enabled")()
     for name, read in (
         ("float32_matmul_precision", torch.get_float32_matmul_precision),
         ("cuda.matmul.allow_tf32", lambda: torch.backends.cuda.matmul.allow_tf32),
         ("cudnn.allow_tf32", lambda: torch.backends.cudnn.allow_tf32),
     ):
         try:
-            found[name] = read()
+            settings[name] = read()
         except RuntimeError:
-            found[name] = "mixed"  # torch refuses to sum leaves up that it takes to disagree
-    return found | {
+            settings[name] = "mixed"  # torch raises if it finds the settings contradictory
+    return settings | {
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
         "deterministic_fill": torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
@@ -122,13 +122,13 @@ def read_settings() -> dict[str, Scalar]:
 
 
 def apply_settings(precision: Precision, *, strict: bool, part: str) -> dict[str, Scalar]:
-    """Impose all settings of a part and read them back; `TrainingFailedError` names the one that did not take."""
+    """Set a part's settings; raise `TrainingFailedError` if one does not take effect."""
     _impose(precision, strict=strict)
-    found = read_settings()
+    settings = read_settings()
     for name, value in _wanted(precision, strict=strict).items():
-        if found[name] != value:
+        if settings[name] != value:
             raise TrainingFailedError(
-                f"reads {found[name]!r} after being set to {value!r}", code="setting", part=part, key=name
+                f"reads {settings[name]!r} after being set to {value!r}", code="setting", part=part, key=name
             )
     if strict and torch.cuda.is_available() and os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in {":4096:8", ":16:8"}:
         hint = "start the training with `plumbline train`, which sets it to :4096:8"
@@ -139,12 +139,12 @@ def apply_settings(precision: Precision, *, strict: bool, part: str) -> dict[str
             key="CUBLAS_WORKSPACE_CONFIG",
             hint=hint,
         )
-    return found
+    return settings
 
 
 @contextlib.contextmanager
 def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Mixed precision where `precision` asks for it."""
+    """Enable mixed precision if `precision` requires it."""
     lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     if lower is None:
         yield
@@ -154,7 +154,7 @@ def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
 
 
 def seed_generators(seed: int) -> None:
-    """Every generator's start: Python's, NumPy's and torch's own."""
+    """Seed the generators of Python, NumPy and torch."""
     import random
 
     import numpy as np

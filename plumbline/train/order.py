@@ -1,7 +1,7 @@
-"""Which row comes when: a function of seed, epoch and manifest, in integers alone.
+"""Order of the training rows: an integer function of seed, epoch and manifest.
 
-Shards are shuffled, then the rows inside each, so that training can start when the first shard is there. Neither the
-order in which shards arrive nor the number of processes has a say.
+Shards are shuffled, then the rows inside each shard, so that training can start when the first shard is present. The
+order does not depend on the arrival of shards or the number of processes.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from plumbline.schema.manifest import Manifest
 __all__ = ["Order", "random_keys"]
 
 
-def random_keys(count: int, *what: object) -> NDArray[np.uint64]:
-    """`count` 64-bit integers keyed by `what`: Philox's raw output, the same on every platform."""
-    key = int.from_bytes(hashlib.sha256("|".join(map(str, what)).encode()).digest()[:16], "little")
+def random_keys(count: int, *key_parts: object) -> NDArray[np.uint64]:
+    """Return `count` 64-bit integers keyed by `what`, from Philox."""
+    key = int.from_bytes(hashlib.sha256("|".join(map(str, key_parts)).encode()).digest()[:16], "little")
     generator = np.random.Philox(key=key)
     return np.asarray(generator.random_raw(count), dtype=np.uint64)
 
 
-def _shuffled(count: int, *what: object) -> NDArray[np.int64]:
-    return np.argsort(random_keys(count, *what), kind="stable").astype(np.int64)
+def _shuffled(count: int, *key_parts: object) -> NDArray[np.int64]:
+    return np.argsort(random_keys(count, *key_parts), kind="stable").astype(np.int64)
 
 
 class Order:
-    """The rows of the train split, epoch after epoch.
+    """Rows of the train split, epoch after epoch.
 
-    `recipe` is the digest of the manifest that the spec was made for: rows keep their places when a shard's bytes are
-    not the expected ones, so that the evidence points at the row and not at a new shuffle.
+    `recipe` is the digest of the manifest that the spec was made for: rows keep their places if a shard's bytes differ,
+    so that the evidence shows the row and not a new shuffle.
     """
 
     def __init__(self, manifest: Manifest, seed: int, recipe: str) -> None:
@@ -43,7 +43,7 @@ class Order:
         self._epochs: dict[int, NDArray[np.int64]] = {}
 
     def shards(self, epoch: int = 0) -> list[int]:
-        """The shards of an epoch in the order in which they are first needed."""
+        """Return an epoch's shards in the order of first use."""
         return [int(i) for i in _shuffled(len(self._sizes), "shards", self._seed, epoch, self._recipe)]
 
     def _epoch(self, epoch: int) -> NDArray[np.int64]:
@@ -56,14 +56,14 @@ class Order:
         return self._epochs[epoch]
 
     def rows(self, positions: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row numbers at `positions` of the endless order."""
+        """Return the row numbers at `positions` of the endless order."""
         positions = np.asarray(positions, dtype=np.int64)
-        found = np.empty_like(positions)
+        numbers = np.empty_like(positions)
         for epoch in np.unique(positions // self.num_rows):
             here = positions // self.num_rows == epoch
-            found[here] = self._epoch(int(epoch))[positions[here] % self.num_rows]
-        return found
+            numbers[here] = self._epoch(int(epoch))[positions[here] % self.num_rows]
+        return numbers
 
     def batch(self, step: int, batch_size: int) -> NDArray[np.int64]:
-        """The rows of the global batch at `step`; batches run on across the ends of epochs."""
+        """Return the rows of the global batch at `step`; batches may span epochs."""
         return self.rows(np.arange(step * batch_size, (step + 1) * batch_size))

@@ -1,4 +1,4 @@
-"""The probe: strict, short, with full evidence. All that it keeps, it keeps of the global batch."""
+"""Probe: a short, strict training with full evidence of the global batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plumbline.train.evaluation import evaluate
 from plumbline.train.generators import digest_states, pack_states, read_states
 from plumbline.train.model import attention_of, build_model, describe_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
-from plumbline.train.optimizing import describe_optimizer
+from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 
@@ -31,12 +31,12 @@ __all__ = ["ProbeObserver", "ProbeRun", "tap_steps"]
 
 
 def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
-    """The steps whose tensors are sketched: those asked for, and the last."""
+    """Return the steps with sketches: the requested steps and the last."""
     return sorted({step for step in probe.tap_steps if step < steps} | {steps - 1})
 
 
 class ProbeObserver(Observer):
-    """Keeps the evidence of each step."""
+    """Observer that records the evidence of each step."""
 
     def __init__(self, context: Context, engine: Engine, book: TapBook, steps: list[int]) -> None:
         self.context, self.engine, self.book, self._tap_steps = context, engine, book, steps
@@ -51,7 +51,7 @@ class ProbeObserver(Observer):
         self._before: list[torch.Tensor] = []
 
     def starts(self, step: int) -> None:
-        """Note the generators' states, and tap the step if it is one to tap."""
+        """Record the generators' states, and start taps if due."""
         self.step = step
         states = read_states()
         self.states[f"rng/{step}"] = pack_states(states)
@@ -64,19 +64,19 @@ class ProbeObserver(Observer):
             self._taps = ModuleTaps(self.engine.bare, self.engine.ranks)
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
-        """Keep what the model is about to see, as it lies on the device."""
+        """Record the micro-batch as stored on the device."""
         self._fed.append({name: host_array(values) for name, values in local.items()})
         if self._taps:
             self._taps.feeds(len(local["labels"]))
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
-        """Keep the logits, and how exactly logits and loss were computed."""
+        """Record the logits, and the dtypes of logits and loss."""
         self._logits.append(host_array(outputs.logits))
         self._found["logits_dtype"] = str(outputs.logits.dtype).removeprefix("torch.")
         self._found["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
 
     def _globally(self, arrays: list[NDArray[Any]]) -> NDArray[Any]:
-        """One process's micro-batches, then every process's."""
+        """Concatenate the micro-batches of all processes."""
         mine = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
         everyone = self.engine.ranks.gather(mine)
         return np.concatenate(everyone) if len(everyone) > 1 else mine
@@ -85,7 +85,7 @@ class ProbeObserver(Observer):
         return float(np.sqrt(sum(norm(host_array(value)) ** 2 for value in gradients.values())))
 
     def backward_done(self) -> None:
-        """Keep digest, norm and, on a step to tap, sketches of the gradients."""
+        """Record digest, norm and, if tapped, sketches of the gradients."""
         gradients = named_gradients(self.engine.bare)
         self._found["gradients_sha256"] = digest_tensors(gradients)
         self._found["gradient_norm"] = self._norm(gradients)
@@ -96,26 +96,26 @@ class ProbeObserver(Observer):
             self.book.add_parameters(self.step, "gradient", self.engine.bare, gradients)
 
     def clipped(self) -> None:
-        """Keep the norm that the optimizer will see, and the weights that it will change."""
+        """Record the clipped norm, and copy the weights before the update."""
         self._before = [value.detach().clone() for value in self.engine.bare.parameters()]
         self._found["gradient_norm_clipped"] = self._norm(named_gradients(self.engine.bare))
 
     def _update_norm(self) -> float | None:
-        """The fp64 norm of the step's change of all weights; lets go of the copies."""
+        """Return the fp64 norm of the step's weight change; free the copies."""
         pairs = zip(self.engine.bare.parameters(), self._before, strict=True)
         total = sum(float((after.detach() - before).double().square().sum()) for after, before in pairs)
         self._before = []
         return finite(float(np.sqrt(total)))
 
     def done(self, outcome: Outcome) -> None:
-        """Sum the step up."""
-        found = self._found
+        """Complete the step's evidence."""
+        evidence_fields = self._found
         fields = {name: self._globally([piece[name] for piece in self._fed]) for name in BATCH_FIELDS}
         logits = self._globally(self._logits)
         for name, array in fields.items():
             self.batches[name].append(array)
         loss = outcome.loss(self.engine.ranks)
-        skipped = not np.isfinite(found["gradient_norm"]) and self.engine.scaler is not None
+        skipped = not np.isfinite(evidence_fields["gradient_norm"]) and self.engine.scaler is not None
         parameters = dict(self.engine.bare.named_parameters())
         if self.step in self._tap_steps:
             self.book.add_parameters(self.step, "weight", self.engine.bare, parameters)
@@ -123,16 +123,16 @@ class ProbeObserver(Observer):
             StepEvidence(
                 step=self.step,
                 batch={name: digest_array(array.astype(np.int64)) for name, array in fields.items()},
-                rng=found["rng"],
-                training_mode=found["training_mode"],
+                rng=evidence_fields["rng"],
+                training_mode=evidence_fields["training_mode"],
                 logits_sha256=digest_array(logits),
-                logits_dtype=found["logits_dtype"],
+                logits_dtype=evidence_fields["logits_dtype"],
                 loss=finite(loss),
-                loss_dtype=found["loss_dtype"],
+                loss_dtype=evidence_fields["loss_dtype"],
                 loss_reference=finite(reference_loss(logits, fields["labels"])),
-                gradient_norm=None if skipped else finite(found["gradient_norm"]),
-                gradient_norm_clipped=None if skipped else finite(found["gradient_norm_clipped"]),
-                gradients_sha256=found["gradients_sha256"],
+                gradient_norm=None if skipped else finite(evidence_fields["gradient_norm"]),
+                gradient_norm_clipped=None if skipped else finite(evidence_fields["gradient_norm_clipped"]),
+                gradients_sha256=evidence_fields["gradients_sha256"],
                 learning_rates=outcome.learning_rates,
                 weights_sha256=digest_tensors(parameters),
                 loss_scale=float(self.engine.scaler.get_scale()) if self.engine.scaler else None,
@@ -142,12 +142,12 @@ class ProbeObserver(Observer):
         self.engine.check(self.step, loss)
 
     def close(self) -> None:
-        """Let go of the engine, so that its model is freed; what was found stays."""
+        """Release the engine and its model; keep the evidence."""
         del self.engine
 
 
 class ProbeRun:
-    """One run of the probe; what it has found stays readable if it is cut short."""
+    """One run of the probe; its results stay readable after a failure."""
 
     def __init__(self, context: Context, probe: ProbeSpec) -> None:
         self.context, self.probe, self.steps = context, probe, probe.steps
@@ -168,7 +168,7 @@ class ProbeRun:
         return Engine(context.spec, model, context.ranks, steps=probe.steps, precision=probe.precision, part="probe")
 
     def _observe(self, engine: Engine) -> ProbeObserver:
-        """Who looks on at this run."""
+        """Return the observer of this run."""
         return ProbeObserver(self.context, engine, self.book, tap_steps(self.probe, self.steps))
 
     def _evaluate(self, engine: Engine) -> None:
@@ -181,7 +181,7 @@ class ProbeRun:
         return evaluate
 
     def _train(self) -> list[StepEvidence]:
-        """Build, train, evaluate; no model is left once it returns."""
+        """Build, train and evaluate, and free the model."""
         context, probe = self.context, self.probe
         engine = self._engine()
         self.model_evidence = describe_model(engine.bare)
@@ -189,7 +189,7 @@ class ProbeRun:
         self.observer = engine.observer = self._observe(engine)
         seed_generators(context.spec.seed)
         for step, batch in enumerate(context.batches(first=0, count=self.steps, cycle=probe.steps)):
-            context.tell("probe", step, self.steps)
+            context.emit("probe", step, self.steps)
             engine.step(step, batch)
         if context.ranks.is_first:
             self._evaluate(engine)
@@ -197,7 +197,7 @@ class ProbeRun:
         return self.observer.evidence
 
     def run(self) -> None:
-        """Train; then train in portable arithmetic, and find out what rounding alone would have done."""
+        """Train, run the portable leg, then measure the envelope."""
         evidence = self._train()
         leg = PortableLeg(self.context, self.probe)
         if self.probe.portable_steps:
@@ -208,14 +208,14 @@ class ProbeRun:
                 self._found["envelope"] = measure_envelope(self.context, self.probe, self.book, evidence, leg)
 
     def evidence(self) -> ProbeEvidence:
-        """What was found, all of it or up to where it ended."""
+        """Return the evidence so far."""
         return ProbeEvidence(
             steps=tuple(self.observer.evidence) if self.observer else (), taps=tuple(self.book.taps),
             lost_legs=dict(self._lost), **self._found,
         )  # fmt: skip
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """The record's safetensors parts, by file name without its ending."""
+        """Return the record's safetensors parts by file stem."""
         observer = self.observer
         if observer is None or not observer.evidence:
             return {}
@@ -231,6 +231,6 @@ class ProbeRun:
 
 
 def _compact(array: NDArray[Any]) -> NDArray[Any]:
-    """int32 where the values fit, row numbers aside."""
+    """Convert to int32 if the values fit; row numbers stay int64."""
     fits = array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31)
     return array.astype(np.int32) if fits and array.ndim > 2 else array

@@ -1,4 +1,4 @@
-"""Which processes of the machine are this training, and the CPU time that they took."""
+"""Processes of this training, and their CPU time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["own_jiffies", "own_processes"]
 
 
 def _words(process: int) -> list[str]:
-    """The fields of a process's `stat` from its state on; none where it has ended."""
+    """Return a process's `stat` fields from its state on; empty if it ended."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -25,23 +25,23 @@ def _command(process: int) -> bytes:
 
 
 def own_processes() -> set[int]:
-    """This process alone, or all of a training that has several: every rank on this machine, and what each has started.
+    """Return this process, or all ranks of this training on this machine with their children.
 
-    `torchrun` gives each rank a session of its own; what ranks share is their parent and their command. The command
-    tells them from another training that the same shell has started.
+    `torchrun` gives each rank its own session; ranks share a parent and a command. The command distinguishes them from
+    a different training of the same shell.
     """
     me = os.getpid()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return {me}
-    found = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    parents = {process: int(words[1]) for process in found if (words := _words(process))}
+    candidates = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    parents = {process: int(fields[1]) for process in candidates if (fields := _words(process))}
     parent, command = os.getppid(), _command(me)
-    family = {me, *(one for one, above in parents.items() if above == parent and _command(one) == command)}
-    while new := {one for one, above in parents.items() if above in family} - family:
+    family = {me, *(member for member, above in parents.items() if above == parent and _command(member) == command)}
+    while new := {member for member, above in parents.items() if above in family} - family:
         family |= new
     return family
 
 
 def own_jiffies() -> float:
-    """CPU time of this training, all its processes together."""
-    return sum(float(words[11]) + float(words[12]) for one in own_processes() if (words := _words(one)))
+    """Return the CPU time of this training's processes, in jiffies."""
+    return sum(float(fields[11]) + float(fields[12]) for process in own_processes() if (fields := _words(process)))

@@ -1,4 +1,4 @@
-"""One process of several: who this one is, and how small things are told to the others."""
+"""Position of this process in a distributed training, and exchange of small values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Ranks", "join_ranks"]
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among the processes of one training; `control` carries objects, on the CPU."""
+    """Rank, world size and device; `control` exchanges objects on the CPU."""
 
     rank: int = 0
     world: int = 1
@@ -27,31 +27,31 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes the record."""
+        """Return whether this process writes the record."""
         return self.rank == 0
 
     def gather(self, value: Any) -> list[Any]:
-        """Everyone's value, in the order of ranks, to everyone."""
+        """Return all processes' values, by rank, to every process."""
         if self.world == 1:
             return [value]
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value, group=self.control)
-        return found
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def total(self, value: float) -> float:
-        """The sum of everyone's number, added in the order of ranks."""
+        """Return the sum of all processes' numbers, added by rank."""
         return float(sum(self.gather(value)))
 
     def anyone(self, flag: bool) -> bool:
-        """Whether the flag is up in any process; cheap enough to be asked at every step."""
+        """Return whether the flag is set in any process; cheap enough for each step."""
         if self.world == 1:
             return flag
-        found = torch.tensor(int(flag))
-        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.control)
-        return bool(found.item())
+        flags = torch.tensor(int(flag))
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self.control)
+        return bool(flags.item())
 
     def slice(self, count: int) -> slice:
-        """The rows of a global batch of `count` that are this process's."""
+        """Return this process's rows of a global batch of `count`."""
         if count % self.world:
             raise ConfigurationError(f"{self.world} processes do not divide a batch of {count}", key="batch_size")
         share = count // self.world
@@ -64,7 +64,7 @@ def _device(local_rank: int) -> torch.device:
 
 @contextlib.contextmanager
 def join_ranks() -> Iterator[Ranks]:
-    """Join the processes that `torchrun` started, or be the only one. NCCL where there are GPUs, gloo elsewhere."""
+    """Join torchrun's processes, if any: NCCL on GPUs, gloo elsewhere."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     device = _device(int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":
@@ -76,6 +76,6 @@ def join_ranks() -> Iterator[Ranks]:
     try:
         yield Ranks(dist.get_rank(), world, device, dist.new_group(backend="gloo"))
     finally:
-        # After a GPU has died this fails too; what ended the training is then already on its way, and tells more.
+        # After a GPU has died this fails too; the first error is already being raised, and says more.
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()

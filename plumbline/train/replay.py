@@ -1,4 +1,4 @@
-"""An experiment's bundle: the request, and the tensors that its replays name. Nobody vouches for either."""
+"""Bundle of an experiment: the request and its replay tensors, both untrusted."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ _NEEDS_SOURCE = {"batch", "weights", "rng", "forward", "gradient", "clipped"}
 
 
 class Bundle:
-    """An experiment and its tensors."""
+    """Experiment with its tensors."""
 
     def __init__(self, experiment: Experiment, sources: dict[str, dict[str, torch.Tensor]]) -> None:
         self.experiment, self._sources = experiment, sources
 
     def has(self, rung: Rung) -> bool:
-        """Whether something is put back at this rung."""
+        """Return whether the experiment restores a value at this rung."""
         return any(replay.rung == rung for replay in self.experiment.replays)
 
     def replays(self, rung: Rung, step: int | None = None) -> Iterator[tuple[Replay, dict[str, torch.Tensor]]]:
-        """The replays of a rung that are due at `step`, each with its tensors."""
+        """Yield a rung's replays for `step`, with their tensors."""
         for replay in self.experiment.replays:
             if replay.rung == rung and (step is None or replay.step is None or replay.step == step):
                 yield replay, self._sources.get(replay.source or "", {})
 
     def tensors(self, rung: Rung, step: int) -> dict[str, torch.Tensor]:
-        """Whole tensors `rung/step/name` that are to be imposed at `step`, by name."""
-        found: dict[str, torch.Tensor] = {}
+        """Return the tensors to impose at `step`, by name."""
+        chosen: dict[str, torch.Tensor] = {}
         prefix = f"{rung}/{step}/"
         for replay, source in self.replays(rung, step):
             held = {key.removeprefix(prefix): value for key, value in source.items() if key.startswith(prefix)}
             missing = [name for name in replay.fields if name not in held]
             if missing and replay.step is not None:
                 raise InvalidInputError("is not in the bundle", where=str(replay.source), key=f"{prefix}{missing[0]}")
-            found |= {name: value for name, value in held.items() if not replay.fields or name in replay.fields}
-        return found
+            chosen |= {name: value for name, value in held.items() if not replay.fields or name in replay.fields}
+        return chosen
 
     def rng(self, step: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]] | None:
-        """The generators' states to put back at `step`."""
+        """Return the packed generator states to restore at `step`, or `None`."""
         for replay, source in self.replays("rng", step):
             packed = source.get(f"rng/{step}")
             if packed is None or packed.dtype != torch.uint8:
@@ -67,14 +67,14 @@ def _read_source(folder: Path, name: str) -> dict[str, torch.Tensor]:
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError) as error:
-        raise InvalidInputError(f"no safetensors file: {error}", where=str(path)) from error
+        raise InvalidInputError(f"not a safetensors file: {error}", where=str(path)) from error
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """The bundle in `folder`."""
+    """Read the bundle in `folder`."""
     experiment = read_model(Experiment, folder / EXPERIMENT_NAME)
     for replay in experiment.replays:
         if replay.rung in _NEEDS_SOURCE and replay.source is None:
-            raise InvalidInputError(f"a replay of {replay.rung} needs one", where=EXPERIMENT_NAME, key="source")
+            raise InvalidInputError(f"a replay of {replay.rung} needs a source", where=EXPERIMENT_NAME, key="source")
     names = sorted({replay.source for replay in experiment.replays if replay.source})
     return Bundle(experiment, {name: _read_source(folder, name) for name in names})

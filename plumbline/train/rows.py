@@ -1,4 +1,4 @@
-"""The rows that a run reads: taken from the staged shards, hashed raw, and turned into token ids."""
+"""Rows of a run: read from staged shards, hashed, and tokenized."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ FIELDS = ("input_ids", "attention_mask", "token_type_ids")
 _MAX_SHARDS_KEPT = 10_000
 _ENCODED_AT_ONCE = 1024
 _PADDING = 128
-"""Checkpoints pad their table of tokens to a multiple of this at most."""
+"""Maximum padding multiple of a checkpoint's token table."""
 
 
 def _read_columns(path: Path, shard: Shard, columns: list[str], rows: NDArray[np.int64]) -> list[list[Any]]:
-    """Some columns at some rows; through `datasets` where it is installed, with the same values where it is not."""
+    """Return columns at some rows, through `datasets` if installed."""
     try:
         table = pq.read_table(path, columns=columns)
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise TrainingFailedError(f"no Parquet file as promised: {error}", code="data", where=shard.key) from error
+        raise TrainingFailedError(f"not a valid Parquet file: {error}", code="data", where=shard.key) from error
     if table.num_rows != shard.num_rows:
         raise TrainingFailedError(
-            f"holds {table.num_rows} rows, its manifest says {shard.num_rows}", code="data", where=shard.key
+            f"contains {table.num_rows} rows, the manifest says {shard.num_rows}", code="data", where=shard.key
         )
     if importlib.util.find_spec("datasets") is not None:
         import datasets
@@ -47,7 +47,7 @@ def _read_columns(path: Path, shard: Shard, columns: list[str], rows: NDArray[np
 
 
 class Rows:
-    """Rows by number. A shard is waited for when one of its rows is first asked for."""
+    """Rows by number; the first access to a shard waits for its staging."""
 
     def __init__(self, spec: RunSpec, source: Source, wanted: NDArray[np.int64]) -> None:
         self._spec, self._source = spec, source
@@ -72,7 +72,7 @@ class Rows:
         try:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises nothing narrower
-            raise TrainingFailedError(f"no tokenizer: {error}", code="tokenizer", where=file.key) from error
+            raise TrainingFailedError(f"not a tokenizer: {error}", code="tokenizer", where=file.key) from error
         self._check_size(tokenizer.get_vocab_size(with_added_tokens=True), file.key)
         stored = tokenizer.truncation or {}
         length, pad = self._spec.data.sequence_length, self._spec.model.pad_token_id
@@ -84,43 +84,45 @@ class Rows:
         return tokenizer
 
     def _check_size(self, size: int, where: str) -> None:
-        """A model may know more tokens than its tokenizer only where the spec was made for just that dataset."""
+        """Raise unless vocabulary and model sizes match; a shipped dataset may be padded."""
         manifest, expected = self._source.manifest, self._spec.model.vocab_size
         padded = self._source.manifest_sha256 == self._spec.data.manifest_sha256 and 0 <= expected - size < _PADDING
         if size != expected and not padded:
-            raise TrainingFailedError(f"knows {size} tokens, the model {expected}", code="tokenizer", where=where)
+            raise TrainingFailedError(f"has {size} tokens, the model {expected}", code="tokenizer", where=where)
         if size != manifest.vocab_size:
             raise TrainingFailedError(
-                f"knows {size} tokens, its manifest says {manifest.vocab_size}", code="tokenizer", where=where
+                f"has {size} tokens, the manifest says {manifest.vocab_size}", code="tokenizer", where=where
             )
 
     def shard_of(self, row: int) -> tuple[Shard, int]:
-        """The shard that holds a row, and the row's number inside it."""
+        """Return a row's shard, and the row's number inside."""
         index = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self._shards[index], row - int(self._starts[index])
 
     def _read(self, index: int) -> tuple[slice, list[Any]]:
-        """Read, check and hash a shard's rows of the plan; return where they belong, and their texts (or pairs)."""
+        """Read, check and hash a shard's planned rows; return their places and texts."""
         shard, start = self._shards[index], int(self._starts[index])
         first, last = np.searchsorted(self.ids, (start, start + shard.num_rows))
         here = self.ids[first:last] - start
         classify = self._spec.task == "sequence-classification"
         names = ["text", *(["text_pair"] if self._source.manifest.pairs else [])]
         columns = [*names, "label"] if classify else names
-        found = dict(zip(columns, _read_columns(self._source.wait(shard), shard, columns, here), strict=True))
-        texts = list(zip(*(found[name] for name in names), strict=True))
+        texts_here = dict(zip(columns, _read_columns(self._source.wait(shard), shard, columns, here), strict=True))
+        texts = list(zip(*(texts_here[name] for name in names), strict=True))
         for place, parts in enumerate(texts):
             if not all(isinstance(part, str) for part in parts):
-                raise TrainingFailedError("is no text", code="data", where=f"{shard.key} row {here[place]}", key="text")
+                raise TrainingFailedError(
+                    "is not a text", code="data", where=f"{shard.key} row {here[place]}", key="text"
+                )
             raw = parts[0].encode() if len(parts) == 1 else canonical_json(parts)
             self._raw[0, first + place] = np.frombuffer(bytes.fromhex(digest_bytes(raw)), np.uint8)
         if classify:
-            self._take_labels(shard, here, found["label"], int(first))
+            self._take_labels(shard, here, texts_here["label"], int(first))
         self._hashed.add(index)
         return slice(int(first), int(last)), [parts[0] if len(parts) == 1 else parts for parts in texts]
 
     def _load(self, index: int) -> None:
-        """Read a shard's rows of the plan, and turn them into token ids."""
+        """Read and tokenize a shard's planned rows."""
         rows, texts = self._read(index)
         for at in range(0, len(texts), _ENCODED_AT_ONCE):
             encoded = self.tokenizer.encode_batch(texts[at : at + _ENCODED_AT_ONCE])
@@ -135,7 +137,7 @@ class Rows:
         for place, label in enumerate(labels):
             if not isinstance(label, int) or not 0 <= label < limit:
                 raise TrainingFailedError(
-                    f"{label!r} is no label of 0 to {limit - 1}", code="labels",
+                    f"{label!r} is not a label from 0 to {limit - 1}", code="labels",
                     where=f"{shard.key} row {here[place]}", key="label",
                 )  # fmt: skip
             raw = label.to_bytes(8, "little", signed=True)
@@ -146,20 +148,20 @@ class Rows:
         return list(dict.fromkeys((np.searchsorted(self._starts, rows, side="right") - 1).tolist()))
 
     def _need(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Places of `rows` in this object's arrays, once their shards are read."""
+        """Return the indices of `rows` in the arrays, after loading their shards."""
         for index in self._shards_of(rows):
             if index not in self._encoded:
                 self._load(index)
         return np.searchsorted(self.ids, rows)
 
     def encoded(self, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """The rows as the tokenizer gave them, with their numbers and labels."""
+        """Return the tokenized rows, with row numbers and labels."""
         places = self._need(rows)
         fields = {name: self._fields[name][places].astype(np.int64) for name in FIELDS}
         return {"row_ids": rows.astype(np.int64), **fields, "labels": self._labels[places]}
 
     def evidence(self) -> DataEvidence:
-        """The second rung, over all rows of the plan; whatever was not read yet is read now."""
+        """Return the data evidence (rung 2), after reading all planned rows."""
         for index in self._shards_of(self.ids):
             if index not in self._hashed:
                 self._read(index)
@@ -173,6 +175,6 @@ class Rows:
         )
 
     def table(self) -> pa.Table:
-        """`rows.parquet`: the first 8 bytes of each raw value's digest."""
+        """Return the table of `rows.parquet`: 8 bytes of each raw value's digest."""
         text, label = (np.ascontiguousarray(raw[:, :8]).view("<u8").reshape(-1) for raw in self._raw)
         return pa.table({"row_id": self.ids, "text": text, "label": label})

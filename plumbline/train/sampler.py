@@ -1,4 +1,4 @@
-"""The 1 Hz sampler: what the device and the host were doing while the training was measured."""
+"""Sampler of device and host activity, once a second during a measurement."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _MOST = 3600
 
 
 def _foreign(num_processes: int) -> int:
-    """Of the processes on a GPU those that are not this one.
+    """Return the number of foreign processes on a GPU.
 
-    They are counted, not compared: NVML names them by the host's numbers, and in a container this process has another.
+    Processes are counted, not compared: NVML lists the host's process ids, which differ inside a container.
     """
     return max(0, num_processes - 1)
 
 
 class _Gpu:
-    """Clocks, power, temperature, throttle reasons, ECC, PCIe and foreign processes, from NVML."""
+    """Reader of NVML: clocks, power, temperature, throttling, ECC, PCIe, processes."""
 
     def __init__(self, index: int) -> None:
         self._nvml: Any = importlib.import_module("pynvml")
@@ -73,14 +73,14 @@ def _readers(device: torch.device) -> list[Any]:
         except (ImportError, AttributeError, OSError):
             return readers
         except Exception as error:
-            # `pynvml`, or `pynvml.nvml` where the older package of that name is installed.
+            # `pynvml`, or `pynvml.nvml` of the older package.
             if type(error).__module__.partition(".")[0] != "pynvml":
                 raise
     return readers
 
 
 class Sampler:
-    """Samples once a second between entering and leaving, on a thread of its own."""
+    """Context manager that samples once a second in a thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -113,6 +113,6 @@ class Sampler:
             self._sample()
 
     def samples(self) -> dict[str, tuple[float | None, ...]]:
-        """All readings by name."""
+        """Return all readings by name."""
         names = list(dict.fromkeys(name for reading in self._readings for name in reading))
         return {name: tuple(reading.get(name) for reading in self._readings) for name in names}

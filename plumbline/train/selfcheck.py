@@ -36,7 +36,7 @@ _STEPS, _ROWS, _LENGTH, _VOCABULARY = 3, 8, 16, 96
 
 
 def shipped_spec(task: Task, attention: Attention = "eager") -> RunSpec:
-    """Return the recipe of the shipped tiny training."""
+    """Return the spec of the shipped tiny training."""
     model = ModelSpec(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32,
         vocab_size=_VOCABULARY, num_labels=2 if task == "sequence-classification" else None,
@@ -51,19 +51,19 @@ def shipped_spec(task: Task, attention: Attention = "eager") -> RunSpec:
 
 
 def _drawn(count: int, *name: str | int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Numbers in [-1/16, 1/16), each a whole multiple of 2**-24: no rounding takes part."""
+    """Return numbers in [-1/16, 1/16), exact multiples of 2**-24."""
     whole = (random_keys(count, "selfcheck", *name) >> np.uint64(43)).astype(np.int64) - (1 << 20)
     return (whole.astype(np.float64) / 2**24).astype(np.float32)
 
 
 def _weights(spec: RunSpec) -> dict[str, torch.Tensor]:
     parameters = named_once(build_on_meta(spec.model, spec.task))
-    found = {}
+    weights = {}
     for name, parameter in parameters.items():
         shape = tuple(parameter.shape)
         values = _drawn(int(np.prod(shape)), name).reshape(shape)
-        found[name] = torch.from_numpy(values + np.float32(1) if name.endswith("LayerNorm.weight") else values)
-    return found
+        weights[name] = torch.from_numpy(values + np.float32(1) if name.endswith("LayerNorm.weight") else values)
+    return weights
 
 
 def _batch(spec: RunSpec, step: int) -> Batch:
@@ -80,7 +80,7 @@ def _batch(spec: RunSpec, step: int) -> Batch:
 
 @dataclass
 class _Drawn:
-    """The rows and weights of the shipped training, in the place of a run's own."""
+    """Rows and weights of the shipped training, instead of a run's."""
 
     spec: RunSpec
     ranks: Ranks
@@ -102,22 +102,22 @@ def _trained(task: Task, device: torch.device, attention: Attention) -> Portable
     return leg.evidence
 
 
-def _compared(found: dict[Task, PortableEvidence], formulas: Formulas) -> dict[str, str]:
-    """Return, by task, where the digests leave those of a set of formulas."""
-    parted = {task: first_difference(formulas.steps[task], leg.steps) for task, leg in found.items()}
+def _compared(legs: dict[Task, PortableEvidence], formulas: Formulas) -> dict[str, str]:
+    """Return the first difference from a set of formulas, by task."""
+    parted = {task: first_difference(formulas.steps[task], leg.steps) for task, leg in legs.items()}
     return {task: place for task, place in parted.items() if place}
 
 
 def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str, Any]:
-    """Return the verdict on this machine's stack, with the place of the first wrong bit of each task."""
+    """Return this machine's verdict, with each task's first wrong bit."""
     began = time.perf_counter()
     apply_settings("fp32", strict=True, part="probe")
     golden = read_golden()
-    found = {task: _trained(task, device, attention) for task in _TASKS}
-    differences = [_compared(found, formulas) for formulas in golden.formulas]
+    legs = {task: _trained(task, device, attention) for task in _TASKS}
+    differences = [_compared(legs, formulas) for formulas in golden.formulas]
     known = next((place for place, parted in enumerate(differences) if not parted), None)
-    unportable = sorted({leg.unportable for leg in found.values() if leg.unportable})
-    repeated = all(leg.repeated for leg in found.values())
+    unportable = sorted({leg.unportable for leg in legs.values() if leg.unportable})
+    repeated = all(leg.repeated for leg in legs.values())
     verdict = "inconclusive" if unportable else "pass" if known is not None and repeated else "drift"
     return {
         "verdict": verdict,
@@ -129,7 +129,7 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
         "transformers": transformers.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "seconds": time.perf_counter() - began,
-        "steps": {task: [step.to_json() for step in leg.steps] for task, leg in found.items()},
+        "steps": {task: [step.to_json() for step in leg.steps] for task, leg in legs.items()},
     }
 
 
@@ -137,7 +137,7 @@ _CODES = {"pass": ExitCode.PASS, "drift": ExitCode.DRIFT, "inconclusive": ExitCo
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Check, and print the document; the exit code is the verdict's."""
+    """Run the check, print the JSON document, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m plumbline.train.selfcheck", description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager")

@@ -1,4 +1,4 @@
-"""Where a training's files come from: staged from the platform's store, or out of the local cache."""
+"""Source of a training's files: the platform's store, or the local cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_REASONS = 5
 
 
 class Source(Protocol):
-    """A dataset's files, verified; `plumbline.staging.Stager` is one."""
+    """Interface of a dataset's verified files; `plumbline.staging.Stager` implements it."""
 
     manifest: Manifest
     manifest_sha256: str
@@ -30,17 +30,17 @@ class Source(Protocol):
     bytes_moved: int
 
     def start(self, files: Sequence[DataFile]) -> None:
-        """Begin to bring `files`, in that order."""
+        """Start to stage `files`, in that order."""
 
     def wait(self, file: DataFile) -> Path:
-        """The file on disk, once it is there and verified."""
+        """Return the file's verified local path; wait until it is staged."""
 
     def fetch(self, key: str, sha256: str) -> Path:
-        """One object outside the manifest."""
+        """Return the local path of an object outside the manifest."""
 
 
 class _Cached:
-    """Files that an earlier training, or a person, has put into the cache."""
+    """Source of files that are already in the cache."""
 
     def __init__(self, cache: object, manifest: Manifest) -> None:
         self._cache = cache
@@ -49,7 +49,7 @@ class _Cached:
         self.bytes_moved = 0
 
     def start(self, files: Sequence[DataFile]) -> None:
-        """Nothing to bring: everything is here, or is missed by `wait`."""
+        """Do nothing: `wait` reports missing files."""
 
     def wait(self, file: DataFile) -> Path:
         return self.fetch(file.key, file.sha256)
@@ -58,13 +58,13 @@ class _Cached:
         path: Path | None = self._cache.path(sha256)  # type: ignore[attr-defined]
         if path is None:
             raise InvalidInputError(
-                f"{sha256[:12]} is not in the cache", where=key, hint="name the store that holds it with --data"
+                f"{sha256[:12]} is not in the cache", where=key, hint="name the store with this file: --data URL"
             )
         return path
 
 
 def waited(source: Source) -> dict[str, float]:
-    """How long the training waited for its files: in all, and for what, the longest of it."""
+    """Return the seconds waited for files, in total and by the main reasons."""
     reasons: dict[str, float] = {}
     for _, seconds, why in source.waits:
         reasons[why] = reasons.get(why, 0.0) + seconds
@@ -72,7 +72,7 @@ def waited(source: Source) -> dict[str, float]:
     return {"data_wait": sum(reasons.values()), **{f"data_wait: {why}": reasons[why] for why in longest}}
 
 
-def _tell(progress: Progress) -> None:
+def _emit(progress: Progress) -> None:
     event = {
         "event": "progress", "part": "staging", "step": progress.files_done, "steps": progress.files,
         "words": progress.words,
@@ -82,23 +82,25 @@ def _tell(progress: Progress) -> None:
 
 
 @contextlib.contextmanager
-def open_source(spec: RunSpec, data: str | None, cache_folder: Path, *, tell: bool = False) -> Iterator[Source]:
-    """The dataset that `spec` names, as the platform has it now; without a store, as the spec's digest says."""
+def open_source(
+    spec: RunSpec, data: str | None, cache_folder: Path, *, emit_progress: bool = False
+) -> Iterator[Source]:
+    """Open the dataset of `spec` from its store, or from the cache by digest."""
     from plumbline.staging import Cache, Stager, cache_limit
 
     cache = Cache(cache_folder, max_bytes=cache_limit(cache_folder))
     if data is not None:
         from plumbline.stores import open_store
 
-        with Stager(open_store(data), spec.data.name, cache, on_progress=_tell if tell else None) as stager:
+        with Stager(open_store(data), spec.data.name, cache, on_progress=_emit if emit_progress else None) as stager:
             yield stager
         return
     manifest = cache.manifest(spec.data.manifest_sha256)
     if manifest is None:
         raise ConfigurationError(
-            f"holds no manifest {spec.data.manifest_sha256[:12]}",
+            f"does not contain the manifest {spec.data.manifest_sha256[:12]}",
             where=str(cache_folder),
             key=spec.data.name,
-            hint="name the store that holds the dataset with --data URL",
+            hint="name the store with the dataset: --data URL",
         )
     yield _Cached(cache, manifest)

@@ -1,4 +1,4 @@
-"""The speed part: the team's production settings, no taps, measured once warm; one number, and what explains it."""
+"""Speed part: throughput of the team's production settings, measured once warm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONGEST_WARMUP = 200
 
 
 def found_warm(seconds: list[float]) -> bool:
-    """Whether the last two windows of steps took equally long: the medians agree within 5%."""
+    """Return whether the medians of the last two windows agree within 5%."""
     if len(seconds) < 2 * WINDOW:
         return False
     before, after = statistics.median(seconds[-2 * WINDOW : -WINDOW]), statistics.median(seconds[-WINDOW:])
@@ -71,7 +71,7 @@ class SpeedRun:
         return engine
 
     def _steps(self) -> Iterator[tuple[int, Batch]]:
-        """Batches, with the clock started before the loader is asked for one."""
+        """Yield batches; start the clock before each request."""
         batches = self.context.batches(first=0, count=self.speed.steps + _LONGEST_WARMUP, cycle=self.speed.steps)
         step = 0
         while True:
@@ -82,10 +82,10 @@ class SpeedRun:
             step += 1
 
     def run(self) -> None:
-        """Warm up until steady, measure, and say what the machine itself can do before and after."""
+        """Warm up until steady, then measure, with microbenchmarks before and after."""
         context, speed = self.context, self.speed
-        context.tell("speed", 0, speed.steps)
-        # A part before this one left its own settings: without these, products of matrices are not in this precision.
+        context.emit("speed", 0, speed.steps)
+        # An earlier part left its own settings: without this call, matrix products would use that precision.
         apply_settings(speed.precision, strict=False, part="speed")
         self._microbenchmarks = microbenchmarks(context.ranks.device, speed.precision, context.out)
         seed_generators(context.spec.seed)
@@ -101,28 +101,28 @@ class SpeedRun:
                 self._clock.stop()
                 if measured is None and (step + 1 >= _LONGEST_WARMUP or self._all_warm()):
                     measured, self._warmup = step + 1, step + 1
-                    self._clock.resolve()  # waits for the device: its work so far is not of the measured steps
+                    self._clock.resolve()  # waits for the device: earlier work must not count as measured steps
                     began = time.perf_counter()
                 elif measured is not None and step + 1 - measured >= speed.steps:
                     break
                 if step % 10 == 0:
-                    context.tell("speed", max(0, step - (measured or step)), speed.steps)
+                    context.emit("speed", max(0, step - (measured or step)), speed.steps)
             self._clock.resolve()
             self._wall_seconds = time.perf_counter() - began
-        self._peak_memory = _peak_memory(context.ranks.device)  # of these steps, and of nothing that comes after them
+        self._peak_memory = _peak_memory(context.ranks.device)  # of the measured steps only
         for loss in self._losses:
             engine.check(self._warmup + speed.steps, float(loss))
         after = microbenchmarks(context.ranks.device, speed.precision, context.out)
         self._microbenchmarks |= {f"{name}_after": value for name, value in after.items()}
 
     def _all_warm(self) -> bool:
-        """Whether every process is warm; asked seldom, for it makes them wait for one another."""
+        """Return whether every process is warm; checked rarely, as all processes wait."""
         if len(self._clock) % WINDOW:
             return False
         return all(self.context.ranks.gather(found_warm(self._clock.totals())))
 
     def evidence(self) -> SpeedEvidence:
-        """One number, and what explains it."""
+        """Return the throughput, with the numbers that explain it."""
         context, seconds = self.context, self._clock.totals()[self._warmup :]
         if not seconds:
             return SpeedEvidence(

@@ -1,4 +1,4 @@
-"""Taps: the output of every module and the gradient of every parameter, as norms, digests and sketches."""
+"""Taps: module outputs and parameter gradients, as norms, digests and sketches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ModuleTaps", "TapBook", "first_tensor", "named_gradients", "with_fir
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
-    """The tensor that a module is there to compute: its output, or the first of its outputs; of a model, its logits."""
+    """Return a module's main output: the first float tensor, or a model's logits."""
     if isinstance(output, torch.Tensor):
         return output if output.is_floating_point() else None
     logits = getattr(output, "logits", None)
@@ -29,12 +29,12 @@ def first_tensor(output: Any) -> torch.Tensor | None:
     if isinstance(output, dict):
         output = tuple(output.values())
     if isinstance(output, (tuple, list)):
-        return next((found for found in map(first_tensor, output) if found is not None), None)
+        return next((tensor for tensor in map(first_tensor, output) if tensor is not None), None)
     return None
 
 
 def with_first_tensor(output: Any, value: torch.Tensor) -> Any:
-    """`output` with its first tensor replaced."""
+    """Return `output` with its first tensor replaced."""
     if isinstance(output, torch.Tensor):
         return value
     if isinstance(output, tuple) and type(output) is tuple:
@@ -51,12 +51,12 @@ def with_first_tensor(output: Any, value: torch.Tensor) -> Any:
 
 
 def named_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Every parameter's gradient, in the order of the model."""
+    """Return every parameter's gradient, in model order."""
     return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
 
 
 class TapBook:
-    """Collects taps and their sketches; `keep` may see each whole tensor as it passes."""
+    """Collection of taps and sketches; `keep` receives each whole tensor."""
 
     def __init__(
         self, keep: Callable[[str, int, str, NDArray[Any]], None] | None = None, *, digests: bool = True
@@ -87,7 +87,7 @@ class TapBook:
         )
 
     def add_parameters(self, step: int, stage: TapStage, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Summarise one tensor for each parameter."""
+        """Summarise one tensor per parameter."""
         for name, value in tensors.items():
             owner = model.get_submodule(name.rpartition(".")[0])
             self.add(
@@ -96,12 +96,12 @@ class TapBook:
             )  # fmt: skip
 
     def matrix(self) -> NDArray[np.float64]:
-        """All sketches, row by row."""
+        """Return all sketches, float64 [num_taps, 64]."""
         return np.stack(self.sketches) if self.sketches else np.zeros((0, 64))
 
 
 class ModuleTaps:
-    """Hooks on every module, which gather the outputs of one step over its micro-batches and processes."""
+    """Hooks that gather all modules' outputs of a step, over micro-batches and processes."""
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -129,21 +129,21 @@ class ModuleTaps:
             if any(isinstance(i, torch.Tensor) and i.untyped_storage().data_ptr() in self._buffers for i in inputs):
                 self._constant.add(key)
             array = host_array(value)
-            # On the CPU the array is the module's own memory, which later work may overwrite.
+            # On the CPU the array shares the module's memory, which later work may overwrite.
             self._outputs.setdefault(key, []).append(array.copy() if value.device.type == "cpu" else array)
 
         return hook
 
     def feeds(self, rows: int) -> None:
-        """A micro-batch of `rows` is about to pass."""
+        """Start a micro-batch of `rows`."""
         self._calls.clear()
         self._rows = rows
 
     def _whole(self, name: str, pieces: list[NDArray[Any]]) -> NDArray[Any]:
-        """The output over the global batch, from that of each micro-batch of each process.
+        """Concatenate a module's output over all micro-batches and processes.
 
-        Only outputs that hold rows of the batch are put together; what comes from a buffer of the model, such as a
-        table of positions, is the same every time.
+        Only outputs with rows of the batch are concatenated; an output from a buffer, such as a table of positions, is
+        the same every time.
         """
         first = pieces[0]
         if len(pieces) == 1 or name in self._constant or not first.ndim or first.shape[0] != self._rows:
@@ -151,7 +151,7 @@ class ModuleTaps:
         return np.concatenate(pieces)
 
     def summarise(self, book: TapBook, step: int) -> None:
-        """Put one tap for each module into `book`, over the whole global batch."""
+        """Add a tap per module to `book`, over the global batch."""
         everyone = self._ranks.gather(self._outputs)
         for name in self._outputs:
             kind, dtype, leaf = self._about[name]
@@ -160,6 +160,6 @@ class ModuleTaps:
         self._outputs.clear()
 
     def close(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()

@@ -1,9 +1,9 @@
-"""Initial weights, made once per spec and shipped: `python -m plumbline.train.weights MODEL.json SEED OUT`.
+"""Initial weights, made once per spec: `python -m plumbline.train.weights MODEL.json SEED OUT`.
 
-Names and shapes come from the model itself, built on the meta device; values from NumPy's Philox, a generator per
-parameter name, so that neither torch's generator nor the instruction set has a say. MODEL.json holds a ModelSpec
-without its weights, and may name a checkpoint's folder (`checkpoint`) whose tensors are taken as they are; what the
-checkpoint lacks, such as a new classifier, comes from the seed.
+Names and shapes come from the model, built on the meta device; values from NumPy's Philox, with a generator per
+parameter name, so that they do not depend on torch's generator or the instruction set. MODEL.json contains a ModelSpec
+without its weights, and may name a checkpoint's folder (`checkpoint`) whose tensors are used unchanged; parameters
+missing in the checkpoint, such as a new classifier, come from the seed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNMADE = {"weights_key": "unmade", "weights_sha256": "0" * 64}
 
 
 def _normal(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
-    """Normal values by Box and Muller's transform in fp64: integers in, one rounding to fp32 out."""
+    """Return normal values by Box and Muller in fp64, rounded once to fp32."""
     count = int(np.prod(shape))
     raw = random_keys(2 * ((count + 1) // 2), "weights", seed, name) >> np.uint64(11)
     uniform = (raw.astype(np.float64) + 0.5) / 2**53
@@ -60,7 +60,7 @@ def _value(name: str, shape: tuple[int, ...], seed: int, owner: Any) -> NDArray[
 
 
 def _checkpoint_tensors(folder: Path) -> dict[str, NDArray[np.float32]]:
-    """The tensors of a checkpoint in the Hugging Face format, in fp32, under today's names."""
+    """Return a Hugging Face checkpoint's tensors in fp32, with current names."""
     index = folder / "model.safetensors.index.json"
     names = sorted(set(json.loads(index.read_bytes())["weight_map"].values())) if index.is_file() else []
     tensors: dict[str, NDArray[np.float32]] = {}
@@ -68,21 +68,21 @@ def _checkpoint_tensors(folder: Path) -> dict[str, NDArray[np.float32]]:
         path = folder / name
         if not path.is_file():
             hint = "save it with save_pretrained(folder), which writes safetensors"
-            raise ConfigurationError("holds no model.safetensors", where=str(folder), hint=hint)
+            raise ConfigurationError("contains no model.safetensors", where=str(folder), hint=hint)
         try:
             with safe_open(path, framework="pt") as file:
-                for key in file.keys():  # noqa: SIM118 - it is no dict
+                for key in file.keys():  # noqa: SIM118 - not a dict
                     renamed = key.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
                         "LayerNorm.beta", "LayerNorm.bias"
                     )
                     tensors[renamed] = file.get_tensor(key).float().numpy()
         except SafetensorError as error:
-            raise InvalidInputError(f"no safetensors file: {error}", where=str(path)) from error
+            raise InvalidInputError(f"not a safetensors file: {error}", where=str(path)) from error
     return tensors
 
 
 def initial_weights(spec: ModelSpec, task: str, seed: int, checkpoint: Path | None = None) -> dict[str, NDArray[Any]]:
-    """Every parameter's initial value by name; tied parameters stand once."""
+    """Return every parameter's initial value; tied parameters appear once."""
     from plumbline.train.families import check_map
     from plumbline.train.model import build_on_meta, named_once
 
@@ -94,21 +94,21 @@ def initial_weights(spec: ModelSpec, task: str, seed: int, checkpoint: Path | No
     weights: dict[str, NDArray[Any]] = {}
     for name, parameter in named_once(model).items():
         shape = tuple(parameter.shape)
-        found = shipped.get(name, shipped.get(name.removeprefix(prefix)))
-        if found is not None and found.shape != shape:
+        loaded = shipped.get(name, shipped.get(name.removeprefix(prefix)))
+        if loaded is not None and loaded.shape != shape:
             raise InvalidInputError(
-                f"is {found.shape} in the checkpoint, {shape} in the model", where=str(checkpoint), key=name
+                f"is {loaded.shape} in the checkpoint, {shape} in the model", where=str(checkpoint), key=name
             )
-        if found is None and checkpoint and name.startswith(prefix) and "pooler" not in name:
-            what = "is missing in the checkpoint: only heads and poolers start from the seed"
-            raise InvalidInputError(what, where=str(checkpoint), key=name)
+        if loaded is None and checkpoint and name.startswith(prefix) and "pooler" not in name:
+            text = "is missing in the checkpoint: only heads and poolers start from the seed"
+            raise InvalidInputError(text, where=str(checkpoint), key=name)
         owner = model.get_submodule(name.rpartition(".")[0])
-        weights[name] = found if found is not None else _value(name, shape, seed, owner)
+        weights[name] = loaded if loaded is not None else _value(name, shape, seed, owner)
     return weights
 
 
 def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
-    """Write the weights of `model` to `out`; the file's SHA-256."""
+    """Write the weights of `model` to `out`; return the file's SHA-256."""
     described = dict(model)
     task = described.pop("task", None) or (
         "sequence-classification" if described.get("num_labels") is not None else "masked-lm"
@@ -128,9 +128,11 @@ def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Make one file of weights, and print its digest."""
+    """Write a file of weights, and print its digest."""
     parser = argparse.ArgumentParser(prog="python -m plumbline.train.weights", description="Make initial weights.")
-    parser.add_argument("model", type=Path, help="JSON of a ModelSpec without weights; may hold `checkpoint`, `task`")
+    parser.add_argument(
+        "model", type=Path, help="JSON of a ModelSpec without weights; may contain `checkpoint`, `task`"
+    )
     parser.add_argument("seed", type=int)
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args(argv)

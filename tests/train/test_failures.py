@@ -195,7 +195,7 @@ def test_a_device_that_dies_before_the_last_digest_fails_the_training(
 
 
 @pytest.mark.parametrize(
-    ("change", "words"), [("shape", "has the shape"), ("missing", "is missing"), ("more", "is no parameter")]
+    ("change", "words"), [("shape", "has the shape"), ("missing", "is missing"), ("more", "is not a parameter")]
 )
 def test_weights_that_do_not_fit(workshop: Workshop, tmp_path: Path, change: str, words: str) -> None:
     weights = load_file(workshop.weights)
@@ -220,7 +220,7 @@ def test_a_label_out_of_range_is_named_with_shard_and_row(workshop: Workshop, tm
     key = next(shard.key for shard in open_manifest(tmp_path).train if shard.key.startswith("train/00000"))
     error, record = failed(workshop, workshop.spec(batch_size=96, probe={"steps": 1}), data=url)
     assert f"{key} row 5" in str(error)
-    assert "9 is no label of 0 to 1" in str(error)
+    assert "9 is not a label from 0 to 1" in str(error)
     assert record.exit.code == "labels"
 
 
@@ -238,7 +238,7 @@ def test_a_tokenizer_of_another_size(workshop: Workshop, tmp_path: Path) -> None
 
     url = republished(workshop, tmp_path, change)
     error, record = failed(workshop, workshop.spec(), data=url)
-    assert "knows 257 tokens, the model 256" in str(error)
+    assert "has 257 tokens, the model 256" in str(error)
     assert record.exit.code == "tokenizer"
 
 
@@ -249,7 +249,7 @@ def test_a_shard_with_fewer_rows_than_promised(workshop: Workshop, tmp_path: Pat
 
     url = republished(workshop, tmp_path, change)
     error, record = failed(workshop, workshop.spec(batch_size=96, probe={"steps": 1}), data=url)
-    assert "holds 0 rows, its manifest says 32" in str(error)
+    assert "contains 0 rows, the manifest says 32" in str(error)
     assert record.exit.code == "data"
 
 

@@ -137,7 +137,7 @@ def test_pairs_of_sentences_are_trained_with_both_texts(tmp_path):
     ("change", "message"),
     [
         ({"model_type": "gpt2", "n_embd": 8}, "is missing (gpt2 is no model of the BERT family)"),
-        ({"model_type": "no-such-model"}, "cannot build it"),
+        ({"model_type": "no-such-model"}, "cannot build the model"),
         ({"is_decoder": True}, "is a decoder"),
     ],
 )

@@ -14,7 +14,7 @@ from plumbline.errors import ConfigurationError, DiskFullError, UnavailableError
 from plumbline.launch import trainer_environment
 from plumbline.preflight import check_training
 from plumbline.schema.record import read_record
-from plumbline.train.recording import write_record
+from plumbline.train.record_files import write_record
 from tests.train.conftest import Trained, Workshop
 
 
@@ -86,5 +86,5 @@ def test_a_failing_disk_is_no_wrong_usage(
 def test_what_cannot_be_taken_away_is_named(workshop: Workshop) -> None:
     out = workshop.out()
     (out / "rows.parquet").mkdir(parents=True)
-    with pytest.raises(ConfigurationError, match=r"rows\.parquet: cannot be taken away"):
+    with pytest.raises(ConfigurationError, match=r"rows\.parquet: cannot be removed"):
         workshop.train(workshop.spec(), out=out)

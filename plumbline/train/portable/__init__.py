@@ -1,1 +1,1 @@
-"""The portable leg: training in arithmetic whose bits do not depend on order, threads, kernels or device."""
+"""Portable leg: training with bits independent of order, threads, kernels and device."""

@@ -1,8 +1,8 @@
-"""The two modes of torch that send a training's operations to their portable forms.
+"""Torch modes that replace a training's operations by their portable forms.
 
-The upper one (`torch.overrides.TorchFunctionMode`) replaces fused functions by compositions, which autograd then
-differentiates; the lower one (`TorchDispatchMode`) sees every operation of forward, backward and update below
-autograd. What has no portable form raises `UnportableOperationError`.
+The upper mode (`torch.overrides.TorchFunctionMode`) replaces fused functions by compositions, which autograd then
+differentiates; the lower mode (`TorchDispatchMode`) handles every operation of forward, backward and update below
+autograd. An operation without a portable form raises `UnportableOperationError`.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _widened(value: Any) -> Any:
-    """Return narrow floats as fp64, in lists too."""
+    """Convert narrow floats to fp64, also inside lists."""
     if isinstance(value, torch.Tensor):
         return value.to(torch.float64) if value.dtype in _NARROW else value
     if isinstance(value, (list, tuple)):
-        return [_widened(one) for one in value]
+        return [_widened(item) for item in value]
     return value
 
 
 def _narrowed(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(dtype) if value.is_floating_point() else value
-    return [_narrowed(one, dtype) for one in value]
+    return [_narrowed(item, dtype) for item in value]
 
 
 class _Operations(TorchDispatchMode):
@@ -70,11 +70,11 @@ class _Operations(TorchDispatchMode):
         base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
         if base in _NATIVE or func.namespace in _SILENT:
             return func(*args, **kwargs)
-        found = list(_tensors((*args, *kwargs.values())))
-        if not any(one.is_floating_point() or one.is_complex() for one in found):
+        given = list(_tensors((*args, *kwargs.values())))
+        if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in given):
             return self._integers(func, args, kwargs)
         target = kwargs.pop("out", args[0] if base != name else None)
-        result = _in_fp64(self._form(func, base), args, kwargs, _format(found))
+        result = _in_fp64(self._form(func, base), args, kwargs, _format(given))
         return result if target is None else _stored(target, result)
 
     def _form(self, func: Any, base: str) -> Callable[..., Any]:
@@ -87,22 +87,22 @@ class _Operations(TorchDispatchMode):
 
     @staticmethod
     def _integers(func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation on whole numbers natively: they are exact; what draws or makes fractions of them is not."""
+        """Run an integer operation natively; raise if its result has fractions."""
         result = func(*args, **kwargs)
-        if any(one.is_floating_point() or one.is_complex() for one in _tensors([result])):
+        if any(tensor.is_floating_point() or tensor.is_complex() for tensor in _tensors([result])):
             raise UnportableOperationError(str(func), "on whole numbers")
         return result
 
 
 def _format(tensors: list[torch.Tensor]) -> torch.dtype:
-    """Return the number format of an operation's result, as torch promotes formats."""
-    floats = [one for one in tensors if one.is_floating_point()]
-    dtypes = {one.dtype for one in floats if one.dim()} or {one.dtype for one in floats}
+    """Return an operation's result dtype, by torch's promotion rules."""
+    floats = [tensor for tensor in tensors if tensor.is_floating_point()]
+    dtypes = {value.dtype for value in floats if value.dim()} or {value.dtype for value in floats}
     return torch.float64 if torch.float64 in dtypes else dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
 def _in_fp64(form: Callable[..., Any], args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
-    """Run a form on fp64 values; round its result once, to the operation's own format."""
+    """Run a form in fp64, and round its result once to `dtype`."""
     result = form(*_widened(args), **{key: _widened(value) for key, value in kwargs.items()})
     return result if dtype == torch.float64 or kwargs.get("dtype") is not None else _narrowed(result, dtype)
 
@@ -117,6 +117,6 @@ def _stored(target: Any, result: Any) -> Any:
 
 @contextlib.contextmanager
 def portable_arithmetic(slices: int) -> Iterator[None]:
-    """Run everything inside with portable operations; products are rounded to `slices` integers for each entry."""
+    """Use portable operations inside; products use `slices` integers per entry."""
     with _Compositions(), _Operations(slices):
         yield

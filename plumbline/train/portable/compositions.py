@@ -1,6 +1,6 @@
-"""Functions of torch as textbook compositions: autograd then differentiates small operations, one by one.
+"""Torch functions as textbook compositions of small operations, for autograd.
 
-The same formula spelt out in a model's own code gives the same bits, forward and backward.
+The same formula in a model's own code gives the same bits, forward and backward.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def layer_norm(
     values: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None = None, bias: torch.Tensor | None = None,
     eps: float = 1e-5, *_: Any,
 ) -> torch.Tensor:  # fmt: skip
-    """Normalise in two passes: the mean, then the variance of what is centred."""
+    """Normalise in two passes: the mean, then the variance of the centred values."""
     dims = list(range(-len(tuple(normalized_shape)), 0))
     centred = values - values.mean(dims, keepdim=True)
-    found = centred * torch.rsqrt((centred * centred).mean(dims, keepdim=True) + eps)
-    found = found if weight is None else found * weight
-    return found if bias is None else found + bias
+    result = centred * torch.rsqrt((centred * centred).mean(dims, keepdim=True) + eps)
+    result = result if weight is None else result * weight
+    return result if bias is None else result + bias
 
 
 def softmax(values: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor:
@@ -59,7 +59,7 @@ def _typed(values: torch.Tensor, dim: int | None, dtype: Any) -> tuple[torch.Ten
 
 
 def gelu(values: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
-    """X Φ(x) by erf, or its approximation by tanh where that is asked for."""
+    """Compute x Φ(x) by erf, or by tanh if requested."""
     if approximate == "tanh":
         inner = (values + values * values * values * 0.044715) * _ROOT_OF_TWO_OVER_PI
         return values * (0.5 + 0.5 * torch.tanh(inner))
@@ -67,14 +67,14 @@ def gelu(values: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
 
 
 def silu(values: torch.Tensor, inplace: bool = False) -> torch.Tensor:
-    """X / (1 + exp(-x))."""
+    """Compute x / (1 + exp(-x))."""
     if inplace:
         raise UnportableOperationError("torch.nn.functional.silu", "in place")
     return values * torch.sigmoid(values)
 
 
 def dropout(values: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:  # noqa: ARG001
-    """The identity: random masks are not portable."""
+    """Return the values unchanged: random masks are not portable."""
     if training and p:
         raise UnportableOperationError("torch.nn.functional.dropout", f"with p={p}")
     return values
@@ -84,7 +84,7 @@ def cross_entropy(  # noqa: PLR0917 - torch's own arguments
     scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None = None, size_average: Any = None,
     ignore_index: int = -100, reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> torch.Tensor:  # fmt: skip
-    """Log-sum-exp minus the score of the label, over the labels that count."""
+    """Compute log-sum-exp minus the label's score, over the counted labels."""
     if size_average is not None or reduce is not None or scores.dim() > 2 or labels.is_floating_point():
         raise UnportableOperationError("torch.nn.functional.cross_entropy", "with these arguments")
     scores, labels = (scores, labels) if scores.dim() == 2 else (scores.unsqueeze(0), labels.unsqueeze(0))
@@ -108,7 +108,7 @@ def cross_entropy(  # noqa: PLR0917 - torch's own arguments
 def binary_cross_entropy_with_logits(
     scores: torch.Tensor, targets: torch.Tensor, *rest: Any, **more: Any
 ) -> torch.Tensor:
-    """max(x, 0) - x t + log(1 + exp(-|x|)), averaged."""
+    """Compute the mean of max(x, 0) - x t + log(1 + exp(-|x|))."""
     if rest or more:
         raise UnportableOperationError("torch.nn.functional.binary_cross_entropy_with_logits", "with more arguments")
     return (scores.clamp(min=0) - scores * targets + (1.0 + (-scores.abs()).exp()).log()).mean()
@@ -118,7 +118,7 @@ def attention(  # noqa: PLR0917 - torch's own arguments
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """softmax(q kᵀ · scale + mask) v, as transformers' eager attention has it."""
+    """Compute softmax(q kᵀ · scale + mask) v, as transformers' eager attention."""
     if dropout_p or enable_gqa:
         raise UnportableOperationError(
             "torch.nn.functional.scaled_dot_product_attention", "with dropout or grouped heads"
@@ -148,7 +148,7 @@ COMPOSITIONS: dict[str, Callable[..., torch.Tensor]] = {
     "torch.Tensor.log_softmax": _method(log_softmax),
     "torch.Tensor.softmax": _method(softmax),
 }
-"""By the public name of the function that each stands for."""
+"""Compositions by the public name of the replaced function."""
 
 _OWNERS = {"torch.nn.functional": functional, "torch": torch, "torch.Tensor": torch.Tensor}
 
@@ -162,10 +162,10 @@ _ORIGINALS = {name: _owned(name) for name in COMPOSITIONS}
 
 
 def bound_compositions() -> dict[Any, Callable[..., torch.Tensor]]:
-    """Return the compositions by what their names are bound to, now and when this module was loaded.
+    """Return the compositions by the functions that their names refer to, now and at import.
 
-    A library that replaces `torch.nn.functional.softmax` and calls the original makes torch announce the original
-    under the replacement, which it finds under the same name.
+    If a library replaces `torch.nn.functional.softmax` and calls the original, torch reports the original under the
+    replacement's name.
     """
     now = {_owned(name): form for name, form in COMPOSITIONS.items()}
     return now | {_ORIGINALS[name]: form for name, form in COMPOSITIONS.items()}

@@ -1,4 +1,4 @@
-"""Scattered sums in 64-bit integers: they are exact, and so the same in any order, with atomics too."""
+"""Exact scattered sums in 64-bit integers, independent of order."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LEAST_EXPONENT = -900
 def summed_as_integers(
     values: torch.Tensor, terms: int, scatter: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """Scatter fp64 `values` on a grid so fine that `terms` of them add up below 2**62; returns fp64."""
+    """Scatter fp64 `values` as integers whose sum of `terms` stays below 2**62."""
     largest = values.abs().amax() if values.numel() else values.new_zeros(())
     exponent = (((largest.view(torch.int64) >> 52) & 0x7FF) - 1022).clamp_(_LEAST_EXPONENT, 1023)
     bits = _BITS - math.ceil(math.log2(max(terms, 1)))
-    # In two factors, as one alone may be out of fp64's range.
+    # Two factors, as a single factor may exceed fp64's range.
     grid = bits - exponent
     half = grid // 2
     scaled = values * power_of_two(half.clamp(-1022, 1023))

@@ -1,7 +1,8 @@
-"""exp, log, erf, tanh, sigmoid, cos and sin in fp64, from single IEEE operations and table look-ups.
+"""Elementary functions in fp64, from single IEEE operations and tables.
 
-Each line is one kernel, so that no compiler can contract two operations into one. Libraries round these functions
-differently by design; these forms have one result on every device. Error: a few units of 2**-53.
+The functions are exp, log, erf, tanh, sigmoid, cos and sin. Each line is a separate kernel, so that no compiler can
+contract two operations. Libraries round these functions differently by design; these forms have the same result on
+every device. Error: a few units of 2**-53.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["cos", "erf", "exp", "log", "power_of_two", "sigmoid", "sin", "sqrt",
 Elementwise = Callable[[torch.Tensor], torch.Tensor]
 
 _BLOCK = 1 << 14
-"""Elements that one core computes on at a time: the intermediate results stay in its cache."""
+"""Number of elements per block on the CPU: intermediate results stay in the cache."""
 _EXP_LEAST, _EXP_MOST = -708.0, 709.0
 _EXP_FACTOR = float.fromhex("0x1.71547652b82fep+6")  # 64 / ln 2
 _EXP_HIGH = float.fromhex("0x1.62e42fee00000p-7")  # ln 2 / 64, upper 32 bits
@@ -52,10 +53,10 @@ def _blocked(function: Elementwise) -> Elementwise:
         if values.device.type != "cpu" or values.numel() <= _BLOCK:
             return function(values)
         flat = values.reshape(-1)
-        found = torch.empty_like(flat)
+        result = torch.empty_like(flat)
         for first in range(0, len(flat), _BLOCK):
-            found[first : first + _BLOCK] = function(flat[first : first + _BLOCK])
-        return found.reshape(values.shape)
+            result[first : first + _BLOCK] = function(flat[first : first + _BLOCK])
+        return result.reshape(values.shape)
 
     return applied
 
@@ -75,12 +76,12 @@ def sqrt(values: torch.Tensor) -> torch.Tensor:
 
 
 def _horner(coefficients: tuple[float, ...], values: torch.Tensor) -> torch.Tensor:
-    """Evaluate a polynomial, highest coefficient first: one product and one sum at a time."""
-    found = values * coefficients[0]
+    """Evaluate a polynomial, highest coefficient first, without contraction."""
+    result = values * coefficients[0]
     for coefficient in coefficients[1:-1]:
-        found.add_(coefficient)
-        found.mul_(values)
-    return found.add_(coefficients[-1])
+        result.add_(coefficient)
+        result.mul_(values)
+    return result.add_(coefficients[-1])
 
 
 def power_of_two(exponents: torch.Tensor) -> torch.Tensor:
@@ -96,11 +97,11 @@ def exp(values: torch.Tensor) -> torch.Tensor:
     rest = bounded.sub_(nearest * _EXP_HIGH)
     rest.sub_(nearest * _EXP_LOW)
     whole = nearest.nan_to_num_(nan=0.0).to(torch.int64)
-    found = _horner(_EXP_POLYNOMIAL, rest)
-    found.mul_(exp_table(values.device).index_select(0, (whole & (EXP_STEP - 1)).reshape(-1)).reshape(values.shape))
-    found.mul_(power_of_two(whole >> 6))
-    found.masked_fill_(values < _EXP_LEAST, 0.0)
-    return found.masked_fill_(values > _EXP_MOST, float("inf"))
+    result = _horner(_EXP_POLYNOMIAL, rest)
+    result.mul_(exp_table(values.device).index_select(0, (whole & (EXP_STEP - 1)).reshape(-1)).reshape(values.shape))
+    result.mul_(power_of_two(whole >> 6))
+    result.masked_fill_(values < _EXP_LEAST, 0.0)
+    return result.masked_fill_(values > _EXP_MOST, float("inf"))
 
 
 @_blocked
@@ -115,14 +116,14 @@ def log(values: torch.Tensor) -> torch.Tensor:
     place = mantissa.sub(1.0).mul_(LOG_STEP).round_()
     centre = (place / LOG_STEP).add_(1.0)
     rest = mantissa.sub_(centre).div_(centre)
-    found = _horner(_LOG_POLYNOMIAL, rest).mul_(rest)
-    found.add_(exponent * _LN2_LOW)
+    result = _horner(_LOG_POLYNOMIAL, rest).mul_(rest)
+    result.add_(exponent * _LN2_LOW)
     table = log_table(values.device)
-    found.add_(table.index_select(0, (place.to(torch.int64) - LOG_FIRST).reshape(-1)).reshape(values.shape))
-    found.add_(exponent * _LN2_HIGH)
-    found.masked_fill_(values == 0, float("-inf"))
-    found.masked_fill_(values == float("inf"), float("inf"))
-    return found.masked_fill_(~(values >= 0), float("nan"))
+    result.add_(table.index_select(0, (place.to(torch.int64) - LOG_FIRST).reshape(-1)).reshape(values.shape))
+    result.add_(exponent * _LN2_HIGH)
+    result.masked_fill_(values == 0, float("-inf"))
+    result.masked_fill_(values == float("inf"), float("inf"))
+    return result.masked_fill_(~(values >= 0), float("nan"))
 
 
 @_blocked
@@ -133,19 +134,19 @@ def erf(values: torch.Tensor) -> torch.Tensor:
     rest = size.sub_(nearest / ERF_STEP)
     place = nearest.to(torch.int64).reshape(-1)
     columns = erf_table(values.device)
-    found = columns[-1].index_select(0, place).reshape(values.shape)
+    result = columns[-1].index_select(0, place).reshape(values.shape)
     for column in reversed(columns[:-1]):
-        found.mul_(rest)
-        found.add_(column.index_select(0, place).reshape(values.shape))
-    return torch.where(values < 0, -found, found)
+        result.mul_(rest)
+        result.add_(column.index_select(0, place).reshape(values.shape))
+    return torch.where(values < 0, -result, result)
 
 
 @_blocked
 def tanh(values: torch.Tensor) -> torch.Tensor:
     """Return tanh x = (1 - e) / (1 + e) with e = exp(-2 |x|)."""
     falling = exp(values.abs().mul_(-2.0))
-    found = (1.0 - falling).div_(1.0 + falling)
-    return torch.where(values < 0, -found, found)
+    result = (1.0 - falling).div_(1.0 + falling)
+    return torch.where(values < 0, -result, result)
 
 
 @_blocked
@@ -167,7 +168,7 @@ def cos(values: torch.Tensor) -> torch.Tensor:
 
 
 def _turned(values: torch.Tensor, quarter_turns: int) -> torch.Tensor:
-    """Return the sine of the angle plus so many quarter turns, by Taylor's series within an eighth of a turn."""
+    """Return sin(x + quarter_turns * π/2), by Taylor's series within π/4."""
     bounded = values.clamp(-_ANGLE_LIMIT, _ANGLE_LIMIT)
     nearest = bounded.mul(2.0 / math.pi).round_()
     rest = bounded
@@ -176,6 +177,6 @@ def _turned(values: torch.Tensor, quarter_turns: int) -> torch.Tensor:
     turns = nearest.nan_to_num_(nan=0.0).to(torch.int64) + quarter_turns
     square = rest * rest
     sine = _horner(_SIN_POLYNOMIAL, square).mul_(rest)
-    found = torch.where((turns & 1) == 1, _horner(_COS_POLYNOMIAL, square), sine)
-    found = torch.where((turns & 2) == 2, -found, found)
-    return found.masked_fill_(~(values.abs() <= _ANGLE_LIMIT), float("nan"))
+    result = torch.where((turns & 1) == 1, _horner(_COS_POLYNOMIAL, square), sine)
+    result = torch.where((turns & 2) == 2, -result, result)
+    return result.masked_fill_(~(values.abs() <= _ANGLE_LIMIT), float("nan"))

@@ -1,4 +1,4 @@
-"""The right digests of the shipped tiny training, for each set of formulas that was checked before a release."""
+"""Expected digests of the shipped tiny training, per set of formulas."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Formulas", "Golden", "first_difference", "read_golden"]
 
 
 class Formulas(Model):
-    """A set of formulas: the versions of transformers and torch that were seen to agree on it, and its digests."""
+    """Digests of one set of formulas, with the library versions that agree."""
 
     transformers: tuple[str, ...]
     torch: tuple[str, ...]
     steps: dict[str, tuple[PortableStep, ...]]
-    """By task."""
+    """Expected steps by task."""
 
 
 class Golden(Model):
@@ -34,17 +34,17 @@ def read_golden() -> Golden:
     )
 
 
-def first_difference(right: tuple[PortableStep, ...], found: tuple[PortableStep, ...]) -> str:
-    """Return where `found` first leaves the right digests, in the order of computation; nothing if nowhere."""
-    for ours, theirs in zip(right, found, strict=False):
+def first_difference(right: tuple[PortableStep, ...], portable_steps: tuple[PortableStep, ...]) -> str:
+    """Return the first place where `found` differs from the expected digests, or ""."""
+    for ours, theirs in zip(right, portable_steps, strict=False):
         for kind in ("outputs", "loss", "gradients", "weights"):
-            one, other = getattr(ours, kind), getattr(theirs, kind)
-            if one is None or one != other:
+            right_value, found_value = getattr(ours, kind), getattr(theirs, kind)
+            if right_value is None or right_value != found_value:
                 if kind == "loss":
                     return f"the loss of step {ours.step}"
-                names = dict(other)
-                differing = [name for name, digest in one if digest is None or names.get(name) != digest]
-                return f"{kind} of step {ours.step}: {differing[0] if differing else 'other names'}"
-            if kind != "loss" and any(digest is None for _, digest in one):
+                names = dict(found_value)
+                differing = [name for name, digest in right_value if digest is None or names.get(name) != digest]
+                return f"{kind} of step {ours.step}: {differing[0] if differing else 'found_value names'}"
+            if kind != "loss" and any(digest is None for _, digest in right_value):
                 return f"{kind} of step {ours.step}: not finite"
-    return "" if len(right) == len(found) else "the number of steps"
+    return "" if len(right) == len(portable_steps) else "the number of steps"

@@ -1,4 +1,4 @@
-"""The portable leg: the probe's first steps once more, in portable arithmetic, with a digest of everything computed."""
+"""Portable leg: the probe's first steps again, in portable arithmetic, fully digested."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DIGITS = 16
 
 
 def _digest(array: NDArray[Any]) -> str | None:
-    """Return the start of an array's digest, or `None` if a value is not finite. Zeros count without their sign."""
+    """Return the start of an array's digest; `None` if not finite. The sign of zero is ignored."""
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             return None
@@ -43,7 +43,7 @@ def _digests(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, str | None
 
 
 class _Observer(Observer):
-    """Digests every step; taps and sketches the modules at some."""
+    """Observer that digests every step, and taps modules at some steps."""
 
     def __init__(self, engine: Engine, book: TapBook, taps: frozenset[int]) -> None:
         self.engine, self._book, self._tap_steps = engine, book, taps
@@ -55,7 +55,7 @@ class _Observer(Observer):
         self._gradients: tuple[tuple[str, str | None], ...] = ()
 
     def keep(self, stage: str, _step: int, name: str, array: NDArray[Any]) -> None:
-        """Digest a module's output as the tap book passes it on."""
+        """Digest a module's output from the tap book."""
         if stage == "forward":
             self.outputs.append((name, _digest(array)))
 
@@ -96,7 +96,7 @@ class _Observer(Observer):
 
 
 class _Run(Protocol):
-    """What the leg needs of a run: its spec, weights, batches and place among processes."""
+    """Interface of a run, as the leg needs it."""
 
     spec: RunSpec
     ranks: Ranks
@@ -108,9 +108,10 @@ class _Run(Protocol):
 
 
 class PortableLeg:
-    """The probe's first steps in portable arithmetic; products are finest at tap steps, and of one slice elsewhere.
+    """The probe's first steps in portable arithmetic.
 
-    Every process trains on the whole global batch by itself, so that their number has no say in the bits.
+    Products have full precision at tap steps, and a single slice elsewhere. Every process trains on the whole global
+    batch, so that the number of processes does not change the bits.
     """
 
     def __init__(self, context: _Run, probe: ProbeSpec) -> None:
@@ -122,15 +123,15 @@ class PortableLeg:
 
     @property
     def exact_steps(self) -> int:
-        """Over how many of its first steps the leg is so precise that it stands for fp64."""
+        """Return over how many first steps the leg is precise enough to replace fp64."""
         if self.evidence is None or self.evidence.unportable or self._probe.portable_slices == 1:
             return 0
         return next((step for step in range(self._steps) if step not in self._probe.tap_steps), self._steps)
 
     def _train(self, steps: int, book: TapBook, taps: frozenset[int]) -> tuple[_Observer, str]:
-        """Train `steps` steps; returns the digests, and the operation that had no portable form."""
+        """Train `steps` steps; return the digests and any unportable operation."""
         context, probe = self._context, self._probe
-        # Where memory is short; in main memory a collection costs more than it gives.
+        # Device memory is scarce; in main memory a collection costs more than it frees.
         if context.ranks.device.type == "cuda":
             context.release()
         model = build_model(context.spec, attention=probe.attention, dropout=0.0, device=context.ranks.device)
@@ -151,13 +152,13 @@ class PortableLeg:
         except UnportableOperationError as error:
             unportable = error.operation
         finally:
-            # Each knows the other: without this both, and the model, outlive the leg.
+            # Break the cycle of both, which would keep the model alive.
             del observer.engine
             book.keep = None
         return observer, unportable
 
     def run(self) -> None:
-        """Train, then train the first step once more: a device that disagrees with itself computes wrongly."""
+        """Train, then repeat the first step: different bits mean a wrong device."""
         ranks = self._context.ranks
         check_products(ranks.device)
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)

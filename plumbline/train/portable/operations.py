@@ -1,6 +1,6 @@
-"""The catalogue of operations: portable by construction, portable by our form; any other one is an error.
+"""Catalogue of portable operations; any other operation is an error.
 
-A form takes fp64 tensors and the operation's own arguments. In-place and `out=` variants go through the same form.
+A form takes fp64 tensors and the operation's own arguments. In-place and `out=` variants use the same form.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BY_CONSTRUCTION: dict[str, tuple[str, ...]] = {
 
 
 class UnportableOperationError(TrainingFailedError):
-    """An operation that has no portable form."""
+    """Operation without a portable form."""
 
     def __init__(self, operation: str, reason: str = "") -> None:
         self.operation = operation
@@ -65,8 +65,8 @@ def _add(left: Any, right: Any, *, alpha: Scalar = 1) -> torch.Tensor:
 
 
 def _sub(left: Any, right: Any, alpha: Scalar = 1) -> torch.Tensor:
-    found: torch.Tensor = left - _scaled(right, alpha)
-    return found
+    result: torch.Tensor = left - _scaled(right, alpha)
+    return result
 
 
 def _rsub(left: torch.Tensor, right: Any, alpha: Scalar = 1) -> torch.Tensor:
@@ -74,7 +74,7 @@ def _rsub(left: torch.Tensor, right: Any, alpha: Scalar = 1) -> torch.Tensor:
 
 
 def _div(left: Any, right: Any, *, rounding_mode: str | None = None) -> torch.Tensor:
-    """Divide by a tensor on the device: CUDA multiplies by the reciprocal of a divisor on the host."""
+    """Divide by a tensor on the device; CUDA multiplies by a host divisor's reciprocal."""
     if rounding_mode is not None:
         raise UnportableOperationError("aten.div", f"with rounding_mode={rounding_mode!r}")
     if not isinstance(right, torch.Tensor):
@@ -92,8 +92,8 @@ def _mean(values: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype
 def _sum(values: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:
     dims = [dim] if isinstance(dim, int) else dim
     values = values.to(torch.float64) if not values.is_floating_point() else values
-    found = tree_sum(values, dims, keepdim=keepdim)
-    return found if dtype is None else found.to(dtype)
+    result = tree_sum(values, dims, keepdim=keepdim)
+    return result if dtype is None else result.to(dtype)
 
 
 def _var(
@@ -114,15 +114,15 @@ def _logsumexp(values: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.T
 
 
 def _pow(base: Any, exponent: Any) -> torch.Tensor:
-    """Raise to a small whole power by running products, or to one half."""
+    """Raise to a small integer power by repeated products, or to 0.5."""
     if isinstance(base, torch.Tensor) and isinstance(exponent, (int, float)):
         if exponent == 0.5:
             return functions.sqrt(base)
         if float(exponent).is_integer() and 0 <= exponent <= 64:
-            found = torch.ones_like(base) if exponent == 0 else base
+            result = torch.ones_like(base) if exponent == 0 else base
             for _ in range(int(exponent) - 1):
-                found = found * base
-            return found.clone() if found is base else found
+                result = result * base
+            return result.clone() if result is base else result
     raise UnportableOperationError("aten.pow", f"with the exponent {exponent!r}")
 
 
@@ -135,18 +135,18 @@ def _rsqrt(values: torch.Tensor) -> torch.Tensor:
 
 
 def _addcmul(start: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, value: Scalar = 1) -> torch.Tensor:
-    found: torch.Tensor = start + _scaled(left, value) * right
-    return found
+    result: torch.Tensor = start + _scaled(left, value) * right
+    return result
 
 
 def _addcdiv(start: torch.Tensor, above: torch.Tensor, below: torch.Tensor, *, value: Scalar = 1) -> torch.Tensor:
-    found: torch.Tensor = start + _scaled(above / below, value)
-    return found
+    result: torch.Tensor = start + _scaled(above / below, value)
+    return result
 
 
 def _lerp(start: torch.Tensor, end: torch.Tensor, weight: Any) -> torch.Tensor:
-    found: torch.Tensor = start + (end - start) * weight
-    return found
+    result: torch.Tensor = start + (end - start) * weight
+    return result
 
 
 def _norm(
@@ -189,7 +189,7 @@ def _sigmoid_backward(gradient: torch.Tensor, output: torch.Tensor) -> torch.Ten
 def _embedding_backward(
     gradient: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, by_frequency: bool
 ) -> torch.Tensor:
-    """Sum the gradients of each row of the table; those of the padding's are lost."""
+    """Sum the gradients of each table row, except the padding's."""
     places = indices.reshape(-1)
     pieces = gradient.reshape(len(places), -1)
     if by_frequency:
@@ -207,7 +207,7 @@ def _embedding_backward(
 
 
 def _scatter_add(start: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Add `source` at `index` along `dim`; as an indexed sum, which CUDA also has in a repeatable form."""
+    """Add `source` at `index` along `dim`, as a repeatable indexed sum."""
     sizes = [torch.arange(size, device=index.device) for size in index.shape]
     places = list(torch.meshgrid(*sizes, indexing="ij"))
     places[dim] = index
@@ -246,13 +246,13 @@ def _product(left: torch.Tensor, right: torch.Tensor, *, slices: int) -> torch.T
 def _with_bias(
     bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, slices: int, beta: Scalar = 1, alpha: Scalar = 1
 ) -> torch.Tensor:
-    found: torch.Tensor = _scaled(exact_product(left, right, slices), alpha) + _scaled(bias, beta)
-    return found
+    result: torch.Tensor = _scaled(exact_product(left, right, slices), alpha) + _scaled(bias, beta)
+    return result
 
 
 def _vector_product(left: torch.Tensor, right: torch.Tensor, *, slices: int) -> torch.Tensor:
-    found = exact_product(left if left.dim() > 1 else left.unsqueeze(0), right.unsqueeze(1), slices).squeeze(-1)
-    return found if left.dim() > 1 else found.squeeze(0)
+    result = exact_product(left if left.dim() > 1 else left.unsqueeze(0), right.unsqueeze(1), slices).squeeze(-1)
+    return result if left.dim() > 1 else result.squeeze(0)
 
 
 PRODUCTS: dict[str, Callable[..., torch.Tensor]] = {

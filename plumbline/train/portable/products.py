@@ -1,10 +1,10 @@
-"""Matrix products whose partial sums never round, so that no order of summation can matter.
+"""Matrix products whose partial sums never round, so that the order does not matter.
 
-Each row of A and each column of B is rounded to integers of t = (53 - ceil(log2 K)) // 2 bits on a grid of a power of
-two of its own. Every product of two such integers and every sum of K of them is below 2**53, and so exact in fp64:
-blocking, threads, fused multiply-add and library have no say. Further slices hold what rounding left over: with two,
-three products, and with n, all pairs whose places add up to less than n. (Ozaki, Ogita, Oishi and Rump, "Error-free
-transformations of matrix multiplication", Numerical Algorithms 59, 2012.)
+Each row of A and each column of B is rounded to integers of t = (53 - ceil(log2 K)) // 2 bits, on a power-of-two grid
+of its own. Every product of two such integers and every sum of K of them is below 2**53, and so exact in fp64, whatever
+the blocking, threads, fused multiply-add or library. Further slices contain the rounding errors of the earlier slices:
+two slices need three products, and n slices all pairs whose places add up to less than n. (Ozaki, Ogita, Oishi and
+Rump, "Error-free transformations of matrix multiplication", Numerical Algorithms 59, 2012.)
 """
 
 from __future__ import annotations
@@ -24,49 +24,49 @@ _LEAST_EXPONENT = -450
 
 
 def grid_bits(inner: int) -> int:
-    """Return how many bits an entry may hold so that sums over `inner` products stay exact."""
+    """Return the bits per entry that keep sums of `inner` products exact."""
     return (53 - math.ceil(math.log2(max(inner, 1)))) // 2
 
 
 def _slices(values: torch.Tensor, dim: int, bits: int, count: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Return `count` tensors of integers, and the grid's power of two of each row or column along `dim`."""
+    """Return `count` integer tensors, and each row's or column's grid exponent."""
     largest = values.abs().amax(dim, keepdim=True)
     # |x| < 2**(exponent + 1), whence at most 2**bits on the grid.
     exponent = ((largest.view(torch.int64) >> 52) & _EXPONENT) - 1022
     exponent.clamp_(min=_LEAST_EXPONENT)
     rest = values * power_of_two((bits - exponent).clamp_(-1022, 1023))
-    found = []
+    parts = []
     for place in range(count):
         whole = rest.round()
-        found.append(whole)
+        parts.append(whole)
         if place + 1 < count:
             rest.sub_(whole)
             rest.mul_(float(2**bits))
-    return found, exponent - bits
+    return parts, exponent - bits
 
 
 def exact_product(left: torch.Tensor, right: torch.Tensor, slices: int) -> torch.Tensor:
-    """Return `left @ right` in fp64, [..., M, K] by [..., K, N], from `slices` integers for each entry."""
+    """Return `left @ right` in fp64, [..., M, K] by [..., K, N], from `slices` integers per entry."""
     inner = left.shape[-1]
     if not inner:
         return torch.matmul(left, right)
     bits = grid_bits(inner)
     rows, row_grid = _slices(left, -1, bits, slices)
     columns, column_grid = _slices(right, -2, bits, slices)
-    found: torch.Tensor | None = None
+    result: torch.Tensor | None = None
     for order in reversed(range(slices)):
         for place in range(order + 1):
             piece = torch.matmul(rows[place], columns[order - place])
-            found = piece if found is None else found.add_(piece)
-        if order and found is not None:
-            found.mul_(2.0**-bits)
-    assert found is not None  # noqa: S101 - at least one slice
-    found.mul_(power_of_two(row_grid.clamp(-1022, 1023)))
-    return found.mul_(power_of_two(column_grid.clamp(-1022, 1023)))
+            result = piece if result is None else result.add_(piece)
+        if order and result is not None:
+            result.mul_(2.0**-bits)
+    assert result is not None  # noqa: S101 - at least one slice
+    result.mul_(power_of_two(row_grid.clamp(-1022, 1023)))
+    return result.mul_(power_of_two(column_grid.clamp(-1022, 1023)))
 
 
 def check_products(device: torch.device) -> None:
-    """Raise `TrainingFailedError` where the device's fp64 products are not exact for 53-bit results.
+    """Raise `TrainingFailedError` if the device's fp64 products are not exact.
 
     A library may emulate fp64 products from fewer bits; its results would be wrong here, not only rounded.
     """
@@ -75,8 +75,8 @@ def check_products(device: torch.device) -> None:
     limit = 2 ** grid_bits(size)
     left, right = (places * 7919 * 104729) % limit, (places * 15485863 + 12345) % limit
     exact = (left.unsqueeze(2) * right.unsqueeze(0)).sum(1)
-    found = torch.matmul(left.to(torch.float64), right.to(torch.float64)).to(torch.int64)
-    if not (found == exact).all().item():
+    product = torch.matmul(left.to(torch.float64), right.to(torch.float64)).to(torch.int64)
+    if not (product == exact).all().item():
         hint = "switch the emulation of fp64 products off (cuBLAS: CUBLAS_EMULATE_DOUBLE_PRECISION=0)"
         raise TrainingFailedError(
             "fp64 products are not exact on this device", code="setting", part="probe", key="portable", hint=hint

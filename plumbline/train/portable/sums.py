@@ -1,4 +1,4 @@
-"""Sums in a fixed tree: the order of additions follows from the shape alone."""
+"""Sums in a fixed tree: the shape alone determines the order of additions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["tree_sum"]
 
 
 def tree_sum(values: torch.Tensor, dims: Sequence[int] | None = None, *, keepdim: bool = False) -> torch.Tensor:
-    """Sum over `dims` (all of them for `None` or an empty list): halves are added until one element is left.
+    """Sum over `dims` (all if `None` or empty), by repeatedly adding halves.
 
-    The elements are taken in the logical order of the tensor, whatever its layout in memory.
+    Elements are used in the logical order of the tensor, whatever its layout in memory.
     """
     count = values.dim()
     chosen = sorted({dim % count for dim in dims}) if dims and count else list(range(count))
     kept = [dim for dim in range(count) if dim not in chosen]
     shape = [values.shape[dim] for dim in kept]
-    # The reduced dimension comes first: halves are then contiguous.
+    # The reduced dimension is the first, so that halves are contiguous.
     rows = values.permute(*chosen, *kept).reshape(-1, *shape) if chosen else values.unsqueeze(0)
     if not len(rows):
         rows = rows.new_zeros((1, *shape))
@@ -26,7 +26,7 @@ def tree_sum(values: torch.Tensor, dims: Sequence[int] | None = None, *, keepdim
         half = len(rows) // 2
         added = rows[:half] + rows[half : 2 * half]
         rows = added if len(rows) % 2 == 0 else torch.cat((added, rows[2 * half :]))
-    found = rows[0]
+    result = rows[0]
     if keepdim:
-        found = found.reshape([1 if dim in chosen else size for dim, size in enumerate(values.shape)])
-    return found
+        result = result.reshape([1 if dim in chosen else size for dim, size in enumerate(values.shape)])
+    return result

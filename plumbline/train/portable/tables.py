@@ -1,4 +1,4 @@
-"""Tables of exp, log and erf, computed in decimal arithmetic: the same bits under every C library."""
+"""Tables of exp, log and erf from decimal arithmetic, equal under every C library."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def _erf_coefficients(x: Decimal) -> list[float]:
         count = len(hermite)
         hermite.append(2 * x * hermite[-1] - 2 * (count - 1) * hermite[-2])
     factor = 2 / _PI.sqrt() * (-x * x).exp()
-    found, factorial = [_erf(x) if x else Decimal(0)], Decimal(1)
+    coefficients, factorial = [_erf(x) if x else Decimal(0)], Decimal(1)
     for power in range(1, _ERF_TERMS):
         factorial *= power
-        found.append(factor * (-1) ** (power - 1) * hermite[power - 1] / factorial)
-    return [float(value) for value in found]
+        coefficients.append(factor * (-1) ** (power - 1) * hermite[power - 1] / factorial)
+    return [float(value) for value in coefficients]
 
 
 def _moved(values: Sequence[float], device: torch.device) -> torch.Tensor:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 TRAINER = (
-    "batches", "context", "engine", "envelope", "evaluation", "experiment", "job", "model", "numerics", "optimizing",
+    "batches", "context", "engine", "envelope", "evaluation", "experiment", "job", "model", "numerics", "optimizers",
     "portable.leg", "probe", "speed", "weights", "mantissa",
 )  # fmt: skip
 

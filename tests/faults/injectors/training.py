@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.optim import adamw
 
-from plumbline.train import engine, optimizing, probe
+from plumbline.train import engine, optimizers, probe
 from tests.faults.injectors.patching import after_build, replace_everywhere, wrap_method
 
 # Loss.
@@ -251,7 +251,7 @@ def skipped_update() -> None:
 
 
 def _factor(change: Any) -> None:
-    wrap_method(optimizing, "schedule_factor", lambda factor: change(factor))
+    wrap_method(optimizers, "schedule_factor", lambda factor: change(factor))
 
 
 def warmup_off_by_one() -> None:

@@ -23,7 +23,7 @@ FAILED = PlatformResult(
     findings=(
         Finding(
             check="record.exit", outcome="invalid", metric="exit", observed="labels", limit="completed",
-            detail="the candidate failed in probe: 9 is no label of 0 to 1",
+            detail="the candidate failed in probe: 9 is not a label from 0 to 1",
         ),
     ),
 )  # fmt: skip
@@ -116,7 +116,7 @@ def test_too_little_evidence_ends_no_drift_and_is_no_absence() -> None:
 def test_an_alert_about_a_failed_training_carries_its_error() -> None:
     nights = Nights()
     assert nights.night({"bert": FAILED, "mlm": PASS}) == ["invalid on azure, bert: bert.record.exit"]
-    assert "the candidate failed in probe: 9 is no label of 0 to 1" in nights.sent[0].body
+    assert "the candidate failed in probe: 9 is not a label from 0 to 1" in nights.sent[0].body
 
 
 def test_the_state_of_an_earlier_release_recovers_once() -> None:

@@ -1,4 +1,4 @@
-"""Writing the record: its parts first, `record.json` last and all at once."""
+"""Writer of the record: parts first, then `record.json` atomically."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ _ROWS = "rows.parquet"
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Raise `DiskFullError` or `UnavailableError` for a file that cannot be written below `folder`."""
+    """Convert write errors below `folder` to `DiskFullError` or `UnavailableError`."""
     try:
         yield
     except OSError as error:
         kind = DiskFullError if error.errno in DISK_FULL else UnavailableError
         raise kind(f"cannot be written: {error.strerror}", where=str(folder)) from error
     except SafetensorError as error:
-        # It holds no errno; of a tensor that could not be written the disk is the only reason.
+        # The error has no errno; a full disk is the only reason for a failed tensor write.
         raise DiskFullError(f"cannot be written: {error}", where=str(folder)) from error
 
 
 def clear_parts(folder: Path) -> None:
-    """Take an older record away, its mark first, so that no half of it is ever taken for a whole."""
+    """Remove an older record, its marker first."""
     for name in (RECORD_NAME, f"{RECORD_NAME}.part", _ROWS, *(f"{part}.safetensors" for part in PARTS)):
         try:
             (folder / name).unlink(missing_ok=True)
         except OSError as error:
-            what = f"cannot be taken away: {error.strerror}"
+            text = f"cannot be removed: {error.strerror}"
             if error.errno not in WRONG_PATH:
-                raise UnavailableError(what, where=str(folder / name)) from error
-            raise ConfigurationError(what, where=str(folder / name), hint="train into another folder") from error
+                raise UnavailableError(text, where=str(folder / name)) from error
+            raise ConfigurationError(text, where=str(folder / name), hint="train into a different folder") from error
 
 
 def write_parts(folder: Path, arrays: dict[str, dict[str, NDArray[Any]]], rows: pa.Table | None) -> list[str]:
-    """Write every part; the names of the files."""
+    """Write every part; return the file names."""
     names = []
     with writing(folder):
         for part, tensors in arrays.items():
             if tensors:
                 name = f"{part}.safetensors"
                 save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, folder / name)
-                (folder / name).chmod(0o644)  # safetensors keeps others from reading
+                (folder / name).chmod(0o644)  # safetensors removes read permission for others
                 names.append(name)
         if rows is not None:
             pq.write_table(rows, folder / _ROWS, compression="zstd")
@@ -67,7 +67,7 @@ def write_parts(folder: Path, arrays: dict[str, dict[str, NDArray[Any]]], rows: 
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
-    """The mark that the record is whole."""
+    """Write `record.json`, which marks the record as complete."""
     part = folder / f"{RECORD_NAME}.part"
     with writing(folder):
         try:

@@ -1,4 +1,4 @@
-"""What a run has found so far, for its record: all of it, or what is left of it where the training failed."""
+"""Results of a run so far, for its record, also if the training fails."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from plumbline.train.probe import ProbeRun
 from plumbline.train.replay import Bundle
 from plumbline.train.speed import SpeedRun
 
-__all__ = ["Findings"]
+__all__ = ["RunResults"]
 
 _Found = TypeVar("_Found")
 
 
 def _left(read: Callable[[], _Found]) -> _Found | None:
-    """What `read` finds, or nothing where it fails.
+    """Return what `read` returns, or `None` if it raises a `RuntimeError`.
 
-    A device that died answers every later question with its error, a RuntimeError of torch's: what lies on it is lost,
-    what other parts have brought to the host is not. The error that ended the training is the one to tell of.
+    A dead device raises torch's RuntimeError for every later access: its contents are lost, data on the host is not.
+    The first error is the one to report.
     """
     try:
         return read()
@@ -36,8 +36,8 @@ def _left(read: Callable[[], _Found]) -> _Found | None:
 
 
 @dataclass
-class Findings:
-    """What the record will hold; filled as the run goes."""
+class RunResults:
+    """Contents of the record, filled during the run."""
 
     started_at: datetime
     context: Context | None = None
@@ -51,7 +51,7 @@ class Findings:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add what is done meanwhile to a timing."""
+        """Add the duration of the block to a timing."""
         start = time.perf_counter()
         try:
             yield
@@ -59,7 +59,7 @@ class Findings:
             self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
 
     def evidence(self) -> Evidence:
-        """Every part's evidence; an error where one cannot be had."""
+        """Return every part's evidence; raise if a part cannot be read."""
         return Evidence(
             data=self.data,
             model=self.probe.model_evidence if self.probe else None,
@@ -69,7 +69,7 @@ class Findings:
         )
 
     def remains(self) -> Evidence:
-        """The evidence of a training that failed: of each part by itself, what can still be had."""
+        """Return the evidence of a failed training: every part that can still be read."""
         return Evidence(
             data=self.data,
             model=self.probe.model_evidence if self.probe else None,
@@ -79,7 +79,7 @@ class Findings:
         )
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """The arrays that stand beside the record, by part; they all lie on the host."""
+        """Return the arrays of the record's parts, on the host."""
         parts = self.probe.arrays() if self.probe else {}
         if self.learn and "evaluation" not in parts:
             parts["evaluation"] = self.learn.arrays()
