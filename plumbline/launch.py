@@ -143,8 +143,8 @@ def _wait(
     return child.returncode
 
 
-def _command(spec: Path, out: Path, options: Mapping[str, object], num_processes: int) -> list[str]:
-    start = [sys.executable, "-m"]
+def _command(python: str, spec: Path, out: Path, options: Mapping[str, object], num_processes: int) -> list[str]:
+    start = [python, "-m"]
     if num_processes > 1:
         start += ["torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}", "-m"]
     given = [part for name, value in options.items() if value not in {None, ""} for part in (f"--{name}", str(value))]
@@ -168,12 +168,13 @@ def run_training(
     experiment: Path | None = None, environment: Mapping[str, str] | None = None,
     on_progress: Callable[[dict[str, Any]], None] | None = None, timeout_seconds: float | None = None,
     num_processes: int = 1, should_stop: Callable[[], bool] = lambda: False,
-    attempt: int = 0, nonce: str = "", expected: Expected | None = None,
+    attempt: int = 0, nonce: str = "", expected: Expected | None = None, python: Path | None = None,
 ) -> int:  # fmt: skip
     """Run one training in a process of its own, under torchrun for more than one; its exit code.
 
     A trainer that died of a signal leaves 3: nothing is known about training. Nothing of it is left running.
-    `should_stop` is polled twice a second; once it is true, the training ends with `UnavailableError`.
+    `should_stop` is polled twice a second; once it is true, the training ends with `UnavailableError`. `python` is the
+    interpreter of another environment; default: this one.
     """
     options = {
         "data": data, "cache": cache, "platform": platform, "record-id": record_id, "round-id": round_id,
@@ -182,7 +183,8 @@ def run_training(
     }  # fmt: skip
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     last: list[str] = []
-    with _started(_command(spec, out, options, num_processes), trainer_environment(environment)) as child:
+    command = _command(str(python or sys.executable), spec, out, options, num_processes)
+    with _started(command, trainer_environment(environment)) as child:
         streams = [stream for stream in (child.stdout, child.stderr) if stream is not None]
         readers = [threading.Thread(target=_relay, args=(stream, on_progress, last), daemon=True) for stream in streams]
         for reader in readers:

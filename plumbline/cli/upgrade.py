@@ -1,115 +1,103 @@
-"""`plumbline upgrade SUITE --candidate LOCK`: the same training under two locks; on drift, the package that made it."""
+"""`plumbline upgrade SUITE --candidate LOCK`: the same training under two locks, and what differs by package."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plumbline.errors import ConfigurationError, ExitCode
-from plumbline.schema.suite import Suite, read_suite
-from plumbline.schema.verdict import exit_code
+from plumbline.errors import ConfigurationError
+from plumbline.escape import printable
+from plumbline.schema.suite import read_suite
 
 if TYPE_CHECKING:
-    from plumbline.upgrade.gate import Upgrade
-    from plumbline.upgrade.locks import PackageChange
+    from plumbline.upgrade.answer import UpgradeAnswer
+    from plumbline.upgrade.session import Locks
 
 __all__ = ["register", "run"]
 
-_OTHERS = {"pass": "pass", "drift": "drift too", "broken": "could not be judged"}
+_REPORTS = ("html", "junit", "summary", "comment")
 
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser(
-        "upgrade", help="train under two locks, and bisect a drift to the package", description=__doc__
+        "upgrade", help="train under two locks, and find the packages that make a difference", description=__doc__
     )
     parser.add_argument("suite", type=Path)
-    parser.add_argument("--candidate", type=Path, required=True, metavar="LOCK", help="the lock file to upgrade to")
+    parser.add_argument("--candidate", type=Path, required=True, metavar="LOCK", help="the lock to upgrade to")
     parser.add_argument(
-        "--current", type=Path, default=Path("locks/all.txt"), metavar="LOCK", help="the lock in force (%(default)s)"
+        "--current",
+        type=Path,
+        metavar="LOCK",
+        help="the lock in force (default: $PLUMBLINE_LOCK, else what is installed)",
+    )
+    parser.add_argument(
+        "--extra", action="append", metavar="NAME", help="use these extras and groups of the locks only (default: all)"
     )
     parser.add_argument("--workload", help="which workload trains (default: the suite's first that has a probe)")
     parser.add_argument("--work", type=Path, default=Path(".plumbline/upgrade"), help="work folder (%(default)s)")
-    parser.add_argument("--pip", action="append", default=[], metavar="ARGUMENT", help="passed on to pip install")
+    parser.add_argument("--pip", action="append", default=[], metavar="ARGUMENT", help="passed on to the installer")
+    parser.add_argument("--max-trials", type=int, default=200, help="give up after this many trials (%(default)s)")
+    parser.add_argument("--max-seconds", type=float, default=86400.0, help="start no trial after this time")
+    for name in _REPORTS:
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write the {name} report")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train under both locks, compare, bisect on drift; the verdict's exit code."""
-    from plumbline.upgrade.gate import summary
-    from plumbline.upgrade.locks import changes_between, read_lock
-    from plumbline.upgrade.overlay import check_environment
+    """Judge the candidate, write the reports; the verdict's exit code."""
+    from plumbline.upgrade.gate import Budget
+    from plumbline.upgrade.session import UpgradeSettings, judge_upgrade, workload_of
     from plumbline.upgrade.work import claimed
 
+    for name in ("max_trials", "max_seconds"):
+        if not getattr(args, name) > 0:
+            raise ConfigurationError("must be above 0", key=f"--{name.replace('_', '-')}")
     suite = read_suite(args.suite)
-    name = args.workload or next((key for key, workload in suite.workloads.items() if workload.probe), "")
-    if name not in suite.workloads or not suite.workloads[name].probe:
-        raise ConfigurationError(
-            f"no workload {name!r} with a probe", where=str(args.suite), hint="add [workloads.NAME.probe]"
-        )
-    current, candidate = read_lock(args.current), read_lock(args.candidate)
-    changes = changes_between(current, candidate)
-    if not changes:
-        print(json.dumps({"verdict": "pass", "findings": [], "causes": [], "bisection": None}) if args.json else "pass")
-        print("both locks pin the same versions", file=sys.stderr)
-        return int(ExitCode.PASS)
-    check_environment(current, changes, where=str(args.current))
+    workload = workload_of(suite, args.workload, str(args.suite))
+    locks = _locks(args)
+    settings = UpgradeSettings(args.work.resolve(), tuple(args.pip), Budget(args.max_trials, args.max_seconds))
     with claimed(args.work):
-        upgrade = _judged(suite, name, changes, args)
-    answer = summary(upgrade)
+        answer = judge_upgrade(suite, workload, locks, settings, _say)
+    _write_reports(args, answer)
     if args.json:
-        print(json.dumps(answer, indent=2))
+        print(json.dumps(answer.document(), indent=2))
     else:
         _print(answer)
-    return int(exit_code(upgrade.judgement.verdict))
+    return int(answer.exit_code)
 
 
-def _judged(suite: Suite, name: str, changes: Sequence[PackageChange], args: argparse.Namespace) -> Upgrade:
-    """Build what is trained on, train, and bisect, all of it in the work folder."""
-    from plumbline.prepare import prepare
-    from plumbline.upgrade.gate import Gate
-    from plumbline.upgrade.overlay import Overlays
-    from plumbline.upgrade.trainings import Trainings
+def _locks(args: argparse.Namespace) -> Locks:
+    """Read both locks, before anything is trained."""
+    from plumbline.upgrade.locks import read_lock
+    from plumbline.upgrade.session import Locks
 
-    alone = _alone(suite, name, args.work)
-    spec = prepare(alone, args.work / "built", _say)[name]
-    overlays = Overlays(args.work / "overlays", pip_arguments=args.pip)
-    trainings = Trainings(spec, alone.platforms["upgrade"].data, args.work, overlays)
-    return Gate(trainings.train, _say).judge(changes, suite.gates)
+    current = args.current or (Path(os.environ["PLUMBLINE_LOCK"]) if os.environ.get("PLUMBLINE_LOCK") else None)
+    candidate = read_lock(args.candidate, extras=args.extra)
+    return Locks(candidate, read_lock(current, extras=args.extra) if current else None)
 
 
-def _alone(suite: Suite, name: str, work: Path) -> Suite:
-    """The suite with one workload on this machine: its probe, and its speed where the suite measures that."""
-    store = f"file://{(work / 'data').resolve()}"
-    here = {"work_pool": "upgrade", "data": store, "outbox": store}
-    workload = suite.workloads[name].replace(learn=None)
-    return suite.replace(workloads={name: workload}, platforms={"upgrade": here}, reference="upgrade", local={})
+def _write_reports(args: argparse.Namespace, answer: UpgradeAnswer) -> None:
+    from plumbline.upgrade import report
+
+    for name in _REPORTS:
+        path = getattr(args, name)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(getattr(report, f"{name}_report")(answer), encoding="utf-8")
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+    print(printable(line).replace("\n", " "), file=sys.stderr)
 
 
-def _print(answer: Any) -> None:
-    print(answer["verdict"])
-    for finding in answer["findings"]:
-        if finding["check"] == "speed.throughput" or finding["outcome"] != "pass":
-            print(f"  {finding['check']}: {finding['outcome']}: {finding['detail']}")
-    for cause in answer["causes"]:
-        print(f"  cause: {cause['code']} ({cause['sure']}): {cause['why']}")
-    if answer["bisection"]:
-        _print_bisection(answer["bisection"])
+def _print(answer: UpgradeAnswer) -> None:
+    from plumbline.upgrade.report import text_lines
 
-
-def _print_bisection(found: Any) -> None:
-    print(f"  made by: {', '.join(found['culprits'])}")
-    print(f"  all other changes together: {_OTHERS[found['others']]}")
-    broken = sum(one["outcome"] == "broken" for one in found["trials"])
-    if broken and len(found["culprits"]) > 1:
-        # The set is only as small as the trials that told something could make it.
-        print(f"  trials that could not be judged: {broken}; fewer of these packages may make it")
+    for line in text_lines(answer):
+        print(printable(line).replace("\n", " "))

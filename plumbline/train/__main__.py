@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 
 from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
+from plumbline.loaded import write_loaded
 from plumbline.parent_watch import watch_parent
 from plumbline.preflight import check_training
 from plumbline.schema.base import read_model
@@ -93,6 +94,8 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         sys.stderr.write(f"{error}\n")
         return int(error.exit_code)
+    finally:
+        write_loaded(os.environ)
     return int(ExitCode.PASS)
 
 

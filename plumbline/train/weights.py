@@ -23,6 +23,7 @@ from safetensors.numpy import save
 
 from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError, InvalidInputError, PlumblineError
+from plumbline.loaded import write_loaded
 from plumbline.schema.base import first_problem
 from plumbline.schema.spec import ModelSpec
 from plumbline.train.order import random_keys
@@ -141,6 +142,8 @@ def main(argv: list[str] | None = None) -> int:
     except PlumblineError as error:
         sys.stderr.write(f"{error}\n")
         return int(error.exit_code)
+    finally:
+        write_loaded(os.environ)
     sys.stdout.write(f"{sha256}\n")
     return 0
 

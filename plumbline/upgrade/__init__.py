@@ -1,6 +1,6 @@
-"""The upgrade gate: the same training under two lock files, and on drift the package that made it."""
+"""The upgrade gate: the same training under two locks, and the packages that make a difference."""
 
-from plumbline.upgrade.bisect import Bisection, Outcome, bisect
-from plumbline.upgrade.locks import PackageChange, changes_between, read_lock
+from plumbline.upgrade.answer import UpgradeAnswer
+from plumbline.upgrade.changes import PackageChange, changes_between
 
-__all__ = ["Bisection", "Outcome", "PackageChange", "bisect", "changes_between", "read_lock"]
+__all__ = ["PackageChange", "UpgradeAnswer", "changes_between"]

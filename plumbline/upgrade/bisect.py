@@ -1,66 +1,239 @@
-"""Which packages of an upgrade make training drift: delta debugging over the changed packages.
+"""Search for the changes that break something: the smallest failing sets, all of them, in few trials.
 
-Source of the method: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28(2), 2002
-(ddmin). A subset that cannot run at all (a package without the version that it needs), or whose training gives no
-verdict, is `broken`: it says nothing, so it is neither narrowed down to nor counted among what passes.
+Halving finds one culprit in about log2(n) trials. Where it does not explain the failure, QuickXplain (Junker 2004, a
+minimal failing set in about k log2(n/k) trials) finds sets that fail only together, and delta debugging (Zeller and
+Hildebrandt 2002) settles what neither does: subsets that cannot be judged, and answers that are not monotone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
-__all__ = ["Bisection", "Outcome", "bisect"]
+__all__ = ["Answer", "BudgetSpentError", "Culprits", "Search", "find_culprits"]
 
-Outcome = Literal["pass", "drift", "broken"]
-T = TypeVar("T")
+Answer = Literal["fails", "passes", "unknown"]
+Items = tuple[str, ...]
+
+
+class BudgetSpentError(Exception):
+    """No more trials are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bisection(Generic[T]):
-    """The smallest set found that drifts by itself, and every trial that led there."""
+class Culprits:
+    """One minimal failing set."""
 
-    culprits: tuple[T, ...]
-    trials: tuple[tuple[tuple[T, ...], Outcome], ...]
-    complement: Outcome
-    """All changes but the culprits: `pass` where nothing else drifts, `broken` where that is not known."""
-
-
-def bisect(changes: Sequence[T], trial: Callable[[tuple[T, ...]], Outcome]) -> Bisection[T]:
-    """Reduce `changes`, which drift together, to a set that drifts and of which no part is known to.
-
-    `trial` runs the training with just those changes applied; it is never asked twice about one set.
-    """
-    known: dict[tuple[T, ...], Outcome] = {(): "pass", tuple(changes): "drift"}
-
-    def drifts(subset: tuple[T, ...]) -> bool:
-        if subset not in known:
-            known[subset] = trial(subset)
-        return known[subset] == "drift"
-
-    culprits = _ddmin(tuple(changes), drifts)
-    rest = tuple(change for change in changes if change not in culprits)
-    drifts(rest)
-    trials = tuple((subset, outcome) for subset, outcome in known.items() if subset)
-    return Bisection(culprits, trials, known[rest])
+    items: Items
+    companions: Items = ()
+    """Changes that had to be applied with them, because they need each other."""
+    is_minimal: bool = True
+    """False where no smaller set could be judged, or the budget was spent."""
 
 
-def _ddmin(changes: tuple[T, ...], drifts: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
-    pieces = 2
+@dataclass(frozen=True, slots=True)
+class Search:
+    """All minimal failing sets that were found."""
+
+    culprits: tuple[Culprits, ...]
+    rest: Items
+    """The changes that were not accused."""
+    rest_answer: Answer
+    """Of all changes that were not accused, applied together."""
+    is_complete: bool = True
+    """False where the budget was spent before everything was explained."""
+
+
+class _Asker:
+    """Answers by set of items, each asked once; a set is completed by what its items need."""
+
+    def __init__(
+        self,
+        items: Items,
+        ask: Callable[[Sequence[Items]], Mapping[Items, Answer]],
+        needs: Mapping[str, frozenset[str]],
+        budget: int,
+    ) -> None:
+        self._ask = ask
+        self._needs = needs
+        self._order = {item: place for place, item in enumerate(items)}
+        self._known: dict[Items, Answer] = {(): "passes"}
+        self._left = budget
+
+    def complete(self, items: Sequence[str]) -> Items:
+        """Return the items with all that they need, in the order of the search."""
+        found: set[str] = set()
+        queue = list(items)
+        while queue:
+            item = queue.pop()
+            if item not in found:
+                found.add(item)
+                queue += [need for need in self._needs.get(item, ()) if need in self._order]
+        return tuple(sorted(found, key=self._order.__getitem__))
+
+    def without(self, items: Items, removed: Sequence[str]) -> Items:
+        """Return `items` less `removed` and all that needs one of those."""
+        gone = set(removed)
+        return tuple(item for item in items if not gone & set(self.complete([item])))
+
+    def learn(self, items: Items, answer: Answer) -> None:
+        """Record an answer that is known beforehand."""
+        self._known[items] = answer
+
+    def many(self, sets: Sequence[Sequence[str]]) -> list[Answer]:
+        """Return the answers for several sets, asked at once where they are new."""
+        complete = [self.complete(items) for items in sets]
+        new = [items for items in dict.fromkeys(complete) if items not in self._known]
+        if len(new) > self._left:
+            raise BudgetSpentError
+        if new:
+            self._left -= len(new)
+            self._known.update(self._ask(new))
+        return [self._known[items] for items in complete]
+
+    def one(self, items: Sequence[str]) -> Answer:
+        return self.many([items])[0]
+
+
+def find_culprits(
+    items: Sequence[str],
+    ask: Callable[[Sequence[Items]], Mapping[Items, Answer]],
+    *,
+    needs: Mapping[str, frozenset[str]] | None = None,
+    num_parallel: int = 1,
+    budget: int = 200,
+) -> Search:
+    """Return every minimal failing set of `items`, which fail together; `ask` judges whole sets, several at once."""
+    everything = tuple(items)
+    asker = _Asker(everything, ask, needs or {}, budget)
+    asker.learn(asker.complete(everything), "fails")
+    found: list[Culprits] = []
+    rest = everything
+    while rest:
+        try:
+            answer = asker.one(rest)
+            if answer != "fails":
+                return Search(tuple(found), rest, answer)
+            culprits, is_minimal = _minimal(asker, rest, num_parallel)
+        except BudgetSpentError:
+            return Search(tuple(found), rest, "unknown", is_complete=False)
+        chosen, companions = _split_companions(asker, culprits)
+        found.append(Culprits(chosen, companions, is_minimal=is_minimal))
+        smaller = asker.without(rest, chosen)
+        rest = smaller if len(smaller) < len(rest) else ()
+    return Search(tuple(found), rest, "passes")
+
+
+def _split_companions(asker: _Asker, culprits: Items) -> tuple[Items, Items]:
+    """Return the members that nothing else in the set implies, less those whose own needs fail alone."""
+    tops = tuple(
+        item
+        for item in culprits
+        if not any(item in asker.complete([other]) for other in culprits if other != item)
+        or all(set(asker.complete([other])) >= set(culprits) for other in culprits)
+    )
+    return tops, tuple(item for item in culprits if item not in tops)
+
+
+def _minimal(asker: _Asker, items: Items, num_parallel: int) -> tuple[Items, bool]:
+    found = _by_halving(asker, items, num_parallel)
+    if found is None:
+        found = _by_quickxplain(asker, items)
+    is_minimal = True
+    if found is None:
+        found, is_minimal = _by_delta_debugging(asker, items)
+    return _shrunk(asker, found), is_minimal
+
+
+def _shrunk(asker: _Asker, items: Items) -> Items:
+    """Reduce a failing set of one item with its needs to the need that fails by itself."""
+    current = asker.complete(items)
+    while len(current) > 1:
+        parts = [closed for item in current if len(closed := asker.complete([item])) < len(current)]
+        smaller = next((part for part, answer in zip(parts, asker.many(parts), strict=True) if answer == "fails"), None)
+        if smaller is None:
+            return current
+        current = smaller
+    return current
+
+
+def _pieces(items: Items, count: int) -> list[Items]:
+    size = max(1, math.ceil(len(items) / count))
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _by_halving(asker: _Asker, items: Items, num_parallel: int) -> Items | None:
+    """Return the one item that explains the failure; `None` where no single item does."""
+    current = items
+    while len(current) > 1:
+        pieces = _pieces(current, num_parallel + 1)
+        answers = asker.many(pieces[:-1])
+        failing = next((piece for piece, answer in zip(pieces, answers, strict=False) if answer == "fails"), None)
+        # What is left over is not asked for: the last item is, once it stands alone.
+        unknown = tuple(
+            item for piece, answer in zip(pieces, answers, strict=False) if answer == "unknown" for item in piece
+        )
+        if failing is None and unknown and asker.one(pieces[-1]) != "fails":
+            return None
+        current = pieces[-1] if failing is None else failing
+    return current if asker.one(current) == "fails" else None
+
+
+def _by_quickxplain(asker: _Asker, items: Items) -> Items | None:
+    """Return a minimal set that fails together; `None` where subsets cannot be judged or are not monotone."""
+
+    def explain(background: Items, is_changed: bool, candidates: Items) -> Items | None:
+        if is_changed:
+            answer = asker.one(background)
+            if answer == "unknown":
+                return None
+            if answer == "fails":
+                return ()
+        if len(candidates) == 1:
+            return candidates
+        middle = len(candidates) // 2
+        left, right = candidates[:middle], candidates[middle:]
+        second = explain((*background, *left), bool(left), right)
+        if second is None:
+            return None
+        first = explain((*background, *second), bool(second), left)
+        return None if first is None else (*first, *second)
+
+    found = explain((), False, items)
+    if not found or asker.one(found) != "fails":
+        return None
+    without_one = [tuple(other for other in found if other != item) for item in found]
+    sets = [items for items in without_one if items]
+    return found if all(answer == "passes" for answer in asker.many(sets)) else None
+
+
+def _by_delta_debugging(asker: _Asker, items: Items) -> tuple[Items, bool]:
+    """Return a failing set of which no tried part fails, and whether every smaller one was judged."""
+    changes, count, is_minimal = items, 2, True
     while len(changes) > 1:
-        size = -(-len(changes) // pieces)
-        chunks = [changes[start : start + size] for start in range(0, len(changes), size)]
-        rests = [tuple(change for change in changes if change not in chunk) for chunk in chunks]
-        found = next((chunk for chunk in chunks if drifts(chunk)), None)
-        if found is not None:
-            changes, pieces = found, 2
-            continue
-        found = next((rest for rest in rests if drifts(rest)), None) if len(chunks) > 2 else None
-        if found is not None:
-            changes, pieces = found, max(pieces - 1, 2)
-        elif pieces >= len(changes):
+        chunks = _pieces(changes, count)
+        rests = [tuple(item for item in changes if item not in chunk) for chunk in chunks]
+        tried = chunks if len(chunks) <= 2 else [*chunks, *rests]
+        smaller, answers = _first_failing(asker, tried, changes)
+        if smaller is not None:
+            count = 2 if smaller in chunks else max(count - 1, 2)
+            changes = smaller
+        elif count >= len(changes):
+            is_minimal = all(answer == "passes" for answer in answers)
             break
         else:
-            pieces = min(2 * pieces, len(changes))
-    return changes
+            count = min(2 * count, len(changes))
+    return changes, is_minimal
+
+
+def _first_failing(asker: _Asker, sets: Sequence[Items], whole: Items) -> tuple[Items | None, list[Answer]]:
+    answers: list[Answer] = []
+    for items in sets:
+        if asker.complete(items) == asker.complete(whole):
+            continue
+        answers.append(asker.one(items))
+        if answers[-1] == "fails":
+            return items, answers
+    return None, answers

@@ -1,127 +1,154 @@
-"""The gate on speed: a slower candidate is looked at twice, and luck in the current lock's runs does not count."""
+"""The gate names the packages of every effect, confirms them, and accuses nobody where nothing is known."""
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 
-from plumbline.cli.upgrade import _print
-from plumbline.errors import CorruptDataError, DiskFullError, InconclusiveError, UnavailableError
-from plumbline.records import LoadedRecord
+from plumbline.errors import ExitCode, InconclusiveError
 from plumbline.schema.suite import Gates
-from plumbline.upgrade import PackageChange
-from plumbline.upgrade.gate import Gate, summary
-from tests.unit.judge.test_speed import SLOW, record, speed
+from plumbline.upgrade.gate import Budget, Gate, Parts
+from plumbline.upgrade.trials import Failure, Package
+from tests.unit.upgrade.conftest import Machine, change, changes
 
-SLOWER = record(speed(**SLOW["software"]))
-AS_BEFORE = record(speed())
-UNMEASURED = record(speed().replace(samples_per_second=None))
-OTHER_TASK = LoadedRecord(AS_BEFORE.record.replace(spec_sha256="0" * 64), AS_BEFORE.folder, AS_BEFORE.arrays)
-CHANGES = tuple(PackageChange(f"p{number}", "1.0", "2.0") for number in range(3))
+NUMERICS = Parts(speed=False, inputs=False)
 
 
-class Machine:
-    """Gives the records of the trainings: of those with the guilty package, and of the current lock in their order."""
-
-    def __init__(self, *, current=(AS_BEFORE, AS_BEFORE), guilty=(SLOWER,)):
-        self.asked = []
-        self.said = []
-        self.alone = {}
-        self._current = list(current)
-        self._guilty = list(guilty)
-
-    def train(self, changes):
-        self.asked.append(tuple(changes))
-        if CHANGES[1] in changes:
-            return self._guilty[0] if len(self._guilty) == 1 else self._guilty.pop(0)
-        if changes and changes[0] in self.alone:
-            left = self.alone[changes[0]]
-            given = left[0] if len(left) == 1 else left.pop(0)
-            if isinstance(given, Exception):
-                raise given
-            return given
-        return self._current.pop(0) if not changes and self._current else AS_BEFORE
-
-    def judge(self):
-        return Gate(self.train, self.said.append).judge(CHANGES, Gates())
+def judge(machine, given, parts=NUMERICS, **keywords):
+    return Gate(machine, Gates(), parts, **keywords).judge(given)
 
 
-def test_a_slower_lock_is_drift_and_its_package_is_named():
-    machine = Machine()
-    upgrade = machine.judge()
-    assert upgrade.judgement.verdict == "drift"
-    assert upgrade.judgement.causes[0].code == "software"
-    assert upgrade.bisection.culprits == (CHANGES[1],)
-    assert upgrade.bisection.complement == "pass"
-    assert machine.asked[:4] == [(), (), CHANGES, CHANGES]
+def named(answer):
+    return [(one.effect, *(entry.package for entry in one.changes)) for one in answer.culprits]
 
 
-def test_a_drop_that_the_second_look_does_not_show_is_none():
-    machine = Machine(guilty=(SLOWER, AS_BEFORE))
-    upgrade = machine.judge()
-    assert upgrade.judgement.verdict == "pass"
-    assert upgrade.bisection is None
-    assert machine.asked == [(), (), CHANGES, CHANGES]
+def drifts_with(*groups):
+    return lambda names: "drift" if any(set(group) <= names for group in groups) else "same"
 
 
-def test_the_slower_of_the_two_current_runs_is_what_the_candidate_is_held_against():
-    lucky = record(speed(slower=-0.3))
-    assert Machine(current=(lucky, AS_BEFORE), guilty=(AS_BEFORE,)).judge().judgement.verdict == "pass"
+def test_the_culprit_of_a_drift_is_named_with_its_place_and_its_proof():
+    machine = Machine({"numerics": drifts_with(["p013"])})
+    answer = judge(machine, changes(20))
+    assert answer.verdict == "drift"
+    assert answer.exit_code is ExitCode.DRIFT
+    (sentence,) = answer.sentences
+    assert sentence == (
+        "p013 1.0 → 2.0 changes operator: first at step 0, encoder.layer.0.intermediate; "
+        "confirmed: alone it drifts, all others without it pass"
+    )
+    assert answer.constraints == ("p013==1.0",)
 
 
-def test_a_lock_that_cannot_train_is_inconclusive():
-    with pytest.raises(InconclusiveError, match="the candidate lock did not finish"):
-        Machine(guilty=(None,)).judge()
+def test_two_independent_culprits_and_a_pair_are_named():
+    machine = Machine({"numerics": drifts_with(["p001"], ["p004", "p011"])})
+    answer = judge(machine, changes(20))
+    assert sorted(named(answer)) == [("numerics", "p001"), ("numerics", "p004", "p011")]
+    assert all(one.sure == "confirmed" and one.others == "other culprits" for one in answer.culprits)
 
 
-def bisected(alone, **machine):
-    """The upgrade of a guilty package beside one whose trainings, without the guilty one, give `alone` in turn."""
-    found = Machine(**machine)
-    found.alone = {CHANGES[0]: list(alone)}
-    return found, found.judge()
+def test_trials_train_the_first_steps_only_where_the_drift_shows_there():
+    machine = Machine({"numerics": drifts_with(["p003"])})
+    judge(machine, changes(8))
+    searched = [one for one in machine.asked if one.part == "numerics"][3:]
+    assert all((one.steps, one.learn) == (1, False) for one in searched)
 
 
-@pytest.mark.parametrize("alone", [UNMEASURED, OTHER_TASK, None], ids=["inconclusive", "invalid", "cannot train"])
-def test_what_could_not_be_judged_is_not_said_to_pass(alone, capsys):
-    _, upgrade = bisected([alone])
-    assert upgrade.bisection.culprits == (CHANGES[1],)
-    answer = summary(upgrade)
-    assert answer["bisection"]["others"] == "broken"
-    assert answer["bisection"]["others_pass"] is False
-    outcomes = {tuple(one["changes"]): one["outcome"] for one in answer["bisection"]["trials"]}
-    assert outcomes[(str(CHANGES[0]),)] == "broken"
-    _print(answer)
-    assert "all other changes together: could not be judged" in capsys.readouterr().out
+def test_a_package_that_cannot_train_is_named_and_the_others_are_judged_without_it():
+    def rule(names):
+        if "p002" in names:
+            return "cannot-train"
+        return "drift" if "p006" in names else "same"
+
+    answer = judge(Machine({"numerics": rule}), changes(8))
+    assert named(answer) == [("cannot-train", "p002"), ("numerics", "p006")]
+    assert "p002 1.0 → 2.0 cannot train: boom" in answer.sentences[0]
+    assert answer.verdict == "drift"
 
 
-def test_a_set_that_broken_trials_kept_large_is_said_to_be_so(capsys):
-    trials = [{"changes": [name], "outcome": "broken"} for name in "ab"]
-    found = {"culprits": ["a", "b"], "others_pass": True, "others": "pass", "trials": trials}
-    _print({"verdict": "drift", "findings": [], "causes": [], "bisection": found})
-    assert "could not be judged: 2; fewer of these packages may make it" in capsys.readouterr().out
+def test_a_package_that_cannot_be_installed_is_named_before_any_training():
+    failure = Failure(stage="install", package="p001", message="ERROR: no matching distribution")
+    machine = Machine(failures=(failure,))
+    answer = judge(machine, changes(3))
+    assert named(answer) == [("cannot-install", "p001")]
+    assert answer.exit_code is ExitCode.USAGE
+    assert len(machine.asked) == 1
 
 
-def test_an_inconclusive_trial_is_trained_once_more():
-    machine, upgrade = bisected([UNMEASURED, AS_BEFORE])
-    assert upgrade.bisection.culprits == (CHANGES[1],)
-    assert upgrade.bisection.complement == "pass"
-    assert machine.asked.count((CHANGES[0],)) == 2
+def test_changes_that_training_never_loads_are_not_trained():
+    machine = Machine(imported={"torch"})
+    answer = judge(machine, changes(5))
+    assert answer.verdict == "pass"
+    assert answer.not_trained == ("p000", "p001", "p002", "p003", "p004")
+    assert [one.part for one in machine.asked] == ["environment", "reference"]
 
 
-LOST = {
-    "hung": [UnavailableError("did not end in time", where="trainer", key="timeout_seconds")],
-    "unreadable record": [CorruptDataError("is no JSON", where="record.json")],
-    "no second look": [SLOWER, None],
-}
+def test_new_packages_and_startup_hooks_are_trained_though_nothing_loads_them():
+    hook = {"p001": Package(package="p001", has_startup_hook=True)}
+    for given, packages in (((change("p001"),), hook), ((change("p001", current=None),), {})):
+        machine = Machine({"numerics": drifts_with(["p001"])}, imported={"torch"}, packages=packages)
+        assert named(judge(machine, given)) == [("numerics", "p001")]
 
 
-@pytest.mark.parametrize("alone", LOST.values(), ids=LOST)
-def test_one_lost_trial_does_not_lose_the_bisection(alone):
-    machine, upgrade = bisected(alone)
-    assert upgrade.bisection.culprits == (CHANGES[1],)
-    assert dict(upgrade.bisection.trials)[(CHANGES[0],)] == "broken"
-    assert any("did not" in line or "is no JSON" in line for line in machine.said)
+def test_a_current_environment_that_disagrees_with_itself_accuses_nobody():
+    answer = judge(Machine({"numerics": lambda _: "drift"}), changes(3))
+    assert answer.verdict == "inconclusive"
+    assert answer.culprits == ()
 
 
-def test_a_full_disk_ends_the_bisection():
-    with pytest.raises(DiskFullError, match="no room"):
-        bisected([DiskFullError("no room")])
+def test_a_flaky_culprit_is_asked_until_it_shows():
+    flips = itertools.cycle([True, False, False])
+
+    def rule(names):
+        return "drift" if "p002" in names and next(flips) else "same"
+
+    answer = judge(Machine({"numerics": rule}), changes(6))
+    assert answer.is_flaky
+    assert named(answer) == [("numerics", "p002")]
+
+
+def test_a_lost_trial_is_no_culprit_and_no_pass():
+    answer = judge(Machine({"numerics": lambda names: "lost" if names else "same"}), changes(3))
+    assert answer.verdict == "inconclusive"
+    assert answer.culprits == ()
+
+
+def test_inputs_that_differ_are_bisected_by_themselves():
+    machine = Machine({"inputs": drifts_with(["p002"])})
+    answer = judge(machine, changes(4), Parts(speed=False))
+    assert named(answer) == [("inputs", "p002")]
+
+
+@pytest.mark.parametrize(("loss", "verdict"), [(0.08, "drift"), (0.05, "drift"), (0.0, "pass")])
+def test_a_slower_package_is_named(loss, verdict):
+    generator = random.Random(1)
+
+    def ratios(names, count):
+        return [generator.gauss(-loss if "p001" in names else 0.0, 0.01) for _ in range(count)]
+
+    answer = judge(Machine(ratios=ratios), changes(4), Parts(inputs=False))
+    assert answer.verdict == verdict
+    assert named(answer) == ([("speed", "p001")] if loss else [])
+
+
+def test_undecided_pairs_are_no_pass():
+    noise = itertools.cycle([0.5, -0.5])
+    answer = judge(
+        Machine(ratios=lambda _, count: [next(noise) for _ in range(count)]), changes(2), Parts(inputs=False)
+    )
+    assert answer.verdict == "inconclusive"
+
+
+def test_parallel_workers_are_asked_at_once():
+    machine = Machine({"numerics": drifts_with(["p013"])}, num_parallel=3)
+    rounds = []
+    run = machine.run
+    machine.run = lambda trials: (rounds.append(len(trials)), run(trials))[1]
+    assert named(judge(machine, changes(20))) == [("numerics", "p013")]
+    assert max(rounds) == 3
+
+
+def test_the_budget_ends_the_gate():
+    with pytest.raises(InconclusiveError, match="budget is spent: 3 trials"):
+        judge(Machine({"numerics": drifts_with(["p013"])}), changes(20), budget=Budget(trials=3))

@@ -7,28 +7,22 @@ import pytest
 from plumbline.cli.main import main
 from plumbline.errors import InconclusiveError
 from tests.train.test_upgrade import SUITE
-from tests.unit.judge.conftest import spec
 
 
 class Command:
-    """The command with neither a dataset nor a training; `meanwhile` is called where those would be."""
+    """The command with no training; `meanwhile` is called where the trials would be."""
 
     def __init__(self, folder, monkeypatch):
         self.folder = folder
-        self.meanwhile = lambda _: None
+        self.meanwhile = lambda: None
         monkeypatch.chdir(folder)
-        monkeypatch.setattr("plumbline.prepare.prepare", self._prepare)
         monkeypatch.setattr("plumbline.upgrade.gate.Gate.judge", self._judge)
         (folder / "suite.toml").write_text(SUITE)
         (folder / "current.txt").write_text("a==1\n")
         (folder / "candidate.txt").write_text("a==1\nplumbline-test-b==2\n")
 
-    def _prepare(self, *_):
-        self.meanwhile("prepare")
-        return {"reviews": spec()}
-
     def _judge(self, *_):
-        self.meanwhile("judge")
+        self.meanwhile()
         raise InconclusiveError("no training here")
 
     def run(self, work="work"):
@@ -40,13 +34,12 @@ def command(tmp_path, monkeypatch):
     return Command(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("during", ["prepare", "judge"])
-def test_a_second_upgrade_with_the_same_folder_is_refused_and_harms_nothing(command, capsys, during):
+def test_a_second_upgrade_with_the_same_folder_is_refused_and_harms_nothing(command, capsys):
     run = command.folder / "work" / "plumbline-runs" / "trial-01" / "record.json"
     codes = []
 
-    def second(where):
-        if where == during and not codes:
+    def second():
+        if not codes:
             run.parent.mkdir(parents=True, exist_ok=True)
             run.write_text("{}")
             codes.append(None)
@@ -56,16 +49,18 @@ def test_a_second_upgrade_with_the_same_folder_is_refused_and_harms_nothing(comm
     command.meanwhile = second
     command.run()
     assert codes == [2]
-    said = capsys.readouterr().err.splitlines()[0]
-    assert said == "plumbline: work: another upgrade uses this folder (wait for it, or name another folder with --work)"
+    said = capsys.readouterr().err.splitlines()
+    assert (
+        said[1] == "plumbline: work: another upgrade uses this folder (wait for it, or name another folder with --work)"
+    )
     assert command.run() == 3, "the folder is free again once the command has ended"
 
 
 def test_two_upgrades_in_folders_of_their_own_do_not_wait_for_each_other(command):
     codes = []
 
-    def second(where):
-        if where == "judge" and not codes:
+    def second():
+        if not codes:
             codes.append(None)
             codes[0] = command.run("other")
 

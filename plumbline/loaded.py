@@ -1,0 +1,69 @@
+"""Which files a process loaded code from: what an upgrade asks to know which packages training uses.
+
+The parent names a folder in `LOADED`. Each process that ends leaves one JSON file there: the modules it imported and
+the shared libraries it mapped, as the first two parts of their path below `site-packages`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from pydantic import Field
+
+from plumbline.schema.base import Model, read_model
+
+__all__ = ["LOADED", "LoadedFiles", "loaded_places", "place_of", "write_loaded"]
+
+LOADED = "PLUMBLINE_LOADED_FOLDER"
+_SITE = ("site-packages", "dist-packages")
+_PARTS = 2
+
+
+class LoadedFiles(Model):
+    """The places that one process loaded code from, such as `torch/nn` or `nvidia/cublas`."""
+
+    places: tuple[str, ...] = Field(max_length=200_000)
+
+
+def place_of(path: str) -> str:
+    """Return the first two parts of a path below `site-packages`, by which packages are told apart."""
+    return "/".join(PurePosixPath(path).parts[:_PARTS])
+
+
+def _files() -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            yield file
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return  # not Linux: libraries that no module belongs to stay unknown
+    yield from (line[line.index("/") :] for line in lines if "/" in line)
+
+
+def _below_site(files: Iterable[str]) -> Iterator[str]:
+    for file in files:
+        parts = PurePosixPath(file).parts
+        found = next((place for place, part in enumerate(parts) if part in _SITE), None)
+        if found is not None and len(parts) > found + 1:
+            yield "/".join(parts[found + 1 :])
+
+
+def write_loaded(environment: Mapping[str, str]) -> None:
+    """Leave this process's places in the folder that its parent named; nothing where it named none."""
+    folder = environment.get(LOADED)
+    if folder:
+        places = sorted({place_of(path) for path in _below_site(_files())})
+        path = Path(folder) / f"{os.getpid()}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"places": places}), encoding="utf-8")
+
+
+def loaded_places(folder: Path) -> frozenset[str]:
+    """Return the places that the processes of one training left in `folder`."""
+    return frozenset(place for path in folder.glob("*.json") for place in read_model(LoadedFiles, path).places)

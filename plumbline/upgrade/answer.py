@@ -1,0 +1,114 @@
+"""The gate's answer: what changed in training, which packages did it, and how that was shown."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from plumbline.errors import ExitCode
+from plumbline.schema.base import Model
+from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outcome, exit_code
+from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.trials import Failure
+
+__all__ = ["Culprit", "Effect", "Speed", "TrialLine", "UpgradeAnswer"]
+
+Effect = Literal["cannot-install", "cannot-train", "inputs", "numerics", "speed"]
+_MANY = 10_000
+
+
+class Culprit(Model):
+    """Changes that have one effect, alone or only together."""
+
+    effect: Effect
+    changes: tuple[PackageChange, ...] = Field(max_length=_MANY)
+    companions: tuple[PackageChange, ...] = Field(default=(), max_length=_MANY)
+    """Changes that had to be applied with them, because one requires the other."""
+    sure: Literal["confirmed", "likely"]
+    """`confirmed`: applied alone the effect is there, and all other changes without them do not have it."""
+    is_minimal: bool = True
+    """False where a smaller set could not be judged."""
+    others: Literal["pass", "other culprits", "not judged"] = "pass"
+    """All other changes without these."""
+    sentence: str
+    judgement: Judgement | None = None
+    """Of these changes alone."""
+    drop: float | None = None
+    """Of `speed`: the share of the throughput that is lost."""
+    failures: tuple[Failure, ...] = Field(default=(), max_length=_MANY)
+    links: dict[str, str] = Field(default={}, max_length=1000)
+    first_version: str = ""
+    """The first release after the current one that has the effect, where releases between were tried."""
+    history: tuple[tuple[str, str], ...] = Field(default=(), max_length=1000)
+    """(release, outcome) of the releases that were tried, oldest first."""
+
+
+class Speed(Model):
+    """The paired comparison of the throughput."""
+
+    outcome: Literal["slower", "as fast", "undecided"]
+    drop: float
+    low: float
+    high: float
+    num_pairs: int
+
+
+class TrialLine(Model):
+    """One trial, as the report lists it."""
+
+    name: str
+    part: str
+    changes: tuple[str, ...] = Field(max_length=_MANY)
+    outcome: str
+    seconds: float
+    worker: str = ""
+
+
+class UpgradeAnswer(Model):
+    """What `plumbline upgrade --json` prints, and what crosses the wire from a worker to the flow."""
+
+    schema_version: Literal[1] = 1
+    verdict: Outcome
+    current: str = ""
+    """The current lock, as it was named."""
+    candidate: str = ""
+    candidate_sha256: str = ""
+    changes: tuple[PackageChange, ...] = Field(default=(), max_length=_MANY)
+    not_trained: tuple[str, ...] = Field(default=(), max_length=_MANY)
+    """Changed packages that training never loads code from."""
+    not_from_index: tuple[str, ...] = Field(default=(), max_length=_MANY)
+    """Changed packages that no Python index serves: they were not tried."""
+    culprits: tuple[Culprit, ...] = Field(default=(), max_length=_MANY)
+    constraints: tuple[str, ...] = Field(default=(), max_length=_MANY)
+    """Lines of a constraints file that keep the culprits out."""
+    findings: tuple[Finding, ...] = Field(default=(), max_length=_MANY)
+    first_divergence: Divergence | None = None
+    causes: tuple[Cause, ...] = Field(default=(), max_length=_MANY)
+    speed: Speed | None = None
+    is_flaky: bool = False
+    """The candidate gave different answers to the same question."""
+    notes: tuple[str, ...] = Field(default=(), max_length=_MANY)
+    trials: tuple[TrialLine, ...] = Field(default=(), max_length=_MANY)
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """A lock that cannot be installed is a wrong input; everything else leaves the verdict's code."""
+        if any(culprit.effect == "cannot-install" for culprit in self.culprits):
+            return ExitCode.USAGE
+        return exit_code(self.verdict)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer in sentences, the culprits first."""
+        if self.culprits:
+            return tuple(culprit.sentence for culprit in self.culprits)
+        if self.verdict == "pass" and self.changes:
+            count = len(self.changes)
+            return (f"training is the same with {'the changed package' if count == 1 else f'all {count} changes'}",)
+        return self.notes or (f"the verdict is {self.verdict}",)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document, with the exit code and the sentences."""
+        return {**self.to_json(), "sentences": list(self.sentences), "exit_code": int(self.exit_code)}

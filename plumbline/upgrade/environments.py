@@ -1,0 +1,128 @@
+"""Environments: whole virtual environments, in which the packages of an upgrade are changed and nothing else.
+
+The current environment's packages are hard-linked from where they are installed, changed ones from the store. So a
+package that is removed is absent, a namespace package has one version of each part, and a new CUDA library is found by
+the torch that needs it, at the price of some thousand links, which take seconds and no room.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+import venv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import plumbline
+from plumbline.digest import digest_json
+from plumbline.errors import ConfigurationError
+from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.folders import build_once, link_files
+from plumbline.upgrade.installed import Installed, installed_packages
+from plumbline.upgrade.locks.model import Lock
+from plumbline.upgrade.store import Store
+
+__all__ = ["Environment", "Environments", "check_current"]
+
+_CODE = Path(plumbline.__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A whole environment on disk."""
+
+    folder: Path
+    sha256: str
+
+    @property
+    def python(self) -> Path:
+        """The interpreter to start."""
+        return self.folder / "bin" / "python"
+
+
+class Environments:
+    """Builds environments below `root`, named by the digest of what is in them."""
+
+    def __init__(self, root: Path, store: Store, current: Mapping[str, Installed] | None = None) -> None:
+        self._root = root
+        self._store = store
+        self.current = installed_packages() if current is None else dict(current)
+
+    def packages(self, changes: Sequence[PackageChange]) -> dict[str, Installed]:
+        """Return what an environment with these changes holds; they have to be in the store."""
+        found = dict(self.current)
+        for change in changes:
+            if change.candidate is None:
+                found.pop(change.package, None)
+            else:
+                found[change.package] = self._store.read(change.candidate)
+        return found
+
+    def build(self, changes: Sequence[PackageChange]) -> Environment:
+        """Return the environment with these changes, built unless it is there."""
+        packages = self.packages(changes)
+        sha256 = digest_json([
+            sysconfig.get_config_var("SOABI"), sysconfig.get_python_version(), str(_CODE), plumbline.__version__,
+            _code_mark(), [[name, one.version, str(one.root), one.mark] for name, one in sorted(packages.items())],
+        ])  # fmt: skip
+        folder = build_once(self._root / sha256[:24], lambda part: _fill(part, packages))
+        return Environment(folder, sha256)
+
+    def remove(self, environment: Environment) -> None:
+        """Delete an environment that is needed no more; the store keeps its packages."""
+        shutil.rmtree(environment.folder, ignore_errors=True)
+
+    def prune(self, keep: int = 4) -> None:
+        """Delete all but the newest environments; what they are made of stays in the store."""
+        folders = [path for path in self._root.glob("*") if path.is_dir() and path.suffix == ""]
+        for folder in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)[keep:]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _code_mark() -> str:
+    """Return what changes with Plumbline's own code: an environment holds a copy of it."""
+    marks = sorted(
+        f"{path.relative_to(_CODE)} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in _CODE.rglob("*.py")
+    )
+    return digest_json(marks)
+
+
+def _fill(part: Path, packages: Mapping[str, Installed]) -> None:
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(part)
+    site = next((part / "lib").glob("python*")) / "site-packages"
+    for _, one in sorted(packages.items()):
+        link_files(one.root, site, one.files)
+    shutil.copytree(_CODE, site / "plumbline", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+
+
+def check_current(lock: Lock, changes: Sequence[PackageChange], current: Mapping[str, Installed]) -> None:
+    """Raise `ConfigurationError` unless this interpreter holds the current lock's version of what changes."""
+    beside = [Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    for change in changes:
+        found = current.get(change.package)
+        if change.current is not None and not _is_same(change, found):
+            raise ConfigurationError(
+                f"pins {change.package} {change.current.shown}, this environment holds "
+                f"{found.version if found else 'none'}",
+                where=lock.where,
+                hint="install the current lock first; the upgrade is compared with it",
+            )
+        if found is not None and found.root.resolve() in beside:
+            raise ConfigurationError(
+                f"{change.package} lies on PYTHONPATH, which every environment imports first",
+                where=str(found.root), key="PYTHONPATH", hint="install it instead",
+            )  # fmt: skip
+
+
+def _is_same(change: PackageChange, found: Installed | None) -> bool:
+    """Compare versions; a build's local label, such as `+cpu`, is not pinned by most locks."""
+    if found is None or change.current is None:
+        return False
+    wanted = change.current.identity[0]
+    return (
+        not wanted
+        or wanted in (found.version, found.pin.identity[0], found.pin.identity[0].partition("+")[0])
+        or (wanted.partition("+")[0] == found.pin.identity[0])
+    )

@@ -1,0 +1,67 @@
+"""Folders that are whole or absent: built under another name by one process at a time, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+__all__ = ["build_once", "link_files", "locked"]
+
+_COPY_INSTEAD = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+"""Another file system, too many links, links to files of others forbidden, no hard links at all."""
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file beside `path`; it ends with its process, however that ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
+    """Return `folder`, built by `build(PART)` unless it is there; a part that a killed process left is removed."""
+    if folder.is_dir():
+        return folder
+    with locked(folder):
+        if folder.is_dir():
+            return folder
+        part = folder.with_name(f"{folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        try:
+            build(part)
+            part.rename(folder)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+    return folder
+
+
+def link_files(source: Path, target: Path, names: Iterable[str]) -> None:
+    """Hard-link files below `source` into `target`, or copy them; a name that is gone meanwhile is left out."""
+    made: set[Path] = set()
+    for name in names:
+        place = target / name
+        if place.parent not in made:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            made.add(place.parent)
+        with suppress(FileNotFoundError):
+            _link(source / name, place)
+
+
+def _link(source: Path, target: Path) -> None:
+    # Two packages may hold one file: the later one wins, as with an installer.
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target, follow_symlinks=True)
+    except OSError as error:
+        if error.errno not in _COPY_INSTEAD:
+            raise
+        shutil.copy2(source, target)

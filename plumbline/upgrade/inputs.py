@@ -1,0 +1,119 @@
+"""What a training starts from, built anew: `python -m plumbline.upgrade.inputs SUITE WORKLOAD OUT`.
+
+It runs in the environment that is compared, and digests content, not layout: another release of pyarrow may write the
+same rows as other bytes, and another release of tokenizers the same vocabulary as another file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow.parquet as pq
+
+from plumbline.digest import digest_array, digest_json
+from plumbline.errors import ExitCode, PlumblineError
+from plumbline.loaded import write_loaded
+from plumbline.schema.base import Model, Sha256, read_model
+from plumbline.schema.suite import Suite
+
+__all__ = ["INPUTS_NAME", "Inputs", "InputsFile", "alone", "build_inputs", "main"]
+
+INPUTS_NAME = "inputs.json"
+_BATCH = 1024
+
+
+class Inputs(Model):
+    """Digests of what a training starts from."""
+
+    rows: Sha256
+    """Texts, labels and order of all rows."""
+    vocabulary: Sha256
+    token_ids: Sha256
+    """Of all rows, by the tokenizer that was built with them."""
+    weights: Sha256
+    """Names, shapes and values of the initial weights."""
+
+
+class InputsFile(Model):
+    """What the program leaves."""
+
+    schema_version: Literal[1] = 1
+    inputs: Inputs
+
+
+def alone(suite: Suite, workload: str, folder: Path) -> Suite:
+    """Return the suite with one workload on this machine, its store in `folder`."""
+    store = f"file://{folder.resolve()}"
+    here = {"work_pool": "upgrade", "data": store, "outbox": store}
+    chosen = {workload: suite.workloads[workload]}
+    return suite.replace(workloads=chosen, platforms={"upgrade": here}, reference="upgrade", local={}, alerts=())
+
+
+def build_inputs(suite: Suite, workload: str, out: Path) -> Inputs:
+    """Build dataset, tokenizer and weights below `out` with the packages of this interpreter, and digest them."""
+    from plumbline.prepare import prepare
+    from plumbline.schema.spec import write_spec
+
+    here = alone(suite, workload, out / "data")
+    spec = prepare(here, out / "built", _say)[workload]
+    write_spec(spec, out / "spec.json")
+    folder = next(path.parent for path in (out / "built" / "datasets").glob("*/manifest.json"))
+    weights = next((out / "built" / "weights").glob("*.safetensors"))
+    return _digests(folder, weights)
+
+
+def _digests(folder: Path, weights: Path) -> Inputs:
+    from safetensors.numpy import load_file
+    from tokenizers import Tokenizer
+
+    from plumbline.data import read_manifest
+
+    manifest = read_manifest(folder)
+    tokenizer = Tokenizer.from_str((folder / manifest.tokenizer.key).read_text(encoding="utf-8"))
+    rows: list[str] = []
+    ids: list[str] = []
+    for batch in _batches([folder / shard.key for shard in manifest.shards]):
+        rows.append(digest_json(batch))
+        texts = list(zip(batch["text"], batch["text_pair"], strict=True)) if "text_pair" in batch else batch["text"]
+        ids.append(digest_json([encoding.ids for encoding in tokenizer.encode_batch(texts)]))
+    tensors = load_file(weights)
+    return Inputs(
+        rows=digest_json(rows),
+        vocabulary=digest_json(tokenizer.get_vocab(with_added_tokens=True)),
+        token_ids=digest_json(ids),
+        weights=digest_json([[name, digest_array(tensors[name])] for name in sorted(tensors)]),
+    )
+
+
+def _batches(paths: list[Path]) -> Iterator[dict[str, Any]]:
+    for path in paths:
+        for batch in pq.ParquetFile(path).iter_batches(_BATCH):
+            yield batch.to_pydict()
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Build, digest, and write `inputs.json` last."""
+    suite, workload, out = sys.argv[1:] if argv is None else argv
+    try:
+        inputs = build_inputs(read_model(Suite, Path(suite)), workload, Path(out))
+    except PlumblineError as error:
+        sys.stderr.write(f"{error}\n")
+        return int(error.exit_code)
+    finally:
+        write_loaded(os.environ)
+    path = Path(out) / INPUTS_NAME
+    path.write_text(json.dumps(InputsFile(inputs=inputs).to_json()), encoding="utf-8")
+    return int(ExitCode.PASS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""What this interpreter holds: each installed distribution, its files, and what it needs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from plumbline.upgrade.locks.model import Pin
+
+__all__ = ["Installed", "installed_packages", "read_distribution"]
+
+_OWN_NAME = "plumbline-training"
+_STARTUP = re.compile(r"^([^/]+\.pth|(site|user)customize(\.py|/.*))$")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """One distribution on disk."""
+
+    name: str
+    version: str
+    root: Path
+    """The folder on `sys.path` that holds it."""
+    files: tuple[str, ...]
+    """Paths below `root`; what lies outside of it, such as scripts, is not listed."""
+    mark: str
+    """Changes when the distribution is installed anew."""
+    requirements: tuple[Requirement, ...]
+    links: Mapping[str, str]
+
+    @property
+    def pin(self) -> Pin:
+        """The version as a lock would state it."""
+        return Pin(name=self.name, version=self.version)
+
+    @property
+    def has_startup_hook(self) -> bool:
+        """Whether it runs code when Python starts."""
+        return any(_STARTUP.match(file) for file in self.files)
+
+
+def installed_packages(paths: Iterable[str] | None = None) -> dict[str, Installed]:
+    """Return the distributions by name; of two with one name the first on the path, which is the one imported."""
+    found: dict[str, Installed] = {}
+    for distribution in distributions(path=list(sys.path if paths is None else paths)):
+        # An install that broke off leaves metadata without a name, and asking for it all the same is deprecated.
+        if "Name" in distribution.metadata:
+            one = read_distribution(distribution)
+            if one.name != _OWN_NAME:
+                found.setdefault(one.name, one)
+    return found
+
+
+def read_distribution(distribution: Distribution) -> Installed:
+    """Return what one distribution says of itself."""
+    root = Path(str(distribution.locate_file("")))
+    names = [str(file) for file in distribution.files or ()]
+    metadata = distribution.metadata
+    homepage = metadata.get_all("Home-page") or [""]
+    return Installed(
+        name=canonicalize_name(metadata["Name"]),
+        version=distribution.version,
+        root=root,
+        files=tuple(name for name in names if not name.startswith(("..", "/"))),
+        mark=_mark(root, names),
+        requirements=tuple(_requirements(distribution.requires or ())),
+        links=_links(metadata.get_all("Project-URL") or (), homepage[0]),
+    )
+
+
+def _mark(root: Path, names: Iterable[str]) -> str:
+    record = next((name for name in names if name.endswith(".dist-info/RECORD")), None)
+    if record is None:
+        return ""
+    try:
+        about = (root / record).stat()
+    except OSError:
+        return ""
+    return f"{about.st_size}-{about.st_mtime_ns}"
+
+
+def _requirements(lines: Iterable[str]) -> Iterable[Requirement]:
+    for line in lines:
+        try:
+            yield Requirement(line)
+        except InvalidRequirement:
+            continue  # of an old release; pip ignores it too
+
+
+def _links(urls: Iterable[str], homepage: str | None) -> dict[str, str]:
+    found = {"Homepage": homepage} if homepage and homepage.startswith("http") else {}
+    for line in urls:
+        label, _, url = line.partition(",")
+        if url.strip().startswith(("https://", "http://")):
+            found[label.strip()[:80]] = url.strip()[:500]
+    return found

@@ -1,0 +1,6 @@
+"""Locks of every format, as the pins that hold for this interpreter."""
+
+from plumbline.upgrade.locks.model import Lock, LockFiles, Pin
+from plumbline.upgrade.locks.read import load_lock, parse_lock, read_lock
+
+__all__ = ["Lock", "LockFiles", "Pin", "load_lock", "parse_lock", "read_lock"]

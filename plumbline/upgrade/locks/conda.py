@@ -1,0 +1,73 @@
+"""conda-lock.yml and pixi.lock: the packages that come from a Python index; conda's own are named beside them."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from plumbline.errors import ConfigurationError
+from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.locks.requirements import version_in_url
+
+__all__ = ["conda_lock_pins", "conda_platform", "pixi_pins"]
+
+Pins = tuple[dict[str, Pin], dict[str, str]]
+
+
+def conda_platform() -> str:
+    """Return conda's name of this machine, such as `linux-64`."""
+    system = {"linux": "linux", "darwin": "osx", "win32": "win"}.get(sys.platform, sys.platform)
+    machine = platform.machine().lower()
+    return f"{system}-{'64' if machine in ('x86_64', 'amd64') else machine}"
+
+
+def conda_lock_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | None) -> Pins:
+    """Return pip's packages of a conda-lock file, and conda's; `extras` limits categories, `None` takes all."""
+    pins: dict[str, Pin] = {}
+    others: dict[str, str] = {}
+    here = conda_platform()
+    entries = [entry for entry in content.get("package", []) if entry.get("platform") == here]
+    if not entries:
+        raise ConfigurationError(f"has no packages for {here}", where=where, hint=f"lock with --platform {here}")
+    for entry in entries:
+        categories = entry.get("categories") or [entry.get("category", "main")]
+        if extras is not None and not {"main", *extras} & set(categories):
+            continue
+        name = canonicalize_name(str(entry.get("name", "")))
+        version = str(entry.get("version", ""))
+        if entry.get("manager") != "pip":
+            others[name] = version
+            continue
+        hashes = tuple(f"{kind}:{value}" for kind, value in entry.get("hash", {}).items() if kind == "sha256")
+        pins[name] = Pin(name=name, version=version, hashes=hashes)
+    return pins, others
+
+
+def pixi_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | None) -> Pins:
+    """Return the PyPI packages of a pixi.lock, and conda's; `extras` names the environment, `None` is `default`."""
+    environments = content.get("environments", {})
+    chosen = extras[0] if extras else "default"
+    here = conda_platform()
+    if chosen not in environments or here not in environments[chosen].get("packages", {}):
+        what = f"has no environment {chosen!r} for {here}"
+        raise ConfigurationError(what, where=where, key="environments", hint="choose with --extra ENVIRONMENT")
+    known = {str(entry.get("pypi") or entry.get("conda")): entry for entry in content.get("packages", [])}
+    pins: dict[str, Pin] = {}
+    others: dict[str, str] = {}
+    for reference in environments[chosen]["packages"][here]:
+        url = str(reference.get("pypi") or reference.get("conda"))
+        entry = known.get(url, {})
+        if "conda" in reference:
+            file = url.rpartition("/")[2].removesuffix(".conda").removesuffix(".tar.bz2")
+            name, _, rest = file.rpartition("-")[0].rpartition("-")
+            others[canonicalize_name(name)] = rest
+            continue
+        name = canonicalize_name(str(entry.get("name", "")))
+        version = str(entry.get("version", "")) or version_in_url(url)
+        hashes = (f"sha256:{entry['sha256']}",) if "sha256" in entry else ()
+        # An index serves the same archive by name and hash; only what has no version needs its URL.
+        pins[name] = Pin(name=name, version=version, url="" if version else url, hashes=hashes)
+    return pins, others

@@ -1,0 +1,84 @@
+"""poetry.lock: a flat list, whose entries say for which interpreter and platform they are."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from packaging.markers import InvalidMarker, Marker, default_environment
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
+from plumbline.errors import ConfigurationError
+from plumbline.upgrade.locks.model import Pin
+
+__all__ = ["poetry_pins"]
+
+
+def poetry_pins(
+    content: dict[str, Any], where: str, extras: tuple[str, ...] | None
+) -> tuple[dict[str, Pin], dict[str, str]]:
+    """Return the pins that hold here, and packages of folders; `extras` limits groups, `None` takes all."""
+    pins: dict[str, Pin] = {}
+    own: dict[str, str] = {}
+    for entry in content.get("package", []):
+        name = canonicalize_name(str(entry.get("name", "")))
+        groups = [str(group) for group in entry.get("groups", ["main"])]
+        chosen = [group for group in groups if group == "main" or extras is None or group in extras]
+        if not chosen or not _holds(entry, chosen, extras, where, name):
+            continue
+        source = entry.get("source", {})
+        if source.get("type") == "directory":
+            own[name] = str(entry.get("version", ""))
+            continue
+        pin = _pin(entry, name, source)
+        known = pins.setdefault(name, pin)
+        if known.identity != pin.identity:
+            what = f"{name} {known.shown} and {pin.shown} both apply here"
+            raise ConfigurationError(
+                what, where=where, key="package", hint="write it with Poetry 2, which adds markers"
+            )
+    return pins, own
+
+
+def _holds(entry: dict[str, Any], groups: list[str], extras: tuple[str, ...] | None, where: str, name: str) -> bool:
+    """Return whether an entry is for this interpreter, platform and choice of extras."""
+    python = default_environment()["python_full_version"]
+    try:
+        if not SpecifierSet(_versions(entry)).contains(python, prereleases=True):
+            return False
+        markers = entry.get("markers")
+        if not markers:
+            return True
+        by_group = markers if isinstance(markers, dict) else dict.fromkeys(groups, markers)
+        return any(group not in by_group or _met(str(by_group[group]), extras) for group in groups)
+    except (InvalidMarker, InvalidSpecifier) as error:
+        raise ConfigurationError(f"cannot be read: {error}", where=where, key=f"package.{name}") from error
+
+
+def _versions(entry: dict[str, Any]) -> str:
+    wanted = str(entry.get("python-versions", "*"))
+    return "" if wanted == "*" else wanted
+
+
+def _met(marker: str, extras: tuple[str, ...] | None) -> bool:
+    """Return whether a marker holds; all extras count as chosen where `extras` is `None`."""
+    if "extra" not in marker:
+        return Marker(marker).evaluate()
+    names = extras if extras is not None else _extras_in(marker)
+    return any(Marker(marker).evaluate({"extra": name}) for name in ("", *names))
+
+
+def _extras_in(marker: str) -> tuple[str, ...]:
+    words = marker.replace('"', "'").split("'")
+    return tuple(after for before, after in pairwise(words) if before.strip().endswith("extra =="))
+
+
+def _pin(entry: dict[str, Any], name: str, source: dict[str, Any]) -> Pin:
+    url = ""
+    if source.get("type") == "git":
+        url = f"git+{source.get('url', '')}@{source.get('resolved_reference', '')}"
+    elif source.get("type") == "url":
+        url = str(source.get("url", ""))
+    hashes = tuple(sorted(str(file["hash"]) for file in entry.get("files", []) if "hash" in file))
+    return Pin(name=name, version=str(entry.get("version", "")), url=url, hashes=() if "git+" in url else hashes)

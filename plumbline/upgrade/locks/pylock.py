@@ -1,0 +1,54 @@
+"""pylock.toml (PEP 751), read and selected by `packaging`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.pylock import (
+    PackageArchive,
+    PackageDirectory,
+    PackageSdist,
+    PackageVcs,
+    PackageWheel,
+    Pylock,
+    PylockSelectError,
+    PylockValidationError,
+)
+
+from plumbline.errors import ConfigurationError
+from plumbline.upgrade.locks.model import Pin
+
+__all__ = ["pylock_pins"]
+
+
+def pylock_pins(
+    content: dict[str, Any], where: str, extras: tuple[str, ...] | None
+) -> tuple[dict[str, Pin], dict[str, str]]:
+    """Return the pins that hold here, and packages of folders; `extras` limits extras and groups, `None` takes all."""
+    pins: dict[str, Pin] = {}
+    own: dict[str, str] = {}
+    try:
+        lock = Pylock.from_dict(content)
+        known = (lock.extras or (), lock.dependency_groups or ())
+        chosen = [tuple(name for name in names if extras is None or name in extras) for names in known]
+        for package, archive in lock.select(extras=chosen[0], dependency_groups=chosen[1]):
+            version = str(package.version or "")
+            if isinstance(archive, PackageDirectory):
+                own[package.name] = version
+                continue
+            found = [wheel.hashes for wheel in package.wheels or ()]
+            found += [package.sdist.hashes] if package.sdist else []
+            hashes = tuple(sorted(f"{name}:{value}" for one in found for name, value in one.items()))
+            pins[package.name] = Pin(name=package.name, version=version, url=_url(archive), hashes=hashes)
+    except (PylockValidationError, PylockSelectError) as error:
+        raise ConfigurationError(f"{error}", where=where, hint="write it anew with the tool that made it") from error
+    return pins, own
+
+
+def _url(archive: PackageVcs | PackageArchive | PackageWheel | PackageSdist) -> str:
+    """Return the URL of a package that no index serves."""
+    if isinstance(archive, PackageVcs):
+        return f"{archive.type}+{archive.url}@{archive.commit_id}"
+    if isinstance(archive, PackageArchive):
+        return archive.url or ""
+    return ""

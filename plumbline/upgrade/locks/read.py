@@ -1,0 +1,123 @@
+"""Read a lock of any format: from a path to its files, from its files to the pins that hold here."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.pylock import is_valid_pylock_path
+from pydantic import ValidationError
+
+from plumbline.errors import ConfigurationError
+from plumbline.schema.base import first_problem
+from plumbline.upgrade.locks.conda import conda_lock_pins, pixi_pins
+from plumbline.upgrade.locks.model import Lock, LockFiles, Pin
+from plumbline.upgrade.locks.poetry import poetry_pins
+from plumbline.upgrade.locks.pylock import pylock_pins
+from plumbline.upgrade.locks.requirements import included_files, requirement_pins
+from plumbline.upgrade.locks.uv import uv_pins
+
+__all__ = ["load_lock", "parse_lock", "read_lock"]
+
+_MAX_BYTES = 32 << 20
+_HINT = "name a lock file: requirements.txt, uv.lock, poetry.lock, pylock.toml, conda-lock.yml or pixi.lock"
+
+Reader = Callable[[dict[str, Any], str, tuple[str, ...] | None], tuple[dict[str, Pin], dict[str, str]]]
+
+
+def load_lock(path: Path) -> LockFiles:
+    """Read a lock and every file that it includes; `ConfigurationError` names the one that cannot be read."""
+    files = {path.name: _text(path)}
+    queue = [path.name] if _format(path.name) == "requirements" else []
+    while queue:
+        name = queue.pop()
+        for other in included_files(name, files[name]):
+            if "://" in other or other.startswith("https:/"):
+                hint = "copy it beside the lock: what is judged must not change meanwhile"
+                raise ConfigurationError(f"includes {other!r}, a URL", where=name, hint=hint)
+            if other not in files:
+                files[other] = _text(path.parent / other)
+                queue.append(other)
+    return LockFiles(name=path.name, files=files)
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ConfigurationError(f"more than {_MAX_BYTES >> 20} MiB", where=str(path), hint=_HINT)
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error.strerror}", where=str(path), hint=_HINT) from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError("is no UTF-8 text", where=str(path), hint=_HINT) from error
+
+
+def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None) -> Lock:
+    """Return the pins that hold for this interpreter; `ConfigurationError` for a lock that pins nothing here."""
+    chosen = None if extras is None else tuple(extras)
+    format_name = _format(files.name)
+    elsewhere: dict[str, str] = {}
+    try:
+        if format_name == "requirements":
+            pins = requirement_pins(files)
+        else:
+            pins, elsewhere = _READERS[format_name](_content(files, format_name), files.name, chosen)
+    except ValidationError as error:
+        key, reason = first_problem(error)
+        raise ConfigurationError(reason, where=files.name, key=key, hint=_HINT) from error
+    except (AttributeError, KeyError, TypeError) as error:
+        # The file is of the right syntax and another shape than its format has.
+        raise ConfigurationError(f"is no {format_name} file: {error}", where=files.name, hint=_HINT) from error
+    if not pins:
+        raise ConfigurationError("pins nothing for this interpreter", where=files.name, hint=_HINT)
+    return Lock(where=files.name, format=format_name, sha256=files.digest, pins=pins, elsewhere=elsewhere)
+
+
+def read_lock(path: Path, *, extras: Sequence[str] | None = None) -> Lock:
+    """Read and parse the lock at `path`."""
+    return parse_lock(load_lock(path), extras=extras)
+
+
+def _format(name: str) -> str:
+    file = Path(name).name
+    if file in ("uv.lock", "poetry.lock", "pixi.lock"):
+        return file
+    if is_valid_pylock_path(Path(file)):
+        return "pylock.toml"
+    if file.endswith((".yml", ".yaml")):
+        return "conda-lock.yml"
+    if file.endswith((".lock", ".toml", ".json")):
+        raise ConfigurationError("unknown lock format", where=name, hint=_HINT)
+    return "requirements"
+
+
+def _content(files: LockFiles, format_name: str) -> dict[str, Any]:
+    text = files.files[files.name]
+    try:
+        found = _yaml(text) if format_name in ("conda-lock.yml", "pixi.lock") else tomllib.loads(text)
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigurationError(f"cannot be parsed: {reason}", where=files.name, hint=_HINT) from error
+    if not isinstance(found, dict):
+        raise ConfigurationError("holds no table", where=files.name, hint=_HINT)
+    return found
+
+
+def _yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+_READERS: dict[str, Reader] = {
+    "uv.lock": uv_pins,
+    "poetry.lock": poetry_pins,
+    "pylock.toml": pylock_pins,
+    "conda-lock.yml": conda_lock_pins,
+    "pixi.lock": pixi_pins,
+}

@@ -1,0 +1,92 @@
+"""Which changes need each other, by the packages' own metadata: those are never tried apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion
+
+from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.installed import Installed
+
+__all__ = ["conflicts", "needed_changes"]
+
+Packages = Mapping[str, Installed]
+
+
+def needed_changes(
+    changes: Mapping[str, PackageChange], current: Packages, candidate: Packages
+) -> dict[str, frozenset[str]]:
+    """Return for each change the others without which it breaks a requirement that holds with all of them.
+
+    `current` is what is installed now, `candidate` the changed packages as the candidate lock has them.
+    """
+    after = {**current, **candidate}
+    for name, change in changes.items():
+        if change.candidate is None:
+            after.pop(name, None)
+    needs: dict[str, set[str]] = {name: set() for name in changes}
+    for owner, target in _mixed(changes, current, candidate, after):
+        needs[owner].add(target)
+    return {name: frozenset(found) for name, found in needs.items()}
+
+
+def _mixed(
+    changes: Mapping[str, PackageChange], current: Packages, candidate: Packages, after: Packages
+) -> Iterator[tuple[str, str]]:
+    """Yield (change, other change that it needs)."""
+    for name in changes:
+        new = candidate.get(name)
+        for requirement in _active(new):
+            target = canonicalize_name(requirement.name)
+            # Its new release needs the other's new release: it breaks with the old one.
+            if target in changes and _met(requirement, after) and not _met(requirement, current):
+                yield name, target
+    for owner, package in current.items():
+        for requirement in _active(package):
+            target = canonicalize_name(requirement.name)
+            if target not in changes or not _met(requirement, current) or _met(requirement, after):
+                continue
+            # The other's new release breaks the owner's old one: they move together, or the owner goes.
+            if owner in changes:
+                yield target, owner
+
+
+def conflicts(current: Packages, after: Packages) -> Iterator[tuple[str, str]]:
+    """Yield (package, reason) for each requirement that the candidate breaks and the current environment met."""
+    for owner, package in sorted(after.items()):
+        for requirement in _active(package):
+            if _met(requirement, after):
+                continue
+            name = canonicalize_name(requirement.name)
+            if not _was_broken(current, owner, name):
+                target = after.get(name)
+                has = f"has {target.version}" if target else "does not contain it"
+                bare = Requirement(str(requirement))
+                bare.marker = None
+                yield owner, f"{owner} {package.version} requires {bare}, the candidate {has}"
+
+
+def _was_broken(current: Packages, owner: str, target: str) -> bool:
+    """Return whether the current environment breaks what the same package requires of the same target."""
+    found = [one for one in _active(current.get(owner)) if canonicalize_name(one.name) == target]
+    return any(not _met(requirement, current) for requirement in found)
+
+
+def _active(package: Installed | None) -> Iterator[Requirement]:
+    for requirement in package.requirements if package else ():
+        # Extras are left out: which of them were asked for is not recorded in an environment.
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield requirement
+
+
+def _met(requirement: Requirement, packages: Packages) -> bool:
+    found = packages.get(canonicalize_name(requirement.name))
+    if found is None:
+        return False
+    try:
+        return requirement.url is not None or requirement.specifier.contains(found.version, prereleases=True)
+    except InvalidVersion:
+        return True

@@ -1,0 +1,107 @@
+"""Pure: is the whole training the same under two environments of one machine?"""
+
+from __future__ import annotations
+
+from plumbline.judge import compare
+from plumbline.judge.comparison import cause_of
+from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.learning import learning
+from plumbline.judge.tolerance import growth, relative
+from plumbline.records import LoadedRecord
+from plumbline.schema.suite import Gates
+from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Judgement
+from plumbline.upgrade.inputs import Inputs
+
+__all__ = ["compare_inputs", "compare_training", "has_equal_bits"]
+
+_EARLY_STEPS = 10
+"""Rounding has doubled once by then; a difference of formula shows at the first of them."""
+
+_INPUTS: tuple[tuple[str, CauseCode, str, str], ...] = (
+    ("rows", "data.content", "data.rows", "the dataset that is built has different rows"),
+    ("vocabulary", "tokenization", "data.tokenizer", "the tokenizer that is trained has a different vocabulary"),
+    ("token_ids", "tokenization", "data.tokens", "the same texts become different token ids"),
+    ("weights", "weights.init", "weights.init", "the initial weights that are made have different values"),
+)
+
+
+def compare_training(reference: LoadedRecord, candidate: LoadedRecord, gates: Gates) -> Judgement:
+    """Judge probe and learning curve.
+
+    One machine with equal kernels owes equal bits in the whole curve. After a probe that is equal to the bit, another
+    version of a library is no reason for another curve.
+    """
+    judgement = compare(reference, candidate, gates, against="current lock", throughput=False)
+    if judgement.verdict not in ("pass", "inconclusive"):
+        return judgement
+    mismatch = _curve(Pair(reference, candidate), has_bits=has_equal_bits(judgement))
+    if mismatch is None:
+        return judgement
+    findings = tuple(finding.replace(against="current lock") for finding in mismatch.findings)
+    return judgement.replace(
+        verdict="drift",
+        findings=(*judgement.findings, *findings),
+        first_divergence=mismatch.at,
+        causes=(cause_of(mismatch, judgement.suspects),),
+    )
+
+
+def has_equal_bits(judgement: Judgement) -> bool:
+    """Return whether every bit of the probe is equal."""
+    return any(note.code == "equal-bits" for note in judgement.notes)
+
+
+def _curve(pair: Pair, *, has_bits: bool) -> Mismatch | None:
+    """Return where the learning curves part though no rounding explains it."""
+    left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
+    if left is None or right is None:
+        return None
+    found = learning(pair)
+    if found is None or has_bits or pair.probes is None:
+        # Without a probe to say what rounding does, equal bits are asked for.
+        return found
+    for step, (ours, theirs) in enumerate(zip(left.losses[:_EARLY_STEPS], right.losses[:_EARLY_STEPS], strict=False)):
+        error, limit = relative(ours, theirs), pair.loss_limit(0) * growth(step)
+        if not error <= limit:
+            return _early(step, error, limit, found)
+    return None
+
+
+def _early(step: int, error: float, limit: float, found: Mismatch) -> Mismatch:
+    finding = Finding(
+        check="learn.loss",
+        outcome="drift",
+        metric=f"relative difference of the loss at step {step} of the learning curve",
+        observed=error if error < float("inf") else None,
+        limit=limit,
+        detail="more than rounding explains so early",
+    )
+    code: CauseCode = "rng" if step == 0 else found.suspicions[0].code
+    why = f"the loss differs at step {step} of the curve, though the probe agrees: dropout or what depends on it"
+    return Mismatch("learn", Divergence(stage="learn", step=step, at="loss"), (finding,), (Suspicion(code, why),))
+
+
+def compare_inputs(reference: Inputs, candidate: Inputs) -> Judgement:
+    """Judge what a training starts from: rows, vocabulary, token ids and initial weights."""
+    findings: list[Finding] = []
+    causes: list[Cause] = []
+    for name, code, check, why in _INPUTS:
+        ours, theirs = getattr(reference, name), getattr(candidate, name)
+        outcome = "pass" if ours == theirs else "drift"
+        findings.append(
+            Finding(
+                check=check, outcome=outcome, metric="SHA-256", observed=theirs, limit=ours, against="current lock",
+            )
+        )  # fmt: skip
+        if ours != theirs and not any(cause.code == code for cause in causes):
+            causes.append(Cause(code=code, sure="likely", why=why))
+    drift = bool(causes)
+    at = (
+        Divergence(stage="weights" if causes[0].code == "weights.init" else "data", at=causes[0].code)
+        if drift
+        else None
+    )
+    return Judgement(
+        verdict="drift" if drift else "pass", findings=tuple(findings), first_divergence=at, causes=tuple(causes)
+    )

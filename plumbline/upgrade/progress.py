@@ -1,0 +1,65 @@
+"""What the gate has spent, what it still expects to spend, and where its budget ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from plumbline.errors import InconclusiveError
+from plumbline.upgrade.answer import TrialLine
+from plumbline.upgrade.trials import Trial, TrialResult
+
+__all__ = ["Progress"]
+
+_SHOWN = 3
+
+
+class Progress:
+    """Counts trials and seconds; `say` gets one line for each trial that ends."""
+
+    def __init__(self, say: Callable[[str], None], most_trials: int, most_seconds: float) -> None:
+        self._say = say
+        self._most_trials = most_trials
+        self._most_seconds = most_seconds
+        self._began = time.monotonic()
+        self._number = 0
+        self._lines: list[TrialLine] = []
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials have ended."""
+        return len(self._lines)
+
+    @property
+    def lines(self) -> tuple[TrialLine, ...]:
+        """The trials that have ended, in that order."""
+        return tuple(self._lines)
+
+    def next_number(self) -> int:
+        """Return the number of the next trial."""
+        self._number += 1
+        return self._number
+
+    def check(self) -> None:
+        """Raise `InconclusiveError` once the budget is spent."""
+        spent = time.monotonic() - self._began
+        if self.num_trials >= self._most_trials or spent >= self._most_seconds:
+            hint = "allow more with --max-trials or --max-seconds"
+            what = f"the budget is spent: {self.num_trials} trials in {spent:.0f} s"
+            raise InconclusiveError(what, where="upgrade", hint=hint)
+
+    def add(self, trial: Trial, result: TrialResult) -> None:
+        """Record a trial that ended, and say so."""
+        names = tuple(str(change) for change in trial.changes)
+        self._lines.append(
+            TrialLine(
+                name=trial.name, part=trial.part, changes=names, outcome=result.outcome, seconds=result.seconds,
+                worker=result.worker,
+            )
+        )  # fmt: skip
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        left = self._most_trials - self.num_trials
+        self._say(
+            f"trial {self.num_trials}: {trial.part}: {result.outcome} in {result.seconds:.0f} s"
+            f"{f' with {shown}' if names else ' of the current environment'}; at most {left} more"
+        )

@@ -1,0 +1,96 @@
+"""A culprit in one sentence, and the line of a constraints file that keeps it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from plumbline.schema.verdict import Divergence, Judgement
+from plumbline.upgrade.answer import Culprit, Effect
+from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.trials import Failure
+
+__all__ = ["constraint_lines", "culprit_of"]
+
+_ALONE = {"numerics": "it drifts", "inputs": "it drifts", "speed": "it is slower", "cannot-train": "it fails"}
+
+
+def culprit_of(
+    effect: Effect, changes: Sequence[PackageChange], *, companions: Sequence[PackageChange] = (),
+    judgement: Judgement | None = None, failures: Sequence[Failure] = (), drop: float | None = None,
+    others: Literal["pass", "other culprits", "not judged"] = "pass", is_minimal: bool = True,
+    links: Mapping[str, str] | None = None,
+) -> Culprit:  # fmt: skip
+    """Return the culprit with its sentence; `others` is what all other changes do without it."""
+    is_shown = others != "not judged" and is_minimal and (judgement is not None or effect in ("speed", "cannot-train"))
+    sure: Literal["confirmed", "likely"] = "confirmed" if is_shown or effect == "cannot-install" else "likely"
+    sentence = f"{_names(changes)} {_effect(effect, judgement, failures, drop)}"
+    if effect != "cannot-install":
+        sentence += f"; {sure}: {_shown(effect, changes, companions, others, is_minimal=is_minimal)}"
+    return Culprit(
+        effect=effect, changes=tuple(changes), companions=tuple(companions), sure=sure, is_minimal=is_minimal,
+        others=others, sentence=sentence, judgement=judgement, drop=drop, failures=tuple(failures),
+        links=dict(links or {}),
+    )  # fmt: skip
+
+
+def _names(changes: Sequence[PackageChange]) -> str:
+    names = [str(change) for change in changes]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} together"
+
+
+def _effect(effect: Effect, judgement: Judgement | None, failures: Sequence[Failure], drop: float | None) -> str:
+    if effect == "cannot-install":
+        return f"cannot be installed: {_message(failures)}"
+    if effect == "cannot-train":
+        return f"cannot train: {_message(failures)}"
+    if effect == "speed":
+        return f"makes training slower: {drop:.1%} of the throughput is lost" if drop else "makes training slower"
+    cause = judgement.causes[0] if judgement and judgement.causes else None
+    at = judgement.first_divergence if judgement else None
+    return f"changes {cause.code if cause else 'training'}{f': first at {_place(at)}' if at else ''}"
+
+
+def _place(at: Divergence) -> str:
+    parts = [f"step {at.step}" if at.step is not None else "", at.at or at.stage]
+    return ", ".join(part for part in parts if part)
+
+
+def _message(failures: Sequence[Failure]) -> str:
+    lines = [line.strip() for failure in failures for line in failure.message.splitlines() if line.strip()]
+    return (lines or ["no reason given"])[-1][:300]
+
+
+def _shown(
+    effect: Effect, changes: Sequence[PackageChange], companions: Sequence[PackageChange], others: str,
+    *, is_minimal: bool,
+) -> str:  # fmt: skip
+    alone = _ALONE[effect]
+    if len(changes) > 1:
+        alone = alone.replace("it drifts", "they drift").replace("it is", "they are").replace("it fails", "they fail")
+    pronoun = "it" if len(changes) == 1 else "them"
+    with_whom = (
+        f"with {', '.join(change.package for change in companions)}, which goes with {pronoun},"
+        if companions
+        else "alone"
+    )
+    if not is_minimal:
+        return "a smaller set could not be judged"
+    rest = {
+        "pass": f"all others without {pronoun} pass",
+        "other culprits": "all changes without the culprits pass",
+        "not judged": f"what the others do without {pronoun} is not known",
+    }[others]
+    return f"{with_whom} {alone}, {rest}"
+
+
+def constraint_lines(culprits: Sequence[Culprit]) -> tuple[str, ...]:
+    """Return lines for a constraints file: the current version of each culprit, or none of a package that is new."""
+    lines: dict[str, str] = {}
+    for culprit in culprits:
+        for change in culprit.changes:
+            if change.current is not None and change.candidate is not None and change.current.version:
+                lines[change.package] = f"{change.package}=={change.current.version}"
+            elif change.candidate is not None:
+                lines[change.package] = f"{change.package}!={change.candidate.version or '*'}"
+    return tuple(lines[name] for name in sorted(lines))

@@ -1,0 +1,117 @@
+"""One upgrade on this machine, from two locks to the answer: what the command line and a worker call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plumbline.errors import ConfigurationError
+from plumbline.schema.suggestions import suggest_or_list
+from plumbline.schema.suite import Suite
+from plumbline.upgrade.answer import UpgradeAnswer
+from plumbline.upgrade.changes import PackageChange, changes_between
+from plumbline.upgrade.environments import Environments, check_current
+from plumbline.upgrade.gate import Budget, Gate, Parts
+from plumbline.upgrade.installer import choose_installer
+from plumbline.upgrade.locks import Lock
+from plumbline.upgrade.machine import LocalTrials
+from plumbline.upgrade.store import Store
+from plumbline.upgrade.trials import Trials
+
+__all__ = ["Locks", "UpgradeSettings", "judge_upgrade", "local_trials", "workload_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Locks:
+    """Both locks, parsed for this interpreter; without a current one, what is installed counts as current."""
+
+    candidate: Lock
+    current: Lock | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeSettings:
+    """Where and how an upgrade is judged."""
+
+    work: Path
+    pip_arguments: tuple[str, ...] = ()
+    budget: Budget = field(default_factory=Budget)
+
+
+def workload_of(suite: Suite, name: str | None, where: str = "") -> str:
+    """Return the workload to train: the one named, else the first with a probe, else the first."""
+    if name is not None and name not in suite.workloads:
+        hint = suggest_or_list(name, list(suite.workloads))
+        raise ConfigurationError(f"there is no workload {name!r}", where=where or suite.name, hint=hint)
+    probed = next((key for key, workload in suite.workloads.items() if workload.probe), None)
+    return name or probed or next(iter(suite.workloads))
+
+
+def local_trials(
+    suite: Suite, workload: str, settings: UpgradeSettings, say: Callable[[str], None] = lambda _: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> LocalTrials:  # fmt: skip
+    """Return the trials of this machine; a worker of a flow answers its share with them."""
+    store = Store(settings.work / "store", choose_installer(settings.pip_arguments))
+    environments = Environments(settings.work / "environments", store)
+    return LocalTrials(suite, workload, settings.work, environments, store, say=say, should_stop=should_stop)
+
+
+def changes_of(locks: Locks, trials: LocalTrials) -> tuple[PackageChange, ...]:
+    """Return what the candidate changes here; `ConfigurationError` unless the current lock is what is installed."""
+    installed = trials.environments.current
+    if locks.current is None:
+        # Without a lock in force nothing says that a package is to go: what the candidate lacks stays.
+        pins = {name: one.pin for name, one in installed.items()}
+        known = {name: pin for name, pin in pins.items() if name in locks.candidate.pins}
+        return tuple(change for change in changes_between(known, locks.candidate.pins) if not _is_installed(change))
+    changes = changes_between(locks.current.pins, locks.candidate.pins)
+    check_current(locks.current, changes, installed)
+    return changes
+
+
+def _is_installed(change: PackageChange) -> bool:
+    """Return whether only a build's local label differs, such as `+cpu`, which most locks do not pin."""
+    if change.current is None or change.candidate is None or change.candidate.url:
+        return False
+    return change.current.identity[0].partition("+")[0] == change.candidate.identity[0]
+
+
+def judge_upgrade(
+    suite: Suite, workload: str, locks: Locks, settings: UpgradeSettings, say: Callable[[str], None] = lambda _: None,
+    *, trials: Trials | None = None, should_stop: Callable[[], bool] = lambda: False,
+) -> UpgradeAnswer:  # fmt: skip
+    """Judge the candidate lock; `trials` may hand them to several workers, the default runs all of them here."""
+    here = local_trials(suite, workload, settings, say, should_stop)
+    changes = changes_of(locks, here)
+    others = _elsewhere(locks)
+    about = {
+        "current": locks.current.where if locks.current else "the installed packages",
+        "candidate": locks.candidate.where, "candidate_sha256": locks.candidate.sha256,
+        "not_from_index": others,
+    }  # fmt: skip
+    if not changes:
+        verdict = "inconclusive" if others else "pass"
+        note = "packages differ that no Python index serves" if others else "both locks pin the same packages"
+        return UpgradeAnswer(verdict=verdict, notes=(note,), **about)
+    chosen = suite.workloads[workload]
+    parts = Parts(probe=chosen.probe is not None, learn=chosen.learn is not None, speed=chosen.speed is not None)
+    say(f"changed packages: {len(changes)}; at most {settings.budget.trials} trials, {settings.budget.seconds:.0f} s")
+    answer = Gate(trials or here, suite.gates, parts, settings.budget, say).judge(changes)
+    here.environments.prune()
+    answer = answer.replace(**about)
+    if others and answer.verdict == "pass":
+        # What was not tried is no pass.
+        note = "packages differ that no Python index serves: they were not tried"
+        return answer.replace(verdict="inconclusive", notes=(*answer.notes, note))
+    return answer
+
+
+def _elsewhere(locks: Locks) -> tuple[str, ...]:
+    """Return the packages of conda or of folders that differ between the locks."""
+    before: Sequence[tuple[str, str]] = tuple(locks.current.elsewhere.items()) if locks.current else ()
+    if locks.current is None:
+        return ()
+    changed = set(before) ^ set(locks.candidate.elsewhere.items())
+    return tuple(sorted({name for name, _ in changed}))

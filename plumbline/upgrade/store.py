@@ -1,0 +1,103 @@
+"""The store of changed packages: each installed once, alone, in a folder that names all that decides its content."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import distributions
+from pathlib import Path
+
+from plumbline.digest import digest_json
+from plumbline.errors import DISK_FULL, DiskFullError, UnavailableError
+from plumbline.upgrade.folders import build_once, link_files, locked
+from plumbline.upgrade.installed import Installed, read_distribution
+from plumbline.upgrade.installer import Installer
+from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.trials import Failure
+
+__all__ = ["Store"]
+
+_ROOT_NAME = "files"
+
+
+class Store:
+    """Packages below `root`, by name, version, source, hashes, interpreter and the installer's arguments."""
+
+    def __init__(self, root: Path, installer: Installer) -> None:
+        self._root = root
+        self._installer = installer
+
+    def folder(self, pin: Pin) -> Path:
+        """Return where a pin's package is kept; only a whole package has this name."""
+        # SOABI tells the machine, the version and the build of Python; a digest, for arguments may hold passwords.
+        abi = sysconfig.get_config_var("SOABI") or "unknown"
+        key = digest_json([pin.to_json(), abi, list(self._installer.identity)])
+        return self._root / f"{pin.name}-{pin.version or 'url'}-{key[:24]}"
+
+    def add(self, pins: Iterable[Pin]) -> tuple[Failure, ...]:
+        """Install what is missing; return a failure for each package that cannot be installed.
+
+        `UnavailableError` where the index itself gives no answer: then nothing is known of the packages.
+        """
+        missing = [pin for pin in pins if not self.folder(pin).is_dir()]
+        if not missing:
+            return ()
+        with locked(self._root / "install"), _full_disk(self._root):
+            missing = [pin for pin in missing if not self.folder(pin).is_dir()]
+            # With hashes for one requirement, installers ask for the hashes of all.
+            groups = [[pin for pin in missing if bool(pin.hashes) == hashed] for hashed in (False, True)]
+            return tuple(failure for group in groups if group for failure in self._install(group))
+
+    def _install(self, pins: Sequence[Pin]) -> list[Failure]:
+        staging = self._root / f"staging.{os.getpid()}.part"
+        shutil.rmtree(staging, ignore_errors=True)
+        try:
+            message = self._installer.install(pins, staging)
+            if message is None:
+                self._keep(pins, staging)
+                return []
+            if len(pins) > 1:
+                return [failure for pin in pins for failure in self._install([pin])]
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        self._installer.check_index(pins[0])
+        return [Failure(stage="install", package=pins[0].name, message=message)]
+
+    def _keep(self, pins: Sequence[Pin], staging: Path) -> None:
+        """Give each installed package a folder of its own."""
+        found = _distributions(staging)
+        for pin in pins:
+            if pin.name not in found:
+                raise UnavailableError("the installer reported success and installed nothing", where=pin.requirement)
+            build_once(self.folder(pin), partial(_link_package, staging, found[pin.name].files))
+
+    def read(self, pin: Pin) -> Installed:
+        """Return the package of a pin that was added."""
+        return _distributions(self.folder(pin) / _ROOT_NAME)[pin.name]
+
+
+def _link_package(staging: Path, files: Sequence[str], part: Path) -> None:
+    link_files(staging, part / _ROOT_NAME, files)
+
+
+def _distributions(folder: Path) -> Mapping[str, Installed]:
+    found = (read_distribution(one) for one in distributions(path=[str(folder)]) if "Name" in one.metadata)
+    return {one.name: one for one in found}
+
+
+class _full_disk:  # noqa: N801 - used as a function
+    """Report a full disk as such."""
+
+    def __init__(self, where: Path) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            hint = "free some space, or name another folder with --work"
+            raise DiskFullError(f"no room left: {error.strerror}", where=str(self._where), hint=hint) from error

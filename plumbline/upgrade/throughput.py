@@ -1,0 +1,49 @@
+"""Pure: is training slower, from pairs of fresh processes that ran in alternating order?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from plumbline.history.equivalence import equivalence
+
+__all__ = ["LEAST_PAIRS", "MOST_PAIRS", "PairedDrop", "paired_drop"]
+
+LEAST_PAIRS = 3
+MOST_PAIRS = 12
+_ALPHA = 0.01
+"""One-sided, at each look; after every pair is looked at again, so that the sum over all looks stays below 5%."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDrop:
+    """The share of throughput that was lost, with its interval."""
+
+    outcome: Literal["slower", "as fast", "undecided"]
+    drop: float
+    low: float
+    high: float
+    num_pairs: int
+
+
+def paired_drop(log_ratios: Sequence[float], *, slower_above: float, fast_below: float) -> PairedDrop | None:
+    """Decide on the share of the throughput that is lost; `None` below three finite pairs.
+
+    `as fast`: the whole interval lies below `fast_below`. `slower`: otherwise, if it lies above `slower_above`. Pairs
+    cancel what a machine does slowly. Against zeros, Welch's interval is Student's interval of the differences.
+    """
+    values = [value for value in log_ratios if math.isfinite(value)]
+    if len(values) < LEAST_PAIRS:
+        return None
+    found = equivalence([0.0] * len(values), values, -math.log1p(-fast_below), alpha=_ALPHA)
+    if found is None:
+        return None
+    drop, low, high = (-math.expm1(value) for value in (found.difference, found.high, found.low))
+    outcome: Literal["slower", "as fast", "undecided"] = "undecided"
+    if high < fast_below:
+        outcome = "as fast"
+    elif low > slower_above:
+        outcome = "slower"
+    return PairedDrop(outcome, drop, low, high, len(values))

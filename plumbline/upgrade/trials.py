@@ -1,0 +1,95 @@
+"""Trials: one question to a machine that trains, its answer, and the Protocol of whoever asks several machines.
+
+A trial asks: with just these changes applied to your current environment, does this part of the training stay the
+same? Questions and answers are JSON, so a trial may run here, or on any worker that holds the current environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol
+
+from pydantic import Field
+
+from plumbline.schema.base import Model, Name, Sha256
+from plumbline.schema.verdict import Judgement
+from plumbline.upgrade.changes import PackageChange
+
+__all__ = ["Failure", "Outcome", "Package", "Part", "Trial", "TrialResult", "Trials"]
+
+Part = Literal["environment", "reference", "inputs", "numerics", "speed"]
+"""`environment`: can it be built? `reference`: the current environment alone. The others compare a part with it."""
+
+Outcome = Literal["same", "drift", "cannot-install", "cannot-train", "lost"]
+"""`lost`: the machine failed, and nothing is known of the changes."""
+
+_MANY = 10_000
+
+
+class Trial(Model):
+    """What to train, under which changes."""
+
+    name: Name
+    changes: tuple[PackageChange, ...] = Field(default=(), max_length=_MANY)
+    part: Part
+    steps: int | None = Field(default=None, ge=1)
+    """Train only the first steps of the probe: those that showed the drift. `None`: the whole part."""
+    learn: bool = True
+    """Of `numerics`: whether the learn part is trained."""
+    probe: bool = True
+    """Of `numerics`: whether the probe is trained."""
+    pairs: int = Field(default=3, ge=1, le=100)
+    """Of `speed`: how many pairs of fresh processes."""
+
+
+class Failure(Model):
+    """Why a set of changes cannot be installed or cannot train; code reads `stage` and `package` only."""
+
+    stage: Literal["install", "resolve", "import", "training"]
+    package: str = ""
+    """The package that the installer or the metadata names."""
+    message: str = Field(default="", max_length=4000)
+
+
+class Package(Model):
+    """What the metadata of one changed package says: links, and what it needs."""
+
+    package: str
+    links: dict[str, str] = Field(default={}, max_length=200)
+    needs: tuple[str, ...] = Field(default=(), max_length=_MANY)
+    """Other changes without which this one breaks a requirement: they are tried together."""
+    has_startup_hook: bool = False
+    """Whether it runs code when Python starts, imported or not."""
+
+
+class TrialResult(Model):
+    """The answer to one trial."""
+
+    trial: Name
+    outcome: Outcome
+    worker: str = ""
+    judgement: Judgement | None = None
+    """Of `inputs` and `numerics`."""
+    has_equal_bits: bool = False
+    """Of `numerics`: every bit of the probe is equal."""
+    log_ratios: tuple[float, ...] = Field(default=(), max_length=1000)
+    """Of `speed`: ln(changed / current) of the throughput, one value a pair."""
+    failures: tuple[Failure, ...] = Field(default=(), max_length=_MANY)
+    imported: tuple[str, ...] | None = Field(default=None, max_length=_MANY)
+    """Packages that the trainer loaded code from, under these changes; `None` where it loaded nothing."""
+    packages: tuple[Package, ...] = Field(default=(), max_length=_MANY)
+    """Of `environment`."""
+    environment_sha256: Sha256 | None = None
+    """Identity of the environment that was used."""
+    seconds: float = Field(default=0.0, ge=0)
+
+
+class Trials(Protocol):
+    """Runs trials, here or on the workers that are free."""
+
+    @property
+    def num_parallel(self) -> int:
+        """How many trials run at once."""
+
+    def run(self, trials: Sequence[Trial]) -> Iterator[TrialResult]:
+        """Yield one result for each trial, in the order in which they end."""

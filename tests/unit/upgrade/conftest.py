@@ -1,0 +1,65 @@
+"""What the gate's tests share: changes, and a machine that answers trials from rules."""
+
+from __future__ import annotations
+
+from plumbline.schema.verdict import Cause, Divergence, Judgement
+from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.locks import Pin
+from plumbline.upgrade.trials import Failure, Package, TrialResult
+
+
+def change(name, current="1.0", candidate="2.0"):
+    def pin(version):
+        return None if version is None else Pin(name=name, version=version)
+
+    return PackageChange(package=name, current=pin(current), candidate=pin(candidate))
+
+
+def changes(count):
+    return tuple(change(f"p{number:03d}") for number in range(count))
+
+
+def drift(code="operator", stage="forward", step=0, at="encoder.layer.0.intermediate"):
+    cause = Cause(code=code, sure="likely", why="test")
+    place = Divergence(stage=stage, step=step, at=at)
+    return Judgement(verdict="drift", causes=(cause,), first_divergence=place)
+
+
+class Machine:
+    """Answers trials by `rules`: part to a function from the names of the changes to an outcome."""
+
+    def __init__(self, rules=None, *, imported=None, packages=None, ratios=None, num_parallel=1, failures=()):
+        self.rules = rules or {}
+        self.imported = imported
+        self.packages = packages or {}
+        self.ratios = ratios
+        self.num_parallel = num_parallel
+        self.failures = failures
+        self.asked = []
+
+    def run(self, trials):
+        for trial in trials:
+            self.asked.append(trial)
+            yield self.answer(trial)
+
+    def answer(self, trial):
+        names = {one.package for one in trial.changes}
+        if trial.part == "environment":
+            packages = tuple(self.packages.get(name, Package(package=name)) for name in sorted(names))
+            outcome = "cannot-install" if self.failures else "same"
+            return TrialResult(trial=trial.name, outcome=outcome, failures=self.failures, packages=packages)
+        imported = tuple(sorted(self.imported)) if self.imported is not None else tuple(sorted(names))
+        if trial.part == "reference":
+            everything = tuple(one.package for one in self.asked[0].changes)
+            return TrialResult(
+                trial=trial.name, outcome="same", imported=everything if self.imported is None else imported
+            )
+        if trial.part == "speed":
+            return TrialResult(trial=trial.name, outcome="same", log_ratios=tuple(self.ratios(names, trial.pairs)))
+        outcome = self.rules.get(trial.part, lambda _: "same")(names)
+        failures = (Failure(stage="import", message="boom"),) if outcome == "cannot-train" else ()
+        judgement = drift() if outcome == "drift" else Judgement(verdict="pass")
+        return TrialResult(
+            trial=trial.name, outcome=outcome, judgement=None if failures else judgement, failures=failures,
+            imported=imported,
+        )  # fmt: skip
