@@ -33,7 +33,7 @@ FAILURES = 5
 _ROOT = Path(__file__).resolve().parents[1]
 _NIGHT_SECONDS = 480.0
 _STRIKES_FIRST = ("worker killed before", "no worker", "late worker")
-_LOST = {"no worker": "worker", "hangs": "ran longer than 60 s", "cancelled": "cancelled"}
+_LOST = {"no worker": "worker", "hangs": "took longer than 60 s", "cancelled": "cancelled"}
 """The failures after which a platform has no record, and a word of the reason."""
 
 

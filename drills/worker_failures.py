@@ -68,7 +68,9 @@ def machine_killed_after(stack: RunningStack) -> None:
     """Worker and flow run are killed once the record is written: Prefect sees no end, and the record counts."""
     round_, _ = _until_recorded(stack, "drill-after-both")
     kill_machine(stack, "aws")
-    verdict = expect_pass(stack, round_, notes="the run's record is complete, though Prefect has not seen its end")
+    verdict = expect_pass(
+        stack, round_, notes="the run's record is complete, though Prefect has not seen the run's end"
+    )
     records = verdict["platforms"]["aws"]["records"]
     expect(records == [f"{round_.round_id}-aws-tiny-0"], "the first attempt's record counts")
 
@@ -102,7 +104,10 @@ def pending_lost(stack: RunningStack) -> None:
     verdict = _lose_pending(stack, "drill-pending", retries=1)
     expect(verdict["verdict"] == "pass", f"verdict pass (is {verdict['verdict']}: {verdict['notes']})")
     notes = verdict["platforms"]["aws"]["notes"]
-    expect(any("a worker took it and did not start it" in note["text"] for note in notes), f"a note says why: {notes}")
+    expect(
+        any("a worker claimed the run and did not start it" in note["text"] for note in notes),
+        f"a note says why: {notes}",
+    )
 
 
 def pending_lost_for_good(stack: RunningStack) -> None:
@@ -110,7 +115,7 @@ def pending_lost_for_good(stack: RunningStack) -> None:
     verdict = _lose_pending(stack, "drill-pending-once", retries=0)
     expect(verdict["verdict"] == "inconclusive", f"inconclusive (is {verdict['verdict']})")
     reason = verdict["platforms"]["aws"]["unavailable"]
-    expect("a worker took it and did not start it within 40 s" in reason, f"the reason: {reason}")
+    expect("a worker claimed the run and did not start it within 40 s" in reason, f"the reason: {reason}")
     expect(verdict["platforms"]["azure"]["verdict"] == "pass", "the other platform passes")
 
 
@@ -184,7 +189,7 @@ def training_hangs(stack: RunningStack) -> None:
     verdict = round_.verdict()
     expect(verdict["verdict"] == "inconclusive", "inconclusive: one of two platforms is below the quorum")
     reason = verdict["platforms"]["aws"]["unavailable"]
-    expect("ran longer than 25 s" in reason, f"the reason: {reason}")
+    expect("took longer than 25 s" in reason, f"the reason: {reason}")
     expect_settled(stack, round_, verdict)
 
 

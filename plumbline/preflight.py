@@ -79,7 +79,7 @@ def _make_folder(folder: Path, *, option: str) -> None:
             raise DiskFullError(f"cannot be made: {error.strerror}", where=str(folder)) from error
         if error.errno not in WRONG_PATH:
             raise UnavailableError(f"cannot be made: {error.strerror}", where=str(folder)) from error
-        what = "is no folder" if isinstance(error, FileExistsError) else f"cannot be made: {error.strerror}"
+        what = "is not a folder" if isinstance(error, FileExistsError) else f"cannot be made: {error.strerror}"
         raise ConfigurationError(what, where=str(folder), key=option, hint="name another folder") from error
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         what = "is a folder that may not be written to"

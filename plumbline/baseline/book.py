@@ -1,4 +1,4 @@
-"""The baselines in the central store: read, and changed by compare-and-swap so that no decision is lost."""
+"""Baselines in the central store, changed by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -19,59 +19,59 @@ _ATTEMPTS = 8
 
 
 def baseline_key(spec_sha256: str, platform: str) -> str:
-    """Where a baseline lies in the central store."""
+    """Return a baseline's key in the central store."""
     return f"{_FOLDER}/{spec_sha256}/{platform}.json"
 
 
 class BaselineBook:
-    """The approved records of all RunSpecs and platforms."""
+    """All baselines in the central store, by RunSpec and platform."""
 
     def __init__(self, central: CentralStore) -> None:
         self._central = central
 
     def read(self, spec_sha256: str, platform: str) -> Baseline | None:
-        """The baseline, or `None` if none was accepted yet or all were rejected."""
+        """Return the baseline; `None` without accepted records."""
         key = baseline_key(spec_sha256, platform)
-        found = self._central.read_pointer(key)
-        baseline = self._parsed(key, found[0]) if found is not None else None
+        pointer = self._central.read_pointer(key)
+        baseline = self._parsed(key, pointer[0]) if pointer is not None else None
         return baseline if baseline is not None and baseline.records else None
 
     def current(self, spec_sha256: str, platforms: Iterable[str]) -> dict[str, Baseline]:
-        """The baselines of one RunSpec, of those platforms that have one."""
-        found = {name: self.read(spec_sha256, name) for name in platforms}
-        return {name: baseline for name, baseline in found.items() if baseline is not None}
+        """Return the existing baselines of a RunSpec by platform."""
+        baselines = {name: self.read(spec_sha256, name) for name in platforms}
+        return {name: baseline for name, baseline in baselines.items() if baseline is not None}
 
     def list(self) -> tuple[tuple[Baseline, ...], dict[str, str]]:
-        """Every baseline of the store, in the order of their keys; and of those that are damaged, by key, why."""
-        found: dict[str, Baseline] = {}
+        """Return every baseline in key order, and the reason of each damaged one by key."""
+        baselines: dict[str, Baseline] = {}
         damaged: dict[str, str] = {}
         for info in [info for info in self._central.store.list(f"{_FOLDER}/") if info.key.endswith(".json")]:
             try:
                 data = self._central.read_pointer(info.key)
                 if data is not None:
-                    found[info.key] = self._parsed(info.key, data[0])
+                    baselines[info.key] = self._parsed(info.key, data[0])
             except InvalidInputError as error:
                 damaged[info.key] = str(error)
-        return tuple(one for one in found.values() if one.records), damaged
+        return tuple(baseline for baseline in baselines.values() if baseline.records), damaged
 
     def everything(self) -> tuple[Baseline, ...]:
-        """Every readable baseline of the store, those without an accepted record included."""
-        found = []
+        """Return every readable baseline, also without accepted records."""
+        baselines = []
         for info in [info for info in self._central.store.list(f"{_FOLDER}/") if info.key.endswith(".json")]:
             data = self._central.read_pointer(info.key)
             baseline = self._sound(info.key, data[0]) if data is not None else None
-            found += [baseline] if baseline is not None else []
-        return tuple(found)
+            baselines += [baseline] if baseline is not None else []
+        return tuple(baselines)
 
     def _sound(self, key: str, data: bytes) -> Baseline | None:
-        """One that is damaged counts as none: the round says so of its platform, and accepting another mends it."""
+        """Return the baseline, or `None` if damaged; accepting a record repairs it."""
         try:
             return self._parsed(key, data)
         except InvalidInputError:
             return None
 
     def accept(self, record: RunRecord, note: Note | None = None) -> Baseline:
-        """Approve a record; `InvalidInputError` for one that nothing can be held against."""
+        """Approve a record; raise `InvalidInputError` if it is unfit as a reference."""
         problem = _unfit(record)
         if problem:
             raise InvalidInputError(problem, where=record.record_id, hint="accept a record of a completed training")
@@ -82,15 +82,17 @@ class BaselineBook:
     def reject(
         self, spec_sha256: str, platform: str, record_id: str | None = None, note: Note | None = None
     ) -> Baseline:
-        """Take a record out of a baseline, the current one unless another is named."""
+        """Remove a record from a baseline, by default the current one."""
 
         def change(baseline: Baseline | None) -> Baseline:
             if baseline is None or not baseline.records:
                 raise ConfigurationError("has no accepted record", where=f"baseline of {platform}")
             name = record_id or baseline.current
-            if name is None or name not in {one.record_id for one in baseline.records}:
+            if name is None or name not in {record.record_id for record in baseline.records}:
                 hint = "`plumbline baseline show` lists them"
-                raise ConfigurationError(f"{name} is none of its records", where=f"baseline of {platform}", hint=hint)
+                raise ConfigurationError(
+                    f"does not contain the record {name}", where=f"baseline of {platform}", hint=hint
+                )
             return without_record(baseline, name, note)
 
         return self._change(baseline_key(spec_sha256, platform), change)
@@ -98,10 +100,10 @@ class BaselineBook:
     def restore(
         self, spec_sha256: str, platform: str, record_id: str | None = None, note: Note | None = None
     ) -> Baseline:
-        """Put a rejected record back, the one rejected last unless another is named."""
+        """Restore a rejected record, by default the last one rejected."""
 
         def change(baseline: Baseline | None) -> Baseline:
-            names = [one.record_id for one in baseline.rejected] if baseline is not None else []
+            names = [entry.record_id for entry in baseline.rejected] if baseline is not None else []
             name = record_id or (names[-1] if names else None)
             if baseline is None or name is None or name not in names:
                 hint = "`plumbline baseline log` lists the rejected records"
@@ -115,14 +117,14 @@ class BaselineBook:
 
     def _change(self, key: str, change: Callable[[Baseline | None], Baseline]) -> Baseline:
         for _ in range(_ATTEMPTS):
-            found = self._central.read_pointer(key)
-            changed = change(self._sound(key, found[0]) if found else None)
+            pointer = self._central.read_pointer(key)
+            changed = change(self._sound(key, pointer[0]) if pointer else None)
             try:
-                self._central.swap_pointer(key, canonical_json(changed.to_json()), found[1] if found else None)
+                self._central.swap_pointer(key, canonical_json(changed.to_json()), pointer[1] if pointer else None)
             except PreconditionFailedError:
                 continue
             return changed
-        raise UnavailableError("others keep changing it", where=self._central.store.url, key=key)
+        raise UnavailableError("other writers keep changing the document", where=self._central.store.url, key=key)
 
 
 def _unfit(record: RunRecord) -> str:
@@ -131,4 +133,4 @@ def _unfit(record: RunRecord) -> str:
     if record.experiment is not None:
         return "is the record of an experiment, not of a training"
     missing = [part for part in record.spec.parts if getattr(record.evidence, part) is None]
-    return f"holds no evidence of {', '.join(missing)}" if missing else ""
+    return f"contains no evidence of {', '.join(missing)}" if missing else ""

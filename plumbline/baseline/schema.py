@@ -1,4 +1,4 @@
-"""The Baseline: the approved records of one RunSpec on one platform, its anchor, and the log of decisions."""
+"""Baseline: approved records of a RunSpec on a platform, with anchor and log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_LOG = 400
 
 
 class Accepted(Model):
-    """One approved record, with the numbers that the noise floor is made of."""
+    """One approved record, with its numbers for the noise floor."""
 
     record_id: Name
     started_at: AwareDatetime
@@ -36,20 +36,20 @@ class Accepted(Model):
     accuracy: float | None = None
     lock_sha256: str = ""
     suite: str = ""
-    """The suite whose round it was; empty for one accepted before this was recorded."""
+    """Suite of the record's round; empty for old entries."""
 
 
 class Note(Model):
-    """Who decided, when, why, and for which suite."""
+    """Author, time, reason and suite of a decision."""
 
     who: str = ""
     when: AwareDatetime | None = None
     why: str = ""
     suite: str = ""
     forced: bool = False
-    """Accepted although its round was not a pass."""
+    """Whether the record was accepted although its round did not pass."""
     as_anchor: bool = False
-    """The record becomes the anchor, against which cumulative loss is measured."""
+    """Whether the record becomes the anchor, the reference for cumulative loss."""
 
 
 class LogEntry(Model):
@@ -61,7 +61,7 @@ class LogEntry(Model):
 
 
 class Baseline(Model):
-    """The approved records of a RunSpec on a platform, the newest last."""
+    """Approved records of a RunSpec on a platform, the newest last."""
 
     schema_version: Literal[1] = 1
     spec_sha256: Sha256
@@ -70,19 +70,19 @@ class Baseline(Model):
     records: tuple[Accepted, ...] = Field(default=(), max_length=MAX_ACCEPTED)
     noise: NoiseFloor = NoiseFloor(runs=0)
     anchor: Accepted | None = None
-    """The record accepted first: it stays when the list is full, and only a decision replaces it."""
+    """First accepted record: kept when the list is full, and replaced by a decision only."""
     rejected: tuple[Accepted, ...] = Field(default=(), max_length=MAX_ACCEPTED)
-    """Records taken out, the newest last, to be restored."""
+    """Rejected records, the newest last, which can be restored."""
     log: tuple[LogEntry, ...] = Field(default=(), max_length=MAX_LOG)
 
     @property
     def current(self) -> str | None:
-        """The record that the next one is held against: the one accepted last."""
+        """Return the reference for the next record: the last record accepted."""
         return self.records[-1].record_id if self.records else None
 
 
 def accepted(record: RunRecord, suite: str = "") -> Accepted:
-    """What a baseline keeps of a record."""
+    """Return the entry of a record in a baseline."""
     speed, learn = record.evidence.speed, record.evidence.learn
     return Accepted(
         record_id=record.record_id,
@@ -96,7 +96,7 @@ def accepted(record: RunRecord, suite: str = "") -> Accepted:
 
 
 def with_record(baseline: Baseline, record: RunRecord, note: Note | None = None) -> Baseline:
-    """Return the baseline with `record` accepted last; accepting it again moves it there."""
+    """Return the baseline with `record` accepted last."""
     note = note or Note()
     entry = accepted(record, note.suite)
     kept = [one for one in baseline.records if one.record_id != record.record_id]
@@ -107,22 +107,22 @@ def with_record(baseline: Baseline, record: RunRecord, note: Note | None = None)
 
 
 def without_record(baseline: Baseline, record_id: str, note: Note | None = None) -> Baseline:
-    """Return the baseline with one record taken out, which `restored` puts back."""
-    gone = tuple(one for one in baseline.records if one.record_id == record_id)
-    left = tuple(one for one in baseline.records if one.record_id != record_id)
+    """Return the baseline without a record, which `restored` can add again."""
+    gone = tuple(record for record in baseline.records if record.record_id == record_id)
+    left = tuple(record for record in baseline.records if record.record_id != record_id)
     anchor = baseline.anchor
     if anchor is not None and anchor.record_id == record_id:
         anchor = left[0] if left else None
-    rejected = (*(one for one in baseline.rejected if one.record_id != record_id), *gone)[-MAX_ACCEPTED:]
+    rejected = (*(entry for entry in baseline.rejected if entry.record_id != record_id), *gone)[-MAX_ACCEPTED:]
     logged = LogEntry(action="reject", record_id=record_id, note=note or Note())
     return _measured(baseline, left, logged, anchor=anchor, rejected=rejected)
 
 
 def restored(baseline: Baseline, record_id: str, note: Note | None = None) -> Baseline:
-    """Return the baseline with a rejected record back in its place by time."""
-    back = tuple(one for one in baseline.rejected if one.record_id == record_id)
-    left = tuple(one for one in baseline.rejected if one.record_id != record_id)
-    records = tuple(sorted((*baseline.records, *back), key=lambda one: one.started_at))[-MAX_ACCEPTED:]
+    """Return the baseline with a rejected record back in order of time."""
+    back = tuple(entry for entry in baseline.rejected if entry.record_id == record_id)
+    left = tuple(entry for entry in baseline.rejected if entry.record_id != record_id)
+    records = tuple(sorted((*baseline.records, *back), key=lambda entry: entry.started_at))[-MAX_ACCEPTED:]
     logged = LogEntry(action="restore", record_id=record_id, note=note or Note())
     return _measured(
         baseline, records, logged, anchor=baseline.anchor or (records[0] if records else None), rejected=left
@@ -137,7 +137,7 @@ def _measured(
     anchor: Accepted | None,
     rejected: tuple[Accepted, ...] | None = None,
 ) -> Baseline:
-    speeds = [one.samples_per_second for one in records if one.samples_per_second is not None]
+    speeds = [record.samples_per_second for record in records if record.samples_per_second is not None]
     return baseline.model_copy(
         update={
             "records": records,

@@ -1,4 +1,4 @@
-"""Records on their way: out of a run into its outbox, gathered by the controller, kept in the central store."""
+"""Transport of records: from a run to its outbox, and into the central store."""
 
 from __future__ import annotations
 

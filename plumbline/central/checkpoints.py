@@ -1,7 +1,7 @@
-"""Checkpoints in a platform's outbox: an attempt on another machine goes on from the last one.
+"""Checkpoints in a platform's outbox: a new attempt on a different machine resumes from the last one.
 
-Two slots hold the tensors in turn, and a pointer with the trainer's own state says which of them is whole. Nothing is
-deleted, which a store cannot do: an attempt that completes empties both slots.
+Two slots alternate for the tensors, and a pointer with the trainer's own state names the complete slot. Nothing is
+deleted, as some stores cannot delete: a completed attempt empties both slots.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_BYTES = 4 << 30
 _MAX_STATE_BYTES = 64 << 20
 _POLL_SECONDS = 5.0
 _LEAST_SECONDS = 30.0
-"""Between two uploads: a checkpoint may be large, and training faster than the link."""
+"""Minimum seconds between uploads: a checkpoint may be large, and training faster than the link."""
 
 
 class _Pointer(Model):
@@ -43,14 +43,14 @@ class _Pointer(Model):
 
 
 class CheckpointExchange:
-    """The checkpoint of one training between the folder of its trainer and the outbox of its platform."""
+    """Synchronisation of a training's checkpoint between its folder and its outbox."""
 
     def __init__(self, store: Store, job: str, folder: Path) -> None:
         self._store, self._prefix, self._folder = store, f"checkpoints/{job}/", folder
         self._published = ""
 
     def fetch(self) -> bool:
-        """Put the last whole checkpoint into the folder; return whether there is one."""
+        """Download the last complete checkpoint; return whether there was one."""
         pointer = self._read()[0]
         if pointer is None or not pointer.size:
             return False
@@ -65,7 +65,7 @@ class CheckpointExchange:
         return True
 
     def publish(self) -> bool:
-        """Upload the folder's checkpoint if it is whole and new; return whether it was."""
+        """Upload the checkpoint if complete and new; return whether it was uploaded."""
         try:
             state = (self._folder / _STATE).read_text(encoding="utf-8")
             if (self._folder / _TENSORS).stat().st_size > _MAX_BYTES or len(state) > _MAX_STATE_BYTES // 2:
@@ -74,7 +74,7 @@ class CheckpointExchange:
         except (OSError, UnicodeDecodeError):
             return False
         sha256 = digest_bytes(data)
-        # The trainer may have renamed the folder in between: then the two do not belong together.
+        # The trainer may have renamed the folder in between: then state and tensors do not match.
         if sha256 == self._published or sha256 != _promised(state):
             return False
         pointer, etag = self._read()
@@ -86,7 +86,7 @@ class CheckpointExchange:
         return True
 
     def clear(self) -> None:
-        """Empty what lies in the outbox: the training has its record."""
+        """Empty the slots in the outbox, once the training has its record."""
         pointer, etag = self._read()
         if pointer is None or not pointer.size:
             return
@@ -114,7 +114,7 @@ class CheckpointExchange:
 
 
 def _promised(state: str) -> str | None:
-    """Return the digest of the tensors that the trainer's `state` belongs to."""
+    """Return the tensors' digest in the trainer's `state`; `None` if malformed."""
     try:
         content = json.loads(state)
     except (ValueError, RecursionError):
@@ -132,9 +132,9 @@ def shared_checkpoint(
     poll_seconds: float = _POLL_SECONDS,
     least_seconds: float = _LEAST_SECONDS,
 ) -> Iterator[CheckpointExchange]:
-    """Fetch the last checkpoint of `job` into `folder`, and upload each new one while a trainer runs.
+    """Fetch the last checkpoint of `job` into `folder`, and upload new ones during the block.
 
-    An outbox that fails costs the checkpoint and not the training: `on_problem` hears why.
+    A failing outbox does not stop the training: `on_problem` receives the reason.
     """
     exchange, is_over = CheckpointExchange(store, job, folder), threading.Event()
 
@@ -159,5 +159,5 @@ def shared_checkpoint(
     finally:
         is_over.set()
         thread.join()
-        # One that was saved because the machine is about to end; a training that completed has left none.
+        # Upload a checkpoint saved because the machine stops; a completed training has none.
         attempt(exchange.publish)

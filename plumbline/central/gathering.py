@@ -1,4 +1,4 @@
-"""Gather: the controller collects what the platforms left in their outboxes, and tells apart what is wrong."""
+"""Collection of the platforms' records from their outboxes, with a state for each."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ State = Literal["complete", "missing", "partial", "foreign", "corrupt", "unreach
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What was found of one platform's record.
+    """Result of gathering one platform's record.
 
-    `missing`: nothing yet, it may be late · `partial`: parts without their `record.json` · `foreign`: a record of
-    another platform or id in its place · `corrupt`: malformed, or parts of other bytes · `unreachable`: the outbox.
+    `missing`: no file yet, the record may be late · `partial`: parts without their `record.json` · `foreign`: a record
+    of a different platform or id · `corrupt`: malformed, or parts with wrong bytes · `unreachable`: the outbox cannot
+    be read.
     """
 
     state: State
@@ -48,10 +49,10 @@ def gather(
     into: Path,
     orders: Mapping[str, TrainingOrder] | None = None,
 ) -> dict[str, Gathered]:
-    """Collect the expected record of each platform, in parallel, into `into` and the central store.
+    """Collect each platform's expected record, in parallel, into `into` and the central store.
 
-    A record that does not answer its platform's order is `foreign`, and is not kept. Doing it again fetches nothing
-    that is here, and finds what has come since. No platform's trouble is another's.
+    A record that does not match its platform's order is `foreign`, and is not kept. A repeated call fetches only new
+    records. A failure of one platform does not affect others.
     """
     if not expected:
         return {}
@@ -66,9 +67,10 @@ def gather(
 
 
 def find_record(outbox: Store, order: TrainingOrder) -> Recorded:
-    """Return what the outbox holds under the order's record id; `PlumblineError` where it cannot be asked.
+    """Return the kind of record in the outbox under the order's record id.
 
-    A record that cannot be read counts as complete: gathering says what is wrong with it.
+    Raises `PlumblineError` if the outbox cannot be read. An unreadable record counts as complete: gathering reports
+    what is wrong.
     """
     key = record_key(order.record_id)
     try:
@@ -88,7 +90,7 @@ def find_record(outbox: Store, order: TrainingOrder) -> Recorded:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The record that is expected of one platform, and the order that it has to answer."""
+    """Expected record of one platform, with its order."""
 
     platform: str
     record_id: str
@@ -100,25 +102,25 @@ def _one(outbox: Store | None, wanted: _Wanted, central: CentralStore, into: Pat
     if outbox is None:
         return Gathered("unreachable", record_id, why="the platform has no outbox")
     try:
-        found = _looked_again(lambda: _fetch(outbox, wanted, into))
+        gathered = _looked_again(lambda: _fetch(outbox, wanted, into))
     except InvalidInputError as error:
         return Gathered("foreign" if isinstance(error, ForeignRecordError) else "corrupt", record_id, why=str(error))
     except PlumblineError as error:
         return Gathered("unreachable", record_id, why=str(error))
-    folder = found.folder
+    folder = gathered.folder
     if folder is None:
-        return found
-    # A central store that cannot be written is no platform's fault: that error is the controller's own, and ends the
-    # round. What stands in the way of one record there ends that record's part in it.
+        return gathered
+    # A failure to write the central store is not a platform's fault: that error is the controller's own, and ends the
+    # round. A conflict with a single record ends only that record's part in the round.
     try:
         _looked_again(lambda: central.put_record(folder))
     except InvalidInputError as error:
         return Gathered("unreachable", record_id, why=f"cannot be kept: {error}")
-    return found
+    return gathered
 
 
 def _looked_again(operation: Callable[[], T]) -> T:
-    """What it gives, at the latest on the third look: a byte may be wrong on its way, and no SDK tells."""
+    """Run `operation` up to three times, as bytes may be damaged in transit."""
     for _ in range(_LOOKS - 1):
         try:
             return operation()
@@ -141,7 +143,7 @@ def _fetch(outbox: Store, wanted: _Wanted, into: Path) -> Gathered:
         return Gathered("foreign", record_id, why=f"is a record of the platform {record.platform!r}")
     foreign = order.foreign_fields(record) if order else ()
     if foreign:
-        return Gathered("foreign", record_id, why=f"does not answer this round's order: {', '.join(foreign)} differ")
+        return Gathered("foreign", record_id, why=f"does not match this round's order: {', '.join(foreign)} differ")
     folder = receive(outbox, record, data, into / platform, lambda part: record_key(record_id, part.key))
     return Gathered("complete", record_id, folder, record)
 
@@ -153,4 +155,4 @@ def _absent(outbox: Store, record_id: str) -> Gathered:
         return Gathered("unreachable", record_id, why=str(error))
     if parts:
         return Gathered("partial", record_id, why=f"{parts} parts without their record.json")
-    return Gathered("missing", record_id, why="nothing is there yet")
+    return Gathered("missing", record_id, why="no record yet")

@@ -1,4 +1,4 @@
-"""A record in an outbox: its parts first, `record.json` last, so that a record is either whole or not there."""
+"""Record in an outbox: `record.json` is written last, so that a record is complete or absent."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ __all__ = [
 RECORDS = "records"
 MAX_PART_BYTES = 8 << 30
 _MAX_PARTS_BYTES = 16 << 30
-"""Of all parts of one record together."""
+"""Maximum bytes of all parts of a record together."""
 _BUFFER_BYTES = 1 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 class ForeignRecordError(InvalidInputError):
-    """A record of another id in this one's place."""
+    """Error: the record has a different id."""
 
 
 def record_key(record_id: str, name: str = RECORD_NAME) -> str:
-    """Where a file of a record lies in an outbox."""
+    """Return the key of a record's file in an outbox."""
     if _NAME.fullmatch(record_id) is None:
-        raise InvalidInputError(f"{record_id[:80]!r} is no record's id", key="record_id")
+        raise InvalidInputError(f"{record_id[:80]!r} is not a record's id", key="record_id")
     return f"{RECORDS}/{record_id}/{name}"
 
 
 def publish_record(store: Store, folder: Path) -> None:
-    """Write the record in `folder` to an outbox: parts first, `record.json` last. Doing it again does nothing.
+    """Write the record in `folder` to an outbox: parts first, `record.json` last. Idempotent.
 
-    `InvalidInputError` where a record of the same id but other bytes is there: records are never replaced.
+    Raises `InvalidInputError` if a different record of the same id exists: records are never replaced.
     """
     record = read_record(folder)
     for part in record.parts:
@@ -61,14 +61,14 @@ def publish_record(store: Store, folder: Path) -> None:
 
 
 def fetch_record(store: Store, record_id: str, into: Path) -> Path:
-    """The record of this id as a folder below `into`, each part checked against its digest."""
+    """Download a record below `into`, with each part checked against its digest."""
     data = read_bytes(store, record_key(record_id), max_bytes=MAX_RECORD_BYTES)
     record = checked_record(data, record_id, f"{store.url}/{record_key(record_id)}")
     return receive(store, record, data, into, lambda part: record_key(record_id, part.key))
 
 
 def checked_record(data: bytes, record_id: str, where: str) -> RunRecord:
-    """A record from bytes that nobody vouches for: its own id, its own spec, parts of sane names and sizes."""
+    """Parse an untrusted record; check its id, spec digest, part names and sizes."""
     record = read_model(RunRecord, data, where=where, max_bytes=MAX_RECORD_BYTES)
     if record.record_id != record_id:
         raise ForeignRecordError(f"is the record {record.record_id!r}", where=where, key="record_id")
@@ -76,19 +76,19 @@ def checked_record(data: bytes, record_id: str, where: str) -> RunRecord:
         raise InvalidInputError("is not the digest of the spec in it", where=where, key="spec_sha256")
     size = sum(part.size for part in record.parts)
     if size > _MAX_PARTS_BYTES:
-        raise InvalidInputError(f"they have {size} bytes together", where=where, key="parts")
+        raise InvalidInputError(f"the parts have {size} bytes together", where=where, key="parts")
     keys = [part.key.lower() for part in record.parts]
     for part in record.parts:
         inside = any(other.startswith(f"{part.key.lower()}/") for other in keys)
         if part.key.lower() == RECORD_NAME or keys.count(part.key.lower()) > 1 or inside:
-            raise InvalidInputError(f"{part.key!r} collides with another part", where=where, key="parts")
+            raise InvalidInputError(f"{part.key!r} collides with a different part", where=where, key="parts")
         if part.size > MAX_PART_BYTES:
             raise InvalidInputError(f"{part.key!r} has {part.size} bytes", where=where, key="parts")
     return record
 
 
 def receive(store: Store, record: RunRecord, data: bytes, into: Path, key_of: Callable[[DataFile], str]) -> Path:
-    """Fetch a record's parts beside `into/ID`, which appears only once all of them are right."""
+    """Download a record's parts, and rename to `into/ID` once all are verified."""
     final = into / record.record_id
     if _is_here(final, data):
         return final
@@ -109,12 +109,12 @@ def receive(store: Store, record: RunRecord, data: bytes, into: Path, key_of: Ca
 
 
 def _give_name(temporary: Path, final: Path, data: bytes) -> None:
-    """Rename the folder; one of that name which is not this record, whole, is an earlier attempt's, or damaged."""
+    """Rename the folder; replace an incomplete or damaged folder of that name."""
     shutil.rmtree(final, ignore_errors=True)
     try:
         temporary.rename(final)
     except OSError:
-        # Another was faster; that is as good, if it is the same.
+        # A concurrent download was faster: accept its folder if equal.
         if not _is_here(final, data):
             raise
 
@@ -128,15 +128,15 @@ def _is_here(folder: Path, data: bytes) -> bool:
 
 
 def download(store: Store, key: str, part: DataFile, path: Path) -> None:
-    """Fetch a file that is not there yet; `CorruptDataError` where its bytes are not those that were promised."""
+    """Download a new file; raise `CorruptDataError` if size or digest differ."""
     hasher, total = hashlib.sha256(), 0
     buffer = memoryview(bytearray(_BUFFER_BYTES))
     with disk_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         with store.open(key) as reader, path.open("xb") as file:
             if reader.info.size != part.size:
-                what = f"is {reader.info.size} bytes long, the record says {part.size}"
-                raise CorruptDataError(what, where=store.url, key=key)
+                text = f"is {reader.info.size} bytes long, the record says {part.size}"
+                raise CorruptDataError(text, where=store.url, key=key)
             while size := reader.readinto(buffer):
                 hasher.update(buffer[:size])
                 file.write(buffer[:size])

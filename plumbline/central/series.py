@@ -1,4 +1,4 @@
-"""The series files of the central store: read once a night, extended by compare-and-swap, rebuilt from the records."""
+"""Series files in the central store, extended by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MAX_BYTES = 64 << 20
 
 
 def series_key(suite: str, platform: str) -> str:
-    """Return where a series lies in the central store."""
+    """Return a series' key in the central store."""
     return f"series/{suite}/{platform}.json"
 
 
 def read_series(central: CentralStore, suite: str, platform: str) -> SeriesFile:
-    """Return the series; an empty one if there is none yet. `InvalidInputError` for a damaged one."""
+    """Return the series, empty if absent; raise `InvalidInputError` if damaged."""
     return _read(central, suite, platform)[0]
 
 
@@ -40,7 +40,7 @@ def extend_series(
     calls: Sequence[CallEntry] = (),
     judged: Mapping[str, JudgedRound] = {},
 ) -> SeriesFile:
-    """Add nights to a series, again where another writer was faster; the same nights again change nothing."""
+    """Add nights to a series by compare-and-swap. Idempotent."""
     for _ in range(_ATTEMPTS):
         series, etag = _read(central, suite, platform)
         longer = extended(series, rows, calls, judged)
@@ -51,46 +51,48 @@ def extend_series(
         except PreconditionFailedError:
             continue
         return longer
-    raise UnavailableError("other writers keep changing it", where=central.store.url, key=series_key(suite, platform))
+    raise UnavailableError(
+        "other writers keep changing the document", where=central.store.url, key=series_key(suite, platform)
+    )
 
 
 def rebuild_series(
     central: CentralStore, suite: str, records: Iterable[str], platforms: Sequence[str]
 ) -> dict[str, SeriesFile]:
-    """Return the series of a suite's platforms, made from these records of the central store alone.
+    """Rebuild the series of a suite's platforms from these records of the central store.
 
-    The decisions of earlier nights are kept where the old series can be read: records do not hold them.
+    Earlier nights' decisions are kept if the old series is readable, as records do not contain decisions.
     """
     rows: dict[str, list[NightRow]] = {name: [] for name in platforms}
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="series") as pool:
         for platform, row in pool.map(lambda name: _row(central, name), records):
             if row is not None and platform in rows:
                 rows[platform].append(row)
-    found = {}
+    rebuilt = {}
     for name in platforms:
         try:
             old = read_series(central, suite, name)
         except InvalidInputError:
             old = SeriesFile(suite=suite, platform=name)
-        found[name] = extended(SeriesFile(suite=suite, platform=name), rows[name], old.calls, old.judged)
-    return found
+        rebuilt[name] = extended(SeriesFile(suite=suite, platform=name), rows[name], old.calls, old.judged)
+    return rebuilt
 
 
 def write_series(central: CentralStore, series: SeriesFile) -> None:
-    """Replace a series by one that was rebuilt."""
+    """Replace a series by a rebuilt one."""
     key = series_key(series.suite, series.platform)
     for _ in range(_ATTEMPTS):
-        found = central.read_pointer(key)
+        pointer = central.read_pointer(key)
         try:
-            central.swap_pointer(key, series.model_dump_json().encode(), found[1] if found else None)
+            central.swap_pointer(key, series.model_dump_json().encode(), pointer[1] if pointer else None)
         except PreconditionFailedError:
             continue
         return
-    raise UnavailableError("other writers keep changing it", where=central.store.url, key=key)
+    raise UnavailableError("other writers keep changing the document", where=central.store.url, key=key)
 
 
 def records_of_rounds(central: CentralStore, suite: str) -> Iterator[str]:
-    """Yield the ids of the records of every round of a suite; a round that cannot be read is left out."""
+    """Yield the record ids of all readable rounds of a suite."""
     for name in central.list_rounds():
         try:
             verdict = central.get_round(name)
@@ -112,11 +114,11 @@ def _row(central: CentralStore, record_id: str) -> tuple[str, NightRow | None]:
 
 def _read(central: CentralStore, suite: str, platform: str) -> tuple[SeriesFile, str | None]:
     key = series_key(suite, platform)
-    found = central.read_pointer(key)
-    if found is None:
+    pointer = central.read_pointer(key)
+    if pointer is None:
         return SeriesFile(suite=suite, platform=platform), None
-    hint = "`plumbline history SUITE --rebuild` makes it again from the records"
+    hint = "`plumbline history SUITE --rebuild` rebuilds the series from the records"
     try:
-        return read_model(SeriesFile, found[0], where=f"{central.store.url}/{key}", max_bytes=_MAX_BYTES), found[1]
+        return read_model(SeriesFile, pointer[0], where=f"{central.store.url}/{key}", max_bytes=_MAX_BYTES), pointer[1]
     except InvalidInputError as error:
         raise InvalidInputError(f"{error}", hint=hint) from error

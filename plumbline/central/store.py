@@ -1,4 +1,4 @@
-"""The central store: the controller's own. Artifacts under their digest, markers last, pointers by compare-and-swap."""
+"""Central store of the controller: artifacts by digest, markers, and pointers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CentralStore:
         self.store = store
 
     def put_record(self, folder: Path) -> RunRecord:
-        """Keep the record in `folder`: its parts as artifacts, then its marker. Doing it again does nothing."""
+        """Keep the record in `folder`: parts as artifacts, then the marker. Idempotent."""
         record = read_record(folder)
         for part in record.parts:
             ensure_content(self.store, _artifact(part.sha256), folder / part.key, part.sha256)
@@ -38,14 +38,14 @@ class CentralStore:
         return record
 
     def get_record(self, record_id: str, into: Path) -> Path:
-        """The record as a folder below `into`, verified; `ObjectMissingError` if there is none."""
+        """Download a verified record below `into`; raise `ObjectMissingError` if absent."""
         key = record_key(record_id)
         data = read_bytes(self.store, key, max_bytes=MAX_RECORD_BYTES)
         record = checked_record(data, record_id, f"{self.store.url}/{key}")
         return receive(self.store, record, data, into, lambda part: _artifact(part.sha256))
 
     def has_record(self, record_id: str) -> bool:
-        """Whether the record is kept here, whole."""
+        """Return whether the complete record is kept."""
         try:
             self.store.stat(record_key(record_id))
         except ObjectMissingError:
@@ -53,20 +53,20 @@ class CentralStore:
         return True
 
     def list_records(self) -> list[str]:
-        """The ids of all records kept, in order."""
+        """Return the sorted ids of all records."""
         return self._names(RECORDS, RECORD_NAME)
 
     def put_round(self, verdict: RoundVerdict) -> None:
-        """Keep a round's outcome; a later one of the same round replaces it."""
+        """Write a round's verdict; replace an earlier one."""
         self.put_text(f"{_ROUNDS}/{verdict.round}/round.json", verdict.model_dump_json(indent=2))
 
     def get_round(self, round_id: str) -> RoundVerdict:
-        """A round's outcome; `ObjectMissingError` if there is none."""
+        """Return a round's verdict; raise `ObjectMissingError` if absent."""
         key = f"{_ROUNDS}/{round_id}/round.json"
         return read_model(RoundVerdict, read_bytes(self.store, key), where=f"{self.store.url}/{key}")
 
     def list_rounds(self) -> list[str]:
-        """The ids of all rounds kept, in order."""
+        """Return the sorted ids of all rounds."""
         return self._names(_ROUNDS, "round.json")
 
     def _names(self, folder: str, marker: str) -> list[str]:
@@ -74,7 +74,7 @@ class CentralStore:
         return sorted(parts[1] for parts in keys if len(parts) == 3 and parts[2] == marker)
 
     def put_text(self, key: str, text: str) -> None:
-        """Write a text, replacing what is there."""
+        """Write a text, replacing an existing one."""
         data = text.encode()
         for _ in range(_SWAP_ATTEMPTS):
             try:
@@ -86,17 +86,17 @@ class CentralStore:
             except PreconditionFailedError:
                 continue
             return
-        raise PreconditionFailedError("others keep writing it", where=self.store.url, key=key)
+        raise PreconditionFailedError("other writers keep changing the document", where=self.store.url, key=key)
 
     def get_text(self, key: str) -> str:
-        """A text; `ObjectMissingError` if there is none."""
+        """Return a text; raise `ObjectMissingError` if absent."""
         try:
             return read_bytes(self.store, key, max_bytes=_MAX_TEXT_BYTES).decode()
         except UnicodeDecodeError as error:
-            raise InvalidInputError("is no UTF-8 text", where=self.store.url, key=key) from error
+            raise InvalidInputError("is not a UTF-8 text", where=self.store.url, key=key) from error
 
     def read_pointer(self, key: str) -> tuple[bytes, str] | None:
-        """A pointer's bytes and the etag to swap it with; `None` if there is none."""
+        """Return a pointer's bytes and etag; `None` if absent."""
         try:
             data, info = read_object(self.store, key, max_bytes=_MAX_TEXT_BYTES)
         except ObjectMissingError:
@@ -104,8 +104,8 @@ class CentralStore:
         return data, info.etag
 
     def swap_pointer(self, key: str, data: bytes, etag: str | None) -> str:
-        """Replace the pointer whose etag this is (`None`: there is none yet); its new etag.
+        """Replace the pointer of this etag (`None`: create it); return the new etag.
 
-        `PreconditionFailedError` where another writer was faster: read, decide and swap again.
+        Raises `PreconditionFailedError` if a concurrent writer was faster: read, decide and swap again.
         """
         return self.store.swap(key, data, if_match=etag).etag

@@ -31,11 +31,11 @@ def check_file(path: Path, *, option: str = "--out", parents: bool = False) -> N
 
 
 def check_folder(path: Path, *, option: str = "--out") -> None:
-    """`ConfigurationError` if `path` is no folder to write into, and none can be made there."""
+    """`ConfigurationError` if `path` is not a folder to write into, and none can be made there."""
     folder = path.absolute()
     there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
     if not there.is_dir():
-        raise _refusal(there if there != folder else path, option, "is no folder", "name another one")
+        raise _refusal(there if there != folder else path, option, "is not a folder", "name another one")
     if not os.access(there, os.W_OK | os.X_OK):
         raise _refusal(there if there != folder else path, option, "may not be written into", "name another folder")
 

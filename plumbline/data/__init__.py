@@ -1,4 +1,4 @@
-"""Datasets: generated or imported, built to the same bytes every time, and published to every platform's store."""
+"""Datasets: generated or imported, built reproducibly, and published to stores."""
 
 from plumbline.data.build import MANIFEST_NAME, build_dataset, read_manifest
 from plumbline.data.publish import Published, publish, publish_weights, weights_key

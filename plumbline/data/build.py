@@ -1,4 +1,4 @@
-"""Build a dataset: rows, tokenizer, shards, manifest. The same source gives the same bytes."""
+"""Dataset build: rows, tokenizer, shards and manifest, byte-reproducible."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Content:
 
 
 def build_dataset(source: DatasetSource, name: str, task: Task, out: Path) -> Manifest:
-    """Build the dataset `name` in the folder `out`; the manifest is written last."""
+    """Build the dataset `name` in the folder `out`; write the manifest last."""
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError as error:
@@ -62,14 +62,14 @@ def build_dataset(source: DatasetSource, name: str, task: Task, out: Path) -> Ma
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
-        hint = "free some space, or name another folder"
+        hint = "free some space, or name a different folder"
         raise DiskFullError(f"no room left: {error.strerror}", where=str(out), hint=hint) from error
     return manifest
 
 
 @contextlib.contextmanager
 def _gone_if_it_fails(out: Path) -> Iterator[None]:
-    """A folder that was not there before is not there after a build that failed, or was broken off."""
+    """Remove newly created folders if the build fails or is interrupted."""
     new = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
         yield
@@ -77,18 +77,18 @@ def _gone_if_it_fails(out: Path) -> Iterator[None]:
         if new:
             shutil.rmtree(out, ignore_errors=True)
         for parent in new[1:]:
-            with contextlib.suppress(OSError):  # somebody else has put something there meanwhile
+            with contextlib.suppress(OSError):  # a different process created files there meanwhile
                 parent.rmdir()
         raise
 
 
 def _write(content: _Content, source: DatasetSource, name: str, task: Task, out: Path) -> Manifest:
-    """Write tokenizer and shards; return the manifest that describes them."""
+    """Write tokenizer and shards; return their manifest."""
     counts = [_label_counts(rows) for rows in (content.train, content.evaluation)]
     labels = set(counts[0]) | set(counts[1])
     if task == "sequence-classification" and len(labels) < 2:
-        hint = "classification needs two classes at least"
-        raise InvalidInputError("all rows carry the same label", where=content.source, hint=hint)
+        hint = "classification needs at least two classes"
+        raise InvalidInputError("all rows have the same label", where=content.source, hint=hint)
     if source.tokenizer:
         data, vocab_size, padding = read_tokenizer(Path(source.tokenizer))
     else:
@@ -121,10 +121,10 @@ def _label_counts(rows: SpooledRows) -> Counter[int]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the dataset in `folder`."""
+    """Return the manifest of the dataset in `folder`."""
     path = folder / MANIFEST_NAME
     if not path.is_file():
-        why = f"holds no {MANIFEST_NAME}" if folder.is_dir() else "no such folder"
+        why = f"contains no {MANIFEST_NAME}" if folder.is_dir() else "no such folder"
         raise InvalidInputError(why, where=str(folder), hint="make the dataset with `plumbline data build` or `import`")
     return read_model(Manifest, path)
 
@@ -143,16 +143,18 @@ def _generated(source: DatasetSource, task: Task, spool: Spool) -> _Content:
 
 
 def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
-    """Read the user's rows, decide the classes, and split."""
+    """Read the user's rows, determine the classes, and split."""
     name = source.path or ""
     labelled = task == "sequence-classification"
     options = ColumnOptions(source.text_column, source.label_column, source.pair_column, labelled=labelled)
     index = LabelIndex(name)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=spool.folder) as downloads:
-        found = _sources(source, options, Path(downloads))
-        first = spool.add(index.rows(found.train))
-        second = spool.add(index.rows(found.evaluation)) if found.evaluation is not None else None
-    given = found.classes if source.labels is None else tuple(label_name(one, name, "labels") for one in source.labels)
+        sources = _sources(source, options, Path(downloads))
+        first = spool.add(index.rows(sources.train))
+        second = spool.add(index.rows(sources.evaluation)) if sources.evaluation is not None else None
+    given = (
+        sources.classes if source.labels is None else tuple(label_name(one, name, "labels") for one in source.labels)
+    )
     classes, numbers = index.classes(given) if labelled else ((), array("h"))
     first = first.labelled(numbers)
     if second is not None:
@@ -161,12 +163,12 @@ def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
         train, evaluation = _split(first, name, source.evaluation_rows)
     if len(train) + len(evaluation) < _LEAST_ROWS or not len(evaluation) or not len(train):
         raise InvalidInputError(f"has fewer than {_LEAST_ROWS} rows", where=name)
-    return _Content(train[: source.train_rows], evaluation[: source.evaluation_rows], found.label, classes)
+    return _Content(train[: source.train_rows], evaluation[: source.evaluation_rows], sources.label, classes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """Rows to train on, rows of a ready-made split to evaluate on, and the classes that the source itself names."""
+    """Training rows, rows of a ready-made evaluation split, and declared classes."""
 
     train: Iterable[RawRow]
     evaluation: Iterable[RawRow] | None
@@ -179,29 +181,29 @@ def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path) -> 
     if is_file_source(name):
         _check_hub_keys(source)
         located = locate(name, downloads / "train")
-        found = _Sources(
+        sources = _Sources(
             _rows(located.train, options), _rows(located.evaluation, options) if located.evaluation else None,
             located.label,
         )  # fmt: skip
     else:
         hub = HubSource(name, source.config, source.split, source.evaluation_split, source.revision)
         rows = read_hub(hub, options)
-        found = _Sources(rows.train, rows.evaluation, rows.label, rows.classes)
+        sources = _Sources(rows.train, rows.evaluation, rows.label, rows.classes)
     if source.evaluation_path is None:
-        return found
+        return sources
     if not is_file_source(source.evaluation_path):
         hint = "a file, a folder, a glob or a store URL"
-        raise ConfigurationError("is no file", where=source.evaluation_path, key="evaluation_path", hint=hint)
+        raise ConfigurationError("is not a file", where=source.evaluation_path, key="evaluation_path", hint=hint)
     apart = locate(source.evaluation_path, downloads / "evaluation")
-    return replace(found, evaluation=_rows(apart.train, options))
+    return replace(sources, evaluation=_rows(apart.train, options))
 
 
 def _check_hub_keys(source: DatasetSource) -> None:
-    """Refuse what only a dataset of the Hub has."""
+    """Raise if keys of a Hub dataset are set for files."""
     for key in ("config", "split", "evaluation_split", "revision"):
         if getattr(source, key) is not None:
             hint = "for datasets of the Hugging Face Hub only; evaluation_path names files that evaluate"
-            raise ConfigurationError("is given for files", where=source.path or "", key=key, hint=hint)
+            raise ConfigurationError("is set for files", where=source.path or "", key=key, hint=hint)
 
 
 def _rows(files: Sequence[SourceFile], options: ColumnOptions) -> Iterator[RawRow]:
@@ -209,7 +211,7 @@ def _rows(files: Sequence[SourceFile], options: ColumnOptions) -> Iterator[RawRo
 
 
 def _split(rows: SpooledRows, name: str, evaluation_rows: int) -> tuple[SpooledRows, SpooledRows]:
-    """A fixed shuffle, for files are often sorted by label; at most a fifth of the rows evaluates."""
+    """Shuffle reproducibly, and split; at most a fifth of the rows is for evaluation."""
     if len(rows) < _LEAST_ROWS:
         raise InvalidInputError(f"has {len(rows)} rows, fewer than {_LEAST_ROWS}", where=name)
     shuffled = _shuffled(rows)

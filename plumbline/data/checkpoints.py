@@ -1,4 +1,4 @@
-"""Checkpoints in the Hugging Face format: a folder here, or a repository of the Hub at one revision."""
+"""Checkpoints in the Hugging Face format: a local folder, or a Hub repository."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)@(?P<revision>[\w./-]+)")
 _FILES = ("config.json", TOKENIZER_NAME, "*.safetensors", "model.safetensors.index.json")
 _ANSWER_SECONDS = 2.5
 _VOCAB_PADDING = 128
-"""Checkpoints pad their vocabulary up to a multiple of this at most."""
+"""Maximum padding multiple of a checkpoint's vocabulary."""
 _MAX_CONFIG_BYTES = 1 << 20
 
 _KEYS = {
@@ -32,7 +32,7 @@ _KEYS = {
     "max_position_embeddings": ("max_position_embeddings",),
     "vocab_size": ("vocab_size",),
 }
-"""What every family has, by the names that families give it."""
+"""Required keys of the spec, with each family's names."""
 _OPTIONAL = {
     "type_vocab_size": ("type_vocab_size",),
     "hidden_act": ("hidden_act", "activation", "hidden_activation"),
@@ -40,17 +40,17 @@ _OPTIONAL = {
     "pad_token_id": ("pad_token_id",),
 }
 _OFFSET_POSITIONS = {"roberta", "camembert", "xlm-roberta", "xlm-roberta-xl"}
-"""Families that number positions from the padding token's number on: a text has fewer of them."""
+"""Families whose positions start at the padding token's number, which leaves fewer for a text."""
 _IGNORED = re.compile(
     r"architectures|auto_map|d?type|dtype|torch_dtype|transformers_version|_.*|name_or_path|(id2label|label2id)|num_labels"
     r"|problem_type|use_cache|output_.*|return_dict|finetuning_task|gradient_checkpointing|.*dropout.*|model_type"
     r"|reference_compile|repad_logits_with_grad"
 )
-"""Keys of a `config.json` that do not decide what a layer computes, or that a part of the spec decides itself."""
+"""Keys of a `config.json` that do not change a layer's result, or that the spec sets itself."""
 
 
 def checkpoint_folder(model: str, sizes: Mapping[str, Any]) -> Path | None:
-    """Return the folder of a checkpoint, downloaded if it is a Hub model; `None` for a size of our own."""
+    """Return a checkpoint's folder, downloaded from the Hub if needed; `None` for a built-in size."""
     if model in sizes:
         return None
     folder = Path(model).expanduser()
@@ -65,7 +65,7 @@ def checkpoint_folder(model: str, sizes: Mapping[str, Any]) -> Path | None:
 
 
 def _download(name: str, revision: str) -> Path:
-    """Download a Hub model at the commit of `revision`; what is in the local cache is not downloaded again."""
+    """Download a Hub model at the commit of `revision`, or use the local cache."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -94,18 +94,18 @@ def _config(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidInputError("not JSON", where=str(path)) from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise ConfigurationError("is no configuration of a model", where=str(path), key="model_type")
+        raise ConfigurationError("is not a configuration of a model", where=str(path), key="model_type")
     if config.get("is_encoder_decoder") or config.get("is_decoder"):
-        hint = "encoders of the BERT family are trained"
+        hint = "only encoders of the BERT family are supported"
         raise ConfigurationError("is a decoder", where=str(path), key="model_type", hint=hint)
     if config.get("position_embedding_type", "absolute") != "absolute":
         # transformers accepts relative positions and silently trains without them.
-        raise ConfigurationError("only `absolute` is trained", where=str(path), key="position_embedding_type")
+        raise ConfigurationError("only `absolute` is supported", where=str(path), key="position_embedding_type")
     return config
 
 
 def checkpoint_model(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """Return the architecture of a checkpoint; `InvalidInputError` if the dataset has another tokenizer."""
+    """Return a checkpoint's architecture; raise `InvalidInputError` for a different tokenizer."""
     path, config = folder / "config.json", _config(folder)
     family = config["model_type"]
     model: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def checkpoint_model(folder: Path, manifest: Manifest) -> dict[str, Any]:
         value = next((config[name] for name in names if config.get(name) is not None), None)
         if value is None and key in _KEYS:
             raise ConfigurationError(
-                "is missing", where=str(path), key=names[0], hint=f"{family} is no model of the BERT family"
+                "is missing", where=str(path), key=names[0], hint=f"{family} is not a model of the BERT family"
             )
         if value is not None:
             model[key] = value
@@ -127,19 +127,19 @@ def checkpoint_model(folder: Path, manifest: Manifest) -> dict[str, Any]:
 
 
 def _check_tokenizer(folder: Path, model: Mapping[str, Any], manifest: Manifest) -> None:
-    """Refuse a dataset whose tokenizer is not the checkpoint's: equal sizes do not make tokens mean the same."""
+    """Raise unless the dataset's tokenizer is the checkpoint's own."""
     path = folder / TOKENIZER_NAME
     if not path.is_file():
         hint = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
-        raise InvalidInputError(f"holds no {TOKENIZER_NAME}", where=str(folder), key="model", hint=hint)
+        raise InvalidInputError(f"contains no {TOKENIZER_NAME}", where=str(folder), key="model", hint=hint)
     hint = f'build the dataset with tokenizer = "{folder}"'
     if digest_file(path) != manifest.tokenizer.sha256:
-        what = f"is not the tokenizer of the dataset {manifest.name!r}: a checkpoint is trained with its own"
-        raise InvalidInputError(what, where=str(path), hint=hint)
+        text = f"is not the tokenizer of the dataset {manifest.name!r}: a checkpoint is trained with its own"
+        raise InvalidInputError(text, where=str(path), hint=hint)
     size = model["vocab_size"]
     if not isinstance(size, int) or not 0 <= size - manifest.vocab_size < _VOCAB_PADDING:
-        what = f"is {size}, and the tokenizer of the dataset {manifest.name!r} has {manifest.vocab_size}"
-        raise InvalidInputError(what, where=str(folder / "config.json"), key="vocab_size", hint=hint)
+        text = f"is {size}, and the tokenizer of the dataset {manifest.name!r} has {manifest.vocab_size}"
+        raise InvalidInputError(text, where=str(folder / "config.json"), key="vocab_size", hint=hint)
     if model.get("pad_token_id", 0) != manifest.pad_token_id:
-        what = f"is {model.get('pad_token_id', 0)}, and the tokenizer pads with {manifest.pad_token_id}"
-        raise InvalidInputError(what, where=str(folder / "config.json"), key="pad_token_id")
+        text = f"is {model.get('pad_token_id', 0)}, and the tokenizer pads with {manifest.pad_token_id}"
+        raise InvalidInputError(text, where=str(folder / "config.json"), key="pad_token_id")

@@ -1,4 +1,4 @@
-"""From labels to classes: which labels there are, and in which order they are numbered. Pure."""
+"""Conversion of labels to numbered classes. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IMBALANCED = 0.9
 
 
 class LabelIndex:
-    """Numbers labels in the order in which they first appear; the classes are decided once all rows are read."""
+    """Numbers of labels in order of appearance, until the classes are known."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -41,17 +41,17 @@ class LabelIndex:
             yield Row(row.text, number, row.pair)
 
     def _number(self, label: str, place: str) -> int:
-        found = self._numbers.get(label)
-        if found is not None:
-            return found
+        known = self._numbers.get(label)
+        if known is not None:
+            return known
         if len(self._numbers) > MAX_LABEL:
-            what = f"more than {MAX_LABEL + 1:,} different labels"
-            raise InvalidInputError(what, where=place, hint="name the column of the classes with --label-column")
+            text = f"more than {MAX_LABEL + 1:,} different labels"
+            raise InvalidInputError(text, where=place, hint="name the column of the classes with --label-column")
         self._places[label] = place
         return self._numbers.setdefault(label, len(self._numbers))
 
     def classes(self, given: Sequence[str] | None) -> tuple[tuple[str, ...], array[int]]:
-        """Return the names of the classes in order, and the class of each number of this index."""
+        """Return the ordered class names, and the class of each number."""
         order, spelling = class_order(self._places, given, self._where, self.num_rows)
         places = {name: place for place, name in enumerate(order)}
         return order, array("h", [places[spelling.get(label, label)] for label in self._numbers])
@@ -60,22 +60,22 @@ class LabelIndex:
 def class_order(
     places: Mapping[str, str], given: Sequence[str] | None, where: str, num_rows: int
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the classes in order, and the class of each label that is spelt differently from its class.
+    """Return the ordered classes, and the class of each label with a different spelling.
 
-    `places` says for each label where it first stands. The order does not depend on the order of rows: as `given`;
-    else `false`, `true`; else 0 to n - 1; else by code points. Numbers that are no such sequence are classes only if
+    `places` maps each label to its first place. The order does not depend on the order of rows: as `given`; else
+    `false`, `true`; else 0 to n - 1; else by code points. Numbers that are no such sequence are classes only if
     `given`.
     """
     if given is not None:
         for label, place in places.items():
             if label not in given:
-                what = f"the label {label!r} is none of the classes given"
-                raise InvalidInputError(what, where=place, key="labels", hint=suggest_or_list(label, given))
+                text = f"the label {label!r} is not in the given classes"
+                raise InvalidInputError(text, where=place, key="labels", hint=suggest_or_list(label, given))
         return tuple(given), {}
     labels = sorted(places)
     if len(labels) == 1:
-        hint = "classification needs two classes at least"
-        raise InvalidInputError(f"all rows carry the same label, {labels[0]!r}", where=where, key="label", hint=hint)
+        hint = "classification needs at least two classes"
+        raise InvalidInputError(f"all rows have the same label, {labels[0]!r}", where=where, key="label", hint=hint)
     spelling = {label: label.casefold() for label in labels if label.casefold() in _BOOLEANS}
     if labels and len(spelling) == len(labels):
         return tuple(sorted(set(spelling.values()))), spelling
@@ -86,24 +86,24 @@ def class_order(
 
 
 def _numbered(labels: Sequence[str], places: Mapping[str, str], where: str) -> tuple[str, ...]:
-    """Return the classes 0 to n - 1; `InvalidInputError` for any other numbers, which may be a measure."""
-    words = [label for label in labels if not _NUMBER.fullmatch(label)]
-    if words:
+    """Return the classes 0 to n - 1; raise for other numbers, which may be a measure."""
+    texts = [label for label in labels if not _NUMBER.fullmatch(label)]
+    if texts:
         number = next(label for label in labels if _NUMBER.fullmatch(label))
-        what = f"the labels mix numbers ({number}) and words ({words[0]!r})"
-        raise InvalidInputError(what, where=places[words[0]], hint="list the classes with --labels")
+        text = f"the labels mix numbers ({number}) and words ({texts[0]!r})"
+        raise InvalidInputError(text, where=places[texts[0]], hint="list the classes with --labels")
     fractions = [label for label in labels if not _WHOLE.fullmatch(label)]
     if fractions:
-        what = f"the label {fractions[0]} is no class: only classification is trained, no regression"
-        raise InvalidInputError(what, where=places[fractions[0]], hint="list the classes with --labels")
+        text = f"the label {fractions[0]} is not a class: only classification is supported, not regression"
+        raise InvalidInputError(text, where=places[fractions[0]], hint="list the classes with --labels")
     numbers = sorted(map(int, labels))
     if numbers != list(range(len(numbers))):
         shown = _named([str(number) for number in numbers])
         listed = ",".join(map(str, numbers)) if len(numbers) <= _MOST_NAMED else "1..5"
         hint = f"-1 often marks a hidden label; or list the classes: --labels={listed}"
         hint = hint if numbers[0] == -1 else f"if each number is a class: --labels {listed}"
-        what = f"the labels are the numbers {shown}, not the classes 0 to n - 1"
-        raise InvalidInputError(what, where=where, key="labels", hint=hint)
+        text = f"the labels are the numbers {shown}, not the classes 0 to n - 1"
+        raise InvalidInputError(text, where=where, key="labels", hint=hint)
     return tuple(map(str, numbers))
 
 
@@ -115,15 +115,15 @@ def _check_names(labels: Sequence[str], places: Mapping[str, str], where: str, n
             raise InvalidInputError(f"the label {label!r} looks like a missing value", where=places[label], hint=hint)
         other = folded.setdefault(label.casefold(), label)
         if other != label:
-            what = f"the labels {other!r} and {label!r} differ in upper and lower case only"
-            raise InvalidInputError(what, where=places[label], hint="spell them alike, or list both with --labels")
+            text = f"the labels {other!r} and {label!r} differ in upper and lower case only"
+            raise InvalidInputError(text, where=places[label], hint="spell them alike, or list both with --labels")
     if num_rows < _LEAST_ROWS_A_CLASS * len(labels):
-        what = f"{len(labels):,} different labels in {num_rows:,} rows: the column holds no classes"
-        raise InvalidInputError(what, where=where, key="label", hint="name the right one with --label-column")
+        text = f"{len(labels):,} different labels in {num_rows:,} rows: the column does not contain classes"
+        raise InvalidInputError(text, where=where, key="label", hint="name the right one with --label-column")
 
 
 def class_notes(classes: Sequence[ClassRows]) -> tuple[str, ...]:
-    """Return what a user should know of the classes: which are missing from a split, and which one prevails."""
+    """Return notes on classes missing from a split, and on a dominant class."""
     notes = []
     for split in ("train", "evaluation"):
         rows = {entry.name: getattr(entry, f"{split}_rows") for entry in classes}
@@ -143,7 +143,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def listed_classes(names: Sequence[str]) -> str:
-    """Return `0 = negative, 1 = positive`, cut where there are many."""
+    """Return `0 = negative, 1 = positive`, cut after twelve classes."""
     shown = [f"{number} = {name}" for number, name in enumerate(names[:_MOST_LISTED])]
     more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
     return ", ".join(shown) + more

@@ -1,4 +1,4 @@
-"""Which columns hold a row's text, the second text of a pair, and the label: given, or guessed if unambiguous."""
+"""Columns of a row's text, second text and label: given, or guessed if unambiguous."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TEXT_HINT = "name the columns with --text-column and --label-column"
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of one file."""
+    """Columns of one file."""
 
     text: str
     label: str | None
@@ -35,13 +35,13 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that have to be there."""
+        """Return the required columns."""
         return tuple(name for name in (self.text, self.pair, self.label) if name is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnOptions:
-    """The columns that the user named; `None` for one to guess."""
+    """Column names set by the user; `None` means guess."""
 
     text: str | None = None
     label: str | None = None
@@ -49,7 +49,7 @@ class ColumnOptions:
     labelled: bool = True
 
     def resolve(self, found: Sequence[str], where: str) -> Columns:
-        """Return the columns among those `found` in a file; `InvalidInputError` lists the choices."""
+        """Return the columns among those `found`; raise with the choices if unclear."""
         for name in (self.text, self.pair, self.label if self.labelled else None):
             if name is not None:
                 _check_given(name, found, where)
@@ -73,7 +73,7 @@ def _check_given(name: str, found: Sequence[str], where: str) -> None:
         raise InvalidInputError("more than one column has this name", where=where, key=name)
     if name not in found:
         suggestion = did_you_mean(name, found)
-        why = f"there is no such column (found: {_listed(found)})"
+        why = f"the column does not exist (found: {_listed(found)})"
         raise InvalidInputError(why, where=where, key=name, hint=suggestion or _TEXT_HINT)
 
 
@@ -84,7 +84,7 @@ def _guessed_label(found: Sequence[str], where: str) -> str:
 
 
 def _guessed_text(free: Sequence[str], found: Sequence[str], where: str) -> tuple[str, str | None]:
-    """Return the column of the text, and that of the second text where the names are those of a pair."""
+    """Return the text column, and the second text's column of a pair."""
     known = {name.strip().casefold(): name for name in free}
     pairs = [pair for pair in _PAIRS if set(pair) <= set(known)]
     candidates = [name for name in free if name.strip().casefold() in _TEXTS]
@@ -100,5 +100,5 @@ def _only(candidates: Sequence[str], found: Sequence[str], where: str, kind: str
         return candidates[0]
     choices = f"it could be any of: {_listed(candidates)}" if candidates else f"found: {_listed(found)}"
     hint = f"name the column with --{kind}-column" + ("" if kind == "label" else " (and --pair-column)")
-    why = f"no column can be taken for the {kind} without doubt ({choices})"
+    why = f"the column of the {kind} is ambiguous ({choices})"
     raise InvalidInputError(why, where=where, key=kind, hint=hint)

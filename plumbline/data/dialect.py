@@ -1,4 +1,4 @@
-"""The dialect of a delimited text file: its encoding by its first bytes, its delimiter by its first records.
+"""Dialect of a delimited text file: encoding by byte order mark, delimiter by first records.
 
 `csv.Sniffer` is not used: it guesses from letter frequencies, takes `;` inside texts for the delimiter, and reports
 `doublequote=False` for files whose sample has no escaped quote. Here a delimiter counts only if every record of the
@@ -25,7 +25,7 @@ _MOST_RECORDS = 200
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How fields are delimited and quoted, as arguments of `csv.reader`."""
+    """Delimiter and quoting, as arguments of `csv.reader`."""
 
     delimiter: str
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
@@ -33,14 +33,14 @@ class Dialect:
 
 
 def encoding_of(start: bytes) -> str:
-    """Return the encoding that the byte order mark at the start of a file names; UTF-8 without one."""
+    """Return the encoding of a byte order mark; UTF-8 without any."""
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     return "utf-8-sig"
 
 
 def sniff(sample: str, options: ColumnOptions, where: str) -> Dialect:
-    """Return the dialect of a file that begins with `sample`; `InvalidInputError` if two dialects fit equally well."""
+    """Return the dialect of a file that starts with `sample`; raise if ambiguous."""
     dialects = [*(Dialect(delimiter) for delimiter in _DELIMITERS), Dialect("\t", csv.QUOTE_NONE)]
     records = {dialect: _records(sample, dialect) for dialect in dialects}
     several = [dialect for dialect in dialects if records[dialect] and len(records[dialect][0]) > 1]
@@ -51,26 +51,26 @@ def sniff(sample: str, options: ColumnOptions, where: str) -> Dialect:
     best = [dialect for dialect in fitting if dialect in regular] or fitting or regular or several
     delimiters = sorted({dialect.delimiter for dialect in best})
     if len(delimiters) > 1 and best[0] in fitting:
-        what = f"the delimiter could be any of {' '.join(map(repr, delimiters))}"
-        raise InvalidInputError(what, where=where, hint="name the columns, or convert the file to JSONL or Parquet")
+        text = f"the delimiter could be any of {' '.join(map(repr, delimiters))}"
+        raise InvalidInputError(text, where=where, hint="name the columns, or convert the file to JSONL or Parquet")
     return best[0]
 
 
 def _records(sample: str, dialect: Dialect) -> list[list[str]]:
-    """Return the first records of the sample, without the last one if it may be cut off; none if it is no CSV."""
-    found: list[list[str]] = []
+    """Return the sample's complete records; empty if not CSV."""
+    records: list[list[str]] = []
     lines = list(io.StringIO(sample, newline=""))
     is_cut = len(sample) >= SAMPLE_CHARS
     reader = csv.reader(lines, strict=True, delimiter=dialect.delimiter, quoting=dialect.quoting)
     try:
         for record in reader:
-            if len(found) == _MOST_RECORDS:
-                return found
+            if len(records) == _MOST_RECORDS:
+                return records
             if record:
-                found.append(record)
+                records.append(record)
     except csv.Error:
-        return found if is_cut and reader.line_num >= len(lines) else []
-    return found[:-1] if is_cut else found
+        return records if is_cut and reader.line_num >= len(lines) else []
+    return records[:-1] if is_cut else records
 
 
 def _resolves(header: list[str], options: ColumnOptions) -> bool:

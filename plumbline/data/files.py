@@ -1,4 +1,4 @@
-"""The files of a source: one file, a folder or a glob of shards, on this machine or in a store; split by split."""
+"""Files of a source by split: a file, folder or glob, local or in a store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file on this machine, and what messages call it."""
+    """Local file, with its name for messages."""
 
     path: Path
     name: str
@@ -37,17 +37,17 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The files of a source; `evaluation` is empty without a ready-made split, `unused` names splits left out."""
+    """Files of a source; `evaluation` may be empty, `unused` names ignored splits."""
 
     train: tuple[SourceFile, ...]
     evaluation: tuple[SourceFile, ...]
     label: str
-    """The last part of the source's name, for the manifest: it does not depend on the folder above."""
+    """Last part of the source's name, for the manifest, independent of its folder."""
     unused: tuple[str, ...] = ()
 
 
 def is_file_source(name: str) -> bool:
-    """Return whether `name` names files instead of a Hugging Face dataset."""
+    """Return whether `name` means files instead of a Hugging Face dataset."""
     return (
         "://" in name or name.startswith((".", "/", "~")) or bool(_WILD.search(name))
         or Path(name).exists() or bool(format_of(name)) or name.count("/") > 1
@@ -56,7 +56,7 @@ def is_file_source(name: str) -> bool:
 
 
 def locate(name: str, download_folder: Path) -> Located:
-    """Return the files that `name` stands for; those of a store are downloaded into `download_folder`."""
+    """Return the files of `name`; download those of a store to `download_folder`."""
     if name.startswith(_STORES):
         files = _from_store(name, download_folder)
     elif name.startswith("file://"):
@@ -71,29 +71,31 @@ def locate(name: str, download_folder: Path) -> Located:
 
 
 def content_marks(name: str) -> list[str]:
-    """Return what changes with the content of a source's files: digests here, the store's etags elsewhere."""
+    """Return lines that change with the files' content: digests, or a store's etags."""
     if name.startswith(_STORES):
-        _, found = _listing(name)
-        return [f"{info.key} {info.size} {info.etag}" for info in found.values()]
+        _, objects = _listing(name)
+        return [f"{info.key} {info.size} {info.etag}" for info in objects.values()]
     files = _local(name.removeprefix("file://"))
     return [f"{key} {digest_file(file.path)}" for key, file in files.items() if file.path.is_file()]
 
 
 def _local(name: str) -> dict[str, SourceFile]:
-    """Return the data files below `name` on this machine, by their path relative to it, in order."""
+    """Return the local data files of `name` by relative path, in order."""
     path = Path(name).expanduser()
     if path.is_dir():
-        found = {str(file.relative_to(path).as_posix()): file for file in sorted(path.rglob("*")) if file.is_file()}
+        local_files = {
+            str(file.relative_to(path).as_posix()): file for file in sorted(path.rglob("*")) if file.is_file()
+        }
     elif path.exists() or not _WILD.search(name):
         return {path.name: SourceFile(path, name)}
     else:
         root = Path(_root(str(path)))
-        found = {
+        local_files = {
             file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name: file
             for file in map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207 - a pattern of the user
             if file.is_file()
         }
-    return {key: SourceFile(found[key], str(found[key])) for key in _data_files(found, name)}
+    return {key: SourceFile(local_files[key], str(local_files[key])) for key in _data_files(local_files, name)}
 
 
 def _root(pattern: str) -> str:
@@ -103,7 +105,7 @@ def _root(pattern: str) -> str:
 
 
 def _listing(name: str) -> tuple[str, dict[str, ObjectInfo]]:
-    """Return the URL of the folder above the objects that `name` stands for, and the objects by key."""
+    """Return the folder URL and the objects by key of `name`."""
     pattern = ""
     if _WILD.search(name):
         base = _root(name)
@@ -114,12 +116,12 @@ def _listing(name: str) -> tuple[str, dict[str, ObjectInfo]]:
         base = name.rstrip("/")
     wild = _WILD.search(pattern)
     prefix = pattern[: wild.start()] if wild else pattern
-    found = open_store(base).list(prefix)
-    return base, {info.key: info for info in found if not pattern or _matches(info.key, pattern)}
+    objects = open_store(base).list(prefix)
+    return base, {info.key: info for info in objects if not pattern or _matches(info.key, pattern)}
 
 
 def _from_store(name: str, folder: Path) -> dict[str, SourceFile]:
-    """Download the data files below a URL; one at a time, each whole."""
+    """Download the data files below a URL."""
     base, known = _listing(name)
     store = open_store(base)
     files = {}
@@ -135,7 +137,7 @@ def _from_store(name: str, folder: Path) -> dict[str, SourceFile]:
 
 
 def _matches(key: str, pattern: str) -> bool:
-    """Return whether a key matches; `*` stays inside a folder unless the pattern has `**`."""
+    """Return whether a key matches; only `**` crosses folders."""
     if "**" in pattern:
         return fnmatchcase(key, pattern.replace("**/", "*").replace("**", "*"))
     parts, patterns = key.split("/"), pattern.split("/")
@@ -143,10 +145,10 @@ def _matches(key: str, pattern: str) -> bool:
 
 
 def _data_files(keys: Iterable[str], name: str) -> list[str]:
-    """Return the keys of data files in order; a file of unknown type, or of a second one, is an error."""
+    """Return the sorted keys of data files; raise for unknown or mixed types."""
     chosen = sorted(key for key in keys if not any(_NO_DATA.match(part) for part in key.split("/")))
     if not chosen:
-        raise ConfigurationError("holds no data file", where=name, key="path", hint="CSV, JSON, JSONL or Parquet")
+        raise ConfigurationError("contains no data file", where=name, key="path", hint="CSV, JSON, JSONL or Parquet")
     if len(chosen) > _MAX_FILES:
         raise InvalidInputError(f"more than {_MAX_FILES:,} files", where=name, key="path")
     kinds: dict[str, str] = {}
@@ -157,33 +159,33 @@ def _data_files(keys: Iterable[str], name: str) -> list[str]:
             raise ConfigurationError(f"{key!r} is of an unsupported file type", where=name, key="path", hint=hint)
         kinds.setdefault(kind, key)
     if len(kinds) > 1:
-        what = f"holds files of different types: {', '.join(sorted(kinds.values()))}"
-        raise ConfigurationError(what, where=name, key="path", hint="choose one type with a glob")
+        text = f"contains files of different types: {', '.join(sorted(kinds.values()))}"
+        raise ConfigurationError(text, where=name, key="path", hint="choose one type with a glob")
     return chosen
 
 
 def _split_of(key: str) -> str:
-    """Return the split that a file's name or folder names: `train`, `validation`, `test`, or none."""
+    """Return the split in a file's name or folder, else ""."""
     for part in reversed(key.lower().split("/")):
-        words = [word for word in re.split(r"[^a-z0-9]+", part) if word in _SPLITS]
-        if words:
-            return _SPLITS[words[0]]
+        names = [word for word in re.split(r"[^a-z0-9]+", part) if word in _SPLITS]
+        if names:
+            return _SPLITS[names[0]]
     return ""
 
 
 def _split(
     files: dict[str, SourceFile], name: str
 ) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...], tuple[str, ...]]:
-    """Return files to train on, files to evaluate on, and the names of splits left out."""
+    """Return training files, evaluation files, and the names of ignored splits."""
     splits: dict[str, list[str]] = {}
     for key in files:
         splits.setdefault(_split_of(key), []).append(key)
     if len(files) == 1 or "train" not in splits or len(splits) == 1:
         return tuple(files.values()), (), ()
     if "" in splits:
-        what = f"names splits, and {splits[''][0]!r} belongs to none of them"
-        hint = "choose files with a glob, and those that evaluate with --evaluation"
-        raise ConfigurationError(what, where=name, key="path", hint=hint)
+        text = f"names splits, and {splits[''][0]!r} belongs to none of them"
+        hint = "choose files with a glob, and evaluation files with --evaluation"
+        raise ConfigurationError(text, where=name, key="path", hint=hint)
     chosen = "validation" if "validation" in splits else "test"
 
     def of(split: str) -> Sequence[SourceFile]:

@@ -1,12 +1,12 @@
-"""A seeded grammar of product reviews, whose best achievable accuracy is known because it is derived.
+"""Seeded grammar of product reviews, with a known best achievable accuracy.
 
-A review has a mood and one, three or five opinions, each of which agrees with the mood most of the time. Its *score*
-is the number of good opinions less the number of bad ones: never zero, and readable from the text. The label is the
-sign of the score, turned over at a known rate that depends on how clear the score is. So the best that any model can
-do is to say the sign, and it is wrong exactly as often as labels are turned over.
+A review has a mood and one, three or five opinions, each of which agrees with the mood most of the time. Its *score* is
+the number of good opinions minus the number of bad opinions: never zero, and readable from the text. The label is the
+sign of the score, flipped at a known rate that depends on the score's size. So the best model predicts the sign, and is
+wrong exactly as often as labels are flipped.
 
-Row `i` is a function of the seed and of `i`, drawn from whole numbers of the Philox counter alone: the same bytes on
-every machine.
+Row `i` is a function of the seed and of `i`, drawn from integers of the Philox counter alone: the same bytes on every
+machine.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["AGREEMENT", "BAD", "FLIP_RATES", "GOOD", "NUM_LABELS", "OPINIONS", "
 
 NUM_LABELS = 2
 AGREEMENT = Fraction(5, 6)
-"""How often an opinion agrees with the review's mood."""
+"""Probability that an opinion agrees with the review's mood."""
 OPINIONS = (1, 3, 3, 5)
 """The number of opinions, each entry equally likely."""
 FLIP_RATES = {1: Fraction(1, 8), 3: Fraction(1, 32), 5: Fraction(1, 64)}
-"""How often the label is turned over, by how far the score is from zero."""
+"""Probability of a flipped label, by the score's distance from zero."""
 NEGATION = Fraction(1, 32)
-"""How often an opinion is put as `not` and its opposite: rare, so that a small model learns within a hundred steps."""
+"""Probability of `not` with the opposite opinion: small, so that a small model learns within a hundred steps."""
 
 GOOD = (
     "great", "excellent", "solid", "reliable", "bright", "quiet", "sturdy", "smooth", "superb", "pleasant",
@@ -67,12 +67,12 @@ _CLOSINGS = (
 )
 
 _DRAWS = 128
-"""More whole numbers than one review can use."""
+"""Number of random integers per review, more than any review uses."""
 _STREAM = 0x706C756D
 
 
 class _Dice:
-    """The whole numbers of one row."""
+    """Random integers of one row."""
 
     def __init__(self, seed: int, row: int) -> None:
         bits = np.random.Philox(counter=[0, row, 0, 0], key=[seed, _STREAM])
@@ -88,7 +88,7 @@ class _Dice:
         return choices[self.below(len(choices))]
 
     def fill(self, pattern: str, opinion: str = "") -> str:
-        """`pattern` with every name in it drawn; each is drawn whether or not it is used, which costs nothing."""
+        """Return `pattern` with all placeholders drawn, whether used or not."""
         return pattern.format(
             product=self.pick(_PRODUCTS),
             brand=self.pick(_HEADS) + self.pick(_TAILS),
@@ -112,7 +112,7 @@ def _opinion(dice: _Dice, *, good: bool) -> str:
 
 
 def review(seed: int, row: int) -> Row:
-    """Row `row` of the corpus that `seed` stands for."""
+    """Return row `row` of the corpus of `seed`."""
     dice = _Dice(seed % 2**64, row)
     mood = dice.below(2) == 1
     signs = [mood == dice.chance(AGREEMENT) for _ in range(OPINIONS[dice.below(len(OPINIONS))])]
@@ -126,12 +126,12 @@ def review(seed: int, row: int) -> Row:
 
 
 def reviews(seed: int, start: int, count: int) -> Iterator[Row]:
-    """Rows `start` to `start + count` of the corpus that `seed` stands for."""
+    """Yield the rows `start` to `start + count` of the corpus of `seed`."""
     return (review(seed, row) for row in range(start, start + count))
 
 
 def best_accuracy() -> float:
-    """The accuracy of the best possible model, summed over all scores that the grammar can give."""
+    """Return the best possible model's accuracy, summed over all scores."""
     error = Fraction(0)
     for opinions in OPINIONS:
         for agreeing in range(opinions + 1):

@@ -1,4 +1,4 @@
-"""Rows of a dataset of the Hugging Face Hub: name, configuration, splits and revision, through `datasets`."""
+"""Rows of a Hugging Face Hub dataset: name, configuration, splits, revision."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """What to load: `NAME` or `NAME:CONFIG`, and the splits and the revision where they are given."""
+    """Requested dataset, `NAME` or `NAME:CONFIG`, with optional splits and revision."""
 
     name: str
     config: str | None = None
@@ -35,13 +35,13 @@ class HubSource:
 
     @property
     def repository(self) -> str:
-        """The name without a configuration."""
+        """Return the name without a configuration."""
         return self.name.partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class HubRows:
-    """The rows, the classes that the dataset itself names, and a label for the manifest."""
+    """Rows, declared classes, and a label for the manifest."""
 
     train: Iterator[RawRow]
     evaluation: Iterator[RawRow] | None
@@ -50,7 +50,7 @@ class HubRows:
 
 
 def read_hub(source: HubSource, options: ColumnOptions) -> HubRows:
-    """Load a dataset at one commit; evaluate on the split given, else `validation` or `test` if it has labels."""
+    """Load a dataset at one commit; evaluate on the given split, else `validation` or `test`."""
     commit = _commit(source)
     config = source.config or source.name.partition(":")[2] or None
     splits, config = _load(source, config, commit)
@@ -63,15 +63,15 @@ def read_hub(source: HubSource, options: ColumnOptions) -> HubRows:
     label = f"huggingface.co/datasets/{source.repository}"
     label += f":{config}" if config else ""
     label += f"@{commit}" if commit else ""
-    found = _rows(where, splits[train], options, names)
+    rows = _rows(where, splits[train], options, names)
     second = _rows(f"{source.name}, {evaluation}", splits[evaluation], options, names) if evaluation else None
-    return HubRows(found, second, names, label)
+    return HubRows(rows, second, names, label)
 
 
 def ask_hub(question: Callable[[], T], where: str, *, key: str = "path") -> T:
-    """Return the Hub's answer to one request; `UnavailableError` if there is none within a few seconds.
+    """Return the Hub's answer; raise `UnavailableError` after a few seconds.
 
-    A thread bounds the wait: looking up a name has a longer limit of its own, which no client can set.
+    A thread bounds the wait: name resolution has a longer timeout, which no client can set.
     """
     answers: list[T] = []
     errors: list[BaseException] = []
@@ -91,25 +91,27 @@ def ask_hub(question: Callable[[], T], where: str, *, key: str = "path") -> T:
 
 
 def _refusal(error: BaseException | None, where: str, key: str) -> PlumblineError:
-    """Convert the error of a request to ours: refused, unknown, or no answer."""
+    """Convert a request's error: refused, unknown, or no answer."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.GatedRepoError):
         return AccessError("the repository is gated", where=where, hint="accept its terms and run `hf auth login`")
     if isinstance(error, errors.RevisionNotFoundError):
-        return ConfigurationError("there is no such revision", where=where, key="revision")
+        return ConfigurationError("the revision does not exist", where=where, key="revision")
     if isinstance(error, (errors.RepositoryNotFoundError, errors.HFValidationError)):
         hint = "check its name; a private repository needs `hf auth login`"
-        return ConfigurationError("the Hugging Face Hub has no such repository", where=where, key=key, hint=hint)
+        return ConfigurationError(
+            "the repository does not exist on the Hugging Face Hub", where=where, key=key, hint=hint
+        )
     status = getattr(getattr(error, "response", None), "status_code", None)
     reason = f"HTTP {status}" if status else "no answer" if error is None else type(error).__name__
-    what = f"the Hugging Face Hub cannot be reached ({reason})"
+    text = f"the Hugging Face Hub cannot be reached ({reason})"
     hint = f"set {_OFFLINE[0]}=1 to use what is in the local cache; else {_EXPORT}" if key == "path" else ""
-    return UnavailableError(what, where=where, key=key, hint=hint or "check the network, or name a local folder")
+    return UnavailableError(text, where=where, key=key, hint=hint or "check the network, or name a local folder")
 
 
 def _commit(source: HubSource) -> str:
-    """Return the commit of the revision asked for; empty offline, where only the cache is used."""
+    """Return the commit of the requested revision; "" offline."""
     if any(os.environ.get(name, "").upper() in {"1", "TRUE", "YES", "ON"} for name in _OFFLINE):
         return ""
     from huggingface_hub import HfApi
@@ -124,7 +126,7 @@ def _commit(source: HubSource) -> str:
 
 
 def _load(source: HubSource, config: str | None, commit: str) -> tuple[Any, str | None]:
-    """Return the splits and the configuration; one line, whatever `datasets` says at length."""
+    """Return the splits and the configuration; shorten errors of `datasets` to one line."""
     import datasets
     import datasets.exceptions
 
@@ -138,21 +140,21 @@ def _load(source: HubSource, config: str | None, commit: str) -> tuple[Any, str 
                 _raise_config(source, config, known)
         return datasets.load_dataset(source.repository, config, revision=revision), config
     except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
-        # Offline and script-only datasets end here, and files of a kind that `datasets` does not read.
+        # Offline mode, script-only datasets, and files that `datasets` does not read.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        what = f"the Hugging Face Hub did not give this dataset: {reason}"
-        raise UnavailableError(what, where=source.name, key="path", hint=_EXPORT) from error
+        text = f"the Hugging Face Hub did not give this dataset: {reason}"
+        raise UnavailableError(text, where=source.name, key="path", hint=_EXPORT) from error
 
 
 def _raise_config(source: HubSource, config: str | None, known: Sequence[str]) -> None:
-    what = f"there is no configuration {config!r}" if config else "has several configurations"
-    raise ConfigurationError(what, where=source.name, key="config", hint=suggest_or_list(config or "", known))
+    text = f"the configuration {config!r} does not exist" if config else "has several configurations"
+    raise ConfigurationError(text, where=source.name, key="config", hint=suggest_or_list(config or "", known))
 
 
 def _chosen(source: HubSource, key: str, split: str, splits: Any) -> str:
     if split not in splits:
         hint = suggest_or_list(split, list(splits))
-        raise ConfigurationError(f"there is no split {split!r}", where=source.name, key=key, hint=hint)
+        raise ConfigurationError(f"the split {split!r} does not exist", where=source.name, key=key, hint=hint)
     return split
 
 
@@ -164,7 +166,7 @@ def _evaluation(source: HubSource, train: str, splits: Any, options: ColumnOptio
 
 
 def _is_labelled(split: Any, options: ColumnOptions) -> bool:
-    """Return whether a split has labels: hidden ones are -1 on the Hub, and evaluate nothing."""
+    """Return whether a split has labels; the Hub marks hidden labels with -1."""
     if not options.labelled:
         return True
     try:
@@ -186,10 +188,12 @@ def _rows(where: str, rows: Any, options: ColumnOptions, names: Sequence[str] | 
 
 
 def _name(label: Any, names: Sequence[str], where: str, key: str) -> Any:
-    """Return the name of a class that the dataset itself declares."""
+    """Return a class's declared name."""
     if isinstance(label, int) and not isinstance(label, bool):
         if not 0 <= label < len(names):
-            what = f"the label {label} is none of the {len(names)} classes"
-            raise InvalidInputError(what, where=where, key=key, hint="-1 marks a hidden label: choose another split")
+            text = f"the label {label} is not one of the {len(names)} classes"
+            raise InvalidInputError(
+                text, where=where, key=key, hint="-1 marks a hidden label: choose a different split"
+            )
         return names[label]
     return label

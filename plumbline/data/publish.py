@@ -1,7 +1,7 @@
-"""Publish a built dataset, and initial weights, to one platform's store.
+"""Publication of a dataset and initial weights to one platform's store.
 
-Files lie under keys that name their content and are never replaced; the manifest is swapped last. So a reader sees
-the old dataset or the new one, whole, and an interrupted push is simply pushed again.
+Files have keys that contain their digest, and are never replaced; the manifest is swapped last. So a reader sees the
+complete old or new dataset, and an interrupted push can simply be repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plumbline.stores.writing import read_object
 __all__ = ["Progress", "Published", "publish", "publish_weights", "weights_key"]
 
 Progress = Callable[[int, int, str], None]
-"""Called after each file with the number done, the number of all, and its key."""
+"""Callback after each file: number done, total number, key."""
 
 _CONNECTIONS = 4
 _MAX_MANIFEST_BYTES = 64 << 20
@@ -30,21 +30,21 @@ _MAX_MANIFEST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What one push did."""
+    """Result of one push."""
 
     manifest_sha256: str
     written: int
     skipped: int
     bytes_written: int
     replaced: str | None
-    """Digest of the manifest that stood there before, if it was another; empty for one that could not be read."""
+    """Digest of the replaced manifest, if different; empty if it was unreadable."""
 
 
 def publish(folder: Path, store: Store, name: str = "", progress: Progress | None = None) -> Published:
-    """Send the dataset in `folder` to `store`: what is there is skipped, what is written is read back."""
+    """Send the dataset in `folder` to `store`; skip existing files, verify written ones."""
     manifest = read_manifest(folder)
     if name and name != manifest.name:
-        why = f"holds the dataset {manifest.name!r}, not {name!r}"
+        why = f"contains the dataset {manifest.name!r}, not {name!r}"
         raise ConfigurationError(why, where=str(folder), hint="build it under that name")
     _check_folder(folder, manifest)
     current, etag = _current(store, manifest.name)
@@ -76,18 +76,18 @@ def publish(folder: Path, store: Store, name: str = "", progress: Progress | Non
 
 
 def _check_folder(folder: Path, manifest: Manifest) -> None:
-    """A wrong byte must not get a content's key in a store that never replaces anything."""
+    """Raise unless all files match the manifest, as published files are never replaced."""
     for file in manifest.files:
         path = folder / file.key
         if not path.is_file() or path.stat().st_size != file.size or digest_file(path) != file.sha256:
-            raise CorruptDataError("is not what the manifest says", where=str(path), hint="build the dataset again")
+            raise CorruptDataError("does not match the manifest", where=str(path), hint="build the dataset again")
 
 
 def _send(store: Store, folder: Path, name: str, file: DataFile, listed: DataFile | None) -> bool:
-    """Whether the file had to be written."""
+    """Send a file; return whether it was written."""
     key = f"{name}/{file.key}"
     if listed is not None and listed.sha256 == file.sha256:
-        # It was read back when the manifest that lists it was published.
+        # The file was verified when its manifest was published.
         try:
             size = store.stat(key).size
         except ObjectMissingError:
@@ -98,7 +98,7 @@ def _send(store: Store, folder: Path, name: str, file: DataFile, listed: DataFil
 
 
 def _current(store: Store, name: str) -> tuple[Manifest | None, str | None]:
-    """The manifest in force and its etag; one that cannot be read is replaced like any other."""
+    """Return the published manifest and etag; an unreadable manifest counts as absent."""
     try:
         data, info = read_object(store, f"{name}/{MANIFEST_NAME}", max_bytes=_MAX_MANIFEST_BYTES)
     except ObjectMissingError:
@@ -113,19 +113,19 @@ def _swap(store: Store, key: str, data: bytes, etag: str | None) -> None:
     try:
         store.swap(key, data, if_match=etag)
     except PreconditionFailedError as error:
-        why = "another manifest was published at the same time"
+        why = "a different manifest was published at the same time"
         raise InvalidInputError(why, where=store.url, key=key, hint="push again once the other push is done") from error
     if digest_bytes(read_object(store, key, max_bytes=_MAX_MANIFEST_BYTES)[0]) != digest_bytes(data):
-        raise CorruptDataError("reads back as other bytes than were written", where=store.url, key=key)
+        raise CorruptDataError("different bytes are read back than were written", where=store.url, key=key)
 
 
 def weights_key(sha256: str) -> str:
-    """Where initial weights lie below a data URL."""
+    """Return the key of initial weights below a data URL."""
     return f"weights/{sha256}.safetensors"
 
 
 def publish_weights(path: Path, store: Store, sha256: str) -> bool:
-    """Send initial weights to `store`: whether they had to be written."""
+    """Send initial weights to `store`; return whether they were written."""
     if digest_file(path) != sha256:
         raise CorruptDataError("does not match its digest", where=str(path))
     key = weights_key(sha256)

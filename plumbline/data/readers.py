@@ -1,4 +1,4 @@
-"""A user's own rows from one file: CSV, TSV, JSON, JSONL or Parquet, compressed or not; each row checked."""
+"""Reader of a user's CSV, TSV, JSON, JSONL or Parquet file, with checks of each row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_DOCUMENT_BYTES = 256 << 20
 _BUFFER_BYTES = 1 << 20
 _BATCH_ROWS = 512
 _ESCAPED = re.compile("[\udc80-\udcff]")
-"""What `surrogateescape` makes of a byte that is no UTF-8; UTF-8 itself holds none of these."""
+"""Characters that `surrogateescape` produces from bytes that are not UTF-8."""
 SUFFIXES = {
     ".csv": "csv", ".tsv": "csv", ".tab": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json",
     ".parquet": "parquet", ".pq": "parquet",
@@ -36,7 +36,7 @@ _Values = Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def format_of(name: str) -> str:
-    """Return `csv`, `jsonl`, `json` or `parquet` by the endings of a file's name; empty for an unknown one."""
+    """Return `csv`, `jsonl`, `json` or `parquet` by a file's name; "" if unknown."""
     path = Path(name.lower())
     if path.suffix in COMPRESSIONS:
         path = path.with_suffix("")
@@ -44,7 +44,7 @@ def format_of(name: str) -> str:
 
 
 def read_rows(source: Path, options: ColumnOptions, where: str = "") -> Iterator[RawRow]:
-    """Yield the rows of a file in its order; `InvalidInputError` names file (as `where`), row and column."""
+    """Yield a file's rows; raise `InvalidInputError` with file, row and column."""
     where = where or str(source)
     kind = format_of(source.name)
     if not kind:
@@ -61,22 +61,22 @@ def read_rows(source: Path, options: ColumnOptions, where: str = "") -> Iterator
             columns = options.resolve([str(name) for name in values], where)
         yield checked_row(values, columns, f"{where}, {place}")
     if columns is None:
-        raise InvalidInputError("holds no row", where=where)
+        raise InvalidInputError("contains no row", where=where)
 
 
 def _compression(source: Path, where: str) -> str:
-    """Return the compression by the first bytes: a name without its ending is common."""
+    """Return the compression by the file's first bytes."""
     with source.open("rb") as file:
         start = file.read(8)
-    for magic, what in _FOREIGN.items():
+    for magic, description in _FOREIGN.items():
         if start.startswith(magic):
-            raise InvalidInputError(f"is {what}", where=where, hint="unpack it, or compress with gzip or zstd")
+            raise InvalidInputError(f"is {description}", where=where, hint="unpack it, or compress with gzip or zstd")
     return next((name for magic, name in _MAGIC.items() if start.startswith(magic)), "")
 
 
 @contextmanager
 def _opened(source: Path, where: str) -> Iterator[BinaryIO]:
-    """Open a file for reading, decompressed by pyarrow; a damaged stream is one clear line."""
+    """Open a file for reading, decompressed; raise if the stream is damaged."""
     import pyarrow as pa
 
     name = _compression(source, where)
@@ -88,8 +88,8 @@ def _opened(source: Path, where: str) -> Iterator[BinaryIO]:
         with pa.input_stream(str(source), compression=name, buffer_size=_BUFFER_BYTES) as stream:
             yield stream
     except (pa.ArrowException, OSError, EOFError) as error:
-        what = f"the {name} stream is damaged or cut off: {str(error)[:120]}"
-        raise InvalidInputError(what, where=where, hint="compress or download it again") from error
+        text = f"the {name} stream is damaged or cut off: {str(error)[:120]}"
+        raise InvalidInputError(text, where=where, hint="compress or download it again") from error
 
 
 def _csv(source: Path, options: ColumnOptions, where: str) -> _Values:
@@ -120,15 +120,15 @@ def _records(file: io.TextIOWrapper, dialect: Dialect, where: str) -> _Values:
             place = f"line {reader.line_num}"
             if len(record) != len(header):
                 more = "more" if len(record) > len(header) else "fewer"
-                what, hint = f"has {more} fields than the header", "quote texts that hold the delimiter"
-                raise InvalidInputError(what, where=f"{where}, {place}", hint=hint)
+                problem, hint = f"has {more} fields than the header", "quote texts that contain the delimiter"
+                raise InvalidInputError(problem, where=f"{where}, {place}", hint=hint)
             yield place, _Fields(header, record)
     except csv.Error as error:
         raise InvalidInputError(f"not CSV in UTF-8: {error}", where=f"{where}, line {reader.line_num + 1}") from error
 
 
 class _Fields(dict[str, str]):
-    """The fields of a record; iterating gives the whole header, so that a repeated name is seen twice."""
+    """Fields of a record; iteration includes repeated names of the header."""
 
     def __init__(self, header: list[str], record: list[str]) -> None:
         super().__init__(zip(header, record, strict=True))
@@ -142,12 +142,12 @@ def _not_unicode(source: Path, where: str, encoding: str, error: UnicodeError) -
     if encoding != "utf-8-sig" or not isinstance(error, UnicodeDecodeError):
         return InvalidInputError(f"not text in {encoding}: {str(error)[:100]}", where=where, hint="save it as UTF-8")
     line = _line_of_bad_byte(source, where)
-    what = f"not CSV in UTF-8: the byte 0x{error.object[error.start]:02x} ({error.reason})"
-    return InvalidInputError(what, where=f"{where}, line {line}", hint="save it as UTF-8")
+    text = f"not CSV in UTF-8: the byte 0x{error.object[error.start]:02x} ({error.reason})"
+    return InvalidInputError(text, where=f"{where}, line {line}", hint="save it as UTF-8")
 
 
 def _line_of_bad_byte(source: Path, where: str) -> int:
-    """Return the line of the first byte that is no UTF-8: the reader decodes far ahead of its line."""
+    """Return the line of the first byte that is not UTF-8."""
     number = 1
     with _opened(source, where) as raw, _as_text(raw, "utf-8-sig", "surrogateescape") as file:
         while (piece := file.readline(_MAX_LINE_BYTES)) and not _ESCAPED.search(piece):
@@ -174,18 +174,18 @@ def _parsed(data: bytes, where: str) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        # Also valid JSON with a number of more digits, or a nest of more levels, than Python reads.
+        # Also valid JSON with more digits or nesting levels than Python reads.
         raise InvalidInputError("not JSON", where=where) from error
 
 
 def _object(values: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(values, dict):
-        raise InvalidInputError("is no JSON object", where=where)
+        raise InvalidInputError("is not a JSON object", where=where)
     return values
 
 
 def _json(source: Path, options: ColumnOptions, where: str) -> _Values:
-    """Yield the rows of one JSON document: an array of objects, also below the key `data`; or of JSON lines."""
+    """Yield the rows of a JSON array, also below the key `data`, or of JSON lines."""
     with _opened(source, where) as raw:
         first = raw.read(_MAX_LINE_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     if first.startswith(b"{") and _is_object(first.splitlines()[0]) and b"\n" in first.strip():
@@ -194,14 +194,14 @@ def _json(source: Path, options: ColumnOptions, where: str) -> _Values:
     with _opened(source, where) as raw:
         data = raw.read(_MAX_DOCUMENT_BYTES + 1)
     if len(data) > _MAX_DOCUMENT_BYTES:
-        what = f"one JSON document of more than {_MAX_DOCUMENT_BYTES >> 20} MiB"
-        raise InvalidInputError(what, where=where, hint="convert it to JSONL or Parquet")
+        text = f"one JSON document of more than {_MAX_DOCUMENT_BYTES >> 20} MiB"
+        raise InvalidInputError(text, where=where, hint="convert it to JSONL or Parquet")
     document = _parsed(data, where)
     if isinstance(document, dict) and isinstance(document.get("data"), list):
         document = document["data"]
     if not isinstance(document, list):
         hint = "an array of objects, such as pandas writes with orient='records'"
-        raise InvalidInputError("is no JSON array", where=where, hint=hint)
+        raise InvalidInputError("is not a JSON array", where=where, hint=hint)
     yield from _objects(document, where)
 
 
@@ -225,7 +225,7 @@ def _parquet(source: Path, options: ColumnOptions, where: str) -> _Values:
         hint = "Parquet compresses its own columns: decompress the file"
         raise InvalidInputError(f"a Parquet file inside {name}", where=where, hint=hint)
     try:
-        # A buffer, or else whole columns of a row group are read at once, and one group may be the whole file.
+        # Without a buffer, whole columns of a row group are read at once, and a group may be the whole file.
         with pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
             names = list(options.resolve(list(file.schema_arrow.names), where).names)
             number = 0

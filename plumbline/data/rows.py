@@ -1,4 +1,4 @@
-"""One row of a dataset, and the checks on a row of unknown origin."""
+"""Row of a dataset, with checks for rows of unknown origin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_LABEL = 200
 
 
 class Row(NamedTuple):
-    """A text, the class of its label where the task has labels, and the second text of a pair."""
+    """Text, class (if the task has labels), and second text of a pair."""
 
     text: str
     label: int | None
@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 
 class RawRow(NamedTuple):
-    """A row as a file holds it: its label is a name, which has no class yet; `place` says where the row stands."""
+    """Row of a file: the label is a name without class; `place` locates the row."""
 
     text: str
     label: str | None
@@ -35,7 +35,7 @@ class RawRow(NamedTuple):
 
 
 def checked_row(values: Any, columns: Columns, where: str) -> RawRow:
-    """Return the row of `values` (a mapping); `InvalidInputError` names `where` and the column."""
+    """Return the row of the mapping `values`; raise with `where` and the column."""
     pair = columns.pair
     return RawRow(
         text=_checked_text(values.get(columns.text), where=where, key=columns.text),
@@ -63,7 +63,7 @@ def _checked_text(text: Any, *, where: str, key: str) -> str:
 
 
 def label_name(label: Any, where: str, key: str) -> str:
-    """Return a label as a name: `true` for a boolean, `3` for 3, 3.0 and "3.0", a string without outer spaces."""
+    """Return a label as a name: `true` for a boolean, `3` for 3, 3.0 and "3.0"."""
     if isinstance(label, str):
         label = label.strip()
         whole = _WHOLE.fullmatch(label)
@@ -81,5 +81,5 @@ def label_name(label: Any, where: str, key: str) -> str:
         raise InvalidInputError(f"the label is a {type(label).__name__}", where=where, key=key, hint=hint)
     if len(label) > _LONGEST_LABEL or not label.isprintable():
         hint = f"a class name has at most {_LONGEST_LABEL} printable characters; name the column with --label-column"
-        raise InvalidInputError(f"the label {label[:40]!r} is no class name", where=where, key=key, hint=hint)
+        raise InvalidInputError(f"the label {label[:40]!r} is not a class name", where=where, key=key, hint=hint)
     return label

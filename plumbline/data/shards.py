@@ -1,7 +1,7 @@
-"""Parquet shards whose bytes are a function of their rows.
+"""Parquet shards with reproducible bytes.
 
-The writer's settings are all fixed, and neither a time nor pandas' metadata gets in. What remains is the line
-`created_by`, which names the release of pyarrow, and the compressor that it ships: the lock file pins both.
+All writer settings are fixed, without a time or pandas' metadata. Two influences remain, which the lock file pins: the
+line `created_by` with pyarrow's release, and pyarrow's compressor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEY_DIGITS = 12
 
 
 def store_bytes(folder: Path, stem: str, suffix: str, data: bytes) -> DataFile:
-    """Write `data` below `folder` under a key that is derived from its content."""
+    """Write `data` below `folder` under a key with its digest."""
     sha256 = hashlib.sha256(data).hexdigest()
     key = f"{stem}-{sha256[:_KEY_DIGITS]}{suffix}"
     path = folder / key
@@ -33,7 +33,7 @@ def store_bytes(folder: Path, stem: str, suffix: str, data: bytes) -> DataFile:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is there whole or not at all, and leave nothing if the disk is full."""
+    """Write a file atomically; remove the partial file on failure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
@@ -44,7 +44,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_shards(folder: Path, split: str, rows: Iterable[Row], first_id: int, rows_per_shard: int) -> list[Shard]:
-    """Write `rows` as the shards of `split`; ids count on from `first_id`."""
+    """Write `rows` as the shards of `split`, with ids from `first_id`."""
     shards: list[Shard] = []
     rest = iter(rows)
     while piece := list(islice(rest, rows_per_shard)):

@@ -1,4 +1,4 @@
-"""From a suite's workload, a dataset and initial weights to the RunSpec."""
+"""Construction of a RunSpec from a workload, a dataset and initial weights."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ SIZES = {
     "base": (12, 768),
     "large": (24, 1024),
 }
-"""Layers and width of BERT, from Google's miniatures up; one head for each 64 of width."""
+"""Layers and width of BERT, from Google's miniatures up; one attention head per 64 of width."""
 
 _HEAD_SIZE = 64
 _POSITIONS = 512
 
 
 def workload_named(suite: Suite, name: str, where: str = "") -> Workload:
-    """The suite's workload of this name."""
+    """Return the suite's workload of this name."""
     if name not in suite.workloads:
         hint = suggest_or_list(name, list(suite.workloads))
-        raise ConfigurationError(f"there is no workload {name!r}", where=where or suite.name, hint=hint)
+        raise ConfigurationError(f"the workload {name!r} does not exist", where=where or suite.name, hint=hint)
     return suite.workloads[name]
 
 
 def architecture(workload: Workload, manifest: Manifest) -> dict[str, Any]:
-    """The model without its weights, as `plumbline.launch.make_weights` takes it: a checkpoint's folder goes along."""
+    """Return the model without weights, for `plumbline.launch.make_weights`."""
     if workload.model in SIZES:
         layers, width = SIZES[workload.model]
         model: dict[str, Any] = {
@@ -62,18 +62,18 @@ def architecture(workload: Workload, manifest: Manifest) -> dict[str, Any]:
 
 
 def dataset_task(suite: Suite, name: str) -> Task:
-    """Return what the suite trains on this dataset: with labels, if any workload needs them."""
+    """Return a dataset's task: labelled, if any workload needs labels."""
     tasks = {workload.task for workload in suite.workloads.values() if workload.data == name}
     return "masked-lm" if tasks == {"masked-lm"} else "sequence-classification"
 
 
 def dataset_source(suite: Suite, name: str, where: str = "") -> DatasetSource:
-    """Return how a suite's dataset is built: a checkpoint that trains on it brings its own tokenizer."""
+    """Return a dataset's source, with the tokenizer of its checkpoint, if any."""
     if name not in suite.datasets:
         known = did_you_mean(name, suite.datasets)
         hint = known or f"add [datasets.{name}], or give --data FOLDER"
         raise ConfigurationError(
-            "no source to build it from", where=where or suite.name, key=f"datasets.{name}", hint=hint
+            "the dataset has no source", where=where or suite.name, key=f"datasets.{name}", hint=hint
         )
     source = suite.datasets[name]
     users = {key: workload.model for key, workload in suite.workloads.items() if workload.data == name}
@@ -85,14 +85,14 @@ def dataset_source(suite: Suite, name: str, where: str = "") -> DatasetSource:
         digest_file(folder / TOKENIZER_NAME) for folder in brought.values() if (folder / TOKENIZER_NAME).is_file()
     }
     if len(tokenizers) > 1 or len(brought) < len(folders):
-        what = f"the workloads {', '.join(users)} need different tokenizers"
-        hint = "give each its own [datasets.NAME]; several may have the same path"
-        raise ConfigurationError(what, where=where or suite.name, key=f"datasets.{name}", hint=hint)
+        text = f"the workloads {', '.join(users)} need different tokenizers"
+        hint = "give each its own [datasets.NAME]; several datasets may have the same path"
+        raise ConfigurationError(text, where=where or suite.name, key=f"datasets.{name}", hint=hint)
     return source.replace(tokenizer=str(next(iter(brought.values()))))
 
 
 def make_spec(suite: Suite, workload: str, manifest: Manifest, weights_sha256: str) -> RunSpec:
-    """The RunSpec of a workload, for this dataset and these initial weights."""
+    """Return the RunSpec of a workload, for this dataset and these weights."""
     chosen = workload_named(suite, workload)
     where = f"workloads.{workload}"
     if manifest.name != chosen.data:

@@ -1,6 +1,6 @@
-"""Rows on disk in a temporary file, so that a dataset larger than memory can still be shuffled, cut and read again.
+"""Rows in a temporary file, to shuffle, split and re-read datasets larger than memory.
 
-A row in memory is its place in the file and its place in the order: 16 bytes, whatever the length of its text.
+A row in memory is its file offset and its place in the order: 16 bytes, whatever the length of its text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_PAIR = 0xFFFFFFFF
 
 
 class Spool:
-    """The file of the rows. It has no name, so that nothing of it is left, however the process ends."""
+    """Unnamed temporary file of rows, removed however the process ends."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ class Spool:
         self._file.close()
 
     def add(self, rows: Iterable[Row]) -> SpooledRows:
-        """Write `rows`, and give them back in the same order."""
+        """Write `rows`; return them in the same order."""
         places = array("Q")
         position = self._file.tell()
         for row in rows:
@@ -56,7 +56,7 @@ class Spool:
 
 
 class SpooledRows:
-    """Rows of a spool in some order, readable as often as needed while the spool is open."""
+    """Ordered rows of a spool, re-readable while the spool is open."""
 
     def __init__(self, descriptor: int, places: NDArray[np.uint64], classes: Sequence[int] | None = None) -> None:
         self._descriptor = descriptor
@@ -78,7 +78,7 @@ class SpooledRows:
             yield Row(data[:length].decode(), number, data[length:].decode() if paired else None)
 
     def ordered(self, order: NDArray[Any]) -> SpooledRows:
-        """Return the same rows in another order."""
+        """Return the same rows in a different order."""
         return SpooledRows(self._descriptor, self._places[order], self._classes)
 
     def labelled(self, classes: Sequence[int]) -> SpooledRows:
@@ -87,7 +87,7 @@ class SpooledRows:
 
     @property
     def texts(self) -> Iterable[str]:
-        """Their texts, both of a pair, to be read more than once."""
+        """Return an iterable of all texts, both of a pair, readable several times."""
         return _Texts(self)
 
 

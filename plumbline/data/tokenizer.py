@@ -1,8 +1,8 @@
-"""The dataset's WordPiece tokenizer: trained on its own rows, to the same bytes on every run.
+"""WordPiece tokenizer of a dataset, trained reproducibly on its rows.
 
-`tokenizers` numbers the pieces of single characters in the order of a hash map, which is another on every run, and
-breaks ties between merges by these numbers. Here all of them are named beforehand, in order, and so nothing is left
-to chance. (The layout of the file may still change with the release of `tokenizers`: the lock file pins it.)
+`tokenizers` numbers single characters in the order of a hash map, which differs on every run, and breaks ties between
+merges by these numbers. Here all characters are listed in advance, in order, which makes the result deterministic. (The
+file's layout may still change with the release of `tokenizers`, which the lock file pins.)
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _MOST_WORDS = 50_000
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -> tuple[bytes, int]:
-    """The tokenizer trained on `texts`, as the bytes of its file, and the size of its vocabulary.
+    """Return the tokenizer trained on `texts` as file bytes, and its vocabulary size.
 
-    The texts are read twice, and never held together; what is held is each word that occurs in them once.
+    The texts are read twice; only the distinct words are kept in memory.
     """
     from tokenizers import trainers
 
@@ -50,7 +50,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -
 def _bert_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))  # noqa: S106 - a word, no password
+    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))  # noqa: S106 - a token, not a password
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=_PREFIX)
@@ -65,7 +65,7 @@ def _bert_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Any:
 
 
 def _alphabet(tokenizer: Any, texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The most frequent characters, and the pieces that stand for them inside a word, both in order."""
+    """Return the most frequent characters, and their in-word pieces, in order."""
     counts: Counter[str] = Counter()
     inner: set[str] = set()
     for words in _words(tokenizer, texts):
@@ -78,19 +78,19 @@ def _alphabet(tokenizer: Any, texts: Iterable[str]) -> tuple[list[str], list[str
 
 
 def _words(tokenizer: Any, texts: Iterable[str]) -> Iterator[Counter[str]]:
-    """All words, counted; never many of them at a time."""
+    """Yield counts of words, in bounded batches."""
     split: Callable[[str], list[tuple[str, Any]]] = tokenizer.pre_tokenizer.pre_tokenize_str
-    words: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for text in texts:
-        words.update(word for word, _ in split(tokenizer.normalizer.normalize_str(text)))
-        if len(words) >= _MOST_WORDS:
-            yield words
-            words = Counter()
-    yield words
+        counts.update(word for word, _ in split(tokenizer.normalizer.normalize_str(text)))
+        if len(counts) >= _MOST_WORDS:
+            yield counts
+            counts = Counter()
+    yield counts
 
 
 def read_tokenizer(path: Path) -> tuple[bytes, int, int]:
-    """Return the tokenizer of a user's own checkpoint, as it is, the size of its vocabulary, and its padding token."""
+    """Return a user's tokenizer unchanged, its vocabulary size and padding token."""
     from tokenizers import Tokenizer
 
     file = path / "tokenizer.json" if path.is_dir() else path
@@ -104,13 +104,13 @@ def read_tokenizer(path: Path) -> tuple[bytes, int, int]:
         vocabulary = Tokenizer.from_str(data.decode()).get_vocab(with_added_tokens=True)
     except Exception as error:  # tokenizers raises bare Exception for whatever it cannot read
         raise InvalidInputError(
-            "is no tokenizer of the tokenizers library", where=str(file), key="tokenizer"
+            "is not a tokenizer of the tokenizers library", where=str(file), key="tokenizer"
         ) from error
     if not isinstance(content, dict) or not vocabulary:
-        raise InvalidInputError("holds no vocabulary", where=str(file), key="tokenizer")
+        raise InvalidInputError("contains no vocabulary", where=str(file), key="tokenizer")
     named = next((tokens for tokens in (SPECIAL_TOKENS, _ROBERTA_TOKENS) if set(tokens) <= set(vocabulary)), None)
     if named is None:
         missing = next(token for token in SPECIAL_TOKENS if token not in vocabulary)
-        what = f"lacks {missing}: it is no tokenizer of the BERT family"
-        raise InvalidInputError(what, where=str(file), key="tokenizer")
+        text = f"lacks {missing}: not a tokenizer of the BERT family"
+        raise InvalidInputError(text, where=str(file), key="tokenizer")
     return data, max(vocabulary.values()) + 1, vocabulary[named[0]]

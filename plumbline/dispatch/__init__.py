@@ -1,6 +1,7 @@
-"""Dispatch: what to do next with each training of a round, given what is seen of it and the time.
+"""Dispatch: decisions on each training of a round, from its observed state and the time.
 
-The lane decides and is pure; the loop drives lanes over a port; `tasks/` gives that port Prefect's face.
+`training_run` decides and is pure; `loop` drives the training runs over an `Orchestrator`; `tasks/` implements it with
+Prefect.
 """
 
 from plumbline.dispatch.loop import Orchestrator, run_jobs

@@ -1,4 +1,4 @@
-"""Drives the lanes of a round over a port, until each is done; leaves no child behind, whatever happens."""
+"""Loop over a round's training runs until all are done; cancels children at its end."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ _POLL_SECONDS = (1.0, 3.0)
 _BACKOFF = 1.25
 
 Run = tuple[str, int]
-"""A job's key, and the attempt."""
+"""Job key and attempt."""
 
 
 class Orchestrator(Protocol):
-    """Where trainings are started and seen. A method that cannot reach the other side returns `None` in place."""
+    """Interface to start and observe trainings; methods return `None` if unreachable."""
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool] | None:
-        """Whether a worker of each platform is online."""
+        """Return whether each platform has a worker online."""
 
     def find(self, runs: Sequence[Run]) -> Collection[Run] | None:
-        """Those of the runs that were dispatched already, by a controller before this one."""
+        """Return the runs that an earlier controller already dispatched."""
 
     def start(self, job: Job, attempt: int) -> bool:
-        """Dispatch this attempt, or find it dispatched already; false if that could not be said.
+        """Dispatch this attempt, unless already dispatched; return false if unknown.
 
-        `ConfigurationError` where it never can be: nothing is deployed for this platform.
+        Raises `ConfigurationError` if the platform has no deployment.
         """
 
     def observe(self, runs: Sequence[Run]) -> Mapping[Run, ChildRun] | None:
-        """What is known of each run."""
+        """Return the state of each run."""
 
     def cancel(self, runs: Sequence[Run], *, force: bool = False) -> None:
-        """Have the runs end; returns at once. With `force`, hold them for ended: there is nobody to end them."""
+        """Request the runs' end, without waiting; `force` marks them as ended."""
 
     def recorded(self, job: Job, attempt: int) -> Recorded | None:
-        """Return what the platform's outbox holds of this attempt's record."""
+        """Return the kind of this attempt's record in the platform's outbox."""
 
 
 class _Driver:
-    """The lanes of one batch, and what has been started for them."""
+    """Training runs of one batch, with the runs started for them."""
 
     def __init__(
         self, jobs: Sequence[Job], orchestrator: Orchestrator, limits: Limits, clock: Callable[[], float]
@@ -69,7 +69,7 @@ class _Driver:
         return list(self._lanes.values())
 
     def round(self) -> bool:
-        """Look once at every lane and act; whether any of them moved."""
+        """Observe every training and act once; return whether any phase changed."""
         before = self.trainings
         seeking = [training for training in before if training.phase is Phase.SEEKING]
         online = self._orchestrator.online([training.job.platform for training in seeking]) if seeking else {}
@@ -82,7 +82,7 @@ class _Driver:
         for training in before:
             key = training.job.key
             view = View(
-                # Before it is known what an earlier controller left, nothing is begun.
+                # Start no run before an earlier controller's attempts are known.
                 online=online.get(training.job.platform, False) if online is not None and key in self._asked else None,
                 left=self._left.get(key),
                 child=(children or {}).get((key, training.attempt)),
@@ -92,14 +92,14 @@ class _Driver:
         return [training.phase for training in before] != [training.phase for training in self.trainings]
 
     def _find(self, jobs: Sequence[Job]) -> None:
-        """What an earlier controller left, asked for once: its last attempt is this one's now, and ends with it."""
+        """Find an earlier controller's attempts, once; adopt the last attempt."""
         fresh = [job for job in jobs if job.key not in self._asked]
         runs = [(job.key, attempt) for job in fresh for attempt in range(job.retries + 1)]
-        found = self._orchestrator.find(runs) if runs else ()
-        if found is None:
+        runs_found = self._orchestrator.find(runs) if runs else ()
+        if runs_found is None:
             return
         self._asked.update(job.key for job in fresh)
-        for key, attempt in found:
+        for key, attempt in runs_found:
             self._left[key] = max(attempt, self._left.get(key, 0))
 
     def _step(self, training: TrainingRun, view: View) -> None:
@@ -134,12 +134,12 @@ class _Driver:
             self._pending.discard(training.job.key)
 
     def _next(self, platform: str) -> None:
-        """One training per platform at a time: the next one begins when the last is done."""
+        """Start a platform's next training, as each platform runs one at a time."""
         if self._queues[platform]:
             self._lanes[platform] = begin(self._queues[platform].pop(0), self._clock())
 
     def close(self) -> None:
-        """Cancel whatever was started and is not known to have ended."""
+        """Cancel all started runs that are not known to have ended."""
         if not self.started:
             return
         children = self._orchestrator.observe(sorted(self.started)) or {}
@@ -157,7 +157,7 @@ def run_jobs(
     tell: Callable[[Sequence[TrainingRun]], None] = lambda _: None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> dict[str, Result]:
-    """Run every job to its result, all platforms at once, the jobs of one platform one after another."""
+    """Run every job to its result: platforms in parallel, jobs per platform in sequence."""
     driver = _Driver(jobs, orchestrator, limits, clock)
     pause = _POLL_SECONDS[0]
     try:

@@ -1,4 +1,4 @@
-"""Names of what a round dispatches: the same for the same round, however often its controller starts."""
+"""Names of a round's trainings, stable across restarts of the controller."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from plumbline.digest import bounded_name
 __all__ = ["job_key", "record_id"]
 
 
-def job_key(round_id: str, platform: str, what: str) -> str:
-    """The name of one training in one round: of a workload, a rerun or an experiment."""
-    return bounded_name(f"{round_id}-{platform}-{what}")
+def job_key(round_id: str, platform: str, purpose: str) -> str:
+    """Return the name of a training in a round: a workload, rerun or experiment."""
+    return bounded_name(f"{round_id}-{platform}-{purpose}")
 
 
 def record_id(key: str, attempt: int) -> str:
-    """The record that this attempt writes. Each attempt has its own, so that a late one is never taken for another."""
+    """Return the record id of an attempt; every attempt has its own."""
     return bounded_name(f"{key}-{attempt}")

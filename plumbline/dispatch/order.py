@@ -1,6 +1,6 @@
-"""What a worker is told: small, plain JSON, and everything that a training needs but its bytes.
+"""Order of a training for a worker: small plain JSON, without data.
 
-Here, beside dispatch, and not among the rounds: a worker that reads its order loads no judge and no report.
+The module is part of dispatch, so that a worker that reads its order loads neither judge nor report.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["TrainingOrder", "read_order"]
 
 
 class TrainingOrder(Model):
-    """One training on one platform; it names only that platform's own stores, and carries no secret."""
+    """One training on one platform, with that platform's stores only, without secrets."""
 
     platform: Name
     data: StoreUrl
@@ -26,17 +26,17 @@ class TrainingOrder(Model):
     record_id: Name
     round_id: Name
     job: Name = "job"
-    """The training, whichever attempt at it: a checkpoint of one attempt serves the next."""
+    """Name of the training across attempts: an attempt's checkpoint serves the next attempt."""
     attempt: int = Field(default=0, ge=0)
     nonce: str = Field(default="", max_length=128)
-    """A value that only this round knows. It stands in the record, and so proves which order the record answers."""
+    """Secret value of this round, copied to the record, which proves that the record answers this order."""
     spec: RunSpec
     expected: Expected = Expected()
     experiment_id: Name | None = None
     run_seconds: float = Field(gt=0)
 
     def foreign_fields(self, record: RunRecord) -> tuple[str, ...]:
-        """Return the fields in which `record` is not what this order asked for; empty if the record answers it."""
+        """Return the fields in which `record` contradicts this order."""
         experiment_id = record.experiment.experiment_id if record.experiment else None
         pairs = {
             "record_id": (self.record_id, record.record_id),
@@ -47,11 +47,11 @@ class TrainingOrder(Model):
             "spec_sha256": (self.spec.digest, record.spec_sha256),
             "experiment": (self.experiment_id, experiment_id),
         }
-        return tuple(name for name, (ordered, found) in pairs.items() if ordered != found)
+        return tuple(name for name, (ordered, recorded) in pairs.items() if ordered != recorded)
 
 
 def read_order(content: object) -> TrainingOrder:
-    """The order in a flow run's parameters, which anybody with access to the server may have written."""
+    """Parse the untrusted order in a flow run's parameters."""
     try:
         return TrainingOrder.model_validate(content)
     except ValidationError as error:

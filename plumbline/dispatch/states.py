@@ -1,4 +1,4 @@
-"""The words between a lane and whoever drives it: what is to be run, what is seen of it, what is to be done."""
+"""Types between a training run and its driver: jobs, observations, actions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["Action", "ChildRun", "ChildState", "Job", "Limits", "Phase", "Record
 
 
 class ChildState(Enum):
-    """A flow run's state, as far as it matters here."""
+    """State of a flow run, as dispatch distinguishes it."""
 
     SCHEDULED = "scheduled"
     PENDING = "pending"
-    """A worker has taken it, and has yet to start it."""
+    """A worker has claimed the run, and not started it yet."""
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -22,12 +22,12 @@ class ChildState(Enum):
 
     @property
     def final(self) -> bool:
-        """Whether it will not change any more."""
+        """Return whether the state cannot change any more."""
         return self not in (ChildState.SCHEDULED, ChildState.PENDING, ChildState.RUNNING)
 
 
 class Phase(Enum):
-    """Where a lane stands."""
+    """Phase of a training run."""
 
     SEEKING = "seeking"
     WAITING = "waiting"
@@ -38,33 +38,33 @@ class Phase(Enum):
 
 
 class Action(Enum):
-    """What the loop has to do for a lane before it looks again."""
+    """Action of the loop for a training run before the next observation."""
 
     NONE = "none"
     START = "start"
     CANCEL = "cancel"
     FORCE = "force"
-    """Nobody ended it: hold it for ended, so that its place in the work pool is free."""
+    """Mark a run as ended that no process ended, to free its slot in the work pool."""
     LOOK = "look"
-    """See whether the outbox holds the complete record."""
+    """Check whether the outbox contains the complete record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds that no suite sets."""
+    """Time limits that no suite sets, in seconds."""
 
     lost_seconds: float = 60.0
-    """A running child that shows no sign of life for so long is lost; it sends one every few seconds."""
+    """Maximum silence of a running child, which reports every few seconds."""
     look_seconds: float = 10.0
-    """How often the outbox is looked at while a child runs: Prefect may have lost it, and yet it wrote its record."""
+    """Period of outbox checks while a child runs: a run lost by Prefect may still write its record."""
     cancel_seconds: float = 30.0
-    """How long a cancelled child may take to end."""
+    """Maximum time for a cancelled child to end."""
     settle_seconds: float = 60.0
-    """How long an unreachable outbox is asked whether the record is there."""
+    """Maximum time for retrying an unreachable outbox."""
     gap_seconds: float = 10.0
-    """The most that the time between two answers of the server counts as waiting for a worker: it may have hung."""
+    """Maximum time between two server answers that counts as waiting: the server may have hung."""
     away_seconds: float = 120.0
-    """How long past the start deadline a server that does not answer is waited for."""
+    """Maximum time after the start deadline for an unresponsive server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +80,33 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ChildRun:
-    """What Prefect says of a dispatched run."""
+    """Prefect's view of a dispatched run."""
 
     state: ChildState
     message: str = ""
     alive: str = ""
-    """Changes with every sign of life."""
+    """Value that changes with every progress report."""
     retryable: bool = True
-    """For a failure: whether it was one of infrastructure."""
+    """Whether a failure was one of infrastructure."""
     by_person: bool | None = None
-    """Whether a person cancelled it, and no controller; `None` where the server does not know who asked."""
+    """Whether a person, not a controller, cancelled the run; `None` if unknown."""
 
 
 class RecordKind(Enum):
-    """What an outbox holds under the name of one attempt's record."""
+    """Kind of record in an outbox under an attempt's id."""
 
     ABSENT = "absent"
     COMPLETE = "complete"
-    """The record that was ordered. It may tell of a training that failed."""
+    """The ordered record, possibly of a failed training."""
     INFRASTRUCTURE = "infrastructure"
-    """The record that was ordered, of a training that its machine or a service ended."""
+    """The ordered record, of a training that failed because of infrastructure."""
     FOREIGN = "foreign"
-    """A record that answers another order."""
+    """A record of a different order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What was found of a record, and for a failure its error."""
+    """Kind of a record, with its error if failed."""
 
     kind: RecordKind
     why: str = ""
@@ -114,20 +114,20 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is seen of a lane now; `None` where nothing could be seen."""
+    """Current observation of a training run; `None` means unknown."""
 
     online: bool | None = None
     child: ChildRun | None = None
     recorded: Recorded | None = None
     left: int | None = None
-    """The last attempt that a controller before this one dispatched."""
+    """Last attempt dispatched by an earlier controller."""
     refused: str = ""
-    """Why it can never be dispatched."""
+    """Reason why the training can never be dispatched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a lane ended: with the attempt whose record is complete, or without one, and why."""
+    """Result of a training run: the attempt with the complete record, or the reason."""
 
     attempt: int | None
     why: str = ""

@@ -1,4 +1,4 @@
-"""One training as the controller sees it: a state machine over what Prefect and the outbox say, and the clock.
+"""State machine of one training, from the views of Prefect, the outbox and the clock.
 
     seeking ──online──▶ waiting ──runs──▶ running ──ends──▶ settling ──▶ done
        │                   │                 │                 ▲  │
@@ -31,16 +31,16 @@ __all__ = ["TrainingRun", "advance", "begin"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """The state of one job."""
+    """State of one job."""
 
     job: Job
     since: float
     phase: Phase = Phase.SEEKING
     attempt: int = 0
     taken_over: bool = False
-    """This attempt was dispatched by a controller before this one."""
+    """Whether an earlier controller dispatched this attempt."""
     waited: float = 0.0
-    """How long the server has been seen to have it waiting for a worker."""
+    """Observed seconds of waiting for a worker."""
     seen_at: float = 0.0
     running_since: float | None = None
     alive: str = ""
@@ -50,20 +50,20 @@ class TrainingRun:
     why: str = ""
     retryable: bool = False
     stopped: bool = False
-    """A person or a deadline ended it: what its record says of the machine is only the consequence."""
+    """Whether a person or a deadline ended the run: an infrastructure error in its record is a consequence."""
     is_recorded: bool = False
-    """Its record was seen before its end: it is about to end, and nothing cancels it."""
+    """Whether its record appeared before its end: the run is about to end, and is not cancelled."""
     notes: tuple[str, ...] = ()
     result: Result | None = None
 
 
 def begin(job: Job, now: float) -> TrainingRun:
-    """A lane at its start."""
+    """Return a job's initial state."""
     return TrainingRun(job=job, since=now, phase_since=now)
 
 
 def advance(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple[TrainingRun, Action]:
-    """The lane's next state, and what to do for it."""
+    """Return the next state, and the action for the driver."""
     steps = {
         Phase.SEEKING: _seek,
         Phase.WAITING: _wait,
@@ -84,14 +84,14 @@ def _seek(training: TrainingRun, view: View, now: float, _: Limits) -> tuple[Tra
         return training, Action.START
     if now - training.since <= training.job.start_seconds:
         return training, Action.NONE
-    who = "the Prefect API did not answer" if view.online is None else "no worker came online"
-    return _done(training, None, f"{who} within {training.job.start_seconds:g} s", now), Action.NONE
+    problem = "the Prefect API did not answer" if view.online is None else "no worker came online"
+    return _done(training, None, f"{problem} within {training.job.start_seconds:g} s", now), Action.NONE
 
 
 def _take_over(training: TrainingRun, attempt: int) -> TrainingRun:
-    """Go on with the attempt that an earlier controller came to: it had seen those before fail."""
+    """Adopt an earlier controller's attempt; the attempts before failed."""
     failed = range(training.attempt + 1, attempt + 1)
-    notes = tuple(f"attempt {one} failed, as an earlier controller of this round saw" for one in failed)
+    notes = tuple(f"attempt {number} failed, as an earlier controller of this round saw" for number in failed)
     return replace(training, attempt=attempt, taken_over=True, notes=(*training.notes, *notes))
 
 
@@ -107,14 +107,18 @@ def _wait(training: TrainingRun, view: View, now: float, limits: Limits) -> tupl
         return _ended(training, view.child, now)
     within = f"within {training.job.start_seconds:g} s"
     if view.child is not None:
-        # A server that hung for a while could give it to no worker in that time.
+        # While the server hung, no worker could get the run.
         training = replace(
             training, waited=training.waited + min(now - training.seen_at, limits.gap_seconds), seen_at=now
         )
         if training.waited > training.job.start_seconds:
-            # One that a worker took was lost with its process, when nobody was there to hear of it.
+            # A claimed run was lost with its worker process.
             taken = view.child.state is ChildState.PENDING
-            why = f"a worker took it and did not start it {within}" if taken else f"no worker started it {within}"
+            why = (
+                f"a worker claimed the run and did not start it {within}"
+                if taken
+                else f"no worker started the run {within}"
+            )
             return _give_up(training, why, now, retryable=taken)
     elif now - training.since > training.job.start_seconds + limits.away_seconds:
         return _give_up(training, f"the Prefect API did not answer {within}, nor {limits.away_seconds:g} s later", now)
@@ -128,16 +132,16 @@ def _run(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple
         if view.child.alive != training.alive:
             training = replace(training, alive=view.child.alive, alive_at=now)
     elif view.recorded is None:
-        # The server is away: silence says nothing of the child.
+        # The server does not answer: silence says nothing about the child.
         training = replace(training, alive_at=now)
     if view.recorded is not None and view.recorded.kind in (RecordKind.COMPLETE, RecordKind.INFRASTRUCTURE):
-        why = "Prefect has not seen its end"
+        why = "Prefect has not seen the run's end"
         training = replace(training, phase=Phase.CANCELLING, phase_since=now, why=why, is_recorded=True)
         return training, Action.NONE
     if training.running_since is not None and now - training.running_since > training.job.run_seconds:
-        return _give_up(training, f"it ran longer than {training.job.run_seconds:g} s", now)
+        return _give_up(training, f"the run took longer than {training.job.run_seconds:g} s", now)
     if now - training.alive_at > limits.lost_seconds:
-        why = f"it showed no sign of life for {limits.lost_seconds:g} s"
+        why = f"the run reported no progress for {limits.lost_seconds:g} s"
         return _give_up(training, why, now, retryable=True)
     if now - training.looked_at >= limits.look_seconds:
         return replace(training, looked_at=now), Action.LOOK
@@ -146,12 +150,12 @@ def _run(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple
 
 def _cancel(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple[TrainingRun, Action]:
     if view.child is not None and view.child.state.final:
-        # Its record was looked at in the moment between the record and the end: nothing is worth a note.
+        # The record was checked between its write and the run's end: no note needed.
         is_as_usual = training.is_recorded and view.child.state is ChildState.COMPLETED
         why = "" if is_as_usual else training.why
         return replace(training, phase=Phase.SETTLING, phase_since=now, why=why), Action.LOOK
     if now - training.phase_since > limits.cancel_seconds:
-        why = training.why if training.is_recorded else f"{training.why}, and did not end when it was cancelled"
+        why = training.why if training.is_recorded else f"{training.why}, and did not end when cancelled"
         return replace(training, phase=Phase.SETTLING, phase_since=now, why=why), Action.FORCE
     return training, Action.NONE
 
@@ -159,13 +163,15 @@ def _cancel(training: TrainingRun, view: View, now: float, limits: Limits) -> tu
 def _settle(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple[TrainingRun, Action]:
     if view.recorded is None and now - training.phase_since <= limits.settle_seconds:
         return training, Action.LOOK
-    found = view.recorded or Recorded(RecordKind.ABSENT)
-    if found.kind in (RecordKind.COMPLETE, RecordKind.FOREIGN):
-        complete = found.kind is RecordKind.COMPLETE and training.why
+    recorded = view.recorded or Recorded(RecordKind.ABSENT)
+    if recorded.kind in (RecordKind.COMPLETE, RecordKind.FOREIGN):
+        complete = recorded.kind is RecordKind.COMPLETE and training.why
         note = (f"the run's record is complete, though {training.why}",) if complete else ()
         return _done(replace(training, notes=training.notes + note), training.attempt, "", now), Action.NONE
-    infrastructure = found.kind is RecordKind.INFRASTRUCTURE
-    why = (found.why if infrastructure and not training.stopped else training.why) or "it completed without a record"
+    infrastructure = recorded.kind is RecordKind.INFRASTRUCTURE
+    why = (
+        recorded.why if infrastructure and not training.stopped else training.why
+    ) or "the run completed without a record"
     retryable = not training.stopped if infrastructure else training.retryable
     if retryable and training.attempt < training.job.retries:
         notes = (*training.notes, f"attempt {training.attempt + 1} failed: {why}")
@@ -175,26 +181,26 @@ def _settle(training: TrainingRun, view: View, now: float, limits: Limits) -> tu
 
 
 def _ended(training: TrainingRun, child: ChildRun, now: float) -> tuple[TrainingRun, Action]:
-    """A final state of Prefect's is a hint; the record decides."""
-    words = {
+    """Settle an ended run: the record decides, Prefect's final state is a hint."""
+    reasons = {
         ChildState.COMPLETED: "",
-        ChildState.FAILED: f"it failed: {child.message}",
-        ChildState.CRASHED: f"Prefect calls it crashed: {child.message}",
-        ChildState.CANCELLED: "it was cancelled",
+        ChildState.FAILED: f"the run failed: {child.message}",
+        ChildState.CRASHED: f"the run crashed: {child.message}",
+        ChildState.CANCELLED: "the run was cancelled",
     }
     stopped = child.state is ChildState.CANCELLED and not _inherited(training, child)
     training = replace(
-        training, phase=Phase.SETTLING, phase_since=now, why=words[child.state], stopped=stopped,
+        training, phase=Phase.SETTLING, phase_since=now, why=reasons[child.state], stopped=stopped,
         retryable=child.retryable and not stopped,
     )  # fmt: skip
     return training, Action.LOOK
 
 
 def _inherited(training: TrainingRun, child: ChildRun) -> bool:
-    """Whether a controller before this one cancelled it, at its own end, and no person did."""
+    """Return whether an earlier controller, not a person, cancelled the run."""
     if child.by_person is not None:
         return not child.by_person
-    # One that no worker has started yet ends at once, and who asked is not kept.
+    # A run that no worker has started ends at once, and Prefect does not record who cancelled it.
     return training.taken_over and training.running_since is None
 
 

@@ -1,4 +1,4 @@
-"""Rounds: who trains what. Modules that load numpy and the judge are imported by their own names."""
+"""Rounds: planning, gathering, judging and reporting of one execution of a suite."""
 
 from plumbline.rounds.plan import Assignment, Round, check_round_id, new_round_id
 

@@ -1,4 +1,4 @@
-"""The approved records that a round is held against."""
+"""Baselines of a round's platforms."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Unreadable = dict[str, dict[str, str]]
 
 
 def read_baselines(
-    this: Round, central: CentralStore, into: Path
+    round_: Round, central: CentralStore, into: Path
 ) -> tuple[dict[str, dict[str, LoadedRecord]], Unreadable]:
-    """The current baseline of each workload on each platform that has one; and of those that are damaged, why.
+    """Return the current baselines by workload and platform, and the reasons of damaged ones.
 
-    One that has gone bad in the store takes no other platform's verdict with it.
+    A damaged baseline affects no other platform.
     """
-    found: dict[str, dict[str, LoadedRecord]] = {workload: {} for workload in this.specs}
-    unreadable: Unreadable = {workload: {} for workload in this.specs}
-    for workload, spec in this.specs.items():
-        for platform in this.suite.platforms:
+    baselines: dict[str, dict[str, LoadedRecord]] = {workload: {} for workload in round_.specs}
+    unreadable: Unreadable = {workload: {} for workload in round_.specs}
+    for workload, spec in round_.specs.items():
+        for platform in round_.suite.platforms:
             try:
                 record = _current_again(central, spec, platform, into)
             except InvalidInputError as error:
                 unreadable[workload][platform] = str(error)
                 continue
             if record is not None:
-                found[workload][platform] = record
-    return found, unreadable
+                baselines[workload][platform] = record
+    return baselines, unreadable
 
 
 def _current_again(central: CentralStore, spec: RunSpec, platform: str, into: Path) -> LoadedRecord | None:
-    """Bytes that came wrong may come right: they are asked for again before they are called damaged."""
+    """Return the current baseline's record; retry damaged bytes."""
     for _ in range(_MORE_LOOKS):
         try:
             return _current(central, spec, platform, into)

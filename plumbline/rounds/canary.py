@@ -1,4 +1,4 @@
-"""The canary of a round: the judge is proven on copies of tonight's records before its verdicts count. Pure."""
+"""Canary of a round: the judge is tested on copies of tonight's records. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Proofs = Mapping[tuple[str, str], tuple[CanaryResult, ...]]
 """By (workload, platform)."""
 
 
-def prove_round(round_: Round, found: GatheredRecords, judge: Callable[..., Judgement] = compare) -> Proofs:
-    """Prove the judge on the record of every platform and workload."""
+def prove_round(round_: Round, gathered: GatheredRecords, judge: Callable[..., Judgement] = compare) -> Proofs:
+    """Test the judge on the record of every platform and workload."""
     return {
-        (one.workload, one.platform): prove(record, gates_of(round_, one.platform), judge)
-        for one, record in found.records.items()
-        if one.what == MAIN
+        (assignment.workload, assignment.platform): prove(record, gates_of(round_, assignment.platform), judge)
+        for assignment, record in gathered.records.items()
+        if assignment.what == MAIN
     }
 
 
 def apply_canary(
     results: Mapping[str, Mapping[str, PlatformResult]], proofs: Proofs
 ) -> dict[str, dict[str, PlatformResult]]:
-    """Return the results; where the judge misses a known fault, the platform's result is invalid."""
+    """Mark a platform's result invalid if the judge misses a known fault."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for (workload, platform), proof in proofs.items():
         findings = canary_findings(proof)
@@ -42,9 +42,9 @@ def apply_canary(
 
 
 def proven_note(round_: Round, proofs: Proofs) -> str:
-    """Return the line that says when the judge was last proven; empty where no record could prove it."""
-    every = [one for proof in proofs.values() for one in proof]
+    """Return the note on the judge's last test; "" without any record."""
+    every = [result for proof in proofs.values() for result in proof]
     if not every:
         return ""
-    found = sum(one.is_found for one in every)
-    return f"judge last proven: {round_.night}, {found} of {len(every)} known faults found in copies of the records"
+    num_found = sum(result.is_found for result in every)
+    return f"judge last proven: {round_.night}, {num_found} of {len(every)} known faults found in copies of the records"

@@ -1,4 +1,4 @@
-"""Experiments of a round: which reruns the open questions ask for, and what their records answer. Pure."""
+"""Experiments of a round: required reruns, and the evaluation of their records. Pure."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ Results = Mapping[str, Mapping[str, PlatformResult]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One drift on one platform, and how far its confirmation has come."""
+    """One drift on one platform, with the state of its confirmation."""
 
     platform: str
     workload: str
     reference: str | None
-    """The platform that runs the reference's experiments; none where the reference is a night gone by."""
+    """Platform for the reference's experiments; `None` if the reference is a baseline."""
     confirmation: Confirmation
 
 
 Wanted = tuple[Case, Request, Assignment]
-"""An experiment, whose case asks for it, and who runs it."""
+"""Case, its requested experiment, and the assignment that runs it."""
 
 
-def open_cases(this: Round, found: GatheredRecords, baselines: Baselines, results: Results) -> tuple[Case, ...]:
-    """One case for each platform that drifts: against the reference platform, else against its own baseline."""
+def open_cases(round_: Round, gathered: GatheredRecords, baselines: Baselines, results: Results) -> tuple[Case, ...]:
+    """Return a case per drifted platform, against the reference or its own baseline."""
     cases = []
     for workload, platforms in results.items():
-        records = found.of(workload)
-        reference = reference_of(this, records, baselines.get(workload, {}))
+        records = gathered.of(workload)
+        reference = reference_of(round_, records, baselines.get(workload, {}))
         for name, result in platforms.items():
             if result.verdict == "drift" and name in records:
                 sides: list[tuple[str | None, LoadedRecord]] = []
@@ -48,24 +48,24 @@ def open_cases(this: Round, found: GatheredRecords, baselines: Baselines, result
                     sides.append((reference, records[reference]))
                 if before := baselines.get(workload, {}).get(name):
                     sides.append((None, before))
-                cases += _case(this, name, workload, records[name], sides)
+                cases += _case(round_, name, workload, records[name], sides)
     return tuple(cases)
 
 
 def _case(
-    this: Round, name: str, workload: str, candidate: LoadedRecord, sides: Sequence[tuple[str | None, LoadedRecord]]
+    round_: Round, name: str, workload: str, candidate: LoadedRecord, sides: Sequence[tuple[str | None, LoadedRecord]]
 ) -> list[Case]:
-    """The case against the first side that there is something to test against."""
+    """Return the case against the first side with a testable drift, as a list."""
     for reference, record in sides:
-        judgement = compare(record, candidate, gates_of(this, name))
-        confirmation = Confirmation.begin(record, candidate, judgement, this.suite.dispatch.experiments)
+        judgement = compare(record, candidate, gates_of(round_, name))
+        confirmation = Confirmation.begin(record, candidate, judgement, round_.suite.dispatch.experiments)
         if confirmation.next() is not None:
             return [Case(name, workload, reference, confirmation)]
     return []
 
 
 def wanted(cases: Sequence[Case]) -> tuple[Wanted, ...]:
-    """The next experiment of each case, and who runs it."""
+    """Return each case's next experiment, with its assignment."""
     asked = []
     for case in cases:
         request = case.confirmation.next()
@@ -74,14 +74,14 @@ def wanted(cases: Sequence[Case]) -> tuple[Wanted, ...]:
         platform = case.platform if request.runs_on == "candidate" else case.reference
         name = request.experiment.experiment_id
         if platform is not None:
-            what = f"x{digest_bytes(name.encode())[:10]}"
+            text = f"x{digest_bytes(name.encode())[:10]}"
             title = f"experiment: {request.experiment.suspect}"
-            asked.append((case, request, Assignment(platform, case.workload, what, name, title)))
+            asked.append((case, request, Assignment(platform, case.workload, text, name, title)))
     return tuple(asked)
 
 
 def absorb(cases: Sequence[Case], answers: Mapping[str, LoadedRecord], lost: Mapping[str, str]) -> tuple[Case, ...]:
-    """Every case, with what came back for its experiment, or why nothing did."""
+    """Return all cases with the results of their experiments."""
     return tuple(_absorbed(case, answers, lost) for case in cases)
 
 
@@ -90,12 +90,12 @@ def _absorbed(case: Case, answers: Mapping[str, LoadedRecord], lost: Mapping[str
     if request is None:
         return case
     name = request.experiment.experiment_id
-    why = lost.get(name) or "no record came back"
+    why = lost.get(name) or "no record was returned"
     return replace(case, confirmation=case.confirmation.absorb(request, answers.get(name), why))
 
 
 def apply_cases(results: Results, cases: Iterable[Case]) -> dict[str, dict[str, PlatformResult]]:
-    """The results with their causes as sure as the experiments made them."""
+    """Return the results with their causes as certain as the experiments show."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for case in cases:
         result = changed[case.workload][case.platform]

@@ -1,4 +1,4 @@
-"""Events of a round's verdict, for automations to react to. Pure."""
+"""Events of a round's verdict, for automations. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ UNAVAILABLE = "unavailable"
 
 @dataclass(frozen=True, slots=True)
 class RoundEvent:
-    """One event: `plumbline.round.VERDICT` or `plumbline.platform.VERDICT`."""
+    """Event `plumbline.round.VERDICT` or `plumbline.platform.VERDICT`."""
 
     name: str
     resource: Mapping[str, str]
-    """Labels of what the event is about; `prefect.resource.id` is its identity."""
+    """Labels of the event's resource; `prefect.resource.id` is its identity."""
     payload: Mapping[str, Any] = field(default_factory=dict)
 
 
 def round_events(verdict: RoundVerdict) -> tuple[RoundEvent, ...]:
-    """Return one event for each platform, then one for the round.
+    """Return an event per platform, then the round's event.
 
-    A platform without a record emits `plumbline.platform.unavailable` in place of its verdict.
+    A platform without a record emits `plumbline.platform.unavailable` instead of its verdict.
     """
     platforms = [_platform_event(verdict, name, result) for name, result in verdict.platforms.items()]
     resource = {"prefect.resource.id": f"plumbline.suite.{verdict.suite}", "plumbline.suite": verdict.suite}
@@ -50,7 +50,7 @@ def _platform_event(verdict: RoundVerdict, name: str, result: PlatformResult) ->
         "round": verdict.round,
         "verdict": result.verdict,
         "workloads": dict(result.workloads),
-        "causes": [{"code": one.code, "sure": one.sure, "workload": one.workload} for one in result.causes],
+        "causes": [{"code": cause.code, "sure": cause.sure, "workload": cause.workload} for cause in result.causes],
         "unavailable": result.unavailable,
     }
     return RoundEvent(f"plumbline.platform.{UNAVAILABLE if gone else result.verdict}", resource, payload)

@@ -1,4 +1,4 @@
-"""What a round brought in: a record from each platform, or the reason why there is none."""
+"""Records of a round, with reasons for missing ones."""
 
 from __future__ import annotations
 
@@ -20,79 +20,81 @@ __all__ = ["Absence", "GatheredRecords", "harvest", "refusal"]
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why an assignment left no record that can be judged."""
+    """Reason why an assignment has no valid record."""
 
     why: str
     broken: bool = False
-    """There is a record, and it is corrupt or foreign: invalid, where no record at all is inconclusive."""
+    """Whether a corrupt or foreign record exists, which is invalid; a missing record is inconclusive."""
     check: str = "record.complete"
 
 
 @dataclass(frozen=True, slots=True)
 class GatheredRecords:
-    """The records by what was asked for, and the reasons for those that are missing."""
+    """Records by assignment, with reasons for missing ones."""
 
     records: dict[Assignment, LoadedRecord] = field(default_factory=dict)
     absent: dict[Assignment, Absence] = field(default_factory=dict)
     notes: dict[Assignment, tuple[str, ...]] = field(default_factory=dict)
 
     def plus(self, other: GatheredRecords) -> GatheredRecords:
-        """Both together."""
+        """Return the union of both."""
         return GatheredRecords(self.records | other.records, self.absent | other.absent, self.notes | other.notes)
 
     def of(self, workload: str, what: str = MAIN) -> dict[str, LoadedRecord]:
-        """The records of one workload, by platform."""
+        """Return the records of one workload by platform."""
         return {
             one.platform: record for one, record in self.records.items() if (one.workload, one.what) == (workload, what)
         }
 
 
 def harvest(
-    this: Round,
+    round_: Round,
     results: Mapping[Assignment, Result],
     outboxes: Mapping[str, Store],
     central: CentralStore,
     into: Path,
 ) -> GatheredRecords:
-    """Gather the records that dispatch saw, workload by workload, all platforms at once."""
-    found = GatheredRecords(notes={one: result.notes for one, result in results.items() if result.notes})
-    for one, result in results.items():
+    """Gather all dispatched records, workload by workload, platforms in parallel."""
+    gathered = GatheredRecords(
+        notes={assignment: result.notes for assignment, result in results.items() if result.notes}
+    )
+    for assignment, result in results.items():
         if result.attempt is None:
-            found.absent[one] = Absence(result.why)
-    for lot in {(one.workload, one.what) for one in results}:
+            gathered.absent[assignment] = Absence(result.why)
+    for lot in {(assignment.workload, assignment.what) for assignment in results}:
         expected = {
-            one.platform: (one, result.attempt)
-            for one, result in results.items()
-            if (one.workload, one.what) == lot and result.attempt is not None
+            assignment.platform: (assignment, result.attempt)
+            for assignment, result in results.items()
+            if (assignment.workload, assignment.what) == lot and result.attempt is not None
         }
-        orders = {platform: this.order(one, attempt) for platform, (one, attempt) in expected.items()}
+        orders = {platform: round_.order(assignment, attempt) for platform, (assignment, attempt) in expected.items()}
         ids = {platform: order.record_id for platform, order in orders.items()}
         for platform, got in gather(outboxes, ids, central, into, orders).items():
-            one = expected[platform][0]
+            assignment = expected[platform][0]
             if got.folder is None:
-                found.absent[one] = Absence(got.why, broken=got.state in ("corrupt", "foreign"))
+                gathered.absent[assignment] = Absence(got.why, broken=got.state in ("corrupt", "foreign"))
                 continue
             try:
                 record = load_record(got.folder)
             except InvalidInputError as error:
-                found.absent[one] = Absence(str(error), broken=True)
+                gathered.absent[assignment] = Absence(str(error), broken=True)
                 continue
-            refused = refusal(orders[platform], record.record, results[one].why)
+            refused = refusal(orders[platform], record.record, results[assignment].why)
             if refused is None:
-                found.records[one] = record
+                gathered.records[assignment] = record
             else:
-                found.absent[one] = refused
-    return found
+                gathered.absent[assignment] = refused
+    return gathered
 
 
 def refusal(order: TrainingOrder, record: RunRecord, why: str = "") -> Absence | None:
-    """Return why `record` cannot be judged, though it is whole; `None` for one that can.
+    """Return why a complete `record` cannot be judged; `None` if it can.
 
-    A record of an infrastructure failure counts as no record. A record of another machine is invalid.
+    A record of an infrastructure failure counts as missing. A record of a different machine is invalid.
     """
     foreign = order.foreign_fields(record)
     if foreign:
-        return Absence(f"does not answer this round's order: {', '.join(foreign)} differ", broken=True)
+        return Absence(f"does not match this round's order: {', '.join(foreign)} differ", broken=True)
     if record.exit.is_infrastructure:
         message = f"{record.exit.code}: {record.exit.message or 'no reason given'}"
         return Absence(message if not why or why in message or record.exit.message in why else f"{why}: {message}")

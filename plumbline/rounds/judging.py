@@ -1,4 +1,4 @@
-"""From a round's records to a result for each platform and workload. Pure: the baselines are handed in."""
+"""Judgement of a round's records, per platform and workload. Pure."""
 
 from __future__ import annotations
 
@@ -16,55 +16,61 @@ from plumbline.schema.verdict import Finding, Note, PlatformResult
 __all__ = ["BASELINE_CHECK", "Baselines", "gates_of", "judge_harvest", "reference_of", "reruns_needed", "stand_in"]
 
 BASELINE_CHECK = "baseline.record"
-"""The check that a baseline can be read."""
+"""Name of the check that a baseline is readable."""
 
 Baselines = Mapping[str, Mapping[str, LoadedRecord]]
 """By workload, then by platform."""
 
 
-def gates_of(this: Round, platform: str) -> Gates:
-    """The suite's gates, with the platform's own limit where it has one."""
-    limit = this.suite.platforms[platform].throughput_drop
-    return this.suite.gates if limit is None else this.suite.gates.replace(throughput_drop=limit)
+def gates_of(round_: Round, platform: str) -> Gates:
+    """Return the suite's gates, with the platform's own throughput limit, if set."""
+    limit = round_.suite.platforms[platform].throughput_drop
+    return round_.suite.gates if limit is None else round_.suite.gates.replace(throughput_drop=limit)
 
 
-def stand_in(this: Round, records: Mapping[str, LoadedRecord]) -> str:
-    """Return the platform that the others are held against.
+def stand_in(round_: Round, records: Mapping[str, LoadedRecord]) -> str:
+    """Return the platform to compare with.
 
-    It is the reference if its record is whole, else the first platform whose record is.
+    This is the reference if its record is valid, else the first platform with a valid record.
     """
-    reference = this.suite.reference
+    reference = round_.suite.reference
     names = [reference] * (reference in records) + [name for name in records if name != reference]
     return next((name for name in names if stands_alone(records[name])), next(iter(names), reference))
 
 
-def reference_of(this: Round, records: Mapping[str, LoadedRecord], baselines: Mapping[str, LoadedRecord]) -> str:
-    """Return the platform that the others are judged against: the stand-in, unless it is the one that is off."""
+def reference_of(round_: Round, records: Mapping[str, LoadedRecord], baselines: Mapping[str, LoadedRecord]) -> str:
+    """Return the platform to judge against, replaced if it is the different one."""
     whole = {name: record for name, record in records.items() if stands_alone(record)}
-    return trusted_reference(whole, stand_in(this, records), baselines)
+    return trusted_reference(whole, stand_in(round_, records), baselines)
 
 
 def judge_harvest(
-    this: Round, found: GatheredRecords, baselines: Baselines, unreadable: Mapping[str, Mapping[str, str]]
+    round_: Round, gathered: GatheredRecords, baselines: Baselines, unreadable: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, PlatformResult]]:
-    """Results by workload, then by platform, in the suite's order; `unreadable` says which baselines are damaged."""
-    results = {workload: _judge_workload(this, workload, found, baselines.get(workload, {})) for workload in this.specs}
+    """Return results by workload and platform; `unreadable` names damaged baselines."""
+    results = {
+        workload: _judge_workload(round_, workload, gathered, baselines.get(workload, {})) for workload in round_.specs
+    }
     for workload, damaged in unreadable.items():
-        for platform in damaged.keys() & found.of(workload).keys():
+        for platform in damaged.keys() & gathered.of(workload).keys():
             results[workload][platform] = _without_past(results[workload][platform], damaged[platform])
     return results
 
 
 def _without_past(result: PlatformResult, why: str) -> PlatformResult:
-    """It was not held against its own past, though it has one: that is no pass; and a drift stays one."""
-    finding = Finding(check=BASELINE_CHECK, outcome="invalid", detail=f"{why} (accept another: plumbline baseline)")
+    """Mark a result invalid because its baseline is unreadable; keep a drift."""
+    finding = Finding(
+        check=BASELINE_CHECK,
+        outcome="invalid",
+        detail=f"{why} (hint: accept a different record with `plumbline baseline accept`)",
+    )
     return result.replace(
         verdict="drift" if result.verdict == "drift" else "invalid", findings=(*result.findings, finding)
     )
 
 
 def reruns_needed(judged: Mapping[str, Mapping[str, PlatformResult]]) -> tuple[Assignment, ...]:
-    """The trainings whose speed has to be measured once more before a drop is called drift."""
+    """Return the trainings whose speed needs a rerun before a drop is drift."""
     return tuple(
         Assignment(platform, workload, RERUN)
         for workload, results in judged.items()
@@ -74,27 +80,31 @@ def reruns_needed(judged: Mapping[str, Mapping[str, PlatformResult]]) -> tuple[A
 
 
 def _judge_workload(
-    this: Round, workload: str, found: GatheredRecords, baselines: Mapping[str, LoadedRecord]
+    round_: Round, workload: str, gathered: GatheredRecords, baselines: Mapping[str, LoadedRecord]
 ) -> dict[str, PlatformResult]:
-    records = found.of(workload)
-    reference = stand_in(this, records)
+    records = gathered.of(workload)
+    reference = stand_in(round_, records)
     judged = judge_round(
         records,
         reference,
         baselines,
-        this.suite.gates,
-        reruns=found.of(workload, RERUN),
-        platform_gates={name: gates_of(this, name) for name in this.suite.platforms},
+        round_.suite.gates,
+        reruns=gathered.of(workload, RERUN),
+        platform_gates={name: gates_of(round_, name) for name in round_.suite.platforms},
     )
-    missing = {one.platform: absent_result(why) for one, why in found.absent.items() if _is_main(one, workload)}
-    results = {name: (judged | missing)[name] for name in this.suite.platforms if name in judged or name in missing}
-    for one, notes in found.notes.items():
-        if _is_main(one, workload):
+    missing = {
+        assignment.platform: absent_result(why)
+        for assignment, why in gathered.absent.items()
+        if _is_main(assignment, workload)
+    }
+    results = {name: (judged | missing)[name] for name in round_.suite.platforms if name in judged or name in missing}
+    for assignment, notes in gathered.notes.items():
+        if _is_main(assignment, workload):
             told = tuple(Note(code="attempt", text=note) for note in notes)
-            results[one.platform] = _with_notes(results[one.platform], told)
-    if records and reference != this.suite.reference:
-        state = "failed" if this.suite.reference in records else "has no record"
-        text = f"{this.suite.reference}, the reference, {state}; compared with {reference} instead"
+            results[assignment.platform] = _with_notes(results[assignment.platform], told)
+    if records and reference != round_.suite.reference:
+        state = "failed" if round_.suite.reference in records else "has no record"
+        text = f"{round_.suite.reference}, the reference, {state}; compared with {reference} instead"
         results = {
             name: _with_notes(result, (Note(code="reference", text=text),)) if name in records else result
             for name, result in results.items()
@@ -102,8 +112,8 @@ def _judge_workload(
     return results
 
 
-def _is_main(one: Assignment, workload: str) -> bool:
-    return (one.workload, one.what) == (workload, MAIN)
+def _is_main(assignment: Assignment, workload: str) -> bool:
+    return (assignment.workload, assignment.what) == (workload, MAIN)
 
 
 def _with_notes(result: PlatformResult, notes: tuple[Note, ...]) -> PlatformResult:

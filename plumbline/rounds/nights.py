@@ -1,4 +1,4 @@
-"""Tonight's records against the series of earlier nights: decisions, reruns that they ask for, findings. Pure."""
+"""Decisions on tonight's records against earlier nights, with their reruns. Pure."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _SPEED = frozenset({"throughput", "slow_step", "data_wait", "peak_memory", "firs
 """Metrics that a rerun of the speed part measures again."""
 _NUM_RERUNS = 4
 _ACCURACY_NIGHTS = 14
-"""Of the newest nights, those whose accuracies are tested together."""
+"""Number of newest nights whose accuracies are tested together."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What earlier nights left: by platform the series, and by platform and workload the times of the acceptances."""
+    """Series by platform, and times of accepted records by platform and workload."""
 
     series: Mapping[str, SeriesFile] = field(default_factory=dict)
     accepted: Mapping[str, Mapping[str, Sequence[datetime]]] = field(default_factory=dict)
@@ -52,20 +52,20 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class NightDecisions:
-    """The engine's decisions of one night, and the rows to add to the series."""
+    """Decisions of one night, with the rows to append to the series."""
 
     decisions: Mapping[str, tuple[LineDecision, ...]] = field(default_factory=dict)
     rows: Mapping[str, tuple[NightRow, ...]] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
 
     def entries(self, platform: str) -> list[CallEntry]:
-        """Return what the series file keeps of a platform's decisions."""
-        found = [call_entry(one) for one in self.decisions.get(platform, ())]
-        return [entry for entry in found if entry is not None]
+        """Return a platform's decisions as entries of the series file."""
+        entries = [call_entry(decision) for decision in self.decisions.get(platform, ())]
+        return [entry for entry in entries if entry is not None]
 
 
 def limits_of(suite: Suite) -> Allowed:
-    """Return the limits of the engine under a suite's gates."""
+    """Return the engine's limits under a suite's gates."""
     platforms = len(suite.platforms)
     return allowed_for(
         num_platforms=platforms,
@@ -76,13 +76,13 @@ def limits_of(suite: Suite) -> Allowed:
     )
 
 
-def decide_nights(round_: Round, found: GatheredRecords, history: History) -> NightDecisions:
-    """Decide on every metric of every platform that has a record tonight; reruns found answer the first question."""
+def decide_nights(round_: Round, gathered: GatheredRecords, history: History) -> NightDecisions:
+    """Decide on every metric of every platform; reruns answer first questions."""
     allowed = limits_of(round_.suite)
     decisions: dict[str, tuple[LineDecision, ...]] = {}
     rows: dict[str, tuple[NightRow, ...]] = {}
     for platform in round_.suite.platforms:
-        tonight = [record for one, record in found.records.items() if (one.platform, one.what) == (platform, MAIN)]
+        tonight = [record for one, record in gathered.records.items() if (one.platform, one.what) == (platform, MAIN)]
         new = [row for row in (row_of(record.record) for record in tonight) if row is not None]
         if not new:
             continue
@@ -95,19 +95,19 @@ def decide_nights(round_: Round, found: GatheredRecords, history: History) -> Ni
             line for line in lines_of(series, METRICS, history.accepted.get(platform, {})) if line.records[-1] in ids
         ]
         software = {row.workload: _software(series, row) for row in new}
-        answers = _answers(lines, found, platform)
+        answers = _answers(lines, gathered, platform)
         decisions[platform] = judge_lines(lines, allowed, answers, software)
     return NightDecisions(decisions, rows, history.damaged)
 
 
 def _software(series: SeriesFile, row: NightRow) -> Software:
-    """Equal to that of the last twenty nights of this workload; else it cannot be rebuilt on the worker yet."""
+    """Return "equal" if the software is that of the last twenty nights, else "unavailable"."""
     keys = {series.words[series.software[place]] for place in series.places(row.workload)[-20:]}
     return "equal" if keys == {row.software} else "unavailable"
 
 
-def _answers(lines: Sequence[Line], found: GatheredRecords, platform: str) -> dict[tuple[str, str], Answers]:
-    """Return the reruns' values by workload and metric; what no rerun measures is answered by the night itself."""
+def _answers(lines: Sequence[Line], gathered: GatheredRecords, platform: str) -> dict[tuple[str, str], Answers]:
+    """Return the reruns' values by workload and metric, else tonight's own."""
     answers: dict[tuple[str, str], Answers] = {}
     for line in lines:
         key = (line.workload, line.metric.name)
@@ -115,28 +115,28 @@ def _answers(lines: Sequence[Line], found: GatheredRecords, platform: str) -> di
             last = len(line.values) - 1
             answers[key] = Answers(reruns=tuple(line.metric.scores(line.values[last:]).tolist()))
             continue
-        runs = _reruns(found, platform, line.workload)
+        runs = _reruns(gathered, platform, line.workload)
         if runs:
             values = [read_metrics(record.record).get(line.metric.name) for record in runs]
             answers[key] = Answers(reruns=tuple(line.metric.scores(values).tolist()))
     return answers
 
 
-def _reruns(found: GatheredRecords, platform: str, workload: str) -> list[LoadedRecord]:
+def _reruns(gathered: GatheredRecords, platform: str, workload: str) -> list[LoadedRecord]:
     return [
         record
-        for one, record in found.records.items()
-        if (one.platform, one.workload) == (platform, workload) and one.what.startswith(RERUN)
+        for assignment, record in gathered.records.items()
+        if (assignment.platform, assignment.workload) == (platform, workload) and assignment.what.startswith(RERUN)
     ]
 
 
 def night_reruns(nights: NightDecisions) -> tuple[Assignment, ...]:
-    """Return the reruns that open questions ask for, each workload of a platform once."""
+    """Return the reruns for open questions, once per workload and platform."""
     wanted = {
-        (platform, one.line.workload): None
+        (platform, decision.line.workload): None
         for platform, lot in nights.decisions.items()
-        for one in lot
-        if one.decision.needs == "reruns" and one.line.metric.name in _SPEED
+        for decision in lot
+        if decision.decision.needs == "reruns" and decision.line.metric.name in _SPEED
     }
     names = [RERUN, *(f"{RERUN}-{number}" for number in range(2, _NUM_RERUNS + 1))]
     return tuple(Assignment(platform, workload, name) for platform, workload in wanted for name in names)
@@ -145,7 +145,7 @@ def night_reruns(nights: NightDecisions) -> tuple[Assignment, ...]:
 def apply_nights(
     results: Results, nights: NightDecisions, accuracy_margin: float = 0.02
 ) -> dict[str, dict[str, PlatformResult]]:
-    """Return the results with the engine's findings; where it has a reference, it replaces the single-baseline gate."""
+    """Add the engine's findings; its reference replaces the single-baseline gate."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for platform, lot in nights.decisions.items():
         for workload, platforms in changed.items():
@@ -164,18 +164,18 @@ def apply_nights(
 def _applied(result: PlatformResult, decided: Sequence[LineDecision]) -> PlatformResult:
     findings, causes, notes = [], [], []
     improved = []
-    for one in decided:
-        reason = one.reason
-        if reason in ("machine", "unconfirmed") and one.line.metric.name not in _SPEED:
-            notes.append(f"one night alone: {sentence(one)}")
+    for decision in decided:
+        reason = decision.reason
+        if reason in ("machine", "unconfirmed") and decision.line.metric.name not in _SPEED:
+            notes.append(f"a single night: {sentence(decision)}")
             continue
         if reason in ("quiet", "learning", "missing"):
             continue
-        findings.append(finding_of(one))
+        findings.append(finding_of(decision))
         if reason == "improved":
-            improved.append(one.line.metric.name)
-        if one.verdict == "drift":
-            causes.append(_cause(one))
+            improved.append(decision.line.metric.name)
+        if decision.verdict == "drift":
+            causes.append(_cause(decision))
     judged = _without_gate(result, decided)
     codes = {cause.code for cause in judged.causes}
     causes = [cause for cause in causes if cause.code not in codes and not (codes and cause.code == "unattributed")]
@@ -188,39 +188,40 @@ def _applied(result: PlatformResult, decided: Sequence[LineDecision]) -> Platfor
 
 
 def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], margin: float) -> PlatformResult:
-    """Add what the last nights' accuracies show together: one pair of runs alone often resolves nothing."""
-    line = next((one.line for one in decided if one.line.metric.name == "accuracy"), None)
-    reference = next((one.decision.reference for one in decided if one.line is line and line is not None), None)
+    """Add the equivalence of the last nights' accuracies."""
+    line = next((made.line for made in decided if made.line.metric.name == "accuracy"), None)
+    reference = next((made.decision.reference for made in decided if made.line is line and line is not None), None)
     if line is None or reference is None:
         return result
     past = past_of(line)
     values = [-value for value in past.values[past.level :].tolist()]
     newest = values[max(len(values) - _ACCURACY_NIGHTS, reference.count) :]
-    found = equivalence(values[: reference.count], newest, margin)
-    if found is None:
+    test = equivalence(values[: reference.count], newest, margin)
+    if test is None:
         return result
-    words = (
-        f"accuracy of the last {len(newest)} nights: {found.outcome} within {margin:g} "
-        f"(difference {found.difference:+.4f}, 90% interval {found.low:+.4f} to {found.high:+.4f}); "
-        f"these nights resolve {found.resolvable:.4f}, {margin:g} takes {found.runs_needed} nights a side"
+    detail = (
+        f"accuracy of the last {len(newest)} nights: {test.outcome} within {margin:g} "
+        f"(difference {test.difference:+.4f}, 90% interval {test.low:+.4f} to {test.high:+.4f}); "
+        f"these nights resolve {test.resolvable:.4f}, {margin:g} takes {test.runs_needed} nights a side"
     )
-    if found.outcome == "different":
+    if test.outcome == "different":
         finding = Finding(
             check="history.accuracy.equivalence", outcome="drift", metric="difference of the mean accuracy",
-            observed=found.difference, limit=margin, unit="absolute", against=f"{reference.count} nights", detail=words,
+            observed=test.difference, limit=margin, unit="absolute", against=f"{reference.count} nights",
+            detail=detail,
         )  # fmt: skip
         return _with_findings(result, [finding])
-    if found.outcome == "equivalent":
-        # One pair of runs that is not equal to the bit says less than these nights do.
+    if test.outcome == "equivalent":
+        # A pair of runs that is not bitwise equal shows less than these nights.
         findings = tuple(
-            one.replace(outcome="pass", detail=f"{one.detail}; {words}")
-            if one.check == "learn.accuracy" and one.outcome == "inconclusive" and one.against.startswith("baseline")
-            and one.observed is not None
-            else one
-            for one in result.findings
+            finding.replace(outcome="pass", detail=f"{finding.detail}; {detail}")
+            if finding.check == "learn.accuracy" and finding.outcome == "inconclusive"
+            and finding.against.startswith("baseline") and finding.observed is not None
+            else finding
+            for finding in result.findings
         )  # fmt: skip
-        result = result.replace(findings=findings, verdict=worst([one.outcome for one in findings]))
-    return result.replace(notes=(*result.notes, words))
+        result = result.replace(findings=findings, verdict=worst([finding.outcome for finding in findings]))
+    return result.replace(notes=(*result.notes, detail))
 
 
 def _with_findings(result: PlatformResult, findings: Sequence[Finding]) -> PlatformResult:
@@ -229,25 +230,30 @@ def _with_findings(result: PlatformResult, findings: Sequence[Finding]) -> Platf
 
 
 def _without_gate(result: PlatformResult, decided: Sequence[LineDecision]) -> PlatformResult:
-    """Withdraw a throughput finding against one accepted run, where the reference of many nights does not show it."""
-    throughput = next((one for one in decided if one.line.metric.name == "throughput"), None)
+    """Withdraw a throughput finding that the reference of many nights contradicts."""
+    throughput = next((decision for decision in decided if decision.line.metric.name == "throughput"), None)
     if throughput is None or throughput.decision.reference is None or throughput.verdict != "pass":
         return result
-    gate = [one for one in result.findings if one.check == CHECK and one.outcome in ("drift", "inconclusive")]
+    gate = [
+        finding
+        for finding in result.findings
+        if finding.check == CHECK and finding.outcome in ("drift", "inconclusive")
+    ]
     if not gate or throughput.decision.needs:
         return result
-    words = f"withdrawn: the reference of {throughput.decision.reference.count} nights does not show it"
+    text = f"withdrawn: the reference of {throughput.decision.reference.count} nights does not show it"
     findings = tuple(
-        one.replace(outcome="pass", detail=f"{one.detail}; {words}") if one in gate else one for one in result.findings
+        finding.replace(outcome="pass", detail=f"{finding.detail}; {text}") if finding in gate else finding
+        for finding in result.findings
     )
-    verdict = worst([one.outcome for one in findings])
+    verdict = worst([finding.outcome for finding in findings])
     slow = {"loader", "transfer", "throttling", "slow-device", "contention", "software"}
-    causes = tuple(one for one in result.causes if one.code not in slow and verdict == "drift")
+    causes = tuple(cause for cause in result.causes if cause.code not in slow and verdict == "drift")
     return result.replace(verdict=verdict, findings=findings, causes=causes)
 
 
 def _cause(one: LineDecision) -> Cause:
-    """Return the cause of a drift over the nights: software by experiment, the machine where the software is equal."""
+    """Return the cause of a drift over nights: software if equal, else unattributed."""
     decision = one.decision
     if decision.reason == "software":
         return Cause(code="software", sure="confirmed", why=sentence(one))
@@ -255,10 +261,10 @@ def _cause(one: LineDecision) -> Cause:
 
 
 def unjudged_nights(series: SeriesFile, tonight: JudgedRound) -> int:
-    """Return the number of nights in a row, tonight included, that were inconclusive or without a baseline."""
+    """Return the number of consecutive unjudged nights, including tonight."""
     count = 0
-    for one in [tonight, *reversed(series.judged.values())]:
-        if one.verdict != "inconclusive" and one.has_baseline:
+    for judged in [tonight, *reversed(series.judged.values())]:
+        if judged.verdict != "inconclusive" and judged.has_baseline:
             break
         count += 1
     return count

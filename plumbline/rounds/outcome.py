@@ -1,4 +1,4 @@
-"""The sum of a round: a verdict for each platform, one for the round, and the words for both. Pure."""
+"""Verdict of a round and of each platform, with their headline. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["absent_result", "headline", "join", "sum_up"]
 
 
 def absent_result(absence: Absence) -> PlatformResult:
-    """A platform without a record that could be judged: invalid if there is a broken one, else inconclusive."""
+    """Return the result of a missing record: invalid if broken, else inconclusive."""
     outcome: Outcome = "invalid" if absence.broken else "inconclusive"
     finding = Finding(check=absence.check, outcome=outcome, detail=absence.why)
     return PlatformResult(
@@ -21,7 +21,7 @@ def absent_result(absence: Absence) -> PlatformResult:
 
 
 def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
-    """Join a platform's results over its workloads; of several workloads, a check's name begins with its own."""
+    """Merge a platform's results over its workloads."""
     named = {workload: _named(workload, result) for workload, result in results.items()}
     verdicts = {workload: result.verdict for workload, result in results.items()}
     absent = {workload: result.unavailable for workload, result in results.items() if result.unavailable}
@@ -30,8 +30,8 @@ def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
     findings: list[Finding] = []
     causes: list[Cause] = []
     for workload, result in named.items():
-        findings += [one.replace(check=f"{workload}.{one.check}") for one in result.findings]
-        causes += [one.replace(why=f"{workload}: {one.why}") for one in result.causes]
+        findings += [finding.replace(check=f"{workload}.{finding.check}") for finding in result.findings]
+        causes += [cause.replace(why=f"{workload}: {cause.why}") for cause in result.causes]
     every = list(results.values())
     return PlatformResult(
         verdict=worst([result.verdict for result in every]),
@@ -53,19 +53,19 @@ def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
 
 def _named(workload: str, result: PlatformResult) -> PlatformResult:
     return result.replace(
-        findings=tuple(one.replace(workload=workload) for one in result.findings),
-        causes=tuple(one.replace(workload=workload) for one in result.causes),
+        findings=tuple(finding.replace(workload=workload) for finding in result.findings),
+        causes=tuple(cause.replace(workload=workload) for cause in result.causes),
     )
 
 
-def sum_up(this: Round, platforms: Mapping[str, PlatformResult], **more: object) -> RoundVerdict:
+def sum_up(round_: Round, platforms: Mapping[str, PlatformResult], **more: object) -> RoundVerdict:
     """Return the round's verdict: the worst of its platforms.
 
-    A platform without a record makes the round inconclusive, unless the suite calls the platform optional. Of several
-    workloads one may drift where another left no record: the drift counts all the same.
+    A platform without a record makes the round inconclusive, unless the platform is optional. If one workload drifts
+    and a different one left no record, the drift counts.
     """
     platforms = {
-        name: result.replace(optional=True) if this.suite.platforms[name].optional else result
+        name: result.replace(optional=True) if round_.suite.platforms[name].optional else result
         for name, result in platforms.items()
     }
     heard = {
@@ -76,16 +76,16 @@ def sum_up(this: Round, platforms: Mapping[str, PlatformResult], **more: object)
     counted = {name: result for name, result in platforms.items() if name in heard or not result.optional}
     verdict = worst([result.verdict for result in counted.values()])
     notes = [f"{name} is unavailable: {result.unavailable}" for name, result in platforms.items() if result.unavailable]
-    quorum = min(this.suite.dispatch.quorum, len(platforms))
+    quorum = min(round_.suite.dispatch.quorum, len(platforms))
     if len(heard) < quorum:
         verdict = worst([verdict, "inconclusive"])
         notes.append(f"{len(heard)} of {len(platforms)} platforms left a record; the suite's quorum is {quorum}")
-    content = {"round": this.id, "suite": this.suite.name, "verdict": verdict, "platforms": platforms}
+    content = {"round": round_.id, "suite": round_.suite.name, "verdict": verdict, "platforms": platforms}
     return RoundVerdict.model_validate({**content, "notes": tuple(notes), **more})
 
 
 def headline(verdict: RoundVerdict) -> str:
-    """One line: the outcome, and of the worst platform the check, its numbers and the cause."""
+    """Return one line: the outcome, and the worst platform's check, numbers and cause."""
     if verdict.verdict == "pass":
         passed = [name for name, result in verdict.platforms.items() if result.verdict == "pass"]
         return "; ".join([f"pass: {', '.join(passed)}", *verdict.notes])
@@ -94,12 +94,12 @@ def headline(verdict: RoundVerdict) -> str:
         for name, result in verdict.platforms.items()
         if result.verdict == verdict.verdict or (verdict.verdict == "inconclusive" and result.unavailable)
     ]
-    return f"{verdict.verdict}: " + "; ".join(lines or list(verdict.notes) or ["nothing was checked"])
+    return f"{verdict.verdict}: " + "; ".join(lines or list(verdict.notes) or ["no check ran"])
 
 
 def _why(result: PlatformResult) -> str:
     parts = [f"{cause.code} ({cause.sure}), {cause.why}" for cause in result.causes[:1]]
-    finding = next((one for one in result.findings if one.outcome == result.verdict), None)
+    finding = next((candidate for candidate in result.findings if candidate.outcome == result.verdict), None)
     if finding is not None:
         numbers = f" {finding.observed} against a limit of {finding.limit}" if finding.limit is not None else ""
         unit = f" {finding.unit}" if finding.unit and numbers else ""

@@ -1,4 +1,4 @@
-"""What a round dispatches: one training per platform and workload, named so that a restarted controller finds it."""
+"""Assignments of a round: one training per platform and workload, with stable names."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NONCE_DIGITS = 32
 
 
 def new_round_id(now: datetime, salt: str) -> str:
-    """A round's name, which sorts by time; the salt keeps two rounds of one second apart."""
+    """Return a round's name: sorted by time, with a salt for uniqueness."""
     return f"{now:%Y%m%d-%H%M%S}-{salt[:6]}"
 
 
 def check_round_id(name: str, *, where: str, key: str = "") -> str:
-    """Return the name of a round as a person gave it; `ConfigurationError` if it cannot be part of a key."""
+    """Return a user's round name; raise `ConfigurationError` if invalid."""
     try:
         return TypeAdapter[str](Name).validate_python(name)
     except ValidationError as error:
@@ -39,56 +39,56 @@ def check_round_id(name: str, *, where: str, key: str = "") -> str:
 
 
 def night_of(round_id: str) -> str:
-    """The date in a round's name, as people read it; the name itself where it has none."""
+    """Return the date in a round's name, or the name itself."""
     date = round_id.partition("-")[0]
     return f"{date[:4]}-{date[4:6]}-{date[6:]}" if len(date) == _DATE_DIGITS and date.isdigit() else round_id
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One training of the round, before anybody runs it."""
+    """One training of the round."""
 
     platform: str
     workload: str
     what: str
-    """`MAIN`, `RERUN` (its speed alone, once more), or an experiment's name."""
+    """`MAIN`, `RERUN` (the speed part alone, again), or an experiment's name."""
     experiment_id: str | None = None
     title: str = ""
-    """What an experiment tries, in words, for people who look at its run."""
+    """Title of an experiment, for its run in the UI."""
 
     def run_name(self, night: str) -> str:
-        """What Prefect's UI calls it."""
-        what = "" if self.what == MAIN else f" {self.title or self.what}"
-        return f"{self.platform} {night} {self.workload}{what}"[:_LONGEST_NAME]
+        """Return the run's name in Prefect's UI."""
+        text = "" if self.what == MAIN else f" {self.title or self.what}"
+        return f"{self.platform} {night} {self.workload}{text}"[:_LONGEST_NAME]
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One execution of a suite: who trains what, under which names."""
+    """One execution of a suite."""
 
     id: str
     suite: Suite
     specs: Mapping[str, RunSpec]
     secret: str = ""
-    """Known to the round's controllers alone: what the nonces of its orders are made of."""
+    """Secret of the round's controllers, from which the orders' nonces derive."""
 
     @property
     def night(self) -> str:
-        """The date in the round's name, as people read it."""
+        """Return the date in the round's name."""
         return night_of(self.id)
 
     def assignments(self) -> tuple[Assignment, ...]:
-        """Every platform trains every workload once."""
+        """Return every workload on every platform."""
         return tuple(
             Assignment(platform, workload, MAIN) for workload in self.specs for platform in self.suite.platforms
         )
 
     def job(self, assignment: Assignment) -> Job:
-        """The assignment as dispatch takes it, with its platform's deadlines."""
+        """Return the dispatch job of an assignment, with its platform's deadlines."""
         platform = self.suite.platforms[assignment.platform]
-        what = assignment.workload if assignment.what == MAIN else f"{assignment.workload}-{assignment.what}"
+        text = assignment.workload if assignment.what == MAIN else f"{assignment.workload}-{assignment.what}"
         return Job(
-            key=job_key(self.id, assignment.platform, what),
+            key=job_key(self.id, assignment.platform, text),
             platform=assignment.platform,
             start_seconds=platform.start_seconds,
             run_seconds=platform.run_seconds,
@@ -96,7 +96,7 @@ class Round:
         )
 
     def order(self, assignment: Assignment, attempt: int) -> TrainingOrder:
-        """What the worker is told for this attempt."""
+        """Return the worker's order for an attempt."""
         platform, spec = self.suite.platforms[assignment.platform], self.specs[assignment.workload]
         key = self.job(assignment).key
         name = record_id(key, attempt)

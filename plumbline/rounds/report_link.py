@@ -1,4 +1,4 @@
-"""The link under which a person opens a round's report."""
+"""Link to a round's report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SET = "set report_url in the suite for a link that opens in a browser"
 
 @dataclass(frozen=True, slots=True)
 class ReportLink:
-    """An address, and what a reader must know of it; no note for one that stays."""
+    """Address of a report, with a note if it is temporary or not a link."""
 
     url: str
     note: str = ""
@@ -28,8 +28,8 @@ class ReportLink:
 def link_to(central: CentralStore, key: str, report_url: str, *, now: datetime | None = None) -> ReportLink:
     """Return the best link to an object of the central store.
 
-    `report_url` is where a static site or a proxy serves the store; without it, a presigned link that opens for a
-    week; where neither is to be had, the object's path or URL, with a note that says so.
+    `report_url` is the address of a static site or proxy that serves the store; without it, a presigned link valid for
+    a week; else the object's path or URL, with a note.
     """
     if report_url:
         return ReportLink(f"{report_url.rstrip('/')}/{quote(key)}")

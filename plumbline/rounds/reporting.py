@@ -1,4 +1,4 @@
-"""The report of a round, and the nights before it."""
+"""Report of a round, with its earlier nights."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def report_key(round_id: str) -> str:
 
 
 def write_report(
-    this: Round, verdict: RoundVerdict, found: GatheredRecords, baselines: Baselines, central: CentralStore
+    round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, baselines: Baselines, central: CentralStore
 ) -> RoundVerdict:
-    """Write the page beside the round; return the verdict with the report's link and its note."""
-    link = link_to(central, report_key(this.id), this.suite.report_url)
+    """Write the report; return the verdict with its link and note."""
+    link = link_to(central, report_key(round_.id), round_.suite.report_url)
     verdict = verdict.replace(report=link.url, report_note=link.note)
-    links = record_links(central, found.records.values(), this.suite.report_url)
-    keep_report(central, this.id, render_page(_view(this, verdict, found, baselines, central, links=links)))
+    links = record_links(central, gathered.records.values(), round_.suite.report_url)
+    keep_report(central, round_.id, render_page(_view(round_, verdict, gathered, baselines, central, links=links)))
     return verdict
 
 
 def record_links(central: CentralStore, records: Iterable[LoadedRecord], report_url: str) -> dict[str, str]:
     """Return the link of each record's JSON file by record id.
 
-    A folder needs none: relative links work wherever it is served or opened.
+    A folder needs no links: relative paths work wherever it is served or opened.
     """
     if not report_url and urlsplit(central.store.url).scheme == "file":
         return {}
@@ -54,24 +54,28 @@ def record_links(central: CentralStore, records: Iterable[LoadedRecord], report_
 
 
 def draw_plots(
-    this: Round, verdict: RoundVerdict, found: GatheredRecords, baselines: Baselines, central: CentralStore
+    round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, baselines: Baselines, central: CentralStore
 ) -> str:
-    """The report's charts as one Markdown page."""
-    return figures_page(_view(this, verdict, found, baselines, central))
+    """Return the report's charts as one Markdown page."""
+    return figures_page(_view(round_, verdict, gathered, baselines, central))
 
 
 def _view(
-    this: Round,
+    round_: Round,
     verdict: RoundVerdict,
-    found: GatheredRecords,
+    gathered: GatheredRecords,
     baselines: Baselines,
     central: CentralStore,
     *,
     links: Mapping[str, str] | None = None,
 ) -> ReportView:
     records = {
-        name: [record for one, record in found.records.items() if one.platform == name and one.what == "main"]
-        for name in this.suite.platforms
+        name: [
+            record
+            for assignment, record in gathered.records.items()
+            if assignment.platform == name and assignment.what == "main"
+        ]
+        for name in round_.suite.platforms
     }
     before: dict[str, list[LoadedRecord]] = {}
     for of_workload in baselines.values():
@@ -80,7 +84,7 @@ def _view(
     return build_view(
         verdict,
         {name: lot for name, lot in records.items() if lot},
-        reference=this.suite.reference,
+        reference=round_.suite.reference,
         baselines=before,
         history=_history(central, verdict),
         record_links=links,
@@ -93,13 +97,13 @@ def keep_report(central: CentralStore, round_id: str, page: str) -> None:
 
 
 def _history(central: CentralStore, verdict: RoundVerdict) -> History:
-    """The suite's last nights; other suites may keep theirs in the same store."""
+    """Return the suite's last nights."""
     names = [name for name in reversed(central.list_rounds()) if name != verdict.round]
     same: list[RoundVerdict] = []
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="history") as pool:
         for first in range(0, min(len(names), _MOST_READ), _NIGHTS):
             rounds = pool.map(lambda name: _read(central, name), names[first : first + _NIGHTS])
-            same += [one for one in rounds if one is not None and one.suite == verdict.suite]
+            same += [earlier for earlier in rounds if earlier is not None and earlier.suite == verdict.suite]
             if len(same) >= _NIGHTS:
                 break
     return History(points=points_of(_dated([*reversed(same[:_NIGHTS]), verdict])))
@@ -109,9 +113,9 @@ def _read(central: CentralStore, name: str) -> RoundVerdict | None:
     try:
         return central.get_round(name)
     except InvalidInputError:
-        # An old round that cannot be read any more must not cost tonight's report.
+        # An unreadable old round must not prevent tonight's report.
         return None
 
 
 def _dated(rounds: Sequence[RoundVerdict]) -> list[tuple[str, RoundVerdict]]:
-    return [(night_of(one.round), one) for one in rounds]
+    return [(night_of(verdict.round), verdict) for verdict in rounds]

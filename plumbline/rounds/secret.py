@@ -1,4 +1,4 @@
-"""The round's secret in the central store: made once, and the same for every controller of the round."""
+"""Secret of a round in the central store, shared by all its controllers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _BYTES = 32
 
 
 def round_secret(central: CentralStore, round_id: str) -> str:
-    """Return the secret of `round_id`, which the first controller that asks makes at random."""
+    """Return the secret of `round_id`; create it at random on first use."""
     key = f"rounds/{round_id}/secret"
-    found = central.read_pointer(key)
-    if found is None:
+    pointer = central.read_pointer(key)
+    if pointer is None:
         made = secrets.token_hex(_BYTES)
         try:
             central.swap_pointer(key, made.encode(), None)
         except PreconditionFailedError:
-            found = central.read_pointer(key)
+            pointer = central.read_pointer(key)
         else:
             return made
-    if found is None or len(found[0]) != 2 * _BYTES:
-        raise InvalidInputError("is no secret of a round", where=central.store.url, key=key)
-    return found[0].decode("ascii", errors="replace")
+    if pointer is None or len(pointer[0]) != 2 * _BYTES:
+        raise InvalidInputError("is not a secret of a round", where=central.store.url, key=key)
+    return pointer[0].decode("ascii", errors="replace")

@@ -1,4 +1,4 @@
-"""The series of a round's platforms: read once before judging, extended once after the verdict."""
+"""Series of a round's platforms: read before judging, extended after the verdict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["count_unjudged", "read_history", "write_nights"]
 
 
 def read_history(round_: Round, central: CentralStore) -> History:
-    """Read each platform's series and acceptances; a damaged series is named, and costs no other platform its own."""
+    """Return each platform's series and accepted times, with damaged series by name."""
     series: dict[str, SeriesFile] = {}
     damaged: dict[str, str] = {}
     accepted: dict[str, dict[str, list[datetime]]] = {}
@@ -36,7 +36,7 @@ def read_history(round_: Round, central: CentralStore) -> History:
 
 
 def _accepted(book: BaselineBook, digest: str, platform: str) -> list[datetime]:
-    """Return when the accepted records were trained, the anchor's first; a damaged baseline is judged elsewhere."""
+    """Return the training times of accepted records, the anchor's first."""
     try:
         baseline = book.read(digest, platform)
     except InvalidInputError:
@@ -44,14 +44,14 @@ def _accepted(book: BaselineBook, digest: str, platform: str) -> list[datetime]:
     if baseline is None:
         return []
     anchor = baseline.anchor or baseline.records[0]
-    later = [one.started_at for one in baseline.records if one.started_at > anchor.started_at]
+    later = [record.started_at for record in baseline.records if record.started_at > anchor.started_at]
     return [anchor.started_at, *later]
 
 
 def count_unjudged(
     round_: Round, verdict: RoundVerdict, history: Mapping[str, SeriesFile], baselines: Baselines, now: datetime
 ) -> RoundVerdict:
-    """Return the verdict with the number of unjudged nights on each platform, where the suite's limit is reached."""
+    """Add the number of unjudged nights to platforms at the suite's limit."""
     limit = round_.suite.gates.unjudged_nights
     platforms = {}
     for name, result in verdict.platforms.items():
@@ -80,7 +80,7 @@ def write_nights(
     central: CentralStore,
     now: datetime,
 ) -> None:
-    """Add the night to each platform's series; the same round again changes nothing, nor does a damaged series."""
+    """Append the night to each undamaged series. Idempotent."""
     for platform in verdict.platforms:
         if platform in nights.damaged:
             continue

@@ -1,4 +1,4 @@
-"""From a store to the local disk, verified, while training already runs."""
+"""Staging: verified download from a store to the local disk, during training."""
 
 from __future__ import annotations
 

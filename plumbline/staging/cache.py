@@ -1,9 +1,10 @@
-"""The local cache: objects under their digest, shared by processes and by runs.
+"""Local cache of verified objects by digest, shared by processes and runs.
 
-`objects/ab/abcdef…` verified objects · `parts/` growing copies, each locked by whoever writes it · `manifests/` the
-manifests by digest · `current/` which manifest a store had last, by its etag · `leases/` who uses which manifest now.
-Locks are `flock`s on files open for reading and writing (NFSv4 refuses a shared lock on a file open for writing
-alone); they end with their process, however it ends.
+`objects/ab/abcdef…` verified objects · `parts/` partial downloads, each locked by its writer · `manifests/` manifests
+by digest · `current/` each store's last manifest, by etag · `leases/` manifests in use.
+
+Locks are `flock`s on files open for reading and writing (NFSv4 refuses a shared lock on a write-only file); they end
+with their process, also after a kill.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from plumbline.staging.part import Part, claim, disk_errors
 __all__ = ["Cache"]
 
 _LIMIT_HINT = "set PLUMBLINE_CACHE_MAX to a larger size or share of the disk"
-_FULL_HINT = "free some space, or name another cache folder"
+_FULL_HINT = "free some space, or name a different cache folder"
 _RESERVE_BYTES = 64 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
 
 
 class Cache:
-    """A folder of verified objects; `max_bytes` is what they may take together."""
+    """Folder of verified objects, of at most `max_bytes` together."""
 
     def __init__(
         self, folder: Path, max_bytes: int | None = None, *, free_bytes: Callable[[Path], int] | None = None
@@ -50,14 +51,14 @@ class Cache:
         return self.folder / "parts" / f"{sha256}.part", self._object(sha256)
 
     def path(self, sha256: str, size: int | None = None) -> Path | None:
-        """The verified object of this digest, if it is here (and of this size)."""
+        """Return the verified object's path, or `None` if absent or of a different size."""
         path = self._object(sha256)
         try:
             right = path.stat().st_size == size or size is None
         except OSError:
             return None
         if not right:
-            # Nothing of ours writes to a final name: a file of another length was damaged from outside.
+            # Plumbline never writes to a final name: a file of a different length was damaged from outside.
             self._remove(path)
             return None
         return path
@@ -67,12 +68,12 @@ class Cache:
             path.unlink(missing_ok=True)
 
     def touch(self, path: Path) -> None:
-        """Note a use, for eviction."""
+        """Record a use, for eviction."""
         with contextlib.suppress(OSError):
             os.utime(path)
 
     def manifest(self, sha256: str) -> Manifest | None:
-        """The manifest of this digest, if it is here and is what its name says."""
+        """Return the manifest of this digest, or `None` if absent or damaged."""
         path = self.folder / "manifests" / f"{sha256}.json"
         with disk_errors(self.folder):
             if not path.is_file():
@@ -85,13 +86,13 @@ class Cache:
         return None
 
     def keep_manifest(self, manifest: Manifest) -> str:
-        """Keep a manifest under its digest."""
+        """Write a manifest under its digest; return the digest."""
         digest = manifest.digest
         self._write(self.folder / "manifests" / f"{digest}.json", canonical_json(manifest.to_json()))
         return digest
 
     def current(self, location: str, etag: str) -> Manifest | None:
-        """The manifest that was at `location` when its etag was this one."""
+        """Return the cached manifest of `location` if its etag is unchanged, else `None`."""
         try:
             known = json.loads((self.folder / "current" / digest_bytes(location.encode())).read_bytes())
         except (OSError, ValueError):
@@ -100,7 +101,7 @@ class Cache:
         return self.manifest(known[1]) if same else None
 
     def keep_current(self, location: str, etag: str, digest: str) -> None:
-        """Remember which manifest is at `location`, as long as its etag is this one."""
+        """Remember the manifest and etag of `location`."""
         self._write(self.folder / "current" / digest_bytes(location.encode()), canonical_json([etag, digest]))
 
     def _write(self, path: Path, data: bytes) -> None:
@@ -115,7 +116,7 @@ class Cache:
 
     @contextmanager
     def part(self, sha256: str, wait: Callable[[], None]) -> Iterator[Part | None]:
-        """The growing copy of an object for us alone, or `None` if the object is here by then."""
+        """Open the object's partial download exclusively; `None` once the object is complete."""
         path, final = self._places(sha256)
         with disk_errors(self.folder):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,14 +124,14 @@ class Cache:
                 yield part
 
     def part_size(self, sha256: str) -> int:
-        """How much of an object is here already from a broken transfer."""
+        """Return the bytes of an object's partial download."""
         try:
             return self._places(sha256)[0].stat().st_size
         except OSError:
             return 0
 
     def discard_parts(self, digests: Iterable[str]) -> None:
-        """Throw away broken transfers of these objects that nobody is at."""
+        """Remove these objects' partial downloads, unless in use."""
 
         def held() -> None:
             raise BlockingIOError
@@ -144,9 +145,9 @@ class Cache:
 
     @contextmanager
     def lease(self, digest: str) -> Iterator[None]:
-        """Keep a manifest's objects, or a single object, from eviction while this is held."""
+        """Protect a manifest's objects, or a single object, from eviction."""
         with self._open_lock(self.folder / "leases" / digest) as file:
-            # Before or after an eviction, never during one: it would not see this lease.
+            # Never during an eviction, which would not see this lease.
             with self._eviction(fcntl.LOCK_SH), disk_errors(self.folder):
                 fcntl.flock(file, fcntl.LOCK_SH)
             yield
@@ -164,35 +165,35 @@ class Cache:
             yield
 
     def make_room(self, needed: int) -> None:
-        """Have room for `needed` bytes more, before the first of them: evict what was used longest ago."""
+        """Evict the least recently used objects until `needed` bytes are free."""
         if self.max_bytes is not None and needed > self.max_bytes:
-            what = f"{needed} bytes are needed, more than the cache's limit of {self.max_bytes}"
-            raise ConfigurationError(what, where=str(self.folder), hint=_LIMIT_HINT)
+            text = f"{needed} bytes are needed, more than the cache's limit of {self.max_bytes}"
+            raise ConfigurationError(text, where=str(self.folder), hint=_LIMIT_HINT)
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             if self.max_bytes is not None or self._missing(needed):
                 with self._eviction(fcntl.LOCK_EX):
                     self._evict(needed)
             if self._missing(needed):
-                what = f"{needed} bytes are needed, {self._free_bytes(self.folder)} are free"
-                raise DiskFullError(what, where=str(self.folder), hint=_FULL_HINT)
+                text = f"{needed} bytes are needed, {self._free_bytes(self.folder)} are free"
+                raise DiskFullError(text, where=str(self.folder), hint=_FULL_HINT)
 
     def _missing(self, needed: int) -> int:
-        """The bytes that the disk lacks for `needed` more."""
+        """Return how many bytes the disk lacks for `needed` more."""
         return max(0, needed + _RESERVE_BYTES - self._free_bytes(self.folder)) if needed else 0
 
     def _evict(self, needed: int) -> None:
-        found = []
+        candidates = []
         for path in (self.folder / "objects").glob("*/*"):
             with contextlib.suppress(OSError):
                 status = path.stat()
-                found.append((status.st_mtime_ns, status.st_size, path))
-        over = 0 if self.max_bytes is None else sum(size for _, size, _ in found) + needed - self.max_bytes
+                candidates.append((status.st_mtime_ns, status.st_size, path))
+        over = 0 if self.max_bytes is None else sum(size for _, size, _ in candidates) + needed - self.max_bytes
         if over <= 0 and not self._missing(needed):
             return
         pinned = self._pinned()
-        unused = sorted(entry for entry in found if entry[2].name not in pinned)
-        # Where all of it would not be enough for the disk, nothing is lost in vain.
+        unused = sorted(entry for entry in candidates if entry[2].name not in pinned)
+        # If evicting everything would not be enough, evict nothing.
         if (missing := self._missing(needed)) <= sum(size for _, size, _ in unused):
             over = max(over, missing)
         for _, size, path in unused:
@@ -213,7 +214,7 @@ class Cache:
         return pinned
 
     def verify(self) -> list[str]:
-        """Hash every object again; the digests of those that were wrong, which are removed."""
+        """Hash every object again; remove and return the wrong digests."""
         wrong = []
         with disk_errors(self.folder):
             for path in sorted((self.folder / "objects").glob("*/*")):

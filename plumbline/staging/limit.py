@@ -1,4 +1,4 @@
-"""The size limit of the local cache: set by the worker's environment, else a share of its disk."""
+"""Size limit of the local cache: from the environment, else a share of the disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:iB|B)?|(\d+(?:\.\d+)?) ?%", re
 
 
 def cache_limit(folder: Path, environment: Mapping[str, str] = os.environ) -> int:
-    """Return the bytes that the objects of the cache in `folder` may take together.
+    """Return the maximum bytes of all objects in the cache `folder`.
 
     `PLUMBLINE_CACHE_MAX` is a size (`200GiB`) or a share of the disk's size (`60%`); without it, 80% of the disk.
 

@@ -1,4 +1,4 @@
-"""The growing copy of one object: one holder at a time, kept for a resume, renamed once it is right."""
+"""Partial download of an object: exclusive, resumable, renamed once verified."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _OPEN_MODE = 0o644
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Raise an `OSError` of the disk as `DiskFullError` or `UnavailableError`."""
+    """Convert disk errors to `DiskFullError` or `UnavailableError`."""
     try:
         yield
     except OSError as error:
         if error.errno in DISK_FULL:
-            hint = "free some space, or name another cache folder"
+            hint = "free some space, or name a different cache folder"
             raise DiskFullError(f"no room left: {error.strerror}", where=str(folder), hint=hint) from error
         raise UnavailableError(f"the cache cannot be used: {error.strerror}", where=str(folder)) from error
 
 
 class Part:
-    """An open `.part` file under an exclusive lock, which ends with the file's descriptor, also at a kill."""
+    """Open `.part` file under an exclusive lock, which ends with its descriptor."""
 
     def __init__(self, path: Path, final: Path, descriptor: int) -> None:
         self.path = path
@@ -40,23 +40,23 @@ class Part:
 
     @property
     def size(self) -> int:
-        """The bytes that are there."""
+        """Return the bytes written so far."""
         return os.fstat(self._descriptor).st_size
 
     @property
     def etag(self) -> str | None:
-        """The object that these bytes were read from, as far as is known."""
+        """Return the source object's etag, if known."""
         try:
             return self._etag.read_text(encoding="utf-8") or None
         except (OSError, UnicodeDecodeError):
             return None
 
     def keep_etag(self, etag: str) -> None:
-        """Remember which object these bytes are read from, for a resume."""
+        """Write the source object's etag, for a resume."""
         self._etag.write_text(etag, encoding="utf-8")
 
     def hashed(self, buffer: memoryview) -> hashlib._Hash:
-        """SHA-256 over what is there, read through `buffer`; the file then stands at its end."""
+        """Return the SHA-256 state of the existing bytes; seek to the end."""
         hasher = hashlib.sha256()
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         while size := os.readv(self._descriptor, [buffer]):
@@ -64,31 +64,31 @@ class Part:
         return hasher
 
     def write(self, data: memoryview) -> None:
-        """Append."""
+        """Append `data`."""
         while data:
             data = data[os.write(self._descriptor, data) :]
 
     def reset(self) -> None:
-        """Throw away the bytes; the lock stays."""
+        """Remove all bytes; keep the lock."""
         os.ftruncate(self._descriptor, 0)
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         self._etag.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Throw away the file."""
+        """Remove the file."""
         self._etag.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
     def commit(self) -> Path:
-        """Sync, then give it its final name: the only place where one is given."""
-        # All may read it before it has its name, wherever we are killed. Its owner may write until then: whoever takes
-        # up the part of one that was killed in the sync opens it so, and only root could against its mode.
+        """Sync the file, and rename it to its final name."""
+        # Readable for all before the rename, also after a kill. Writable for the owner until then: a later process that
+        # resumes after a kill during the sync opens the file for writing.
         os.fchmod(self._descriptor, _OPEN_MODE)
         os.fsync(self._descriptor)
         self.final.parent.mkdir(parents=True, exist_ok=True)
-        # Before the rename, so that a kill in between leaves nothing behind: a whole part needs no etag.
+        # Before the rename, so that a kill in between leaves no file behind: a complete part needs no etag.
         self._etag.unlink(missing_ok=True)
-        # The folder is not synced: should a power cut undo the rename, the part is whole, and hashed again.
+        # The folder is not synced: after a power cut the complete part is hashed again.
         self.path.rename(self.final)
         os.fchmod(self._descriptor, 0o444)
         return self.final
@@ -96,7 +96,7 @@ class Part:
 
 @contextmanager
 def claim(path: Path, final: Path, *, wait: Callable[[], None]) -> Iterator[Part | None]:
-    """The part at `path` for us alone, or `None` once `final` is there; `wait` is called while another holds it."""
+    """Lock the part at `path`, or return `None` once `final` exists."""
     while not final.exists():
         descriptor = _opened(path)
         try:
@@ -106,7 +106,7 @@ def claim(path: Path, final: Path, *, wait: Callable[[], None]) -> Iterator[Part
             if not _is_still(descriptor, path):
                 continue
             if final.exists():
-                # Another finished between our look and our lock, and we have made an empty part anew.
+                # A different process finished in between, and this one created a new empty part.
                 path.unlink(missing_ok=True)
                 continue
             yield Part(path, final, descriptor)
@@ -140,7 +140,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def _is_still(descriptor: int, path: Path) -> bool:
-    """Whether `path` names the file that we have locked: its last holder may have renamed it."""
+    """Return whether `path` still names the locked file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False

@@ -1,4 +1,4 @@
-"""How far staging is."""
+"""Progress of staging."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Progress"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A moment of a stager: what is done, how fast, how long still."""
+    """Counters of a stager at one moment."""
 
     files: int
     files_done: int
@@ -21,12 +21,12 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Bytes per second from the network so far."""
+        """Return the mean bytes per second from the network."""
         return self.bytes_moved / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def remaining_seconds(self) -> float | None:
-        """At this rate; `None` while nothing is known of it."""
+        """Return the remaining seconds at this rate; `None` if unknown."""
         left = self.bytes_total - self.bytes_done
         if not left:
             return 0.0
@@ -34,7 +34,7 @@ class Progress:
 
     @property
     def words(self) -> str:
-        """What a person wants to know of it."""
+        """Return the progress as text."""
         said = [f"{self.files_done} of {self.files} files", f"{self.rate / 2**20:.1f} MiB/s"]
         if self.remaining_seconds is not None:
             said.append(f"{self.remaining_seconds:.0f} s left")

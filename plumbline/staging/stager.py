@@ -1,4 +1,4 @@
-"""The stager: a dataset's files in the order that training reads them, a bounded window ahead, several at a time."""
+"""Stager: download of a dataset's files in training order, a bounded window ahead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FAST_RATE = 100 << 20
 
 
 def fetch_manifest(store: Store, dataset: str, cache: Cache) -> tuple[Manifest, str]:
-    """The dataset's current manifest and its digest; its bytes move only if they are not here yet."""
+    """Return the dataset's current manifest and digest, from the cache if unchanged."""
     key = f"{dataset}/{MANIFEST_NAME}"
     location = f"{store.url}/{key}"
     etag = store.stat(key).etag
@@ -59,11 +59,11 @@ class _Job:
 
 
 class Stager:
-    """Stages one dataset of a store into a cache, in background threads, between entering and leaving.
+    """Context manager that stages a dataset of a store into a cache, in background threads.
 
-    At most `window` files beyond the last one waited for are begun, over at most `connections` connections: one a file,
-    or all of them on one file after another while training is about to wait. Whoever waits hears how far it is,
-    through `on_progress`, about once a second.
+    At most `window` files beyond the last requested one are begun, over at most `connections` connections: one per
+    file, or all of them for a single file while training is about to wait. `on_progress` is called about once a second
+    while a caller waits.
     """
 
     def __init__(
@@ -116,18 +116,18 @@ class Stager:
         for thread in self._threads:
             thread.join()
         if isinstance(self._failure, DiskFullError):
-            # What was begun would only keep the disk full.
+            # Remove partial downloads, which would only fill the disk.
             self._cache.discard_parts(job.file.sha256 for job in self._order if job.path is None)
         self._leases.close()
 
     def start(self, files: Sequence[DataFile]) -> None:
-        """Stage these files, in this order, after those already asked for."""
+        """Stage these files, in this order, after those already requested."""
         with self._changed:
             for file in files:
                 known = self._jobs.get(file.sha256)
                 if known is not None and known.file.size != file.size:
-                    what = f"gives the bytes of {known.file.key!r} another length"
-                    raise InvalidInputError(what, where=f"{self._store.url}/{self._dataset}", key=file.key)
+                    text = f"has the digest of {known.file.key!r}, but a different length"
+                    raise InvalidInputError(text, where=f"{self._store.url}/{self._dataset}", key=file.key)
                 if known is None:
                     job = _Job(len(self._order), file, f"{self._dataset}/{file.key}")
                     self._jobs[file.sha256] = job
@@ -151,11 +151,11 @@ class Stager:
             self._cache.touch(job.path)
 
     def wait(self, file: DataFile) -> Path:
-        """The verified file on disk; what kept it from getting there is raised as itself."""
+        """Return the verified file's path; wait, and raise its transfer's error."""
         if file.sha256 not in self._jobs:
             self.start([file])
         job = self._jobs[file.sha256]
-        begin = told = self._clock()
+        begin = reported_at = self._clock()
         with self._changed:
             self._consumed = max(self._consumed, job.index + 1)
             self._changed.notify_all()
@@ -171,32 +171,32 @@ class Stager:
                 if self._stopped.is_set():
                     raise StoppedError("the stager is closed", where=job.key)
                 self._changed.wait(_TELL_SECONDS)
-                told = self._tell(told)
+                reported_at = self._tell(reported_at)
             end = self._clock()
             self._pace.given(end)
             self.waits.append((file.key, end - begin, job.why or why or "the transfer was under way"))
             return job.path
 
-    def _tell(self, told: float) -> float:
-        """Say how far it is to who waits, once a second; when it was said last."""
-        if self._on_progress is None or (now := self._clock()) - told < _TELL_SECONDS:
-            return told
+    def _tell(self, reported_at: float) -> float:
+        """Report progress at most once a second; return the time of the last report."""
+        if self._on_progress is None or (now := self._clock()) - reported_at < _TELL_SECONDS:
+            return reported_at
         self._on_progress(self.progress())
         return now
 
     def fetch(self, key: str, sha256: str) -> Path:
-        """One object outside the manifest, below the store's URL, kept in the cache until this stager is left."""
+        """Return an object outside the manifest, kept in the cache until the stager is closed."""
         self._leases.enter_context(self._cache.lease(sha256))
-        found = self._cache.path(sha256)
-        if found is not None:
-            self._cache.touch(found)
-            return found
+        path = self._cache.path(sha256)
+        if path is not None:
+            self._cache.touch(path)
+            return path
         file = DataFile(key=key, size=self._store.stat(key).size, sha256=sha256)
         self._cache.make_room(max(0, file.size - self._cache.part_size(sha256)))
         return self._transfer(Connections(1)).fetch(file, key)
 
     def progress(self) -> Progress:
-        """How far it is."""
+        """Return the current progress."""
         with self._changed:
             done = [job for job in self._order if job.path is not None]
             return Progress(
@@ -223,7 +223,7 @@ class Stager:
             job.why = why
 
     def _take(self) -> tuple[_Job, bool] | None:
-        """The next file to fetch, and whether over all connections; not before one of these has its last stripe."""
+        """Return the next file, and whether to use all connections; `None` at the end."""
         with self._changed:
             while not self._stopped.is_set() and self._failure is None:
                 while self._next < len(self._order) and self._order[self._next].path is not None:
@@ -244,12 +244,12 @@ class Stager:
         coming = self._order[self._consumed : job.index]
         ahead = next((number for number, other in enumerate(coming) if other.path is None), len(coming))
         now = self._clock()
-        # Where each connection brings that much, the link holds nobody up: this machine does, and stripes cost it more.
+        # At such a rate per connection this machine is the limit, not the link, and stripes would cost more CPU.
         fast = self.bytes_moved > _FAST_RATE * self._connections.count * (now - self._started)
         return not fast and self._pace.hurries(ahead, now)
 
     def _spread(self, job: _Job) -> None:
-        """The last stripe of `job` has its connection: the next file may begin."""
+        """Allow the next file to begin: the last stripe of `job` has its connection."""
         with self._changed:
             if self._spreading is job:
                 self._spreading = None
@@ -261,7 +261,7 @@ class Stager:
             job, spread = taken
             try:
                 path, error = transfer.fetch(job.file, job.key, partial(self._spread, job) if spread else None), None
-            except Exception as raised:  # noqa: BLE001 - the end of a thread: whoever waits must hear of it
+            except Exception as raised:  # noqa: BLE001 - the thread's end: waiting callers receive the error
                 path, error = None, raised
             self._spread(job)
             with self._changed:

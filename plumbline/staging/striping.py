@@ -1,4 +1,4 @@
-"""One object over several connections at once: stripe after stripe of it, handed out in order."""
+"""Download of an object over several connections, stripe by stripe, in order."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _WORTH_WAKING_BYTES = 256 << 10
 
 
 def worth_striping(size: int, connections: int) -> bool:
-    """Whether so many bytes come sooner over several connections."""
+    """Return whether `size` bytes arrive sooner over several connections."""
     return connections > 1 and size >= 2 * SMALLEST_BYTES
 
 
 class Connections:
-    """So many connections may be in use at once."""
+    """Counter that limits the connections in use."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -33,7 +33,7 @@ class Connections:
         self._changed = threading.Condition()
 
     def take(self, wanted: Callable[[], bool]) -> bool:
-        """Wait for a free one and take it; false, and none taken, once it is wanted no more."""
+        """Wait for a free connection and take it; return false once not `wanted()`."""
         with self._changed:
             self._changed.wait_for(lambda: self._free or not wanted())
             if not wanted():
@@ -42,13 +42,13 @@ class Connections:
             return True
 
     def give(self) -> None:
-        """Give one back."""
+        """Return a connection."""
         with self._changed:
             self._free += 1
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Have those who wait look again whether they still want one."""
+        """Make waiting threads check `wanted()` again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -68,11 +68,11 @@ class _Stripe:
 
 
 class StripingReader:
-    """The rest of an object of known size, from `offset` on, over as many of the connections as become free.
+    """Reader of an object's rest, from `offset` on, over all free connections.
 
-    Each connection fetches one stripe at a time into a buffer of its own, through the one retry policy, and the next
-    one only when the buffer is handed out: memory is connections times stripe. `on_last` is called when the last
-    stripe has its connection, so that other files may have those that become free from then on.
+    Each connection fetches one stripe at a time into its own buffer, under the retry policy, and the next stripe only
+    after the buffer is read: memory is connections times stripe size. `on_last` is called when the last stripe has its
+    connection, so that other files may use connections that become free from then on.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class StripingReader:
             raise
 
     def _head(self, ready: Callable[[_Stripe], bool]) -> _Stripe:
-        """The stripe that is to be handed out, once it is ready; what went wrong with it is raised as itself."""
+        """Return the next stripe in order once `ready`; raise its error."""
         with self._changed:
             self._changed.wait_for(lambda: self._stripes and (ready(self._stripes[0]) or self._stripes[0].error))
             stripe = self._stripes[0]
@@ -124,7 +124,7 @@ class StripingReader:
         return stripe
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """The next bytes; 0 only at the object's end."""
+        """Read the next bytes; 0 only at the object's end."""
         if self._position == self._end:
             return 0
         stripe = self._head(lambda stripe: stripe.filled > stripe.given)
@@ -141,7 +141,7 @@ class StripingReader:
         return size
 
     def close(self) -> None:
-        """Stop every stripe, and give the connections back."""
+        """Stop every stripe, and return the connections."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -160,7 +160,7 @@ class StripingReader:
             while (stripe := self._begin(buffer)) is not None:
                 try:
                     self._fetch(stripe)
-                except Exception as error:  # noqa: BLE001 - the end of a thread: whoever reads must hear of it
+                except Exception as error:  # noqa: BLE001 - the thread's end: the reader receives the error
                     stripe.error = error
                 with self._changed:
                     self._changed.notify_all()
@@ -189,7 +189,7 @@ class StripingReader:
             on_retry=self._note,
         )  # fmt: skip
         with closing(reader):
-            # The stripes that were begun before the first answer have no etag to ask for: each answer is compared.
+            # Stripes begun before the first answer cannot request an etag: compare each answer.
             self._etag = self._etag or reader.info.etag or None
             self._tell(stripe, 0, reader.info)
             while stripe.filled < stripe.length and not self._closed:
@@ -202,12 +202,12 @@ class StripingReader:
         with self._changed:
             stripe.info = info
             stripe.filled += size
-            # Who reads is woken for what is worth it, and of the stripe that is its next.
+            # Wake the reader only for enough bytes of its next stripe.
             fresh = stripe.filled == stripe.length or stripe.filled - stripe.given >= _WORTH_WAKING_BYTES
             if not size or (fresh and stripe is self._stripes[0]):
                 self._changed.notify_all()
 
-    def _note(self, what: str) -> None:
+    def _note(self, reason: str) -> None:
         if self._closed:
             raise PreconditionFailedError("the reader was closed", where=self._store.url, key=self._key)
-        self._on_retry(what)
+        self._on_retry(reason)

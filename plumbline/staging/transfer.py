@@ -1,4 +1,4 @@
-"""One object from a store into the cache: resumed, hashed as it arrives, right or not there at all."""
+"""Transfer of an object from a store into the cache: resumed, and verified."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _WAIT_SECONDS = 0.05
 
 
 class StoppedError(UnavailableError):
-    """The stager was closed while this was under way."""
+    """Error: the stager was closed during the operation."""
 
 
 class Transfer:
-    """Fetches one object after another with one buffer: each over one connection, or over all that become free."""
+    """Downloader with a single buffer, over one or all free connections."""
 
     def __init__(
         self,
@@ -49,15 +49,16 @@ class Transfer:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
     def fetch(self, file: DataFile, key: str, on_last: Callable[[], None] | None = None) -> Path:
-        """The object at `key`, in the cache under the digest that `file` promises.
+        """Download the object at `key` into the cache, under the digest in `file`.
 
-        With `on_last` over several connections, and called when other files may have those that become free.
+        With `on_last`, several connections are used, and `on_last` is called once other files may use freed
+        connections.
         """
 
         def wait() -> None:
             if on_last is not None:
                 on_last()
-            self._on_trouble(file.sha256, "held by another process")
+            self._on_trouble(file.sha256, "locked by a different process")
             if self._stopped.wait(_WAIT_SECONDS):
                 raise StoppedError("staging was stopped", where=key)
 
@@ -88,7 +89,7 @@ class Transfer:
         raise CorruptDataError(f"{why}; read {_ROUNDS} times", where=self._store.url, key=key)
 
     def _round(self, part: Part, file: DataFile, key: str, on_last: Callable[[], None] | None) -> str:
-        """Fill the part from where it stands; why it is wrong, or nothing."""
+        """Download the rest of the part; return the problem, or ""."""
         if part.size > file.size:
             part.reset()
         have = part.size
@@ -110,10 +111,10 @@ class Transfer:
     def _reader(
         self, file: DataFile, key: str, have: int, etag: str | None, on_last: Callable[[], None] | None
     ) -> Iterator[ResumingReader | StripingReader]:
-        """What is missing of a file. Connections are taken under the part's lock, so that none waits for a lock."""
+        """Open a reader of a file's missing bytes, under the part's lock."""
 
-        def note(what: str) -> None:
-            self._on_trouble(file.sha256, what)
+        def note(reason: str) -> None:
+            self._on_trouble(file.sha256, reason)
 
         if on_last is not None and worth_striping(file.size - have, self._connections.count):
             striping = StripingReader(

@@ -1,4 +1,4 @@
-"""Is a published dataset what its manifest says? `plumbline data verify` asks."""
+"""Verification of a published dataset against its manifest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Verified", "verify_dataset"]
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was read, and what is wrong with it, by key."""
+    """Result of a verification: amount read, and problems by key."""
 
     manifest_sha256: str
     files: int
@@ -25,9 +25,9 @@ class Verified:
 
 
 def verify_dataset(store: Store, name: str) -> Verified:
-    """Read every object of the dataset once and hold it against the manifest.
+    """Read every object of the dataset once, and compare with the manifest.
 
-    A store that cannot be read now is raised as itself: nothing is known of the dataset then.
+    An unavailable store raises its error: the dataset is not judged then.
     """
     key = f"{name}/{MANIFEST_NAME}"
     manifest = read_model(Manifest, read_bytes(store, key), where=f"{store.url}/{key}")

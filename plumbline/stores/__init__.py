@@ -1,4 +1,4 @@
-"""Object stores behind one Protocol: `file://`, `s3://`, `az://`, `gs://`, and memory for tests."""
+"""Object stores with a common interface: `file://`, `s3://`, `az://`, `gs://`, memory."""
 
 from __future__ import annotations
 

@@ -41,11 +41,11 @@ from plumbline.stores.upload import media_type
 
 __all__ = ["AzureStore"]
 
-_HINT = "look at the credentials of this environment: AZURE_STORAGE_* variables or identity"
+_HINT = "check the credentials of this environment: AZURE_STORAGE_* variables or identity"
 _PROTECTED_HINT = (
-    "an immutability policy or a legal hold protects the object: keep what is replaced in another container"
+    "an immutability policy or a legal hold protects the object: keep replaceable objects in a different container"
 )
-_CONFLICT_HINT = "a folder or another kind of blob of this name exists, or the account does not allow this operation"
+_CONFLICT_HINT = "a folder or a different kind of blob has this name, or the account does not allow this operation"
 _EXISTS = {"BlobAlreadyExists", "UnauthorizedBlobOverwrite", "PathAlreadyExists", "409"}
 _PROTECTED = {"BlobImmutableDueToPolicy", "BlobImmutableDueToLegalHold", "ContainerImmutableDueToPolicy"}
 _PASSING = {
@@ -57,17 +57,17 @@ _FOLDER = "hdi_isfolder"
 _CLOCK_SLACK = timedelta(minutes=5)
 _BLOCK_BYTES = 16 << 20
 _WHOLE_BYTES = 1 << 20
-"""What goes up in one piece. The SDK hands it to the socket whole, and its timeout is then for all of it together; of
-a block, which is read as a file is, the timeout is for a few kilobytes."""
+"""Maximum bytes of a single upload. The SDK passes it to the socket at once, with one timeout for all of it; a block is
+read like a file, with a timeout per few kilobytes."""
 _POOL = 64
 
 
 class _ProtectedError(ConfigurationError):
-    """A policy keeps an object as it is."""
+    """Error: a policy protects the object."""
 
 
 class _SignedReads:
-    """GETs of one container, signed here: the SDK's pipeline takes longer than the hash of a small object."""
+    """Reads of one container, signed here; faster than the SDK for small objects."""
 
     def __init__(self, pool: DirectReads, root: str, account: str, key: str | None, credential: Any) -> None:
         self._pool = pool
@@ -87,7 +87,7 @@ class _SignedReads:
 
 
 class AzureStore:
-    """One container, from a prefix down."""
+    """Store of one container, below a prefix."""
 
     def __init__(
         self, url: str, account: str, container: str, prefix: str, *, connect_seconds: float, read_seconds: float
@@ -110,7 +110,7 @@ class AzureStore:
             return self._made
 
     def _make_reads(self, client: Any) -> _SignedReads | None:
-        """Prepare reads that are signed here; None behind a proxy, or with a SAS token, where the SDK has to sign."""
+        """Return signed reads; `None` behind a proxy or with a SAS token."""
         parts = urlsplit(client.url)
         key = getattr(client.credential, "account_key", None)
         if (key is None and not hasattr(client.credential, "get_token")) or is_proxied(client.url):
@@ -125,7 +125,7 @@ class AzureStore:
         from azure.storage.blob import ContainerClient
         from requests.adapters import HTTPAdapter
 
-        # Its own session: the transport's default pool of 10 drops connections when more threads read.
+        # A separate session: the transport's default pool of 10 drops connections if more threads read.
         session = requests.Session()
         for scheme in ("http://", "https://"):
             session.mount(scheme, HTTPAdapter(pool_maxsize=_POOL))
@@ -159,9 +159,9 @@ class AzureStore:
         try:
             yield
         except exceptions.ClientAuthenticationError as error:
-            # Without an answer, nobody was asked: the SDK found nothing to ask with.
-            what = "no usable credentials" if error.response is None else f"refused: {_code(error)}"
-            raise AccessError(what, where=self.url, key=key, hint=_HINT) from error
+            # Without a response, the SDK found no credentials.
+            text = "no usable credentials" if error.response is None else f"refused: {_code(error)}"
+            raise AccessError(text, where=self.url, key=key, hint=_HINT) from error
         except exceptions.HttpResponseError as error:
             headers: Mapping[str, str] = getattr(error.response, "headers", {})
             raise self._refused(error.status_code or 0, _code(error), headers, key) from error
@@ -176,14 +176,14 @@ class AzureStore:
         if status == 409 and code not in _PASSING:
             return self._conflict(code, key)
         if status == 404:
-            what = "no such container" if code == "ContainerNotFound" else "no such object"
-            return ObjectMissingError(what, where=self.url, key=key)
+            text = "no such container" if code == "ContainerNotFound" else "no such object"
+            return ObjectMissingError(text, where=self.url, key=key)
         if status in (401, 403):
             return AccessError(f"refused: HTTP {status} {code}", where=self.url, key=key, hint=_HINT)
         if status >= 500 or status in (0, 408, 409, 429):
             wait = retry_after(headers)
             return StoreUnavailableError(f"HTTP {status} {code}", where=self.url, retry_after_seconds=wait)
-        hint = "look at the account's endpoint" if 300 <= status < 400 else ""
+        hint = "check the account's endpoint" if 300 <= status < 400 else ""
         return ConfigurationError(f"HTTP {status} {code}", where=self.url, key=key, hint=hint)
 
     def _conflict(self, code: str, key: str) -> PlumblineError:
@@ -204,12 +204,12 @@ class AzureStore:
         headers = {"Range": wanted} if (wanted := range_of(offset, length)) else {}
         if if_match is not None:
             headers["If-Match"] = quoted_etag(if_match)
-        status, told, raw = self._get(key, headers)
-        with body_of(key, status, told, raw, offset=offset, length=length) as reader:
+        status, response_headers, raw = self._get(key, headers)
+        with body_of(key, status, response_headers, raw, offset=offset, length=length) as reader:
             yield reader
 
     def _get(self, key: str, headers: dict[str, str]) -> tuple[int, Mapping[str, str], Any]:
-        """The status, headers and unread body of a GET: signed here, or by the SDK where it knows more."""
+        """Return status, headers and unread body of a GET, signed here or by the SDK."""
         from azure.core.pipeline.transport import HttpRequest
 
         name, client = joined(self._prefix, checked_key(key, self.url)), self._client
@@ -217,20 +217,20 @@ class AzureStore:
         with self._errors(key):
             if self._reads is not None:
                 raw = self._reads.get(name, headers, where=self.url)
-                status, told = raw.status, _lower(raw.headers)
+                status, response_headers = raw.status, _lower(raw.headers)
             else:
                 blob = client.get_blob_client(name)
                 request = HttpRequest("GET", blob.url, headers=headers)
-                # The pipeline signs and sends; the public `download_blob` around it is what copies.
+                # The pipeline signs and sends; the public `download_blob` would copy the body.
                 answer = blob._pipeline.run(request, stream=True).http_response  # noqa: SLF001
-                status, told, raw = answer.status_code, _lower(answer.headers), answer.internal_response.raw
+                status, response_headers, raw = answer.status_code, _lower(answer.headers), answer.internal_response.raw
         if status not in (200, 206):
             raw.close()
-            raise self._refused(status, told.get("x-ms-error-code", ""), told, key)
-        return status, told, raw
+            raise self._refused(status, response_headers.get("x-ms-error-code", ""), response_headers, key)
+        return status, response_headers, raw
 
     def stat(self, key: str) -> ObjectInfo:
-        """Size and etag."""
+        """Return size and etag."""
         blob = self._blob(key)
         with self._errors(key):
             properties = blob.get_blob_properties()
@@ -239,7 +239,7 @@ class AzureStore:
         return ObjectInfo(key, int(properties.size), plain_etag(properties.etag))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects whose key starts with `prefix`."""
+        """Yield all objects whose key starts with `prefix`."""
         start = f"{self._prefix}/" if self._prefix else ""
         with self._errors(""):
             for entry in self._client.list_blobs(name_starts_with=start + prefix, include=["metadata"]):
@@ -247,7 +247,7 @@ class AzureStore:
                     yield ObjectInfo(entry.name[len(start) :], int(entry.size), plain_etag(entry.etag))
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object; large ones in blocks, which appear together or not at all."""
+        """Write a new object atomically; large objects in blocks."""
         try:
             if not isinstance(data, Path):
                 return self._upload(key, data, len(data), overwrite=False)
@@ -257,12 +257,12 @@ class AzureStore:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists; an account with versions or soft delete keeps it for a while."""
+        """Remove an object, if it exists; versions and soft-deleted copies remain."""
         with contextlib.suppress(ObjectMissingError), self._errors(key):
             self._blob(key).delete_blob()
 
     def presign(self, key: str, seconds: int) -> str:
-        """Return a link that opens the object for so many seconds.
+        """Return a link to the object, valid for `seconds` without credentials.
 
         Signed with the account's key, or with a key that the service gives to an identity (user delegation).
 
@@ -309,7 +309,9 @@ class AzureStore:
             return self._upload(key, bytes(data), len(data), **options)
         except (ObjectExistsError, ObjectMissingError) as error:
             if if_match is None and isinstance(error, ObjectMissingError):
-                raise ObjectMissingError("no such container", where=self.url, hint="make it first") from error
+                raise ObjectMissingError(
+                    "no such container", where=self.url, hint="create the container first"
+                ) from error
             raise PreconditionFailedError("the object has changed", where=self.url, key=key) from error
 
 
@@ -322,13 +324,13 @@ def _credential(account: str) -> Any:
         return AzureSasCredential(token)
     from azure.identity import DefaultAzureCredential
 
-    # Fifteen lines on every identity that this machine has not: what is wrong, we say in one.
+    # The SDK logs fifteen lines on missing identities: one error line is enough.
     logging.getLogger("azure.identity").setLevel(logging.ERROR)
     return DefaultAzureCredential(exclude_interactive_browser_credential=True)
 
 
 def _code(error: Any) -> str:
-    """The service's own word for it: its message may carry the request, and with it a signature."""
+    """Return the service's error code; its message may contain a signature."""
     code = getattr(error, "error_code", None) or getattr(error, "status_code", None) or type(error).__name__
     return str(getattr(code, "value", code))
 

@@ -1,4 +1,4 @@
-"""Authorization of a GET request to Azure Blob Storage: by the account's key or by an identity's token.
+"""Authorization of a GET to Azure Blob Storage, by account key or identity token.
 
 Source: https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key
 """
@@ -20,7 +20,7 @@ _SIGNED = ("If-Match", "Range")
 
 
 def shared_key(account: str, key: str, path: str, headers: Mapping[str, str]) -> str:
-    """Return the Authorization header of a GET of `path` (quoted) with these headers, by the account's key."""
+    """Return the Authorization header of a GET of `path` (quoted), by account key."""
     match, span = (headers.get(name, "") for name in _SIGNED)
     own = sorted((name.lower(), value) for name, value in headers.items() if name.lower().startswith("x-ms-"))
     listed = "".join(f"{name}:{value}\n" for name, value in own)
@@ -30,7 +30,7 @@ def shared_key(account: str, key: str, path: str, headers: Mapping[str, str]) ->
 
 
 class IdentityToken:
-    """The token of an identity, asked for again before it ends: not every identity keeps its own."""
+    """Access token of an identity, renewed before it expires."""
 
     def __init__(self, credential: Any, clock: Callable[[], float] = time.time) -> None:
         self._credential = credential

@@ -1,7 +1,7 @@
-"""The Store: the small Protocol behind which every cloud's object store stands.
+"""Store: the interface of every object store.
 
-All keys are relative to the store's URL, with forward slashes. Every backend raises the same errors, and retries
-nothing by itself: `plumbline.stores.retry` does that above all of them.
+All keys are relative to the store's URL, with forward slashes. Every backend raises the same errors, and never retries:
+`plumbline.stores.retry` does that for all of them.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ __all__ = [
 
 
 class ObjectMissingError(InvalidInputError):
-    """There is no such object (or no such bucket); trying again will not help."""
+    """Error: the object or bucket does not exist; a retry will not help."""
 
 
 class ObjectExistsError(PlumblineError):
-    """`create` met an object of the same key."""
+    """Error: `create` found an object of the same key."""
 
 
 class PreconditionFailedError(PlumblineError):
-    """The object is no longer the one that was read: another writer, or a change between two ranges."""
+    """Error: the object has changed since it was read."""
 
 
 class StoreUnavailableError(UnavailableError):
-    """A passing failure: refused, reset, truncated, throttled, too slow. It may be tried again."""
+    """Temporary error: refused, reset, truncated, throttled or too slow."""
 
     def __init__(self, what: str, *, where: str = "", retry_after_seconds: float | None = None) -> None:
         super().__init__(what, where=where)
@@ -47,7 +47,7 @@ class StoreUnavailableError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object as the store describes it; `etag` changes whenever the bytes may have."""
+    """Size and etag of an object; the etag changes whenever the bytes may have."""
 
     key: str
     size: int
@@ -55,38 +55,38 @@ class ObjectInfo:
 
 
 class ObjectReader(Protocol):
-    """The bytes that were asked for of one object, in order. A short body is an error, never an end."""
+    """Reader of an object's requested bytes; a short body is an error."""
 
     info: ObjectInfo
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill `buffer` from its start; the number of bytes written, 0 only at the end of what was asked for."""
+        """Fill `buffer` from its start; return the bytes read, 0 only at the end."""
 
 
 class Store(Protocol):
-    """An object store, from one URL down."""
+    """Object store below a URL."""
 
     url: str
 
     def open(
         self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
     ) -> AbstractContextManager[ObjectReader]:
-        """Read from `offset`, to the object's end or at most `length` bytes (one or more).
+        """Read from `offset`, to the object's end or at most `length` (>= 1) bytes.
 
-        With `if_match`, only while the object's etag is still that one.
+        With `if_match`, raise if the object's etag differs.
         """
 
     def stat(self, key: str) -> ObjectInfo:
-        """What the store says of one object; `ObjectMissingError` if there is none."""
+        """Return size and etag; raise `ObjectMissingError` if absent."""
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects whose key starts with `prefix`, in the order of their keys."""
+        """Yield all objects whose key starts with `prefix`, in key order."""
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object, all or nothing; `ObjectExistsError` if there is one. Large files go in parts."""
+        """Write a new object atomically; raise `ObjectExistsError` if it exists."""
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
-        """Replace the object whose etag is `if_match` (`None`: there is none yet); else `PreconditionFailedError`."""
+        """Replace the object of etag `if_match` (`None`: absent), else raise `PreconditionFailedError`."""
 
     def delete(self, key: str) -> None:
-        """Remove an object; one that does not exist is removed already."""
+        """Remove an object, if it exists."""

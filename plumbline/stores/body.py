@@ -1,4 +1,4 @@
-"""One HTTP response's body, read straight into the caller's buffer, never believed to have ended early."""
+"""Body of an HTTP response, read directly into the caller's buffer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LONGEST_WAIT_SECONDS = 3600.0
 
 
 class HttpBody:
-    """An `ObjectReader` over the urllib3 response that both SDKs stand on.
+    """`ObjectReader` on the urllib3 response of both SDKs.
 
-    It reads what has arrived, so that a trickle comes back here in time to be measured, and from the socket into the
-    caller's buffer, without the copies that urllib3's own `read` makes of every piece.
+    The reader returns the bytes that have arrived, so that a slow transfer can be measured, and reads from the socket
+    into the caller's buffer, without urllib3's copies.
     """
 
     def __init__(self, info: ObjectInfo, raw: Any, *, remaining: int, skip: int = 0, tail: int = 0) -> None:
@@ -37,11 +37,11 @@ class HttpBody:
 
     @property
     def at_end(self) -> bool:
-        """Whether the body was read whole, so that its connection can serve again."""
+        """Return whether the whole body was read, so that the connection is reusable."""
         return not self._remaining and not self._skip and not self._tail
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """The next bytes, at most `len(buffer)`; 0 only at the end of what was asked for."""
+        """Read the next bytes into `buffer`; return 0 only at the end."""
         while self._skip:
             self._skip -= self._next(buffer[: self._skip])
         if not self._remaining:
@@ -61,7 +61,7 @@ class HttpBody:
 
 
 def _reader_of(raw: Any) -> Callable[[memoryview], int]:
-    """Reads what has arrived of a body of known length into a buffer."""
+    """Return a function that reads the arrived bytes of a body into a buffer."""
     inner = raw._fp  # noqa: SLF001 - urllib3 has no readinto that does not copy
     if isinstance(inner, HTTPResponse) and not inner.chunked and isinstance(inner.fp, BufferedReader):
         return inner.fp.readinto1
@@ -75,7 +75,7 @@ def _reader_of(raw: Any) -> Callable[[memoryview], int]:
 
 
 def range_of(offset: int, length: int | None) -> str:
-    """The range to ask for; nothing where the whole object is."""
+    """Return the Range header of a request; "" for the whole object."""
     if length is not None:
         return f"bytes={offset}-{offset + length - 1}"
     return f"bytes={offset}-" if offset else ""
@@ -85,14 +85,14 @@ def range_of(offset: int, length: int | None) -> str:
 def body_of(
     key: str, status: int, headers: Mapping[str, str], raw: Any, *, offset: int, length: int | None
 ) -> Iterator[HttpBody]:
-    """The body of a GET that asked for `length` bytes from `offset`, whatever the server made of the range."""
+    """Open the body of a GET of `length` bytes from `offset`, also if the server ignored the range."""
     body = None
     try:
         body = _checked(key, status, headers, raw, offset=offset, length=length)
         yield body
     finally:
         if body is not None and body.at_end:
-            # This response is over; its connection stays open, and may serve again.
+            # The response is complete; its connection stays open for reuse.
             raw._fp.close()  # noqa: SLF001
             raw.release_conn()
         else:
@@ -104,20 +104,22 @@ def _checked(
 ) -> HttpBody:
     etag = plain_etag(headers.get("etag", ""))
     try:
-        told = int(headers["content-length"])
+        length_given = int(headers["content-length"])
     except (KeyError, ValueError) as error:
-        raise StoreUnavailableError("the answer tells no length") from error
+        raise StoreUnavailableError("the answer has no content length") from error
     if status == 206:
         match = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
-        if match is None or int(match[1]) != offset or int(match[2]) - int(match[1]) + 1 != told:
-            raise StoreUnavailableError("the answer is of another range than was asked for")
+        if match is None or int(match[1]) != offset or int(match[2]) - int(match[1]) + 1 != length_given:
+            raise StoreUnavailableError("the answer has a different range than requested")
         total = int(match[3])
-        if offset + told != _end(offset, length, total):
-            raise StoreUnavailableError("the answer ends elsewhere than was asked for")
-        return HttpBody(ObjectInfo(key, total, etag), raw, remaining=told)
-    # The whole object where a range was asked: right bytes all the same, once the first ones are passed over.
-    skip, end = min(offset, told), _end(offset, length, told)
-    return HttpBody(ObjectInfo(key, told, etag), raw, remaining=max(0, end - offset), skip=skip, tail=told - end)
+        if offset + length_given != _end(offset, length, total):
+            raise StoreUnavailableError("the answer ends at a different offset than requested")
+        return HttpBody(ObjectInfo(key, total, etag), raw, remaining=length_given)
+    # The whole object instead of a range: skip the first bytes.
+    skip, end = min(offset, length_given), _end(offset, length, length_given)
+    return HttpBody(
+        ObjectInfo(key, length_given, etag), raw, remaining=max(0, end - offset), skip=skip, tail=length_given - end
+    )
 
 
 def _end(offset: int, length: int | None, total: int) -> int:
@@ -125,6 +127,6 @@ def _end(offset: int, length: int | None, total: int) -> int:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that a Retry-After header asks for, if it gives a sane number of them."""
+    """Return the seconds of a Retry-After header; `None` if absent or malformed."""
     value = headers.get("retry-after", headers.get("Retry-After", ""))
     return min(float(value), _LONGEST_WAIT_SECONDS) if re.fullmatch(r"\d{1,6}(\.\d+)?", value.strip()) else None

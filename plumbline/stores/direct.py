@@ -1,6 +1,7 @@
-"""GETs over connections of our own: what the SDKs' pipelines add to a request costs more than a small object's hash.
+"""Direct GETs over pooled connections, without the SDKs' costly pipelines.
 
-An SDK still finds the endpoint and the credentials. Behind a proxy its own pipeline is used, which knows proxies.
+An SDK still finds the endpoint and the credentials. Behind a proxy the SDK's own pipeline is used, which supports
+proxies.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _POOL = 64
 
 
 def is_proxied(url: str) -> bool:
-    """Return whether this environment reaches `url` through a proxy."""
+    """Return whether `url` is reached through a proxy."""
     parts = urlsplit(url)
     return parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.netloc)
 
@@ -40,7 +41,7 @@ class DirectReads:
         self._pool = urllib3.connection_from_url(base_url, **options)
 
     def get(self, target: str, headers: Mapping[str, str], *, where: str) -> Any:
-        """Return the urllib3 response to a GET of `target` (path and query), its body unread."""
+        """Send a GET of `target` (path and query); return the unread urllib3 response."""
         from urllib3.exceptions import HTTPError
 
         try:

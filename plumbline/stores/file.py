@@ -1,6 +1,6 @@
-"""A folder as a store: a shared file system, a laptop's disk, an air-gapped cluster.
+"""Folder as a store: a shared file system, a laptop's disk, an air-gapped cluster.
 
-Objects appear whole or not at all: written beside, synced, then linked (create) or renamed (swap) to their name.
+Objects appear atomically: written to a temporary file, synced, then linked (create) or renamed (swap).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from plumbline.stores.keys import checked_key
 __all__ = ["FileStore"]
 
 _OWN_FOLDER = ".store"
-_HINT = "give the URL of a folder, or of one that can be made"
+_HINT = "use the URL of a folder that exists or can be created"
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 _NO_FOLDER = _MISSING | {errno.EEXIST}
 _TRIES = 10
@@ -68,7 +68,7 @@ class FileStore:
     def _path(self, key: str) -> Path:
         path = self._root / checked_key(key, self.url)
         if key.split("/", 1)[0] == _OWN_FOLDER:
-            raise InvalidInputError(f"{_OWN_FOLDER} is the store's own", where=self.url, key=key)
+            raise InvalidInputError(f"{_OWN_FOLDER} is reserved for the store", where=self.url, key=key)
         if not path.resolve().is_relative_to(self._root.resolve()):
             raise InvalidInputError("is a link that leaves the store", where=self.url, key=key)
         return path
@@ -79,16 +79,16 @@ class FileStore:
         if error.errno in _DENIED:
             return AccessError(f"refused: {error.strerror}", where=self.url, key=key)
         if error.errno == errno.ENOTDIR and not self._root.is_dir():
-            return ConfigurationError("is no folder", where=self.url, hint=_HINT)
+            return ConfigurationError("is not a folder", where=self.url, hint=_HINT)
         if error.errno in _MISSING:
             return ObjectMissingError("no such object", where=self.url, key=key)
         return StoreUnavailableError(str(error.strerror), where=self.url)
 
     def _unwritten(self, error: OSError, key: str) -> PlumblineError:
-        """Why nothing was written: a path that leads nowhere is then the store's own, and no missing object."""
+        """Convert a write error; a path without folder is a configuration error."""
         if error.errno in _NO_FOLDER:
-            what = f"the store's folder cannot be made: {error.strerror}"
-            return ConfigurationError(what, where=self.url, key=key, hint=_HINT)
+            text = f"the store's folder cannot be created: {error.strerror}"
+            return ConfigurationError(text, where=self.url, key=key, hint=_HINT)
         return self._error(error, key)
 
     @contextmanager
@@ -110,7 +110,7 @@ class FileStore:
             yield _Reader(info, file, rest if length is None else min(rest, length))
 
     def stat(self, key: str) -> ObjectInfo:
-        """Size and etag."""
+        """Return size and etag."""
         path = self._path(key)
         try:
             if path.is_dir():
@@ -120,26 +120,26 @@ class FileStore:
             raise self._error(error, key) from error
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects whose key starts with `prefix`."""
+        """Yield all objects whose key starts with `prefix`."""
         start = self._root / prefix.rpartition("/")[0] if "/" in prefix else self._root
-        found = []
+        keys = []
 
         def refused(error: OSError) -> None:
-            # Nothing was written there yet, or it is an object and no folder; all else must not look like no objects.
-            if not isinstance(told := self._error(error, prefix), ObjectMissingError):
-                raise told from error
+            # A missing folder means no objects; every other error must not look like an empty store.
+            if not isinstance(converted := self._error(error, prefix), ObjectMissingError):
+                raise converted from error
 
         for folder, folders, names in os.walk(start, onerror=refused):
             if Path(folder) == self._root:
                 folders[:] = [name for name in folders if name != _OWN_FOLDER]
-            found += [(Path(folder) / name).relative_to(self._root).as_posix() for name in names]
-        for key in sorted(found):
+            keys += [(Path(folder) / name).relative_to(self._root).as_posix() for name in names]
+        for key in sorted(keys):
             if key.startswith(prefix):
                 with contextlib.suppress(ObjectMissingError):
                     yield self.stat(key)
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object; a hard link makes it appear, since a link never replaces."""
+        """Write a new object; the final hard link never replaces a file."""
         path = self._path(key)
         try:
             with self._beside(data) as temporary:
@@ -164,7 +164,7 @@ class FileStore:
             raise self._unwritten(error, key) from error
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists, and the folders that it leaves empty."""
+        """Remove an object, if it exists, and its empty folders."""
         path = self._path(key)
         try:
             with self._locked():
@@ -207,7 +207,7 @@ class FileStore:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Link `target`, in a folder that a `delete` may remove between two of our calls; false if it exists."""
+    """Link `target`; return false if it exists. A concurrent `delete` may remove its folder."""
     for _ in range(_TRIES):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -25,18 +25,18 @@ __all__ = ["GoogleApi"]
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _HINT = (
-    "look at the credentials of this environment: GOOGLE_APPLICATION_CREDENTIALS, "
+    "check the credentials of this environment: GOOGLE_APPLICATION_CREDENTIALS, "
     "`gcloud auth application-default login`, or the machine's service account"
 )
 _PAYER_HINT = "a requester-pays bucket bills a project: set GOOGLE_CLOUD_QUOTA_PROJECT"
-_RETENTION_HINT = "the bucket's retention or hold protects the object: keep what is replaced in another bucket"
+_RETENTION_HINT = "the bucket's retention or hold protects the object: keep replaceable objects in a different bucket"
 _PASSING_REASONS = {"rateLimitExceeded", "userRateLimitExceeded", "backendError", "internalError"}
 _RETENTION_REASONS = {"retentionPolicyNotMet", "objectUnderActiveHold"}
 _POOL = 64
 
 
 class GoogleApi:
-    """A session of Google's JSON API whose answers are checked for errors."""
+    """Session of Google's JSON API, with checked responses."""
 
     def __init__(self, where: str, *, connect_seconds: float, read_seconds: float) -> None:
         self._where = where
@@ -47,7 +47,7 @@ class GoogleApi:
         self.endpoint = ""
 
     def connect(self) -> None:
-        """Find the endpoint and the credentials once.
+        """Find the endpoint and the credentials, once.
 
         Raises:
             AccessError: if Google's chain has no credentials.
@@ -68,8 +68,8 @@ class GoogleApi:
         parts = urlsplit(endpoint)
         local = parts.hostname in ("127.0.0.1", "localhost", "::1")
         if parts.scheme != "https" and not (parts.scheme == "http" and (local or anonymous)):
-            what = f"{endpoint!r} would receive an access token unencrypted"
-            raise ConfigurationError(what, where=self._where, key="PLUMBLINE_GS_ENDPOINT", hint="use https://")
+            text = f"{endpoint!r} would receive an access token unencrypted"
+            raise ConfigurationError(text, where=self._where, key="PLUMBLINE_GS_ENDPOINT", hint="use https://")
         return endpoint.rstrip("/")
 
     def _find_credentials(self, *, anonymous: bool) -> Any:
@@ -79,7 +79,7 @@ class GoogleApi:
 
         if anonymous:
             return AnonymousCredentials()  # type: ignore[no-untyped-call]
-        # A warning for each attempt to reach a metadata server that does not exist: the one error says it all.
+        # google-auth warns for each attempt without a metadata server: one error is enough.
         for name in ("google.auth", "urllib3.connectionpool"):
             logging.getLogger(name).setLevel(logging.ERROR)
         try:
@@ -93,14 +93,14 @@ class GoogleApi:
         from google.auth.transport.requests import AuthorizedSession
         from requests.adapters import HTTPAdapter
 
-        # No second attempt of its own: a body that was sent cannot be sent again from where it stands.
+        # No internal retry: a sent body cannot be sent again from its current position.
         session: Any = AuthorizedSession(self.credentials, refresh_status_codes=())  # type: ignore[no-untyped-call]
         for scheme in ("http://", "https://"):
             session.mount(scheme, HTTPAdapter(pool_maxsize=_POOL, max_retries=0))
         return session
 
     def request(self, method: str, path: str, *, key: str, expected: tuple[int, ...] = (200,), **options: Any) -> Any:
-        """Send a request to `path` (or a URL of the endpoint); the `requests` response of an expected status."""
+        """Send a request; return the `requests` response of an expected status."""
         from google.auth.exceptions import GoogleAuthError
         from requests.exceptions import RequestException
 
@@ -120,12 +120,12 @@ class GoogleApi:
             raise self._refused(response.status_code, _reason(response), response.headers, key)
 
     def json(self, method: str, path: str, *, key: str, expected: tuple[int, ...] = (200,), **options: Any) -> Any:
-        """Send a request; the JSON document of its answer."""
+        """Send a request; return the JSON document of the response."""
         response = self.request(method, path, key=key, expected=expected, **options)
         return self.document(response)
 
     def document(self, response: Any) -> Any:
-        """Return the JSON document of a response; `StoreUnavailableError` if its body is damaged."""
+        """Return a response's JSON document; raise `StoreUnavailableError` if damaged."""
         try:
             return response.json()
         except ValueError as error:
@@ -156,12 +156,12 @@ class GoogleApi:
 
 
 def _status(error: Any) -> int:
-    """The HTTP status that the metadata server answered, if it did."""
+    """Return the metadata server's HTTP status, or 0."""
     return int(getattr(error.args[1], "status", 0)) if len(error.args) > 1 else 0
 
 
 def _reason(response: Any) -> str:
-    """The service's own code for an error; its message may carry a part of the request."""
+    """Return the service's error code; its message may contain parts of the request."""
     try:
         error = response.json()["error"]
         return str(error["errors"][0]["reason"] if error.get("errors") else error.get("status", ""))

@@ -1,4 +1,4 @@
-"""Links of Google Cloud Storage that open without credentials: signed URLs, version 4.
+"""Signed URLs (version 4) of Google Cloud Storage, valid without credentials.
 
 Source: https://cloud.google.com/storage/docs/access-control/signing-urls-manually
 """
@@ -38,7 +38,7 @@ def url_to_sign(endpoint: str, bucket: str, name: str, seconds: int, *, email: s
 
 
 def signed_url(credentials: Any, endpoint: str, bucket: str, name: str, seconds: int, *, where: str) -> str:
-    """Return a link that opens the object `name` for `seconds` (at most a week).
+    """Return a link to the object `name`, valid for `seconds` (at most a week).
 
     Raises:
         AccessError: if the credentials cannot sign: a person's login, or a missing right.
@@ -51,7 +51,7 @@ def signed_url(credentials: Any, endpoint: str, bucket: str, name: str, seconds:
     email = getattr(credentials, "service_account_email", None) or ""
     try:
         if email == "default":
-            credentials.refresh(Request())  # the metadata server tells the account's name with a token
+            credentials.refresh(Request())  # a token response contains the account's name
             email = credentials.service_account_email
         if not email:
             raise AccessError("these credentials cannot sign a link", where=where, hint=_HINT)

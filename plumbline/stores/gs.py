@@ -1,6 +1,6 @@
-"""Google Cloud Storage through its JSON API, with OAuth by google-auth (see `google_api` for the credentials).
+"""Google Cloud Storage through its JSON API; see `google_api` for credentials.
 
-An object's etag is its generation: Google's own name of one content of one object, on which it takes preconditions.
+An object's etag is its generation, Google's name of one version of its content, used for preconditions.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["GoogleStore"]
 
 _FIELDS = "name,size,generation"
 _WHOLE_BYTES = 8 << 20
-"""The most that is sent in one request; more goes up in a resumable session."""
+"""Maximum bytes of a single request; larger objects use a resumable session."""
 _CHUNK_BYTES = 32 << 20
-"""A multiple of 256 KiB, as the service demands of every chunk but the last."""
+"""Bytes per chunk: a multiple of 256 KiB, as the service requires for every chunk except the last."""
 _RESUME = 308
 
 
 class GoogleStore:
-    """One bucket, from a prefix down."""
+    """Store of one bucket, below a prefix."""
 
     def __init__(
         self, url: str, bucket: str, prefix: str, *, connect_seconds: float = 5.0, read_seconds: float = 20.0
@@ -60,7 +60,7 @@ class GoogleStore:
         self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
     ) -> Iterator[HttpBody]:
         """Read from `offset`."""
-        # "gzip": the bytes as they are stored. Without it the service unpacks objects that were stored so.
+        # "gzip" returns the bytes as stored: otherwise the service unpacks compressed objects.
         headers = {"Accept-Encoding": "gzip"}
         if wanted := range_of(offset, length):
             headers["Range"] = wanted
@@ -68,32 +68,32 @@ class GoogleStore:
         response = self._api.request(
             "GET", self._path(key), key=key, expected=(200, 206), params=params, headers=headers, stream=True
         )
-        told = {name.lower(): value for name, value in response.headers.items()}
-        told["etag"] = told.get("x-goog-generation", "")
-        if if_match is not None and told["etag"] != if_match:
+        metadata = {name.lower(): value for name, value in response.headers.items()}
+        metadata["etag"] = metadata.get("x-goog-generation", "")
+        if if_match is not None and metadata["etag"] != if_match:
             response.close()
             raise PreconditionFailedError("the object has changed", where=self.url, key=key)
-        with body_of(key, response.status_code, told, response.raw, offset=offset, length=length) as reader:
+        with body_of(key, response.status_code, metadata, response.raw, offset=offset, length=length) as reader:
             yield reader
 
     def _generation(self, key: str, etag: str) -> str:
-        # A number is all that the service takes; a part of an earlier version's cache has an etag of another kind.
+        # The service accepts numbers only; a part in an old version's cache may have a different kind of etag.
         if not etag.isdecimal():
             raise PreconditionFailedError("the object has changed", where=self.url, key=key)
         return etag
 
     def stat(self, key: str) -> ObjectInfo:
-        """Size and generation."""
+        """Return size and generation."""
         return self._info(key, self._api.json("GET", self._path(key), key=key, params={"fields": _FIELDS}))
 
-    def _info(self, key: str, told: Mapping[str, Any]) -> ObjectInfo:
+    def _info(self, key: str, metadata: Mapping[str, Any]) -> ObjectInfo:
         try:
-            return ObjectInfo(key, int(told.get("size", 0)), str(int(told["generation"])))
+            return ObjectInfo(key, int(metadata.get("size", 0)), str(int(metadata["generation"])))
         except (KeyError, ValueError, TypeError) as error:
-            raise StoreUnavailableError("the answer describes no object", where=self.url) from error
+            raise StoreUnavailableError("the answer does not describe an object", where=self.url) from error
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects whose key starts with `prefix`."""
+        """Yield all objects whose key starts with `prefix`."""
         start = f"{self._prefix}/" if self._prefix else ""
         params = {"prefix": start + prefix, "fields": f"items({_FIELDS}),nextPageToken"}
         path = f"/storage/v1/b/{quote(self._bucket, safe='')}/o"
@@ -106,7 +106,7 @@ class GoogleStore:
             params["pageToken"] = page["nextPageToken"]
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object, one of generation 0; large ones in a resumable session."""
+        """Write a new object (generation 0); large objects in a resumable session."""
         checked_key(key, self.url)
         try:
             if not isinstance(data, Path):
@@ -127,7 +127,7 @@ class GoogleStore:
         self._api.request("DELETE", self._path(key), key=key, expected=(200, 204, 404))
 
     def presign(self, key: str, seconds: int) -> str:
-        """Return a link that opens the object for so many seconds without credentials."""
+        """Return a link to the object, valid for `seconds` without credentials."""
         self._api.connect()
         return signed_url(
             self._api.credentials, self._api.endpoint, self._bucket, joined(self._prefix, key), seconds, where=self.url
@@ -135,23 +135,23 @@ class GoogleStore:
 
     def _upload(self, key: str, body: Body, size: int, generation: str) -> ObjectInfo:
         name = joined(self._prefix, key)
-        told = {"name": name, "contentType": media_type(key), "md5Hash": content_md5(body)}
+        metadata = {"name": name, "contentType": media_type(key), "md5Hash": content_md5(body)}
         params = {"ifGenerationMatch": generation, "fields": _FIELDS}
         try:
             send = self._send_whole if size <= _WHOLE_BYTES else self._send_in_chunks
-            return self._info(key, send(key, body, size, told, params))
+            return self._info(key, send(key, body, size, metadata, params))
         except ObjectMissingError as error:
-            raise ObjectMissingError("no such bucket", where=self.url, hint="make it first") from error
+            raise ObjectMissingError("no such bucket", where=self.url, hint="create the bucket first") from error
 
     def _upload_path(self) -> str:
         return f"/upload/storage/v1/b/{quote(self._bucket, safe='')}/o"
 
     def _send_whole(
-        self, key: str, body: Body, _: int, told: Mapping[str, str], params: Mapping[str, str]
+        self, key: str, body: Body, _: int, metadata: Mapping[str, str], params: Mapping[str, str]
     ) -> dict[str, Any]:
         boundary = secrets.token_hex(16)
-        head = f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(told)}\r\n"
-        head += f"--{boundary}\r\nContent-Type: {told['contentType']}\r\n\r\n"
+        head = f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"
+        head += f"--{boundary}\r\nContent-Type: {metadata['contentType']}\r\n\r\n"
         whole = head.encode() + body.read() + f"\r\n--{boundary}--\r\n".encode()
         answer: dict[str, Any] = self._api.json(
             "POST", self._upload_path(), key=key, params={**params, "uploadType": "multipart"},
@@ -160,14 +160,14 @@ class GoogleStore:
         return answer
 
     def _send_in_chunks(
-        self, key: str, body: Body, size: int, told: Mapping[str, str], params: Mapping[str, str]
+        self, key: str, body: Body, size: int, metadata: Mapping[str, str], params: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Send a body in a resumable session; one that broke off goes on where the service has it."""
-        mark = (key, f"{told['md5Hash']}/{params['ifGenerationMatch']}", size)
+        """Upload a body in a resumable session; continue an interrupted one."""
+        mark = (key, f"{metadata['md5Hash']}/{params['ifGenerationMatch']}", size)
         session = self._sessions.get(mark)
         try:
             if session is None:
-                session = self._sessions[mark] = self._begin_session(key, size, told, params)
+                session = self._sessions[mark] = self._begin_session(key, size, metadata, params)
                 response, position = None, 0
             else:
                 response, position = self._put_chunk(key, session, b"", f"bytes */{size}", 0)
@@ -186,31 +186,31 @@ class GoogleStore:
         self._sessions.pop(mark, None)
         return response
 
-    def _begin_session(self, key: str, size: int, told: Mapping[str, str], params: Mapping[str, str]) -> str:
+    def _begin_session(self, key: str, size: int, metadata: Mapping[str, str], params: Mapping[str, str]) -> str:
         response = self._api.request(
             "POST", self._upload_path(), key=key, params={**params, "uploadType": "resumable"},
-            headers={"X-Upload-Content-Type": told["contentType"], "X-Upload-Content-Length": str(size)},
-            json=dict(told),
+            headers={"X-Upload-Content-Type": metadata["contentType"], "X-Upload-Content-Length": str(size)},
+            json=dict(metadata),
         )  # fmt: skip
         session = str(response.headers.get("Location", ""))
         ours, theirs = urlsplit(self._api.endpoint), urlsplit(session)
-        # What follows carries the access token.
+        # Later requests contain the access token.
         if (ours.scheme, ours.netloc) != (theirs.scheme, theirs.netloc):
-            what = f"the upload session is on another host, {theirs.netloc!r}"
-            raise ConfigurationError(what, where=self.url, key=key, hint="look at PLUMBLINE_GS_ENDPOINT")
+            text = f"the upload session is on a different host, {theirs.netloc!r}"
+            raise ConfigurationError(text, where=self.url, key=key, hint="check PLUMBLINE_GS_ENDPOINT")
         return session
 
     def _put_chunk(
         self, key: str, session: str, chunk: bytes, span: str, position: int
     ) -> tuple[dict[str, Any] | None, int]:
-        """Send one chunk (or none, to ask): the object once it is complete, and how far the service has the bytes."""
+        """Send a chunk (or an empty status query); return the complete object, or the bytes received."""
         try:
             response = self._api.request(
                 "PUT", session, key=key, expected=(200, 201, _RESUME), headers={"Content-Range": span},
                 data=io.BytesIO(chunk) if chunk else b"",
             )  # fmt: skip
         except ObjectMissingError as error:
-            # Sessions end after a week, or when the service loses one: the next attempt begins anew.
+            # Sessions end after a week, or are lost: the next attempt starts again.
             self._sessions = {mark: other for mark, other in self._sessions.items() if other != session}
             raise StoreUnavailableError("the upload session has ended", where=self.url) from error
         if response.status_code != _RESUME:
@@ -218,5 +218,5 @@ class GoogleStore:
         kept = response.headers.get("Range", "")
         reached = int(kept.rpartition("-")[2]) + 1 if kept.rpartition("-")[2].isdecimal() else 0
         if chunk and reached <= position:
-            raise StoreUnavailableError("the service kept nothing of a chunk", where=self.url)
+            raise StoreUnavailableError("the service kept no byte of a chunk", where=self.url)
         return None, reached

@@ -1,4 +1,4 @@
-"""Keys below a store's URL, and etags, in the one form that all backends share."""
+"""Keys and etags in the form that all backends share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["checked_key", "joined", "plain_etag", "quoted_etag"]
 
 
 def checked_key(key: str, where: str) -> str:
-    """`key` if it is a plain relative path; else `InvalidInputError`."""
+    """Return `key` if it is a plain relative path; raise `InvalidInputError` if not."""
     try:
         return safe_key(key)
     except ValueError as error:
@@ -17,15 +17,15 @@ def checked_key(key: str, where: str) -> str:
 
 
 def joined(prefix: str, key: str) -> str:
-    """The name of `key` in its bucket."""
+    """Return the name of `key` in its bucket."""
     return f"{prefix}/{key}" if prefix else key
 
 
 def plain_etag(etag: str) -> str:
-    """An etag without its quotes: services give it with them or without."""
+    """Return an etag without quotes, as services differ in quoting."""
     return etag.strip('"')
 
 
 def quoted_etag(etag: str) -> str:
-    """An etag as a header carries it."""
+    """Return an etag with quotes, as in a header."""
     return f'"{plain_etag(etag)}"'

@@ -1,4 +1,4 @@
-"""Links that open an object without credentials, for a limited time."""
+"""Links to an object, valid without credentials for a limited time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plumbline.stores.retry import RetryingStore
 __all__ = ["LONGEST_SECONDS", "presign"]
 
 LONGEST_SECONDS = 7 * 24 * 3600
-"""The longest lifetime that S3, Azure (with an identity) and Google allow."""
+"""Maximum lifetime on S3, Azure (with an identity) and Google, in seconds."""
 
 
 @runtime_checkable
@@ -19,7 +19,7 @@ class _Signer(Protocol):
 
 
 def presign(store: Store, key: str, seconds: int = LONGEST_SECONDS) -> str | None:
-    """Return a link that opens the object for `seconds`, or None for a store without links (a folder).
+    """Return a link to the object for `seconds`; `None` if the store has no links.
 
     With temporary credentials the link ends with them, whatever `seconds` says.
 

@@ -1,4 +1,4 @@
-"""A store in memory, for tests: the same contract, no disk and no network."""
+"""Store in memory, for tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Reader:
 
 
 class MemoryStore:
-    """Objects in a dictionary; safe for threads."""
+    """Objects in a dictionary; thread-safe."""
 
     def __init__(self, url: str = "memory://test") -> None:
         self.url = url
@@ -57,14 +57,14 @@ class MemoryStore:
         yield _Reader(info, data, offset, length)
 
     def stat(self, key: str) -> ObjectInfo:
-        """Size and etag."""
+        """Return size and etag."""
         return self._get(checked_key(key, self.url))[0]
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects whose key starts with `prefix`."""
+        """Yield all objects whose key starts with `prefix`."""
         with self._lock:
-            found = sorted(key for key in self._objects if key.startswith(prefix))
-            return iter([self._objects[key][0] for key in found])
+            keys = sorted(key for key in self._objects if key.startswith(prefix))
+            return iter([self._objects[key][0] for key in keys])
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
         """Write a new object."""

@@ -1,4 +1,4 @@
-"""From a store's URL to the store."""
+"""Opening of a store by its URL."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["Timeouts", "open_store"]
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long one connection may take, and one wait for the next bytes."""
+    """Seconds for a connection, and for the next bytes."""
 
     connect_seconds: float = 5.0
     read_seconds: float = 20.0
 
 
 def open_store(url: str, *, policy: RetryPolicy | None = None, timeouts: Timeouts | None = None) -> Store:
-    """The store at `url`, with the retry policy above it; credentials come from the SDK's own chain.
+    """Return the store at `url`, under the retry policy; credentials come from the SDK's chain.
 
-    Nothing is asked of the network yet, so a wrong bucket or credential shows at the first use.
+    No request is sent yet, so a wrong bucket or credential fails at the first use.
     """
     timeouts = timeouts or Timeouts()
     return RetryingStore(_backend(url.rstrip("/"), timeouts), policy or RetryPolicy())

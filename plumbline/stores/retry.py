@@ -1,7 +1,7 @@
-"""The one retry policy, above all SDKs: what a passing failure is, how long to wait, when to give up.
+"""Retry policy above all SDKs: which failures pass, how long to wait, when to stop.
 
-Backends retry nothing and raise `StoreUnavailableError` for what may pass. Credentials refused, an object missing or
-changed are final at once. A body that breaks off goes on where it stopped, while the object's etag is the same.
+Backends never retry and raise `StoreUnavailableError` for temporary failures. Refused credentials and missing or
+changed objects are final at once. An interrupted body resumes at its offset, while the object's etag is the same.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When to try again, and when no more. Clock, sleep and randomness are passed in."""
+    """Limits of retries; clock, sleep and randomness are injected."""
 
     attempts: int = 6
     first_seconds: float = 0.5
     longest_seconds: float = 20.0
     deadline_seconds: float = 120.0
-    """From the first failure without progress since: what takes long is not what fails."""
+    """Maximum seconds since the first failure without progress; slow progress is not a failure."""
     lowest_rate: float = 16 << 10
-    """Bytes per second below which a connection is given up, over `rate_window_seconds` of waiting for it."""
+    """Minimum bytes per second of a connection, over `rate_window_seconds` of waiting."""
     rate_window_seconds: float = 15.0
     progress_bytes: int = 1 << 20
-    """What has to arrive between two failures for the first to be forgotten."""
+    """Bytes after which earlier failures no longer count."""
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     random: Callable[[], float] = field(default=random.random)
 
     def delay(self, failures: int, retry_after: float | None) -> float:
-        """Seconds to wait after so many failures: doubling, with jitter, never less than the server asks."""
+        """Return the seconds to wait: exponential with jitter, at least `retry_after`."""
         longest = min(self.longest_seconds, self.first_seconds * 2.0 ** (failures - 1))
         return max(longest * (0.5 + 0.5 * self.random()), retry_after or 0.0)
 
 
 class Attempts:
-    """The failures of one operation so far."""
+    """Counter of an operation's consecutive failures."""
 
     def __init__(self, policy: RetryPolicy, where: str) -> None:
         self._policy = policy
@@ -66,11 +66,11 @@ class Attempts:
         self._first_failure = 0.0
 
     def progress(self) -> None:
-        """The operation moved on: earlier failures count no more."""
+        """Reset the failures, as the operation made progress."""
         self.failures = 0
 
     def failed(self, error: StoreUnavailableError) -> None:
-        """Wait before the next attempt, or raise when there is none left."""
+        """Wait before the next attempt, or raise if none is left."""
         now = self._policy.clock()
         if not self.failures:
             self._first_failure = now
@@ -86,7 +86,7 @@ class Attempts:
 
 
 class ResumingReader:
-    """An object's bytes across as many connections as it takes, each no slower than the policy allows."""
+    """Reader of an object over several connections, with a minimum rate."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class ResumingReader:
         return None if self._last is None else self._last - self._offset
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """The next bytes; 0 only at the end of what was asked for."""
-        # A store refuses to read on from the end: nothing is asked there, however slowly the last bytes came.
+        """Read the next bytes; return 0 only at the end."""
+        # A store refuses reads at the end: send no request there.
         while self._offset < self._end:
             begin = self._policy.clock()
             try:
@@ -172,12 +172,12 @@ class ResumingReader:
             self._window_bytes, self._window_seconds = 0, 0.0
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Return the connection."""
         self._stack.close()
 
 
 class RetryingStore:
-    """A store under the retry policy; itself a `Store`."""
+    """Store under the retry policy."""
 
     def __init__(self, store: Store, policy: RetryPolicy | None = None) -> None:
         self.url = store.url
@@ -196,7 +196,7 @@ class RetryingStore:
     def open(
         self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
     ) -> Iterator[ResumingReader]:
-        """Read from `offset`, going on after a failure."""
+        """Read from `offset`; resume after a failure."""
         reader = ResumingReader(self.inner, key, self.policy, offset=offset, length=length, if_match=if_match)
         try:
             yield reader
@@ -204,15 +204,15 @@ class RetryingStore:
             reader.close()
 
     def stat(self, key: str) -> ObjectInfo:
-        """Size and etag."""
+        """Return size and etag."""
         return self._call(key, lambda: self.inner.stat(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects whose key starts with `prefix`: listed whole, so that a failure leaves no gap."""
+        """Return all objects whose key starts with `prefix`, as one complete list."""
         return iter(self._call(prefix, lambda: list(self.inner.list(prefix))))
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object; a second attempt may meet its own first one, and then has succeeded."""
+        """Write a new object; a retry accepts its own earlier write."""
 
         def again() -> ObjectInfo:
             try:
@@ -226,7 +226,7 @@ class RetryingStore:
         return self._call(key, lambda: self.inner.create(key, data), again)
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
-        """Compare and swap; a second attempt may meet its own first one, and then has succeeded."""
+        """Compare and swap; a retry accepts its own earlier write."""
 
         def again() -> ObjectInfo:
             try:
@@ -239,5 +239,5 @@ class RetryingStore:
         return self._call(key, lambda: self.inner.swap(key, data, if_match=if_match), again)
 
     def delete(self, key: str) -> None:
-        """Remove an object; a second attempt may find it gone, which is right."""
+        """Remove an object, if it exists."""
         self._call(key, lambda: self.inner.delete(key))

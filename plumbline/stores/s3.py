@@ -43,14 +43,14 @@ _ACCESS_CODES = {
     "SignatureDoesNotMatch", "TokenRefreshRequired", "RequestTimeTooSkewed", "AuthorizationHeaderMalformed",
 }  # fmt: skip
 _PASSING_CODES = {"RequestTimeout", "SlowDown", "ConditionalRequestConflict", "OperationAborted", "BadDigest"}
-_CREDENTIALS_HINT = "look at the credentials of this environment: variables, profile or identity"
+_CREDENTIALS_HINT = "check the credentials of this environment: variables, profile or identity"
 _CONDITIONS_HINT = "the service must support conditional writes (If-Match, If-None-Match)"
 _MOST_ERROR_BYTES = 64 << 10
 _UPLOADS = {"put_object", "create_multipart_upload"}
 
 
 class _SignedReads:
-    """GETs of one bucket, signed here: the SDK's pipeline takes longer than the hash of a small object."""
+    """Reads of one bucket, signed here; faster than the SDK for small objects."""
 
     def __init__(self, pool: DirectReads, host: str, root: str, credentials: Any, region: str) -> None:
         self._pool = pool
@@ -67,13 +67,13 @@ class _SignedReads:
             region=self._region, stamp=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
             payer=os.environ.get("PLUMBLINE_S3_REQUEST_PAYER", ""),
         )  # fmt: skip
-        # As the SDK does: the operator of a store tells callers apart by this variable.
+        # As in the SDK: store operators identify callers by this variable.
         agent = f"plumbline/{__version__} app/{os.environ.get('AWS_SDK_UA_APP_ID', '')}".removesuffix(" app/")
         return self._pool.get(target, {"User-Agent": agent, **headers, **signed}, where=where)
 
 
 class S3Store:
-    """One bucket, from a prefix down."""
+    """Store of one bucket, below a prefix."""
 
     multipart_bytes = 64 << 20
 
@@ -114,15 +114,15 @@ class S3Store:
             client = session.client("s3", config=config)
             self._reads = self._make_reads(client, session.get_credentials(), core.get_config_variable("ca_bundle"))
         except (BotoCoreError, ValueError) as error:
-            what = f"the S3 client cannot be made: {type(error).__name__}"
-            raise ConfigurationError(what, where=self.url, hint="look at AWS_* and the profile") from error
+            text = f"the S3 client cannot be created: {type(error).__name__}"
+            raise ConfigurationError(text, where=self.url, hint="check AWS_* and the profile") from error
         return client
 
     def _make_reads(self, client: Any, credentials: Any, ca_bundle: Any) -> _SignedReads | None:
-        """Prepare reads that are signed here, where the endpoint is one that such a signature opens."""
+        """Return signed reads, if the endpoint supports such signatures, else `None`."""
         address = {"Bucket": self._bucket, "Key": "x"}
         template = client.generate_presigned_url("get_object", Params=address).partition("?")[0] if credentials else ""
-        # A directory bucket wants sessions of its own.
+        # A directory bucket needs its own sessions.
         if not template.endswith("/x") or is_proxied(template) or self._bucket.endswith("--x-s3"):
             return None
         parts = urlsplit(template)
@@ -162,7 +162,7 @@ class S3Store:
             headers = meta.get("HTTPHeaders", {})
             wait = retry_after(headers)
             return StoreUnavailableError(f"HTTP {status} {code}", where=self.url, retry_after_seconds=wait)
-        hint = "look at the bucket's region and the endpoint" if 300 <= status < 400 else ""
+        hint = "check the bucket's region and the endpoint" if 300 <= status < 400 else ""
         return ConfigurationError(f"HTTP {status} {code}", where=self.url, key=key, hint=hint)
 
     def _broken(self, error: Exception) -> PlumblineError:
@@ -192,12 +192,12 @@ class S3Store:
         headers = {"Range": wanted} if (wanted := range_of(offset, length)) else {}
         if if_match is not None:
             headers["If-Match"] = quoted_etag(if_match)
-        status, told, raw = self._get(key, name, headers)
-        with body_of(key, status, told, raw, offset=offset, length=length) as reader:
+        status, response_headers, raw = self._get(key, name, headers)
+        with body_of(key, status, response_headers, raw, offset=offset, length=length) as reader:
             yield reader
 
     def _get(self, key: str, name: str, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], Any]:
-        """The status, headers and unread body of a GET: signed here, or by the SDK where it knows more."""
+        """Return status, headers and unread body of a GET, signed here or by the SDK."""
         from botocore.exceptions import BotoCoreError
 
         _ = self._client  # makes `_reads`
@@ -206,26 +206,26 @@ class S3Store:
                 raw = self._reads.get(name, headers, where=self.url)
             except BotoCoreError as error:
                 raise self._broken(error) from error
-            told = {field.lower(): value for field, value in raw.headers.items()}
+            response_headers = {field.lower(): value for field, value in raw.headers.items()}
             if raw.status in (200, 206):
-                return raw.status, told, raw
+                return raw.status, response_headers, raw
             code = _code(raw)
-            # Another region: the SDK finds it.
+            # A different region: the SDK finds the right one.
             if raw.status not in (301, 400):
-                meta = {"HTTPStatusCode": raw.status, "HTTPHeaders": told}
+                meta = {"HTTPStatusCode": raw.status, "HTTPHeaders": response_headers}
                 raise self._refused({"Error": {"Code": code}, "ResponseMetadata": meta}, key)
         answer = self._call("get_object", key, **{field.replace("-", ""): value for field, value in headers.items()})
         meta = answer["ResponseMetadata"]
-        # StreamingBody offers no read of what has arrived.
+        # StreamingBody cannot read only the arrived bytes.
         return int(meta["HTTPStatusCode"]), meta["HTTPHeaders"], answer["Body"]._raw_stream  # noqa: SLF001
 
     def stat(self, key: str) -> ObjectInfo:
-        """Size and etag."""
+        """Return size and etag."""
         answer = self._call("head_object", checked_key(key, self.url))
         return ObjectInfo(key, int(answer["ContentLength"]), plain_etag(answer["ETag"]))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects whose key starts with `prefix`."""
+        """Yield all objects whose key starts with `prefix`."""
         start = f"{self._prefix}/" if self._prefix else ""
         more: dict[str, Any] = {}
         while True:
@@ -237,7 +237,7 @@ class S3Store:
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object; above `multipart_bytes` in parts, which appear together or not at all."""
+        """Write a new object atomically; above `multipart_bytes` in parts."""
         checked_key(key, self.url)
         try:
             if not isinstance(data, Path):
@@ -251,11 +251,11 @@ class S3Store:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists; of a versioned bucket its versions stay."""
+        """Remove an object, if it exists; a versioned bucket keeps its versions."""
         self._call("delete_object", checked_key(key, self.url))
 
     def presign(self, key: str, seconds: int) -> str:
-        """Return a link that opens the object for so many seconds, or until the credentials end."""
+        """Return a link, valid for `seconds` or until the credentials end."""
         from botocore.exceptions import BotoCoreError
 
         name = {"Bucket": self._bucket, "Key": joined(self._prefix, checked_key(key, self.url))}
@@ -295,7 +295,7 @@ class S3Store:
         try:
             self._call("abort_multipart_upload", key, UploadId=upload)
         except PlumblineError:
-            # The first error is the one to tell; buckets expire what is left of an upload.
+            # Report the first error; buckets expire the rest of an upload.
             return
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
@@ -306,12 +306,12 @@ class S3Store:
             return self._put(key, io.BytesIO(data), len(data), **condition)
         except ObjectMissingError as error:
             if if_match is None:
-                raise ObjectMissingError("no such bucket", where=self.url, hint="make it first") from error
-            raise PreconditionFailedError("the object is gone", where=self.url, key=key) from error
+                raise ObjectMissingError("no such bucket", where=self.url, hint="create the bucket first") from error
+            raise PreconditionFailedError("the object does not exist any more", where=self.url, key=key) from error
 
 
 def _code(raw: Any) -> str:
-    """The service's own code for an error, from its XML; the connection then serves again."""
+    """Return the service's error code from its XML; release the connection."""
     from urllib3.exceptions import HTTPError
 
     try:
@@ -325,7 +325,7 @@ def _code(raw: Any) -> str:
 
 
 def _demanded(operation: str) -> dict[str, str]:
-    """What the environment says that this bucket demands of a request."""
+    """Return the request arguments that the environment requires for this bucket."""
     arguments: dict[str, str] = {}
     if payer := os.environ.get("PLUMBLINE_S3_REQUEST_PAYER"):
         arguments["RequestPayer"] = payer

@@ -33,7 +33,7 @@ def signed_headers(
     stamp: str,
     payer: str = "",
 ) -> dict[str, str]:
-    """Return the headers that authorize a GET of `path` (quoted) at `host`; `stamp` is as in 20130524T000000Z."""
+    """Return the headers that authorize a GET of `path` (quoted) at `host`."""
     headers = {"host": host, "x-amz-content-sha256": _EMPTY, "x-amz-date": stamp}
     if payer:
         headers["x-amz-request-payer"] = payer

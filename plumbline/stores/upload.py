@@ -1,7 +1,7 @@
-"""Attributes of an upload: its media type and its MD5.
+"""Attributes of an upload: media type and MD5.
 
 The media type makes a browser show a page instead of downloading it. The MD5 makes the service refuse a body that was
-damaged on its way; a bucket with Object Lock demands it.
+damaged in transit; a bucket with Object Lock requires it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def media_type(key: str) -> str:
 
 
 def content_md5(body: Body) -> str:
-    """Return the MD5 of a body in Base64; the body then stands at its start."""
+    """Return the Base64 MD5 of a body, rewound to its start."""
     body.seek(0)
     digest = hashlib.file_digest(body, lambda: hashlib.md5(usedforsecurity=False)).digest()
     body.seek(0)

@@ -1,4 +1,4 @@
-"""Writing what may be there already, and reading small objects whole."""
+"""Idempotent writes, and reads of whole small objects."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["digest_object", "ensure_content", "ensure_object", "read_bytes", "re
 
 _BUFFER_BYTES = 1 << 20
 _MOST_REPLACED_BYTES = 256 << 20
-_DELETE = "delete that object: its bytes are not those that its name tells"
+_DELETE = "delete that object: its bytes do not match the digest in its name"
 
 
 def read_object(store: Store, key: str, *, max_bytes: int) -> tuple[bytes, ObjectInfo]:
-    """A small object's bytes and what the store says of it; `InvalidInputError` if it is larger than allowed."""
+    """Return a small object's bytes and info; raise `InvalidInputError` if too large."""
     with store.open(key) as reader:
         if reader.info.size > max_bytes:
             raise InvalidInputError(
@@ -32,12 +32,12 @@ def read_object(store: Store, key: str, *, max_bytes: int) -> tuple[bytes, Objec
 
 
 def read_bytes(store: Store, key: str, *, max_bytes: int = 64 << 20) -> bytes:
-    """A small object's bytes."""
+    """Return a small object's bytes."""
     return read_object(store, key, max_bytes=max_bytes)[0]
 
 
 def digest_object(store: Store, key: str) -> tuple[int, str]:
-    """Length and SHA-256 of an object, read in pieces."""
+    """Return length and SHA-256 of an object."""
     hasher, total = hashlib.sha256(), 0
     buffer = memoryview(bytearray(_BUFFER_BYTES))
     with store.open(key) as reader:
@@ -48,28 +48,28 @@ def digest_object(store: Store, key: str) -> tuple[int, str]:
 
 
 def ensure_object(store: Store, key: str, source: bytes | Path, *, sha256: str = "", verify: bool = True) -> bool:
-    """Make the object of `key` be `source`: whether it had to be written.
+    """Create the object of `key` from `source`; return whether it was written.
 
-    An object that is there already is right if its bytes are the same, and an error if not: keys are create-only.
-    With `verify`, what was written is read back and hashed.
+    An existing object with the same bytes is accepted, with different bytes an error: keys are create-only. With
+    `verify`, the written object is read back and hashed.
     """
     sha256 = sha256 or _digest(source)
     try:
         store.create(key, source)
     except ObjectExistsError as error:
         if digest_object(store, key)[1] != sha256:
-            raise InvalidInputError("exists already, with other bytes", where=store.url, key=key) from error
+            raise InvalidInputError("exists already, with different bytes", where=store.url, key=key) from error
         return False
     if verify and digest_object(store, key)[1] != sha256:
-        raise CorruptDataError("reads back as other bytes than were written", where=store.url, key=key)
+        raise CorruptDataError("different bytes are read back than were written", where=store.url, key=key)
     return True
 
 
 def ensure_content(store: Store, key: str, source: bytes | Path, sha256: str) -> bool:
-    """Make the object of a `key` that names its content be just that: whether it had to be written.
+    """Create the object of a content-addressed `key`; return whether it was written.
 
-    Other bytes under such a key were damaged, on their way or since, and would be in everybody's way for good: they
-    are replaced, unless they are too many to be held in memory.
+    Different bytes under such a key were damaged, in transit or since, and would block every writer: they are replaced,
+    unless they are too large for memory.
     """
     try:
         return ensure_object(store, key, source, sha256=sha256)
@@ -80,10 +80,12 @@ def ensure_content(store: Store, key: str, source: bytes | Path, sha256: str) ->
         if (source.stat().st_size if isinstance(source, Path) else len(source)) > _MOST_REPLACED_BYTES:
             raise CorruptDataError(error.what, where=store.url, key=key, hint=_DELETE) from error
     data = source.read_bytes() if isinstance(source, Path) else source
-    with contextlib.suppress(PreconditionFailedError):  # another was faster, who puts the same there
+    with contextlib.suppress(PreconditionFailedError):  # a concurrent writer wrote the same content
         store.swap(key, data, if_match=seen.etag)
     if digest_object(store, key)[1] != sha256:
-        raise CorruptDataError("reads back as other bytes than were written", where=store.url, key=key, hint=_DELETE)
+        raise CorruptDataError(
+            "different bytes are read back than were written", where=store.url, key=key, hint=_DELETE
+        )
     return True
 
 

@@ -76,7 +76,7 @@ def test_the_marker_is_written_last(tmp_path: Path) -> None:
 def test_a_record_is_never_replaced(tmp_path: Path) -> None:
     store = MemoryStore()
     publish_record(store, make_record(tmp_path / "one", "record-1", "aws"))
-    with pytest.raises(InvalidInputError, match="other bytes"):
+    with pytest.raises(InvalidInputError, match="different bytes"):
         publish_record(store, make_record(tmp_path / "two", "record-1", "aws", content=b"others"))
 
 

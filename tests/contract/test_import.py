@@ -47,4 +47,4 @@ def test_nothing_there_is_one_line(bucket, tmp_path, place):
     with pytest.raises(PlumblineError) as caught:
         content(f"{bucket}/{place}", tmp_path / "out")
     assert f"{bucket}/{place}" in str(caught.value)
-    assert "holds no data file" in str(caught.value)
+    assert "contains no data file" in str(caught.value)

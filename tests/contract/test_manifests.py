@@ -61,7 +61,7 @@ LIES = [
     (lie(sha256="A" * 64), InvalidInputError, r"train\.0\.sha256"),
     (lie(sha256="0" * 64), CorruptDataError, "00000.*does not match the digest"),
     (lie(size=499), CorruptDataError, "00000.*is 500 bytes long, the manifest says 499"),
-    (lie(sha256=TRUE["train"][1]["sha256"], size=7), InvalidInputError, "another length"),
+    (lie(sha256=TRUE["train"][1]["sha256"], size=7), InvalidInputError, "different length"),
     (lie(num_rows=0), InvalidInputError, r"train\.0\.num_rows"),
     (lie(surprise=1), InvalidInputError, r"train\.0\.surprise: unknown key"),
     (json.dumps({**TRUE, "schema_version": 2}).encode(), InvalidInputError, "schema_version"),

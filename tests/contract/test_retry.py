@@ -235,7 +235,7 @@ def test_a_url_that_cannot_be_meant_is_refused(url: str) -> None:
 
 def test_no_credentials_at_all_is_an_error_that_says_so(clean_environment: pytest.MonkeyPatch) -> None:
     clean_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(AccessError, match=r"NoCredentialsError.*look at the credentials"):
+    with pytest.raises(AccessError, match=r"NoCredentialsError.*check the credentials"):
         open_store("s3://bucket/x").stat("key")
 
 

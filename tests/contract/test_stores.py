@@ -239,7 +239,7 @@ def test_a_slow_uplink_takes_its_time(servers: Servers, clean_environment: pytes
 
 def test_ensure_refuses_other_bytes_under_a_key_in_use(store: Store) -> None:
     store.create("key", b"mine")
-    with pytest.raises(InvalidInputError, match="other bytes"):
+    with pytest.raises(InvalidInputError, match="different bytes"):
         ensure_object(store, "key", b"not mine")
     with pytest.raises(CorruptDataError, match="reads back"):
         ensure_object(store, "new", b"bytes", sha256="0" * 64)
@@ -249,7 +249,7 @@ def test_damaged_content_is_replaced_where_the_key_names_it(store: Store, monkey
     data = random.Random(3).randbytes(3 << 20)
     sha256 = digest_bytes(data)
     store.create("by/digest", data[:-1] + b"?")
-    with pytest.raises(InvalidInputError, match="other bytes"):
+    with pytest.raises(InvalidInputError, match="different bytes"):
         ensure_object(store, "by/digest", data, sha256=sha256)
     assert ensure_content(store, "by/digest", data, sha256)
     assert not ensure_content(store, "by/digest", data, sha256)
@@ -257,7 +257,7 @@ def test_damaged_content_is_replaced_where_the_key_names_it(store: Store, monkey
 
     monkeypatch.setattr(writing, "_MOST_REPLACED_BYTES", 4)
     store.create("by/other", b"damaged")
-    with pytest.raises(CorruptDataError, match=r"other bytes.*delete that object"):
+    with pytest.raises(CorruptDataError, match=r"different bytes.*delete that object"):
         ensure_content(store, "by/other", b"right", digest_bytes(b"right"))
 
 

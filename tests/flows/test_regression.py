@@ -122,12 +122,10 @@ def test_failures_of_infrastructure_are_tried_again_and_never_drift(
     assert (results["p08"].verdict, results["p08"].causes) == ("inconclusive", ())
     assert "no answer within 32 s" in results["p08"].unavailable
     assert results["p01"].records[0].endswith("-1")
-    assert any(
-        "the run's record is complete, though Prefect calls it crashed" in note.text for note in results["p02"].notes
-    )
+    assert any("the run's record is complete, though the run crashed" in note.text for note in results["p02"].notes)
     assert results["p02"].records[0].endswith("-0")
     assert "crashed" in results["p04"].unavailable
-    assert "no worker started it within 20 s" in results["p05"].unavailable
+    assert "no worker started the run within 20 s" in results["p05"].unavailable
 
 
 @pytest.mark.usefixtures("client")
@@ -253,5 +251,5 @@ def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
     run = run_deployment(name, parameters={"order": order.to_json()}, timeout=0, idempotency_key=order.record_id)
     verdict, _ = play(suite, stack, material, tmp_path, {"p01": "always absent", "p02": "always absent"})
     gone = {name: one.unavailable for name, one in verdict.platforms.items() if one.unavailable}
-    assert gone == {"p01": "no worker started it within 5 s", "p02": "no worker came online within 5 s"}
+    assert gone == {"p01": "no worker started the run within 5 s", "p02": "no worker came online within 5 s"}
     assert client.read_flow_run(run.id).state_type is StateType.CANCELLED

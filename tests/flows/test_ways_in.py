@@ -53,7 +53,7 @@ def test_a_round_on_a_server_of_the_teams(
     with StubWorkers(suite, stack.api_url, material[1], tmp_path / "work"), controllers(stack, tmp_path, "by-api-ctl"):
         early = run(stack, tmp_path, *command)
         assert (early.returncode, json.loads(early.stdout)["exit_code"]) == (2, 2)
-        assert "no recipe was published yet" in early.stderr
+        assert "no spec was published yet" in early.stderr
         # Off a terminal too, its first line says what `--round` asks for.
         assert re.fullmatch(r" +\d+\.\d s  round \d{8}-\d{6}-[0-9a-f]{6}", early.stderr.splitlines()[0])
         done = run(stack, tmp_path, *command, "--prepare")

@@ -24,7 +24,7 @@ from tests.train.conftest import Trained, Workshop
         (("--platform", "Bad Name"), "--platform: 'Bad Name' is no name"),
         (("--record-id", "../x"), "--record-id: '../x' is no name"),
         (("--data", "nonsense"), "--data: 'nonsense' is not a store URL"),
-        (("--platform", "here", "--record-id", "r", "--cache", "/dev/null"), "/dev/null: --cache: is no folder"),
+        (("--platform", "here", "--record-id", "r", "--cache", "/dev/null"), "/dev/null: --cache: is not a folder"),
         (("--platform", "here", "--record-id", "r", "--experiment", "/proc"), "/proc: --experiment: holds no exper"),
         ((), "holds another completed record, whose platform is here, not local"),
     ],
@@ -49,7 +49,7 @@ def test_the_process_itself_takes_no_file_for_a_folder(workshop: Workshop, tmp_p
     command = workshop.command(workshop.spec(), out)
     done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert f"{out}: --out: is no folder" in done.stderr
+    assert f"{out}: --out: is not a folder" in done.stderr
     # What developers ask for beside it does not make a drift of it: 1 is Python's own answer to an exception.
     done = subprocess.run(
         [*command, "--debug"], env=trainer_environment(), capture_output=True, text=True, timeout=60, check=False

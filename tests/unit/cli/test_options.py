@@ -34,5 +34,5 @@ def test_what_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_link_that_leads_nowhere_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "gone")
-    with pytest.raises(ConfigurationError, match="link: --out: is no folder"):
+    with pytest.raises(ConfigurationError, match="link: --out: is not a folder"):
         check_folder(tmp_path / "link" / "x")

@@ -177,7 +177,7 @@ FILES = (
     Case("stars.csv", delimited(STARS), refused="the labels are the numbers 1, 2, 3, 4, 5, not the classes 0 to n - 1"),
     Case("scores.csv", delimited([(text, i / 4) for i, (text, _) in enumerate(ROWS)]), refused="no regression"),
     Case("latin-1.csv", delimited([("Grüße", "a"), *PLAIN], encoding="latin-1"), refused="line 2: not CSV in UTF-8"),
-    Case("no-header.csv", delimited(PLAIN, header=None), refused="no column can be taken for the label"),
+    Case("no-header.csv", delimited(PLAIN, header=None), refused="the column of the label is ambiguous"),
     Case(
         "two-texts.csv",
         delimited([(*row, "x") for row in ROWS], header=("review", "label", "title")),
@@ -196,7 +196,7 @@ FILES = (
     Case(
         "ids-as-labels.csv",
         delimited([(text, f"id-{i}") for i, (text, _) in enumerate(ROWS)]),
-        refused="the column holds no classes",
+        refused="the column does not contain classes",
     ),
     Case(
         "cases.csv",
@@ -209,7 +209,7 @@ FILES = (
     Case(
         "columns.json",
         document({"text": [t for t, _ in ROWS], "label": [x for _, x in ROWS]}),
-        refused="is no JSON array",
+        refused="is not a JSON array",
     ),
     Case(
         "hidden.csv",

@@ -107,7 +107,7 @@ def test_a_tokenizer_of_ones_own_is_kept_byte_by_byte(built, tmp_path):
     broken = tmp_path / "tokenizer.json"
     broken.write_text(json.dumps({"model": "none"}))
     with pytest.raises(
-        InvalidInputError, match=r"tokenizer\.json: tokenizer: is no tokenizer of the tokenizers library"
+        InvalidInputError, match=r"tokenizer\.json: tokenizer: is not a tokenizer of the tokenizers library"
     ):
         build_dataset(source.replace(tokenizer=str(broken)), "mine", "masked-lm", tmp_path)
 
@@ -118,7 +118,7 @@ def test_a_tokenizer_that_is_no_bert_s_is_refused(built, tmp_path):
     del content["model"]["vocab"]["[MASK]"]
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content))
-    with pytest.raises(InvalidInputError, match=r"tokenizer: lacks \[MASK\]: it is no tokenizer of the BERT family"):
+    with pytest.raises(InvalidInputError, match=r"tokenizer: lacks \[MASK\]: not a tokenizer of the BERT family"):
         read_tokenizer(tmp_path)
 
 

@@ -77,15 +77,15 @@ def test_verify_tells_platforms_that_hold_different_datasets(suite, tmp_path, ca
     ("argv", "expected"),
     [
         (["build", "{suite}", "news", "--out", "x"], (2, "datasets: there is no dataset 'news'")),
-        (["push", "{root}", "--suite", "{suite}"], (4, "holds no manifest.json")),
+        (["push", "{root}", "--suite", "{suite}"], (4, "contains no manifest.json")),
         (["push", "{root}"], (2, "give either --to URL or --suite SUITE")),
         (["push", "{root}", "--suite", "{suite}", "--platform", "c"], (2, "there is no platform 'c'")),
         (["verify"], (2, "name the dataset")),
         (["verify", "reviews", "--suite", "{suite}"], (4, "reviews/manifest.json")),
         (["import", "x.csv", "--name", "A b", "--out", "{root}/y"], (2, "'A b' cannot name a dataset")),
         (["import", "x.csv", "--name", "x", "--out", "{root}/y", "--vocab-size", "3"], (2, "--vocab-size: 3 is less")),
-        (["build", "{suite}", "--out", "{suite}"], (2, "suite.toml: --out: is no folder")),
-        (["import", "x.csv", "--name", "x", "--out", "{suite}"], (2, "suite.toml: --out: is no folder")),
+        (["build", "{suite}", "--out", "{suite}"], (2, "suite.toml: --out: is not a folder")),
+        (["import", "x.csv", "--name", "x", "--out", "{suite}"], (2, "suite.toml: --out: is not a folder")),
     ],
 )
 def test_what_is_wrong_is_one_line_with_its_exit_code(suite, tmp_path, capsys, argv, expected):
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_one_line_with_its_exit_code(suite, tmp_path, capsys, a
 
 
 @pytest.mark.parametrize(
-    ("out", "message"), [("taken", "taken: --out: is a folder"), ("suite.toml/x", "suite.toml: --out: is no folder")]
+    ("out", "message"), [("taken", "taken: --out: is a folder"), ("suite.toml/x", "suite.toml: --out: is not a folder")]
 )
 def test_a_spec_that_cannot_be_written_leaves_nothing_behind(suite, tmp_path, capsys, out, message):
     (tmp_path / "taken").mkdir()

@@ -64,7 +64,7 @@ def test_a_name_that_the_hub_does_not_know_is_one_clear_line(tmp_path):
     with serve_hub("acme/reviews", {}) as endpoint:
         done = import_from(endpoint, "acme/unknown", tmp_path)
     assert done.returncode == 2
-    assert "acme/unknown: path: the Hugging Face Hub has no such repository" in the_line(done)
+    assert "acme/unknown: path: the repository does not exist on the Hugging Face Hub" in the_line(done)
 
 
 README = """---
@@ -121,9 +121,9 @@ def test_a_split_with_hidden_labels_evaluates_nothing(tmp_path):
     ("options", "message"),
     [
         ((), "acme/reviews: config: has several configurations (one of short, long)"),
-        (("--config", "lnog"), "there is no configuration 'lnog' (did you mean `long`?)"),
-        (("--config", "long", "--split", "trian"), "split: there is no split 'trian' (did you mean `train`?)"),
-        (("--revision", "v2"), "acme/reviews: revision: there is no such revision"),
+        (("--config", "lnog"), "the configuration 'lnog' does not exist (did you mean `long`?)"),
+        (("--config", "long", "--split", "trian"), "split: the split 'trian' does not exist (did you mean `train`?)"),
+        (("--revision", "v2"), "acme/reviews: revision: the revision does not exist"),
     ],
 )
 def test_what_the_dataset_does_not_have_is_one_line_with_the_choices(tmp_path, options, message):
@@ -175,8 +175,8 @@ def fetch(endpoint, folder, model):
 def test_a_model_of_the_hub_comes_by_name_and_revision_and_is_found_again_without_it(tmp_path):
     with serve_hub("acme/bert", MODEL, "models") as endpoint:
         first = fetch(endpoint, tmp_path, f"acme/bert@{COMMIT}")
-        assert "there is no such revision" in fetch(endpoint, tmp_path, "acme/bert@v9")
-        assert "has no such repository" in fetch(endpoint, tmp_path, "acme/unknown@main")
+        assert "the revision does not exist" in fetch(endpoint, tmp_path, "acme/bert@v9")
+        assert "the repository does not exist" in fetch(endpoint, tmp_path, "acme/unknown@main")
     assert first == "config.json model.safetensors tokenizer.json weights"
     assert fetch("http://127.0.0.1:9", tmp_path, f"acme/bert@{COMMIT}") == first
     assert "acme/bert@v1: model: the Hugging Face Hub cannot be reached" in fetch(

@@ -70,7 +70,7 @@ BAD = [
     ("csv", "text,label\na,0\nb\n", "line 3: has fewer fields than the header"),
     ("csv", "text,label\na,b,0\n", "line 2: has more fields than the header"),
     ("csv", 'text,label\n"a,0\n', "not CSV in UTF-8"),
-    ("csv", "body,label\na,0\n", "text: there is no such column (found: body, label)"),
+    ("csv", "body,label\na,0\n", "text: the column does not exist (found: body, label)"),
     ("csv", "", "the file is empty"),
     ("jsonl", '{"text": "a", "label": NaN}\n', "line 1: label: the label is NaN"),
     ("jsonl", '{"text": 3, "label": 0}\n', "line 1: text: the text is a int, not a string"),
@@ -78,7 +78,7 @@ BAD = [
     ("jsonl", '{"text": "a", "label": 0}\n\nnope\n', "line 3: not JSON"),
     ("jsonl", '{"text": "a", "label": ' + "9" * 5000 + "}", "line 1: not JSON"),
     ("jsonl", "[" * 100_000, "line 1: not JSON"),
-    ("jsonl", "[1, 2]\n", "line 1: is no JSON object"),
+    ("jsonl", "[1, 2]\n", "line 1: is not a JSON object"),
     ("jsonl", json.dumps({"text": "x" * 100_001, "label": 0}), "line 1: text: the text has 100,001 characters"),
     ("parquet", "these bytes are no Parquet", "not Parquet"),
 ]
@@ -163,7 +163,7 @@ def test_labels_are_not_asked_for_in_language_modelling(tmp_path):
     ("rows", "message"),
     [
         ([("a row", 0), ("one", 1), ("b", 0)] * 3, "has 9 rows, fewer than 10"),
-        ([("a row", 1)] * 20, "all rows carry the same label"),
+        ([("a row", 1)] * 20, "all rows have the same label"),
     ],
 )
 def test_too_little_to_train_on_is_refused(tmp_path, rows, message):
@@ -184,7 +184,7 @@ def test_a_build_that_fails_leaves_no_folder_that_was_not_there(tmp_path):
     kept = tmp_path / "kept"
     (kept / "there").mkdir(parents=True)
     for out in (tmp_path / "new" / "deep" / "out", kept / "there", kept / "beside"):
-        with pytest.raises(InvalidInputError, match="all rows carry the same label"):
+        with pytest.raises(InvalidInputError, match="all rows have the same label"):
             build_dataset(DatasetSource(path=str(path)), "mine", "sequence-classification", out)
     assert not (tmp_path / "new").exists()
     assert list(kept.iterdir()) == [kept / "there"]

@@ -78,7 +78,7 @@ def test_a_store_that_keeps_other_bytes_is_caught_before_the_manifest(built):
     folder, manifest = built
     store = CountingStore(corrupt=manifest.train[1].key, always=True)
     for _ in range(2):
-        with pytest.raises(CorruptDataError, match=r"reads back as other bytes.*delete that object"):
+        with pytest.raises(CorruptDataError, match=r"different bytes are read back.*delete that object"):
             publish(folder, store)
     assert "reviews/manifest.json" not in store.written
 
@@ -97,7 +97,7 @@ def test_a_damaged_folder_is_refused_before_the_first_byte_is_sent(built, tmp_pa
     shard = folder / built[1].train[0].key
     shard.write_bytes(shard.read_bytes()[:-1] + b"!")
     store = CountingStore()
-    with pytest.raises(CorruptDataError, match="is not what the manifest says"):
+    with pytest.raises(CorruptDataError, match="does not match the manifest"):
         publish(folder, store)
     assert store.written == []
 
@@ -126,9 +126,9 @@ def test_two_pushes_at_once_end_with_one_manifest_and_one_error(built):
 
 
 def test_the_wrong_folder_is_named(built, store, tmp_path):
-    with pytest.raises(ConfigurationError, match="holds the dataset 'reviews', not 'news'"):
+    with pytest.raises(ConfigurationError, match="contains the dataset 'reviews', not 'news'"):
         publish(built[0], store, "news")
-    with pytest.raises(InvalidInputError, match=r"holds no manifest\.json"):
+    with pytest.raises(InvalidInputError, match=r"contains no manifest\.json"):
         read_manifest(tmp_path)
 
 

@@ -81,7 +81,7 @@ def test_a_checkpoint_brings_its_own_architecture(built, tmp_path):
             InvalidInputError,
             "vocab_size: is 30522, and the tokenizer of the dataset 'reviews' has",
         ),
-        ({"model_type": None}, ConfigurationError, "model_type: is no configuration of a model"),
+        ({"model_type": None}, ConfigurationError, "model_type: is not a configuration of a model"),
         ({"model_type": "t5", "is_encoder_decoder": True}, ConfigurationError, "model_type: is a decoder"),
         ({"hidden_size": None}, ConfigurationError, "hidden_size: is missing"),
         ({"pad_token_id": 3}, InvalidInputError, "pad_token_id: is 3, and the tokenizer pads with 0"),
@@ -109,13 +109,13 @@ def test_what_does_not_fit_together_is_one_line(built, workload, message):
 
 
 def test_an_unknown_workload_names_the_known_ones(built):
-    with pytest.raises(ConfigurationError, match=r"no workload 'x' \(one of w\)"):
+    with pytest.raises(ConfigurationError, match=r"the workload 'x' does not exist \(one of w\)"):
         make_spec(suite_of(), "x", built[1], WEIGHTS)
 
 
 def test_a_checkpoint_with_another_tokenizer_of_the_same_size_is_refused(built, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "vocab_size": built[1].vocab_size}))
-    with pytest.raises(InvalidInputError, match=r"holds no tokenizer\.json"):
+    with pytest.raises(InvalidInputError, match=r"contains no tokenizer\.json"):
         make_spec(suite_of(model=str(tmp_path)), "w", built[1], WEIGHTS)
     content = (built[0] / built[1].tokenizer.key).read_text()
     (tmp_path / "tokenizer.json").write_text(content.replace('"lowercase": true', '"lowercase": false'))

@@ -219,7 +219,7 @@ def test_what_an_earlier_controller_dispatched_ends_with_the_next_one_though_no_
     world = World({"a": "no worker", "b": "no worker"}, started={("a", 0): 0.0}, away=(0.0, 20.0))
     results = run_jobs(jobs_of(["a", "b"]), world, clock=world.clock, sleep=world.sleep)
     assert [results[name].why for name in "ab"] == [
-        "no worker started it within 90 s", "no worker came online within 90 s",
+        "no worker started the run within 90 s", "no worker came online within 90 s",
     ]  # fmt: skip
     assert world.live() == []
     assert world.starts == []

@@ -72,7 +72,7 @@ def test_a_run_that_nobody_starts_is_cancelled_before_it_is_given_up() -> None:
     training, actions = play((1, ONLINE), *looks, (102, child(ChildState.CANCELLED)), (102, recorded(False)))
     assert [one for one in actions if one is not Action.NONE] == [Action.START, Action.CANCEL, Action.LOOK]
     assert training.result is not None
-    assert training.result.why == "no worker started it within 100 s"
+    assert training.result.why == "no worker started the run within 100 s"
 
 
 def test_a_run_that_a_worker_took_and_lost_is_tried_again() -> None:
@@ -80,7 +80,7 @@ def test_a_run_that_a_worker_took_and_lost_is_tried_again() -> None:
     training, actions = play((1, ONLINE), *looks, (140, child(ChildState.PENDING)), (141, recorded(False)))
     assert [one for one in actions if one is not Action.NONE] == [Action.START, Action.CANCEL, Action.FORCE]
     assert (training.phase, training.attempt) == (Phase.SEEKING, 1)
-    assert "a worker took it and did not start it within 100 s" in training.notes[0]
+    assert "a worker claimed the run and did not start it within 100 s" in training.notes[0]
 
 
 def test_a_server_that_hung_gave_the_run_to_no_worker_and_that_time_does_not_count() -> None:
@@ -107,7 +107,7 @@ def test_a_crash_is_tried_again_and_its_record_has_another_name() -> None:
         training, _ = advance(training, view, now, LIMITS)
     assert training.result is not None
     assert (training.result.attempt, training.result.attempts) == (1, 2)
-    assert training.result.notes == ("attempt 1 failed: Prefect calls it crashed: SIGKILL",)
+    assert training.result.notes == ("attempt 1 failed: the run crashed: SIGKILL",)
 
 
 def test_the_budget_of_attempts_ends() -> None:
@@ -115,14 +115,14 @@ def test_the_budget_of_attempts_ends() -> None:
     training, _ = play(*moves, *[(now + 10, view) for now, view in moves])
     assert training.result is not None
     assert (training.result.attempt, training.result.attempts) == (None, 2)
-    assert training.result.why.startswith("Prefect calls it crashed")
+    assert training.result.why.startswith("the run crashed")
 
 
 def test_a_complete_record_of_a_crashed_run_is_used_and_said() -> None:
     training, _ = play((1, ONLINE), (2, RUNNING), (9, child(ChildState.CRASHED, "gone")), (9, recorded(True)))
     assert training.result is not None
     assert training.result.attempt == 0
-    assert training.result.notes == ("the run's record is complete, though Prefect calls it crashed: gone",)
+    assert training.result.notes == ("the run's record is complete, though the run crashed: gone",)
 
 
 @pytest.mark.parametrize("view", [child(ChildState.FAILED, "labels", retryable=False), child(ChildState.CANCELLED)])
@@ -145,7 +145,7 @@ def test_what_was_cancelled_while_nobody_watched_is_tried_again_unless_a_person_
         attempts = 1
     if attempts == 1:
         assert training.result is not None
-        assert (training.result.why, training.result.attempts) == ("it was cancelled", 1)
+        assert (training.result.why, training.result.attempts) == ("the run was cancelled", 1)
     else:
         assert (training.phase, training.attempt, training.result) == (Phase.SEEKING, 1, None)
 
@@ -153,7 +153,7 @@ def test_what_was_cancelled_while_nobody_watched_is_tried_again_unless_a_person_
 def test_a_completed_run_without_a_record_is_no_success() -> None:
     training, _ = play((1, ONLINE), (2, RUNNING), (9, child(ChildState.COMPLETED)), (9, recorded(False)), job=ONCE)
     assert training.result is not None
-    assert (training.result.attempt, training.result.why) == (None, "it completed without a record")
+    assert (training.result.attempt, training.result.why) == (None, "the run completed without a record")
 
 
 def test_a_hanging_training_is_cancelled_at_its_deadline_and_not_tried_again() -> None:
@@ -163,7 +163,7 @@ def test_a_hanging_training_is_cancelled_at_its_deadline_and_not_tried_again() -
     for now, view in ((1010, child(ChildState.CANCELLED)), (1010, recorded(False))):
         training, _ = advance(training, view, now, LIMITS)
     assert training.result is not None
-    assert (training.result.attempt, training.result.why) == (None, "it ran longer than 1000 s")
+    assert (training.result.attempt, training.result.why) == (None, "the run took longer than 1000 s")
 
 
 def test_silence_is_loss_and_is_tried_again() -> None:
@@ -171,7 +171,7 @@ def test_silence_is_loss_and_is_tried_again() -> None:
     assert actions[2:] == [Action.CANCEL, Action.FORCE, Action.NONE]
     assert (training.phase, training.attempt) == (Phase.SEEKING, 1)
     assert training.notes == (
-        "attempt 1 failed: it showed no sign of life for 60 s, and did not end when it was cancelled",
+        "attempt 1 failed: the run reported no progress for 60 s, and did not end when cancelled",
     )
 
 
@@ -247,7 +247,7 @@ def test_a_person_who_cancels_a_training_is_not_answered_with_another_one() -> N
     cancelled = child(ChildState.CANCELLED, by_person=True)
     training, _ = play((1, ONLINE), (2, RUNNING), (9, cancelled), (9, stopped))
     assert training.result is not None
-    assert (training.result.attempts, training.result.why) == (1, "it was cancelled")
+    assert (training.result.attempts, training.result.why) == (1, "the run was cancelled")
 
 
 def test_a_training_that_ran_too_long_is_not_tried_again_because_it_was_then_stopped() -> None:
@@ -259,7 +259,7 @@ def test_a_training_that_ran_too_long_is_not_tried_again_because_it_was_then_sto
     ]
     training, _ = play(*moves, (1031, child(ChildState.CANCELLED)), (1031, stopped))
     assert training.result is not None
-    assert (training.result.attempts, training.result.why) == (1, "it ran longer than 1000 s")
+    assert (training.result.attempts, training.result.why) == (1, "the run took longer than 1000 s")
 
 
 def test_a_record_of_another_order_does_not_end_a_training_that_runs() -> None:

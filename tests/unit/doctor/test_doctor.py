@@ -111,7 +111,7 @@ def test_a_url_that_leads_to_a_file_is_no_dataset_that_is_missing(tmp_path: Path
     assert (found.well, found.code) == (False, 2)
     assert found.what.startswith(url)
     assert "folder" in found.what
-    assert found.hint == "give the URL of a folder, or of one that can be made"
+    assert found.hint == "use the URL of a folder that exists or can be created"
 
 
 def test_a_store_that_keeps_nothing_of_what_was_written_holds_no_nameless_dataset(

@@ -110,7 +110,10 @@ def test_a_round_that_cannot_be_read_costs_the_others_no_report(stored, tmp_path
         (["report", "../x", "--store", "{url}"], "plumbline: ROUND: '../x' is not a valid name of a round"),
         (["report", "latest", "--store", "{url}", "--out", "{root}/none/x.html"], "/none: --out: no such folder"),
         (["report", "latest", "--store", "{url}", "--out", "{root}"], "--out: is a folder"),
-        (["report", "latest", "--store", "{url}", "--out", "{root}/suite.toml/x"], "/suite.toml: --out: is no folder"),
+        (
+            ["report", "latest", "--store", "{url}", "--out", "{root}/suite.toml/x"],
+            "/suite.toml: --out: is not a folder",
+        ),
     ],
 )
 def test_an_unknown_round_is_one_line(stored, tmp_path, capsys, argv, message):
@@ -194,4 +197,4 @@ def test_what_was_rendered_stands_in_the_json_where_no_file_takes_it(stored, tmp
 def test_import_into_a_file_says_that_it_is_no_folder(tmp_path, capsys):
     url = f"file://{tmp_path}/suite.toml"
     assert main(["import", str(tmp_path / "r1"), "--store", url]) == 2
-    assert capsys.readouterr().err.startswith(f"plumbline: {url}: is no folder (")
+    assert capsys.readouterr().err.startswith(f"plumbline: {url}: is not a folder (")

@@ -131,7 +131,7 @@ def test_a_secret_that_was_damaged_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
     key = f"rounds/{world.round.id}/secret"
     world.central.put_text(key, "short")
-    with pytest.raises(InvalidInputError, match="no secret"):
+    with pytest.raises(InvalidInputError, match="not a secret"):
         round_secret(world.central, world.round.id)
 
 

@@ -62,18 +62,18 @@ def misled(request: pytest.FixtureRequest, tmp_path: Path) -> FileStore:
 
 
 def test_a_url_that_leads_to_a_file_is_wrong_configuration(misled: FileStore) -> None:
-    why = "the store's folder cannot be made: Not a directory"
+    why = "the store's folder cannot be created: Not a directory"
     with pytest.raises(ConfigurationError, match=why):
         misled.create("rounds/x", b"x")
     with pytest.raises(ConfigurationError, match=why):
         misled.swap("rounds/x", b"x", if_match=None)
     for look in (misled.stat, lambda key: misled.open(key).__enter__(), lambda key: list(misled.list(f"{key}/"))):
-        with pytest.raises(ConfigurationError, match="is no folder"):
+        with pytest.raises(ConfigurationError, match="is not a folder"):
             look("rounds/x")
 
 
 def test_an_object_in_the_place_of_a_folder_is_no_object_that_exists(store: FileStore) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be made: File exists"):
+    with pytest.raises(ConfigurationError, match="cannot be created: File exists"):
         store.create("a/one/deeper", b"x")
     with pytest.raises(ObjectMissingError):
         store.stat("a/one/deeper")
@@ -91,4 +91,4 @@ def test_the_command_line_calls_it_wrong_usage(
     (tmp_path / "x.toml").write_text("x")
     url = f"file://{tmp_path}/x.toml"
     assert main([*command, "--store", url]) == 2
-    assert capsys.readouterr().err.startswith(f"plumbline: {url}: is no folder (")
+    assert capsys.readouterr().err.startswith(f"plumbline: {url}: is not a folder (")
