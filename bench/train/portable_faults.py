@@ -3,7 +3,8 @@
     PYTHONPATH=. python bench/train/portable_faults.py --out bench/results/portable-faults.json [--part 0/4]
 
 No judge takes part: a line says whether the bits are those of the undisturbed training, and where they first part.
-`--part I/N` runs every N-th entry from I on, and adds to what the file holds.
+`--part I/N` runs every N-th entry from I on, and adds to what the file holds. `--from FILE` trains nothing, and takes
+what a run of the fault benchmark recorded (`bench/results/faults.json`).
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.train.workload import machine
-from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import PortableEvidence
 from plumbline.schema.spec import read_spec, write_spec
 from tests.faults.bench import Bench, _candidate, _setting
 from tests.faults.catalogue import CONTROLS, FAULTS, Entry, _function
 from tests.faults.held_out import SETS
+from tests.faults.portable_bits import bits_of
 from tests.faults.trainer import Side, Trainer
 
 _ENTRIES = (
@@ -30,25 +30,6 @@ _ENTRIES = (
     *CONTROLS, *(one for held in SETS for one in held.controls),
 )  # fmt: skip
 _SEED = 3
-
-
-def first_difference(left: PortableEvidence, right: PortableEvidence) -> str:
-    """Return where two legs part, or nothing."""
-    if left.unportable != right.unportable:
-        return f"operation {left.unportable or right.unportable}"
-    for ours, theirs in zip(left.steps, right.steps, strict=False):
-        for name in ("outputs", "loss", "gradients", "weights"):
-            one, other = getattr(ours, name), getattr(theirs, name)
-            if one != other:
-                places = dict(other) if name != "loss" else {}
-                differing = [key for key, value in one if places.get(key) != value] if name != "loss" else []
-                return f"{name} of step {ours.step} {differing[0] if differing else ''}".strip()
-    return "" if len(left.steps) == len(right.steps) else "number of steps"
-
-
-def _leg(record: LoadedRecord | None) -> PortableEvidence | None:
-    probe = record.record.evidence.probe if record is not None else None
-    return probe.portable if probe else None
 
 
 def _lean(bench: Bench, entry: Entry) -> None:
@@ -70,22 +51,8 @@ def _row(bench: Bench, trainer: Trainer, entry: Entry) -> dict[str, Any]:
     side = replace(clean, data=data, inject=entry.inject, environment=entry.environment)
     with _setting(entry, trainer):
         record = _candidate(entry, trainer, side, f"candidate-{entry.name}")
-    ours, theirs = _leg(reference), _leg(record)
     row: dict[str, Any] = {"name": entry.name, "family": entry.family, "expected": entry.expected}
-    if ours is None or theirs is None:
-        code = record.record.exit.message if record is not None else "no record"
-        return row | {"bits": "none", "where": code}
-    where = first_difference(ours, theirs)
-    same_native = (
-        record is not None
-        and [one.weights_sha256 for one in record.record.evidence.probe.steps]
-        == [one.weights_sha256 for one in reference.record.evidence.probe.steps]
-    )  # fmt: skip
-    return row | {
-        "bits": "differ" if where else "equal",
-        "where": where,
-        "native": "equal" if same_native else "differ",
-    }
+    return row | bits_of(reference, record).to_json()
 
 
 def _write(out: Path, rows: dict[str, dict[str, Any]]) -> None:
@@ -96,17 +63,34 @@ def _write(out: Path, rows: dict[str, dict[str, Any]]) -> None:
     out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
+def _copy(source: Path, out: Path) -> None:
+    """Write the rows that a run of the benchmark recorded; the last seed of each entry counts."""
+    rows = {}
+    for result in json.loads(source.read_text())["results"]:
+        if result.get("portable"):
+            keys = ("name", "family", "expected", "seed")
+            rows[result["name"]] = {key: result[key] for key in keys} | result["portable"]
+    _write(out, {**(_rows(out) if out.is_file() else {}), **rows})
+
+
+def _rows(path: Path) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in json.loads(path.read_text())["rows"]}
+
+
 def main() -> None:
     """Run the entries, and write their rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--from", dest="source", type=Path, help="results of `python -m tests.faults`")
     parser.add_argument("--name", action="append", default=[])
     arguments = parser.parse_args()
     first, count = (int(value) for value in arguments.part.split("/"))
-    known = json.loads(arguments.out.read_text())["rows"] if arguments.out.is_file() else []
-    rows = {row["name"]: row for row in known}
+    if arguments.source:
+        _copy(arguments.source, arguments.out)
+        return
+    rows = _rows(arguments.out) if arguments.out.is_file() else {}
     with tempfile.TemporaryDirectory(prefix="plumbline-portable-") as folder:
         bench = Bench(Path(folder))
         with Trainer(arguments.core, Path(folder) / "work") as trainer:

@@ -11,7 +11,7 @@ from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.origin import other_kernels
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.learning import learning
-from plumbline.judge.rungs.portable import portable_findings
+from plumbline.judge.rungs.portable import portable_findings, reordered
 from plumbline.judge.suspects import differences, suspects_for
 from plumbline.judge.validity import validity
 from plumbline.records import LoadedRecord
@@ -64,7 +64,7 @@ def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequ
         causes += [cause_of(mismatch, suspects) for mismatch in ladder.mismatches]
         divergence = ladder.mismatches[0].at if ladder.mismatches else None
         notes += _notes(pair, ladder)
-        findings += _lost_envelope(pair, ladder)
+        findings += [*_lost_envelope(pair, ladder), *_lost_portable(pair, ladder)]
     if (apart := None if causes or other_kernels(pair) else learning(pair)) is not None:
         findings += apart.findings
         causes.append(_sure_of(cause_of(apart, suspects)))
@@ -142,6 +142,15 @@ def _lost_envelope(pair: Pair, ladder: Ladder) -> list[Finding]:
     return [Finding(check="probe.envelope", outcome="inconclusive", metric="envelope", detail=detail)]
 
 
+def _lost_portable(pair: Pair, ladder: Ladder) -> list[Finding]:
+    """Return a finding where bits differ, nothing else does, and a portable leg that could have told why was lost."""
+    lost = [why for one in pair.probes or () if (why := one.lost_legs.get("portable"))]
+    if not lost or ladder.equal or ladder.mismatches:
+        return []
+    detail = f"a portable leg was lost: {lost[0]} (hint: a smaller batch_size, or probe.portable_steps = 0)"
+    return [Finding(check="probe.portable", outcome="inconclusive", metric="portable leg", detail=detail)]
+
+
 def _closest(pair: Pair) -> TapError | None:
     stages = ("forward", "gradient", "weight")
     errors = [error for step in sorted(pair.tap_steps) for stage in stages for error in pair.errors(step, stage)]  # type: ignore[arg-type]
@@ -166,6 +175,13 @@ def _notes(pair: Pair, ladder: Ladder) -> list[Note]:
             f"the portable legs are equal to the bit over {ladder.proven} steps: no formula, weight or update differs"
         )
         notes.append(Note(code="portable", text=text))
+    if (order := reordered(pair)) is not None:
+        place, largest = order
+        text = (
+            f"portable bits part at {place}, by {largest:.1g} at most: the same formula in a different order of "
+            "operations, so that the portable legs prove nothing here"
+        )
+        notes.append(Note(code="portable-order", text=text))
     reasons = "; ".join(ladder.rounding[:3]) + ("; …" if len(ladder.rounding) > 3 else "")
     closest = _closest(pair)
     size = f", at most {closest.error:.2g} where {closest.limit:.2g} is rounding" if closest else ""

@@ -15,7 +15,7 @@ from typing import Literal
 from plumbline.digest import bounded_name
 from plumbline.judge.attribution import Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.experiments import Intervention, Kept, Source, forward_of, interventions, only_trained
+from plumbline.judge.experiments import Intervention, Kept, Source, forward_of, interventions, only_trained, steps_of
 from plumbline.judge.ladder import position, walk
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
@@ -74,6 +74,8 @@ class Confirmation:
     rerun: LoadedRecord | None = None
     captured: str = ""
     exact: LoadedRecord | None = None
+    in_fp64: tuple[LoadedRecord, LoadedRecord] | None = None
+    """Reference and candidate in fp64, once that removed a cause: later experiments are run and compared in fp64."""
     kept: tuple[Kept, ...] = ()
     tried: tuple[str, ...] = ()
     settled: Attribution = field(default_factory=Attribution)
@@ -95,7 +97,16 @@ class Confirmation:
             return None
         if self.rerun is None:
             return self._request("candidate", "control experiment: unchanged rerun", self._self_steps())
-        way = self.ways[0]
+        lacking = next((each.way for each in self.kept if each.lacks_capture), None)
+        if lacking is not None:
+            return self._capture(lacking)
+        return self._tested(self.ways[0])
+
+    def _capture(self, way: Intervention) -> Request:
+        return self._request("reference", f"capture of {way.description}", way.steps, captures=way.captures)
+
+    def _tested(self, way: Intervention) -> Request:
+        """Return the next experiment of one way to put the suspect back."""
         if way.method in ("exact", "locate"):
             side: Literal["reference", "candidate"] = "candidate" if self.exact else "reference"
             if way.method == "exact":
@@ -104,7 +115,7 @@ class Confirmation:
                 side, way.description, way.steps, **(_imposed(self.kept, way.steps) if self.exact else {})
             )
         if way.captures and not self.captured:
-            return self._request("reference", f"capture of {way.description}", way.steps, captures=way.captures)
+            return self._capture(way)
         kept = (*self.kept, Kept(way, self.captured))
         description = " and ".join(each.way.description for each in kept)
         return self._request("candidate", description, way.steps, **_imposed(kept, way.steps))
@@ -143,12 +154,18 @@ class Confirmation:
         self, side: Literal["reference", "candidate"], description: str, steps: int, **parts: object
     ) -> Request:
         sources = parts.pop("sources", ())
+        if self.in_fp64 is not None:
+            parts.setdefault("precision", "fp64")
         name = bounded_name(f"{self.candidate.record.record_id}-x{self.spent + 1}")
         experiment = Experiment(experiment_id=name, suspect=description, steps=steps, **parts)
         return Request(side, experiment, sources)  # type: ignore[arg-type]
 
     def _prepared(self, record: LoadedRecord) -> Confirmation:
         """Keep the reference's record for the candidate's next experiment."""
+        for place, each in enumerate(self.kept):
+            if each.lacks_capture:
+                captured = replace(each, captured=record.record.record_id)
+                return replace(self, kept=(*self.kept[:place], captured, *self.kept[place + 1 :]))
         if self.ways[0].method in ("exact", "locate"):
             return replace(self, exact=record)
         return replace(self, captured=record.record.record_id)
@@ -156,14 +173,20 @@ class Confirmation:
     def _restored(self, record: LoadedRecord, rerun: LoadedRecord) -> Confirmation:
         """Evaluate the candidate's run with the suspect's value restored."""
         way, mismatch = self.ways[0], self.pending_mismatches[0]
+        rounding = ("fp64",) if self.in_fp64 is not None else ()
         if self.exact is not None and way.method == "locate":
-            return self._located(located(self.exact, record, way.steps, tuple(each.way for each in self.kept)))
+            ways = tuple(each.way for each in self.kept)
+            return self._located(located(self.exact, record, way.steps, ways, rounding=rounding))
         known = frozenset(other.suspicions[0].code for other in self.pending_mismatches[1:])
         if self.exact is not None:
             before, after = Pair(self.reference, self.candidate), Pair(self.exact, record, rounding=("fp64",))
-            return self._learn(agree_exactly(mismatch, before, after, known))
+            fp64 = replace(self, in_fp64=(self.exact, record))
+            return fp64._learn(agree_exactly(mismatch, before, after, known))
         ways = (*(each.way for each in self.kept), way)
-        return self._learn(check_restored(self.reference, rerun, record, mismatch=mismatch, ways=ways, known=known))
+        reference, before_it = self.in_fp64 or (self.reference, rerun)
+        return self._learn(
+            check_restored(reference, before_it, record, mismatch=mismatch, ways=ways, known=known, rounding=rounding)
+        )
 
     def _lost(self, request: Request, why: str) -> Confirmation:
         """Repeat a lost experiment once, without charging the budget."""
@@ -174,7 +197,7 @@ class Confirmation:
     def _failed(self, request: Request, why: str) -> Confirmation:
         """Record a failed experiment, which refutes nothing."""
         tried = (*self.tried, f"{request.experiment.suspect}: could not be run: {why}")
-        if self.rerun is None or len(self.ways) < 2:
+        if self.rerun is None or len(self.ways) < 2 or any(each.lacks_capture for each in self.kept):
             return replace(self, tried=tried, budget=self.spent)
         return replace(self, tried=tried, ways=self.ways[1:], captured="", exact=None)._settled()
 
@@ -193,10 +216,13 @@ class Confirmation:
 
     def _unsteady(self, record: LoadedRecord, parting: Mismatch) -> Confirmation:
         # Values that vary by chance may agree at some steps: no mismatch of that rung is a separate cause.
+        # A portable leg that did not repeat itself is the same finding again.
         rest = tuple(
             mismatch
             for mismatch in self.pending_mismatches
-            if position(mismatch) < position(parting) and mismatch.rung != parting.rung
+            if position(mismatch) < position(parting)
+            and mismatch.rung != parting.rung
+            and mismatch.suspicions[0].code != "device"
         )
         return replace(
             self, rerun=record, settled=Attribution().settled(unsteady(parting)), pending_mismatches=rest
@@ -206,11 +232,23 @@ class Confirmation:
         """Start with the first pending mismatch."""
         if not self.pending_mismatches:
             return self
-        reach = self._reach()
-        if reach is not None and (self.pending_mismatches[0].at.step or 0) >= reach:
-            # The captures do not cover this step: later causes keep their certainty.
-            return replace(self, budget=self.spent)
-        return replace(self, suspicions=self.pending_mismatches[0].suspicions)._suspected()
+        wider = self._reaching(self.pending_mismatches[0])
+        return replace(wider, suspicions=wider.pending_mismatches[0].suspicions)._suspected()
+
+    def _reaching(self, mismatch: Mismatch) -> Confirmation:
+        """Extend the restored values to a mismatch at a later step."""
+        probe, reach = self.reference.record.evidence.probe, self._reach()
+        if probe is None or reach is None:
+            return self
+        last = len(probe.steps)
+        shown = last if mismatch.rung == "evaluation" else (mismatch.at.step or 0) + 1
+        if shown <= reach:
+            return self
+        kept = tuple(each.reaching(probe.taps, steps_of(mismatch, last)) for each in self.kept)
+        trained = self._trained()
+        return replace(
+            self, kept=tuple(replace(each, way=only_trained(each.way, trained, self.reference)) for each in kept)
+        )
 
     def _reach(self) -> int | None:
         """Return how many steps the restored captures cover; `None` without captures."""
@@ -224,6 +262,8 @@ class Confirmation:
         mismatch, suspicion = self.pending_mismatches[0], self.suspicions[0]
         reach = self._reach()
         ways = interventions(mismatch, suspicion, self.reference, self._trained())
+        if self.in_fp64 is not None:  # fp64 leaves no rounding and no number format to test
+            ways = tuple(way for way in ways if way.method != "exact")
         if reach is not None:
             ways = tuple(replace(way, steps=min(way.steps, reach)) for way in ways)
         return replace(fresh, ways=ways)._settled()
@@ -249,6 +289,8 @@ class Confirmation:
         way, mismatch = self.ways[0], self.pending_mismatches[0]
         tried = (*self.tried, f"experiment with {way.description}: {outcome.text}")
         learned = replace(self, tried=tried, exact=None)
+        if way.method == "exact" and not outcome.restored:
+            learned = replace(learned, in_fp64=None)
         if outcome.restored:
             return learned._confirmed(way, outcome)
         if outcome.further and outcome.further not in way.kinds and self._may_widen(way):
@@ -288,7 +330,7 @@ class Confirmation:
             self, settled=settled, pending_mismatches=pending_mismatches, kept=kept, tried=(), ways=(), suspicions=()
         )
         # A value that cannot stay restored hides later differences: later causes keep their certainty.
-        return learned._opened() if way.method == "replay" else replace(learned, budget=self.spent)
+        return learned._opened() if way.method in ("replay", "exact") else replace(learned, budget=self.spent)
 
     def _unattributed(self) -> Confirmation:
         """End the tests of a mismatch that no experiment restored."""

@@ -12,7 +12,7 @@ from plumbline.schema.evidence import ProbeEvidence, Tap
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.experiment import Rung as ReplayRung
 
-__all__ = ["CAPTURED", "Intervention", "Kept", "Source", "forward_of", "interventions", "only_trained"]
+__all__ = ["CAPTURED", "Intervention", "Kept", "Source", "forward_of", "interventions", "only_trained", "steps_of"]
 
 Method = Literal["replay", "exact", "observed", "locate"]
 
@@ -51,6 +51,18 @@ class Kept:
 
     way: Intervention
     captured: str
+
+    @property
+    def lacks_capture(self) -> bool:
+        """Return whether the reference has to give its tensors once more."""
+        return bool(self.way.captures) and not self.captured
+
+    def reaching(self, taps: tuple[Tap, ...], steps: int) -> Kept:
+        """Return the same over `steps` steps, to be captured anew; outputs of modules alone end before a probe does."""
+        if not self.way.kinds or self.way.steps >= steps:
+            return self
+        first = min(each.step for each in self.way.captures)
+        return Kept(forward_of(taps, first, self.way.kinds, until=steps), "")
 
     @property
     def _key(self) -> str:
@@ -93,6 +105,9 @@ def interventions(
         return (_exact(probe),)
     if suspicion.code == "precision":
         return _precision(mismatch, suspicion, probe, step)
+    if suspicion.code == "gradient" and mismatch.rung == "optimizer":
+        ways = _gradients(replace(mismatch, rung="clipped"), suspicion, reference, steps)
+        return tuple(only_trained(way, trained, reference) for way in ways)
     makers = {
         "data": _batch,
         "batch": _batch,
@@ -106,9 +121,14 @@ def interventions(
         "schedule": _schedule,
         "evaluation": _evaluation,
     }
-    chosen = last if mismatch.rung == "evaluation" else steps
+    chosen = steps_of(mismatch, last)
     ways = makers[mismatch.rung](mismatch, suspicion, reference, chosen)
     return tuple(only_trained(way, trained, reference) for way in ways)
+
+
+def steps_of(one: Mismatch, last: int) -> int:
+    """Return how many steps an experiment on a mismatch takes; the probe has `last`."""
+    return last if one.rung == "evaluation" else min((one.at.step or 0) + 1 + _AFTER, last)
 
 
 def only_trained(way: Intervention, trained: frozenset[str], reference: LoadedRecord) -> Intervention:
@@ -200,17 +220,23 @@ def _forward(
     return (forward_of(taps, step, (kind,)),) if steps else ()
 
 
-def forward_of(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> Intervention:
-    """Impose the outputs and gradients of all modules of `kinds` at `step`."""
+def forward_of(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...], *, until: int | None = None) -> Intervention:
+    """Impose the outputs and gradients of all modules of `kinds`.
+
+    At `step` alone, or at all steps from `step` to before `until`.
+    """
     first = min((tap.step for tap in taps), default=0)
     names = _same_kind(taps, step, kinds) or _same_kind(taps, first, kinds)
-    captures = (Capture(rung="forward", names=names, step=step), Capture(rung="gradient", names=(), step=step))
+    steps = range(step, until or step + 1)
     rungs: tuple[ReplayRung, ...] = ("forward", "gradient")
+    when = f"step {step}" if len(steps) == 1 else f"steps {step} to {steps[-1]}"
     return Intervention(
-        f"the reference's outputs of every {' and '.join(kinds)} at step {step}",
-        step + 1,
-        replays=tuple(Replay(rung=rung, step=step, source=CAPTURED) for rung in rungs),
-        captures=captures,
+        f"the reference's outputs of every {' and '.join(kinds)} at {when}",
+        steps[-1] + 1,
+        replays=tuple(Replay(rung=rung, step=each, source=CAPTURED) for each in steps for rung in rungs),
+        captures=tuple(
+            Capture(rung=rung, names=names if rung == "forward" else (), step=each) for each in steps for rung in rungs
+        ),
         rungs=frozenset({"gradient"}),
         kinds=kinds,
     )

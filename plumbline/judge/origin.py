@@ -10,7 +10,7 @@ from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import suspicions
 from plumbline.judge.rungs.model import other_modules
-from plumbline.judge.rungs.optimizer import rate_suspicions
+from plumbline.judge.rungs.optimizer import after_clipping, rate_suspicions
 from plumbline.judge.suspects import differences, explains_rounding
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import StepEvidence, TapStage
@@ -110,6 +110,7 @@ def _suspicions(pair: Pair, step: int, stage: Stage, tap: TapError | None, *, is
     else:
         likely = list(rate_suspicions(pair, step)) if stage == "optimizer" else []
         likely += [Suspicion(_CODES[stage], f"the first bit that differs is in {stage} of step {step}", evidence)]
+        likely += [after_clipping(step)] if stage == "optimizer" else []
     doubt = Suspicion("nondeterminism", "equal machines with equal settings give different bits", evidence)
     if not is_within:
         return (*likely, doubt)

@@ -34,11 +34,21 @@ class Outcome:
     """Class of a module that still differs."""
 
 
-def _pair(reference: LoadedRecord, other: LoadedRecord, steps: int, rungs: frozenset[str], *, exact: bool) -> Pair:
+def _pair(
+    reference: LoadedRecord,
+    other: LoadedRecord,
+    steps: int,
+    rungs: frozenset[str],
+    *,
+    exact: bool,
+    rounding: tuple[str, ...] = (),
+) -> Pair:
     probe = reference.record.evidence.probe
     whole = probe is not None and steps >= len(probe.steps)
     imposed = rungs if whole else rungs | {"evaluation"}
-    return Pair(reference, other, steps, imposed, () if exact else ("a rung imposed by its definition",))
+    if not exact:
+        rounding = (*rounding, "a rung imposed by its definition")
+    return Pair(reference, other, steps, imposed, rounding)
 
 
 def disagreement(candidate: LoadedRecord, rerun: LoadedRecord, steps: int) -> Mismatch | None:
@@ -55,15 +65,17 @@ def check_restored(
     mismatch: Mismatch,
     ways: tuple[Intervention, ...],
     known: frozenset[str],
+    rounding: tuple[str, ...] = (),
 ) -> Outcome:
     """Decide whether `after`, with the last of `ways` in force, removes the mismatch.
 
-    `before` is the candidate without it; `known` are the codes of other causes that are still in force.
+    `before` is the candidate without it; `known` are the codes of other causes that are still in force. `rounding`
+    are reasons for other bits beside the ways themselves.
     """
     way = ways[-1]
     rungs = frozenset[str]().union(*(each.rungs for each in ways))
     exact = not any(each.by_definition for each in ways)
-    left = walk(_pair(reference, after, way.steps, rungs, exact=exact)).mismatches
+    left = walk(_pair(reference, after, way.steps, rungs, exact=exact, rounding=rounding)).mismatches
     fresh = tuple(other for other in left if other.suspicions[0].code not in known)
     if not fresh:
         # A mismatch of bits alone may lie below every limit: then the difference has to shrink clearly.
@@ -147,12 +159,17 @@ def _gap(mismatch: Mismatch, pair: Pair) -> float:
 
 
 def located(
-    reference: LoadedRecord, candidate: LoadedRecord, steps: int, ways: tuple[Intervention, ...] = ()
+    reference: LoadedRecord,
+    candidate: LoadedRecord,
+    steps: int,
+    ways: tuple[Intervention, ...] = (),
+    *,
+    rounding: tuple[str, ...] = (),
 ) -> Mismatch | None:
     """Return the first different module of two short runs, tapped at the last step."""
     rungs = frozenset[str]().union(*(each.rungs for each in ways))
     exact = not any(each.by_definition for each in ways)
-    mismatches = walk(_pair(reference, candidate, steps, rungs, exact=exact)).mismatches
+    mismatches = walk(_pair(reference, candidate, steps, rungs, exact=exact, rounding=rounding)).mismatches
     return next(
         (mismatch for mismatch in mismatches if mismatch.rung == "forward" and mismatch.at.at != "logits"), None
     )

@@ -54,10 +54,21 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
 def _unequal_taps(left: ProbeEvidence, right: ProbeEvidence) -> Iterator[Finding]:
     """Yield a finding if one record lacks taps of the other.
 
-    Taps with a `#` belong to repeated calls of a module, such as checkpointing; these may differ.
+    Where the digests of all gradients differ, a parameter without a gradient is a drift, whose rung names it. A module
+    that is called again, as checkpointing does, has taps of its own with a `#`: these may differ.
     """
+    same = {
+        one.step
+        for one, other in zip(left.steps, right.steps, strict=False)
+        if one.gradients_sha256 == other.gradients_sha256
+    }
     ours, theirs = (
-        {(tap.step, tap.stage, tap.name) for tap in probe.taps if "#" not in tap.name} for probe in (left, right)
+        {
+            (tap.step, tap.stage, tap.name)
+            for tap in probe.taps
+            if "#" not in tap.name and (tap.stage != "gradient" or tap.step in same)
+        }
+        for probe in (left, right)
     )
     for side, held, wanted in (("reference", ours, theirs), ("candidate", theirs, ours)):
         if lost := wanted - held:
@@ -89,9 +100,12 @@ def _probe(loaded: LoadedRecord, probe: ProbeEvidence, side: str) -> Iterator[Fi
 
 
 def _portable(probe: ProbeEvidence, spec: ProbeSpec, side: str) -> Iterator[Finding]:
-    """Yield a finding if a requested portable leg is missing or incomplete."""
+    """Yield a finding if a requested portable leg is missing or incomplete.
+
+    One that was lost for want of memory leaves the judgement to the native evidence, see `comparison`.
+    """
     asked, leg = min(spec.portable_steps, spec.steps), probe.portable
-    if asked and leg is None:
+    if asked and leg is None and "portable" not in probe.lost_legs:
         yield _lacks("probe.portable", "inconclusive", "portable leg", f"the {side} holds none")
     elif asked and leg and not leg.unportable and [step.step for step in leg.steps] != list(range(asked)):
         yield _counts("probe.portable", "portable steps", len(leg.steps), asked, side)

@@ -173,6 +173,10 @@ class EvaluationEvidence(Model):
     """Of the label, or of the hidden tokens in masked language modelling."""
 
 
+SmallSketch = Annotated[tuple[float, ...], Field(min_length=8, max_length=8)]
+"""See `plumbline.sketch.small_sketch`."""
+
+
 class PortableStep(Model):
     """Digests of one step of the portable leg; `None` where a value is not finite, which is equal to nothing."""
 
@@ -185,6 +189,8 @@ class PortableStep(Model):
     """(parameter, digest of its gradient before clipping), in the order of the model."""
     weights: tuple[tuple[str, str | None], ...]
     """(parameter, digest of its value after the step)."""
+    sketches: tuple[tuple[str, SmallSketch], ...] = ()
+    """At the leading tap steps: (`STAGE NAME`, sketch of the tensor in fp64), to tell another order of operations."""
 
 
 class PortableEvidence(Model):

@@ -80,6 +80,7 @@ class Finding(Model):
 NoteCode = Literal[
     "equal-bits",  # every bit of the probe is the same
     "portable",  # the portable legs are equal to the bit
+    "portable-order",  # the portable legs differ by the order of operations alone
     "rounding",  # the runs differ by rounding alone
     "manifest",  # the manifests differ, their rows do not
     "curve",  # the learning curves part, as different rounding explains

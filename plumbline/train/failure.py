@@ -12,7 +12,8 @@ OUT_OF_MEMORY = "out-of-memory"
 class TrainingFailedError(TrainingError):
     """Failed training.
 
-    `code` is one of `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `device`, `setting`.
+    `code` is one of `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `device`, `setting`,
+    `portable` (an operation without a portable form) and `error` (any other exception).
     """
 
     def __init__(

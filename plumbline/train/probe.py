@@ -201,7 +201,10 @@ class ProbeRun:
         evidence = self._train()
         leg = PortableLeg(self.context, self.probe)
         if self.probe.portable_steps:
-            leg.run()
+            with auxiliary("portable", self.context, self._lost):
+                leg.run()
+            if "portable" in self._lost:
+                leg = PortableLeg(self.context, self.probe)
             self._found["portable"] = leg.evidence
         if self.probe.envelope_seeds:
             with auxiliary("envelope", self.context, self._lost):

@@ -129,7 +129,7 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
         "transformers": transformers.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "seconds": time.perf_counter() - began,
-        "steps": {task: [step.to_json() for step in leg.steps] for task, leg in legs.items()},
+        "steps": {task: [step.replace(sketches=()).to_json() for step in leg.steps] for task, leg in legs.items()},
     }
 
 

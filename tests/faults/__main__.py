@@ -3,26 +3,28 @@
 Results are kept in `bench/results/faults.json`, entry by entry, so that a run of some families renews theirs alone;
 those of a held-out set (`--held-out 1`) in `bench/results/faults-held-out.json`, where what first came out is never
 replaced. `docs/FAULTS.md` is written from all of them.
+
+Each result is written as soon as it is known. `--resume` leaves out what the present judge has judged already, and
+`--seconds N` begins no entry after N seconds: so a run can be cut into slices, or ended at any time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
+import math
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tests.faults.bench import Result, run_all, two_cores
 from tests.faults.catalogue import CONTROLS, FAULTS, Entry
 from tests.faults.held_out import SETS
+from tests.faults.machine import commit, judge_digest, machine
 from tests.faults.report import write_report
 from tests.faults.speed import SPEED, run_speed
 
@@ -40,29 +42,17 @@ CATALOGUE = (
 )  # fmt: skip
 
 
-def _machine() -> str:
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.machine(),
-    )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    isa = torch.backends.cpu.get_cpu_capability()
-    return f"{os.cpu_count()} cores {model}, {isa}, {memory:.0f} GiB, Python {platform.python_version()}, torch {torch.__version__} CPU"  # noqa: E501
-
-
 def _known(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"results": [], "seconds": 0.0}
     return found
 
 
-def _merged(results: list[Result], seconds: float, *, held_out: int = 0) -> dict[str, Any]:
+def _merged(
+    results: list[Result], seconds: float, *, held_out: int = 0, known: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Known results with the fresh ones; of a held-out set with those alone that are not known yet."""
     entries = SETS[held_out - 1].entries if held_out else (*CATALOGUE, *SPEED)
-    known = _known(HELD_OUT_RESULTS[held_out] if held_out else RESULTS)
+    known = known or _known(HELD_OUT_RESULTS[held_out] if held_out else RESULTS)
     fresh = {(one.name, one.seed): asdict(one) for one in results}
     if held_out:
         fresh = {key: fresh[key] for key in fresh.keys() - {(one["name"], one["seed"]) for one in known["results"]}}
@@ -72,15 +62,66 @@ def _merged(results: list[Result], seconds: float, *, held_out: int = 0) -> dict
     return {
         **note,
         "command": f"python -m tests.faults --held-out {held_out}" if held_out else "make faults",
-        "machine": _machine() if results else known["machine"],
+        "machine": machine() if results else known["machine"],
+        "commit": commit() if results else known.get("commit", ""),
         "seconds": known["seconds"] * len(kept) / max(len(known["results"]), 1) + (seconds if fresh else 0.0),
         "results": sorted([*kept, *fresh.values()], key=lambda one: (order[one["name"]], one["seed"])),
     }
 
 
+class Book:
+    """The result file, written anew after each result."""
+
+    def __init__(self, path: Path, held_out: int) -> None:
+        self.path, self._held_out, self._judge = path, held_out, judge_digest()
+        self._lock, self._began, self._results = threading.Lock(), time.perf_counter(), list[Result]()
+        self._before = _known(path)
+
+    def add(self, result: Result) -> None:
+        """Keep one result, on the disk as well."""
+        with self._lock:
+            result.judge = self._judge
+            self._results.append(result)
+            self.write()
+
+    def write(self) -> None:
+        """Write what was known before with all that came since, whole or not at all."""
+        seconds = time.perf_counter() - self._began
+        document = _merged(self._results, seconds, held_out=self._held_out, known=self._before)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.path.with_name(f"{self.path.name}.part")
+        draft.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        draft.replace(self.path)
+
+    def is_judged(self, entry: Entry, seed: int) -> bool:
+        """Return whether the present judge has judged this before."""
+        key = (entry.name, seed, self._judge)
+        return any((one["name"], one["seed"], one.get("judge")) == key for one in self._before["results"])
+
+
 def _asked(one: Entry, args: argparse.Namespace) -> bool:
     everything = not args.family and not args.name
     return everything or one.family in args.family or one.name in args.name
+
+
+def _is_due(one: Entry, seed: int, args: argparse.Namespace, book: Book) -> bool:
+    return _asked(one, args) and not (args.resume and book.is_judged(one, seed))
+
+
+def _run(args: argparse.Namespace) -> None:
+    """Run what was asked for, and keep each result as it comes."""
+    seeds, cores = ([int(one) for one in text.split(",")] for text in (args.seeds, args.cores))
+    began = time.monotonic()
+    entries = SETS[args.held_out - 1].entries if args.held_out else CATALOGUE
+    book = Book(HELD_OUT_RESULTS[args.held_out] if args.held_out else RESULTS, args.held_out)
+    work = [(one, seed) for seed in seeds for one in entries if _is_due(one, seed, args, book)]
+    with tempfile.TemporaryDirectory(prefix="plumbline-faults-") as folder:
+        if work:
+            run_all(Path(folder), work, tuple(cores), on_result=book.add, seconds=args.seconds)
+        left = args.seconds - (time.monotonic() - began)
+        if not args.held_out and left > 0 and any(_is_due(one, seed, args, book) for one in SPEED for seed in seeds):
+            for result in run_speed(Path(folder), seeds, cores[0]):
+                book.add(result)
 
 
 def main() -> int:
@@ -94,22 +135,11 @@ def main() -> int:
         "--held-out", type=int, default=0, choices=list(HELD_OUT_RESULTS), help="a held-out set, not the catalogue"
     )
     parser.add_argument("--report", action="store_true", help="only write the table anew")
+    parser.add_argument("--resume", action="store_true", help="leave out what this judge has judged already")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no entry after so many")
     args = parser.parse_args()
-    seeds, cores = ([int(one) for one in text.split(",")] for text in (args.seeds, args.cores))
-    started = time.perf_counter()
-    results: list[Result] = []
     if not args.report:
-        entries = SETS[args.held_out - 1].entries if args.held_out else CATALOGUE
-        chosen = [one for one in entries if _asked(one, args)]
-        with tempfile.TemporaryDirectory(prefix="plumbline-faults-") as folder:
-            if chosen:
-                results += run_all(Path(folder), [(one, seed) for seed in seeds for one in chosen], tuple(cores))
-            if not args.held_out and any(_asked(one, args) for one in SPEED):
-                results += run_speed(Path(folder), seeds, cores[0])
-    path = HELD_OUT_RESULTS[args.held_out] if args.held_out else RESULTS
-    document = _merged(results, time.perf_counter() - started, held_out=args.held_out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        _run(args)
     held_out = [(held, _known(HELD_OUT_RESULTS[held.number])) for held in SETS]
     totals = write_report(_known(RESULTS), held_out, TABLE)
     sys.stdout.write("\n".join(totals.lines) + "\n")

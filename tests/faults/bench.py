@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from plumbline.judge.confirm import Confirmation
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Judgement
 from tests.faults.catalogue import Entry, _function
+from tests.faults.portable_bits import bits_of
 from tests.faults.trainer import Laboratory, Side, Trainer
 from tests.faults.world import World
 
@@ -48,6 +50,10 @@ class Result:
     judge_seconds: float = 0.0
     why: str = ""
     tried: list[str] = field(default_factory=list)
+    portable: dict[str, str] = field(default_factory=dict)
+    """What the fault does to the portable leg's bits, see `portable_bits.Bits`."""
+    judge: str = ""
+    """Digest of the code that judged: what a later change may make stale."""
 
     @property
     def right(self) -> bool:
@@ -108,10 +114,12 @@ class Bench:
         before = time.perf_counter()
         first = compare(reference, candidate)
         judge_seconds = time.perf_counter() - before
+        bits = bits_of(reference, candidate)
         state = Confirmation.begin(reference, candidate, first, _BUDGET)
         state = Laboratory(trainer, clean, side).confirm(reference, candidate, state)
         result = _result(entry, seed, first, state.judgement)
         result.experiments, result.judge_seconds = state.spent, judge_seconds
+        result.portable = bits.to_json()
         result.seconds = time.perf_counter() - started
         if candidate.record.exit.status != "completed":
             result.why = candidate.record.exit.message
@@ -172,12 +180,22 @@ def two_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))[:2]
 
 
-def run_all(root: Path, work: Iterable[tuple[Entry, int]], cores: tuple[int, ...] = ()) -> list[Result]:
-    """Every (entry, seed) over one worker per core, in the order given."""
+def run_all(
+    root: Path,
+    work: Iterable[tuple[Entry, int]],
+    cores: tuple[int, ...] = (),
+    *,
+    on_result: Callable[[Result], None] = lambda _result: None,
+    seconds: float = math.inf,
+) -> list[Result]:
+    """Judge every (entry, seed) with one worker per core, in the order given.
+
+    `on_result` gets each result as soon as it is known, in the worker's thread. No entry begins after `seconds`.
+    """
     cores = cores or two_cores()
     bench = Bench(root)
     todo: queue.SimpleQueue[tuple[int, Entry, int]] = queue.SimpleQueue()
-    jobs = list(work)
+    jobs, until = list(work), time.monotonic() + seconds
     for place, (entry, seed) in enumerate(jobs):
         todo.put((place, entry, seed))
     results: dict[int, Result] = {}
@@ -186,12 +204,13 @@ def run_all(root: Path, work: Iterable[tuple[Entry, int]], cores: tuple[int, ...
     def drive(core: int) -> None:
         try:
             with Trainer(core, root / f"work-{core}") as trainer:
-                while not failures:
+                while not failures and time.monotonic() < until:
                     try:
                         place, entry, seed = todo.get_nowait()
                     except queue.Empty:
                         return
                     result = results[place] = bench.judged(trainer, entry, seed)
+                    on_result(result)
                     line = {k: v for k, v in asdict(result).items() if k != "tried"}
                     sys.stderr.write(("  " if result.right else "! ") + json.dumps(line, ensure_ascii=False) + "\n")
         except BaseException as error:  # noqa: BLE001 - a thread's failure is the run's
@@ -204,4 +223,4 @@ def run_all(root: Path, work: Iterable[tuple[Entry, int]], cores: tuple[int, ...
         thread.join()
     if failures:
         raise failures[0]
-    return [results[place] for place in range(len(jobs))]
+    return [results[place] for place in range(len(jobs)) if place in results]

@@ -2,19 +2,19 @@
 
 Each cell trains twice, once with another kernel, and compares. A cell whose kernel changes no recorded bit proves
 nothing and is listed so. `bench/results/controls.json` holds each cell with its largest error in units of its limit;
-what is known is not run again, so that the matrix can be filled in slices (`--seconds`).
+it is written after each cell, and what is known is not run again: the matrix can be filled in slices (`--seconds`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import queue
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -27,6 +27,8 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.train.weights import make_weights
 from tests.faults.bench import two_cores
+from tests.faults.machine import commit, machine
+from tests.faults.portable_bits import bits_of
 from tests.faults.trainer import Side, Trainer
 from tests.faults.world import EVALUATION_ROWS, LENGTH, World
 
@@ -145,19 +147,21 @@ def _measured(reference: LoadedRecord, candidate: LoadedRecord) -> dict[str, Any
         "closest": f"{closest.reference.stage} {closest.reference.name} at step {closest.reference.step}"
         if closest and closest.ratio
         else "",
+        "portable": bits_of(reference, candidate).to_json(),
         "causes": [cause.code for cause in judgement.causes],
         "why": "; ".join(cause.why for cause in judgement.causes)[:200],
     }
 
 
-def _run(matrix: Matrix, todo: list[Cell], cores: list[int], until: float) -> list[dict[str, Any]]:
+def _run(
+    matrix: Matrix, todo: list[Cell], cores: list[int], until: float, on_result: Callable[[dict[str, Any]], None]
+) -> None:
     kinds: dict[tuple[object, ...], list[Cell]] = {}
     for cell in todo:
         kinds.setdefault((cell.seed, cell.size, cell.task, cell.accumulation), []).append(cell)
     work: queue.SimpleQueue[list[Cell]] = queue.SimpleQueue()
     for kind in kinds.values():
         work.put(kind)
-    results: list[dict[str, Any]] = []
 
     def drive(core: int) -> None:
         known: dict[Path, LoadedRecord] = {}
@@ -169,15 +173,35 @@ def _run(matrix: Matrix, todo: list[Cell], cores: list[int], until: float) -> li
                     return
                 for cell in kind:
                     if time.monotonic() < until:
-                        results.append(matrix.judged(trainer, cell, known))
-                        sys.stderr.write(json.dumps(results[-1]) + "\n")
+                        result = matrix.judged(trainer, cell, known)
+                        on_result(result)
+                        sys.stderr.write(json.dumps(result) + "\n")
 
     threads = [threading.Thread(target=drive, args=(core,)) for core in cores]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return results
+
+
+def _document(known: list[dict[str, Any]]) -> dict[str, Any]:
+    every = [cell.name for cell in cells(list(SIZES), [1, 2, 3, 4, 5])]
+    flagged = [one["cell"] for one in known if one["verdict"] != "pass"]
+    silent = [one["cell"] for one in known if one["verdict"] == "pass" and not one["changed"]]
+    ratios = [one["ratio"] for one in known if one.get("ratio")]
+    moved = [one["cell"] for one in known if one.get("portable", {}).get("bits", "equal") != "equal"]
+    return {
+        "command": "python -m tests.faults.controls", "machine": machine(), "commit": commit(),
+        "planned": len(every), "run": len(known), "flagged": sorted(flagged), "changed_no_bit": sorted(silent),
+        "changed_portable_bits": sorted(moved), "largest_ratio": max(ratios, default=None),
+        "cells": sorted(known, key=lambda one: every.index(one["cell"])),
+    }  # fmt: skip
+
+
+def _write(known: list[dict[str, Any]]) -> None:
+    draft = RESULT.with_name(f"{RESULT.name}.part")
+    draft.write_text(json.dumps(_document(known), indent=1) + "\n", encoding="utf-8")
+    draft.replace(RESULT)
 
 
 def main() -> int:
@@ -190,22 +214,22 @@ def main() -> int:
     args = parser.parse_args()
     known = json.loads(RESULT.read_bytes())["cells"] if RESULT.is_file() else []
     every = cells(args.sizes.split(","), [int(seed) for seed in args.seeds.split(",")])
-    done = {one["cell"] for one in known}
+    done, lock = {one["cell"] for one in known}, threading.Lock()
+
+    def keep(result: dict[str, Any]) -> None:
+        with lock:
+            known.append(result)
+            _write(known)
+
     with tempfile.TemporaryDirectory(prefix="plumbline-controls-") as folder:
         cores = [int(core) for core in args.cores.split(",")]
         todo = [cell for cell in every if cell.name not in done]
-        known += _run(Matrix(Path(folder)), todo, cores, time.monotonic() + args.seconds)
-    flagged = [one for one in known if one["verdict"] != "pass"]
-    silent = [one["cell"] for one in known if one["verdict"] == "pass" and not one["changed"]]
-    ratios = [one["ratio"] for one in known if one.get("ratio")]
-    document = {
-        "command": "python -m tests.faults.controls", "cores": os.cpu_count(), "cells": known,
-        "planned": len(cells(list(SIZES), [1, 2, 3, 4, 5])), "flagged": len(flagged),
-        "changed_no_bit": sorted(silent), "largest_ratio": max(ratios, default=None),
-    }  # fmt: skip
-    RESULT.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    proving = len(known) - len(silent)
-    counts = f"{len(known)} of {document['planned']} cells, {proving} changed a bit, {len(flagged)} flagged"
+        _run(Matrix(Path(folder)), todo, cores, time.monotonic() + args.seconds, keep)
+    document = _document(known)
+    flagged, silent = document["flagged"], document["changed_no_bit"]
+    counts = (
+        f"{len(known)} of {document['planned']} cells, {len(known) - len(silent)} changed a bit, {len(flagged)} flagged"
+    )
     sys.stdout.write(counts + "\n")
     return 1 if flagged else 0
 

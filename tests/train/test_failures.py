@@ -391,18 +391,25 @@ def test_the_record_repeats_its_order(workshop: Workshop, tmp_path: Path) -> Non
     assert (code, record.round_id, record.attempt, record.nonce) == (0, "night", 1, "4711")
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
-def test_an_auxiliary_leg_without_memory_costs_itself_and_not_the_record(
-    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch, error: Exception
+@pytest.mark.parametrize(
+    ("leg", "place", "error"),
+    [
+        ("envelope", "envelope._rerun", torch.OutOfMemoryError("CUDA out of memory")),
+        ("portable", "portable.leg.PortableLeg._train", MemoryError()),
+    ],
+)
+def test_an_auxiliary_leg_without_memory_costs_itself_and_not_the_record(  # noqa: PLR0917 - pytest's
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch, leg: str, place: str, error: Exception
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("plumbline.train.envelope._rerun", full)
+    monkeypatch.setattr(f"plumbline.train.{place}", full)
     trained = workshop.train(workshop.spec())
     assert trained.record.exit.status == "completed"
-    assert trained.probe.envelope is None
-    assert list(trained.probe.lost_legs) == ["envelope"]
+    legs = {"envelope": trained.probe.envelope, "portable": trained.probe.portable}
+    assert [name for name, found in legs.items() if found is None] == [leg]
+    assert list(trained.probe.lost_legs) == [leg]
     assert trained.probe.steps == baseline.probe.steps
     assert trained.probe.evaluation == baseline.probe.evaluation
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from plumbline.judge.rungs.portable import reordered
 from plumbline.schema.evidence import PortableEvidence
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.failure import TrainingFailedError
@@ -154,6 +156,19 @@ def test_sums_follow_the_shape_and_not_the_layout() -> None:
     assert tree_sum(values[:0], [0]).shape == (13, 7)
 
 
+def test_a_choice_along_the_last_axis_has_its_gradient() -> None:
+    """Its backward pass is an `index_put` whose first indices are `None`."""
+    values = normal(3, 4, 5).double().requires_grad_()
+    order = torch.tensor([4, 0, 0, 2])
+    with portable_arithmetic(2):
+        (values[..., order] * normal(3, 4, 4).double()).sum().backward()
+    wanted = values.detach().clone().requires_grad_()
+    (wanted[..., order] * normal(3, 4, 4).double()).sum().backward()
+    assert values.grad is not None
+    assert wanted.grad is not None
+    assert torch.allclose(values.grad, wanted.grad, rtol=1e-12)
+
+
 def test_scattered_sums_do_not_depend_on_the_order_of_rows() -> None:
     values = normal(1000, 3) * 1e-5
     places = torch.from_numpy(np.random.default_rng(1).integers(0, 4, 1000))
@@ -279,7 +294,30 @@ def test_the_smallest_change_of_a_formula_changes_the_bits_at_its_module(
     right: PortableEvidence, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None], place: str
 ) -> None:
     _built(monkeypatch, change)
-    assert first_difference(right.steps, _leg().steps) == place
+    changed = _leg()
+    assert first_difference(right.steps, changed.steps) == place
+    assert reordered(_pair(right, changed)) is None
+
+
+def _pair(left: PortableEvidence, right: PortableEvidence) -> Any:
+    return SimpleNamespace(probes=tuple(SimpleNamespace(portable=leg) for leg in (left, right)))
+
+
+def test_a_product_in_two_halves_is_another_order_of_operations(
+    right: PortableEvidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear = functional.linear
+
+    def in_halves(x: torch.Tensor, w: torch.Tensor, b: Any = None) -> torch.Tensor:
+        half = x.shape[-1] // 2
+        return linear(x[..., :half], w[..., :half], b) + linear(x[..., half:], w[..., half:])
+
+    monkeypatch.setattr(functional, "linear", in_halves)
+    changed = _leg()
+    assert first_difference(right.steps, changed.steps).startswith("outputs of step 0")
+    found = reordered(_pair(right, changed))
+    assert found is not None
+    assert found[1] < 1e-13
 
 
 def test_one_unit_in_the_last_place_of_one_weight_changes_the_bits(right: PortableEvidence) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plumbline.sketch import ERROR_FACTOR, relative_error, sketch
+from plumbline.sketch import ERROR_FACTOR, relative_error, sketch, small_sketch
 
 SHAPES = [
     (30522, 8), (512, 128), (128, 512), (768,), (2, 768), (16, 128, 64), (8, 64, 256), (4, 12, 32, 32), (64, 2),
@@ -74,3 +74,13 @@ def test_a_number_that_is_not_finite_is_no_small_error() -> None:
     assert relative_error(fine, fine, float("nan")) is None
     assert relative_error(np.zeros(64), fine) is None
     assert relative_error(np.zeros(64), np.zeros(64)) == 0
+
+
+def test_a_small_sketch_recovers_a_difference_within_a_factor_of_three() -> None:
+    generator = np.random.default_rng(5)
+    for size in (10, 1000, 100_000):
+        values = generator.normal(size=size)
+        other = values + 1e-9 * generator.normal(size=size)
+        error = np.linalg.norm(small_sketch(values) - small_sketch(other)) / np.linalg.norm(values - other)
+        assert 1 / 3 < error < 3
+    assert small_sketch(np.ones(3)).shape == (8,)

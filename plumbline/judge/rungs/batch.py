@@ -52,9 +52,13 @@ def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) ->
     evidence = (f"fields that differ: {', '.join(differing)}",)
     if "row_ids" in differing:
         return Suspicion("data.order", _order(left, right), evidence, BATCH_FIELDS)
+    masked = pair.reference.record.spec.task == "masked-lm"
+    if masked and set(differing) <= {"labels"} and not _same_places(left, right):
+        why = "the same tokens, but the loss counts other places: the draw of the mask differs"
+        return Suspicion("rng", why, evidence, (*_TOKENS, "labels"))
     if set(differing) <= {"labels"}:
         return Suspicion("data.labels", "the same rows and ids, different labels", evidence, ("labels",))
-    if pair.reference.record.spec.task == "masked-lm" and _same_below_the_mask(left, right):
+    if masked and _same_below_the_mask(left, right):
         why = "the same tokens with different masked positions: the draw of the mask differs"
         return Suspicion("rng", why, evidence, (*_TOKENS, "labels"))
     shapes = {name: (left[name].shape, right[name].shape) for name in _TOKENS if name in left and name in right}
@@ -77,6 +81,13 @@ def _order(left: Any, right: Any) -> str:
     if sorted(ours.tolist()) == sorted(theirs.tolist()):
         return "the batch contains the same rows in a different order"
     return f"{int((~np.isin(theirs, ours)).sum())} of {len(theirs)} rows of the batch differ from the reference's"
+
+
+def _same_places(left: Any, right: Any) -> bool:
+    """Return whether the loss counts the same places; labels of a masked language model come from the draw alone."""
+    if "labels" not in left or "labels" not in right:
+        return True
+    return _same(left["labels"] != _HIDDEN, right["labels"] != _HIDDEN)
 
 
 def _same_below_the_mask(left: Any, right: Any) -> bool:

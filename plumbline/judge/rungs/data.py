@@ -86,7 +86,8 @@ def _compare_rows(pair: Pair) -> _Rows | None:
     ids, at_left, at_right = np.intersect1d(left["row_id"], right["row_id"], assume_unique=True, return_indices=True)
     text = left["text"][at_left] != right["text"][at_right]
     label = left["label"][at_left] != right["label"][at_right]
-    return _Rows(ids, text, label, _is_moved(left, right, at_left[text], at_right[text]))
+    moved = _is_moved(left, right, at_left[text], at_right[text]) or _is_permuted(pair, at_right[text])
+    return _Rows(ids, text, label, moved)
 
 
 def _is_moved(left: dict[str, Any], right: dict[str, Any], at_left: Any, at_right: Any) -> bool:
@@ -94,6 +95,32 @@ def _is_moved(left: dict[str, Any], right: dict[str, Any], at_left: Any, at_righ
     ours = Counter(zip(left["text"][at_left].tolist(), left["label"][at_left].tolist(), strict=True))
     theirs = Counter(zip(right["text"][at_right].tolist(), right["label"][at_right].tolist(), strict=True))
     return bool(ours) and (ours & theirs).total() == ours.total()
+
+
+_SHARE_OF_EXPECTED = 0.5
+"""How many of the rows that a permutation would leave among those read have to be there."""
+_COPIES = 0.25
+"""Rows that stand twice, as a share of those found in other places: a copied part is content, not order."""
+_MIN_EXPECTED = 4.0
+"""Below this, chance decides how many rows are found."""
+
+
+def _is_permuted(pair: Pair, at_right: Any) -> bool:
+    """Return whether the differing rows are as often the reference's rows of other places as in a permuted dataset.
+
+    A run reads a part of the dataset. Of the rows that moved, the same part came from places that the reference read.
+    """
+    left, right = pair.reference.rows, pair.candidate.rows
+    sides = (pair.reference.record.evidence.data, pair.candidate.record.evidence.data)
+    total = sum(shard.num_rows for shard in sides[0].shards) if sides[0] else 0
+    expected = len(at_right) * len(left["text"]) / total if total else 0.0
+    if expected < _MIN_EXPECTED:
+        return False
+    ours, theirs = (Counter(zip(side["text"].tolist(), side["label"].tolist(), strict=True)) for side in (left, right))
+    differing = zip(right["text"][at_right].tolist(), right["label"][at_right].tolist(), strict=True)
+    found = sum(row in ours for row in differing)
+    copies = [side.total() - len(side) for side in (ours, theirs)]
+    return found >= _SHARE_OF_EXPECTED * expected and copies[1] - copies[0] <= _COPIES * found
 
 
 def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows) -> Mismatch:

@@ -58,6 +58,9 @@ def gradient(pair: Pair, step: int) -> Mismatch | None:
     missing = _missing(pair, step) if errors else []
     if missing:
         return _without(missing, step, len(errors))
+    added = _added(pair, step) if errors else []
+    if added:
+        return _without(added, step, len(errors), state="gets a gradient that the reference's does not get")
     if not over:
         return None
     first = over[-1]
@@ -94,16 +97,16 @@ def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion
     return tuple(likely)
 
 
-def _without(missing: list[str], step: int, count: int) -> Mismatch:
+def _without(missing: list[str], step: int, count: int, *, state: str = "gets no gradient") -> Mismatch:
     finding = Finding(
         check="probe.gradient",
         outcome="drift",
-        metric=f"parameters without a gradient at step {step}",
+        metric=f"parameters that have a gradient in one of the two runs at step {step}",
         observed=len(missing),
         limit=0,
-        detail=f"{count} have one",
+        detail=f"{count} have one in both",
     )
-    why = f"{missing[0]} gets no gradient" + (f", nor do {len(missing) - 1} more" if len(missing) > 1 else "")
+    why = f"{missing[0]} {state}" + (f", like {len(missing) - 1} more" if len(missing) > 1 else "")
     at = Divergence(stage="gradient", step=step, at=missing[0])
     return Mismatch("gradient", at, (finding,), (Suspicion("gradient", why, names=tuple(missing), shown=True),))
 
@@ -122,6 +125,18 @@ def _missing(pair: Pair, step: int) -> list[str]:
         # Other gradients differ as well: a vanished gradient may be below the smallest number of a shorter format.
         vanished = set()
     return [tap.name for tap in pair.probes[0].taps if tap.name in ours - theirs | vanished & ours and _at(tap, step)]
+
+
+def _added(pair: Pair, step: int) -> list[str]:
+    """Return the parameters that get a gradient in the candidate alone; repeated calls (`#`) have taps of their own."""
+    if pair.probes is None:
+        return []
+    ours = {tap.name for tap in pair.probes[0].taps if _at(tap, step)}
+    return [
+        tap.name
+        for tap in pair.probes[1].taps
+        if _at(tap, step) and tap.name not in ours and tap.norm and "#" not in tap.name
+    ]
 
 
 def _at(tap: Tap, step: int) -> bool:

@@ -12,7 +12,7 @@ from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.verdict import Divergence, Finding
 from plumbline.sketch import ERROR_FACTOR
 
-__all__ = ["rate_suspicions", "schedule", "settings", "update"]
+__all__ = ["after_clipping", "rate_suspicions", "schedule", "settings", "update"]
 
 _SCHEDULED = frozenset({"lr", "initial_lr"})
 _IMPLEMENTATION = frozenset({"foreach", "fused", "capturable", "differentiable"})
@@ -101,8 +101,14 @@ def update(pair: Pair, step: int) -> Mismatch | None:
     evidence = (f"{first.reference.name} is off by {first.error:.3g}, limit {first.limit:.3g}",)
     why = "gradients and learning rate are the same, the weights after the step differ"
     at = Divergence(stage="optimizer", step=step, at=first.reference.name)
-    likely = (*rate_suspicions(pair, step), Suspicion("optimizer", why, evidence))
+    likely = (*rate_suspicions(pair, step), Suspicion("optimizer", why, evidence), after_clipping(step))
     return Mismatch("optimizer", at, (finding,), likely)
+
+
+def after_clipping(step: int) -> Suspicion:
+    """Return the suspicion that a gradient was changed after it was recorded: its norm may be the same all the same."""
+    why = f"the gradients of step {step} were changed between their record and the update"
+    return Suspicion("gradient", why, ("the norm of the gradients alone is recorded after clipping",))
 
 
 _STEPS_OF_A_RATE = 3

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from plumbline.digest import digest_array, digest_json
 from plumbline.schema.evidence import PortableEvidence, PortableStep
 from plumbline.schema.spec import ProbeSpec, RunSpec
+from plumbline.sketch import small_sketch
 from plumbline.train.batches import Batch
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, Outcome
@@ -45,8 +46,9 @@ def _digests(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, str | None
 class _Observer(Observer):
     """Observer that digests every step, and taps modules at some steps."""
 
-    def __init__(self, engine: Engine, book: TapBook, taps: frozenset[int]) -> None:
-        self.engine, self._book, self._tap_steps = engine, book, taps
+    def __init__(self, engine: Engine, book: TapBook, taps: frozenset[int], num_exact: int) -> None:
+        self.engine, self._book, self._tap_steps, self._num_exact = engine, book, taps, num_exact
+        self._sketches: list[tuple[str, tuple[float, ...]]] = []
         self.outputs: list[tuple[str, str | None]] = []
         self.steps: list[PortableStep] = []
         self.losses: list[float] = []
@@ -54,14 +56,17 @@ class _Observer(Observer):
         self._step = 0
         self._gradients: tuple[tuple[str, str | None], ...] = ()
 
-    def keep(self, stage: str, _step: int, name: str, array: NDArray[Any]) -> None:
-        """Digest a module's output from the tap book."""
+    def keep(self, stage: str, step: int, name: str, array: NDArray[Any]) -> None:
+        """Digest a module's output from the tap book, and sketch tensors of exact steps."""
+        if step < self._num_exact and np.isfinite(array).all():
+            self._sketches.append((f"{stage} {name}", tuple(map(float, small_sketch(array)))))
         if stage == "forward":
             self.outputs.append((name, _digest(array)))
 
     def starts(self, step: int) -> None:
         self._step = step
         self.outputs.clear()
+        self._sketches = []
         if step in self._tap_steps:
             self._taps = ModuleTaps(self.engine.bare, self.engine.ranks)
 
@@ -91,6 +96,7 @@ class _Observer(Observer):
                 outputs=tuple(self.outputs),
                 gradients=self._gradients,
                 weights=_digests(parameters),
+                sketches=tuple(self._sketches),
             )
         )
 
@@ -124,7 +130,11 @@ class PortableLeg:
     @property
     def exact_steps(self) -> int:
         """Return over how many first steps the leg is precise enough to replace fp64."""
-        if self.evidence is None or self.evidence.unportable or self._probe.portable_slices == 1:
+        return 0 if self.evidence is None or self.evidence.unportable else self._num_exact
+
+    @property
+    def _num_exact(self) -> int:
+        if self._probe.portable_slices == 1:
             return 0
         return next((step for step in range(self._steps) if step not in self._probe.tap_steps), self._steps)
 
@@ -141,7 +151,7 @@ class PortableLeg:
             context.spec, model, Ranks(device=context.ranks.device), steps=probe.steps, precision="fp64", part="probe"
         )
         make_portable(engine.optimizer)
-        observer = engine.observer = _Observer(engine, book, taps)
+        observer = engine.observer = _Observer(engine, book, taps, self._num_exact)
         book.keep = observer.keep
         seed_generators(context.spec.seed)
         unportable = ""

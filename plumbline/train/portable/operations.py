@@ -216,11 +216,15 @@ def _scatter_add(start: torch.Tensor, dim: int, index: torch.Tensor, source: tor
 
 
 def _index_put(start: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
+    # The Python function refuses `None`, which stands for a whole dimension.
+    put = torch.ops.aten.index_put.default
     if not accumulate:
-        return torch.index_put(start, indices, values)
+        found: torch.Tensor = put(start, indices, values)
+        return found
 
     def scatter(whole: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(start, dtype=torch.int64).index_put(indices, whole, accumulate=True)
+        sums: torch.Tensor = put(torch.zeros_like(start, dtype=torch.int64), indices, whole, True)
+        return sums
 
     return start + summed_as_integers(values, max(values.numel(), start.numel()), scatter)
 

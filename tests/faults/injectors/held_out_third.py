@@ -14,7 +14,7 @@ from torch.optim import adamw
 from plumbline.data.rows import Row
 from plumbline.train import engine
 from tests.faults.injectors.data import _fetched, _positions
-from tests.faults.injectors.patching import after_build, replace_everywhere, wrap_method
+from tests.faults.injectors.patching import after_build, replace_everywhere, step_counter, wrap_method
 from tests.faults.injectors.training import _entropy, _factor
 from tests.faults.world import BATCH, TRAIN_ROWS, Content
 
@@ -335,13 +335,12 @@ def loss_of_a_sentence_mean() -> None:
 
 
 def _before_clipping(change: Callable[[list[Any], int], None]) -> None:
-    calls = [0]
+    step = step_counter()
 
     def wrap(clip: Any) -> Any:
         def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             found = [value for value in parameters if value.grad is not None]
-            change(found, calls[0])
-            calls[0] += 1
+            change(found, step())
             return clip(found, *args, **kwargs)
 
         return clipped
@@ -437,9 +436,9 @@ def weights_kept_in_bf16() -> None:
 
 def averaged_weights() -> None:
     """A moving average of the weights is trained with."""
-    kept: dict[int, Any] = {}
 
     def after(optimizer: Any) -> None:
+        kept = optimizer.__dict__.setdefault("averages", {})
         for value in _values(optimizer):
             last = kept.setdefault(id(value), value.clone())
             value.lerp_(last, 0.1)

@@ -12,7 +12,7 @@ from torch.optim import adamw
 
 from plumbline.train import engine, evaluation
 from tests.faults.injectors.held_out_model import _new_release
-from tests.faults.injectors.patching import after_build, replace_everywhere, wrap_method
+from tests.faults.injectors.patching import after_build, replace_everywhere, step_counter, wrap_method
 from tests.faults.injectors.training import _clip, _entropy, _factor, _loaded, _made
 
 # Loss.
@@ -108,29 +108,24 @@ def bias_gradients_lost() -> None:
 
 def last_micro_batch_lost() -> None:
     """The last micro-batch does not make it into the sum."""
-    wrap_method(
-        engine.Engine,
-        "_backward",
-        lambda back: lambda self, loss, share, *, last: back(self, loss, share * (not last), last=last),
-    )
+
+    def wrap(back: Any) -> Any:
+        def halved(self: Any, loss: Any, share: float) -> Any:
+            calls = self.__dict__["calls"] = self.__dict__.get("calls", 0) + 1
+            return back(self, loss, share * (calls % self.spec.optimizer.accumulation_steps != 0))
+
+        return halved
+
+    wrap_method(engine.Engine, "_backward", wrap)
 
 
 def doubled_at_step_seven() -> None:
     """At one step gradients are added up over the processes twice."""
-    number = [0]
-
-    def wrap(step: Any) -> Any:
-        def stepped(self: Any, at: int, batch: Any) -> Any:
-            number[0] = at
-            return step(self, at, batch)
-
-        return stepped
-
-    wrap_method(engine.Engine, "step", wrap)
+    step = step_counter()
     wrap_method(
         engine.Engine,
         "_backward",
-        lambda back: lambda self, loss, share, *, last: back(self, loss, share * (1 + (number[0] == 7)), last=last),
+        lambda back: lambda self, loss, share: back(self, loss, share * (1 + (step() == 7))),
     )
 
 
@@ -265,14 +260,13 @@ def second_moment_in_bf16() -> None:
 
 def one_weight_not_updated() -> None:
     """The update of a matrix that lies transposed in memory goes into a copy, and is lost."""
-    lost: set[int] = set()
 
     def change(model: Any) -> None:
-        lost.add(id(model.bert.encoder.layer[1].output.dense.weight))
+        model.bert.encoder.layer[1].output.dense.weight.is_lost = True
 
     def wrap(step: Any) -> Any:
         def stepped(self: Any, *args: Any, **rest: Any) -> Any:
-            values = [value for group in self.param_groups for value in group["params"] if id(value) in lost]
+            values = [value for group in self.param_groups for value in group["params"] if hasattr(value, "is_lost")]
             kept = [value.detach().clone() for value in values]
             result = step(self, *args, **rest)
             for value, before in zip(values, kept, strict=True):

@@ -29,6 +29,23 @@ def wrap_method(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
     setattr(owner, name, wrap(getattr(owner, name)))
 
 
+def step_counter() -> Callable[[], int]:
+    """Return a function that says at which step the training is: each of the probe's legs counts from 0."""
+    from plumbline.train import engine
+
+    now = [0]
+
+    def wrap(run: Any) -> Any:
+        def stepped(self: Any, step: int, batch: Any) -> Any:
+            now[0] = step
+            return run(self, step, batch)
+
+        return stepped
+
+    wrap_method(engine.Engine, "step", wrap)
+    return lambda: now[0]
+
+
 def after_build(change: Callable[[Any], None]) -> None:
     """Change each model once its weights are loaded."""
 

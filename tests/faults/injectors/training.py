@@ -62,7 +62,7 @@ def _backward(change: Any) -> None:
     wrap_method(
         engine.Engine,
         "_backward",
-        lambda back: lambda self, loss, share, *, last: back(self, loss, change(share), last=last),
+        lambda back: lambda self, loss, share: back(self, loss, change(share)),
     )
 
 

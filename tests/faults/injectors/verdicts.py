@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.optim import adamw
 
 from plumbline.train import evaluation, rows
-from tests.faults.injectors.patching import replace_everywhere, wrap_method
+from tests.faults.injectors.patching import replace_everywhere, step_counter, wrap_method
 
 
 def rate_inside_the_step() -> None:
@@ -61,13 +61,12 @@ def dropout_in_evaluation() -> None:
 
 def gradients_lost_after_step_two() -> None:
     """From the fourth step on, the gradient of one matrix is half of itself."""
-    calls = [0]
+    step = step_counter()
 
     def wrap(clip: Any) -> Any:
         def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             found = list(parameters)
-            calls[0] += 1
-            if calls[0] > 3:
+            if step() > 2:
                 found[4].grad.mul_(0.5)
             return clip(found, *args, **kwargs)
 

@@ -42,6 +42,8 @@ class Plan:
     loss_shows_from: int = 0
     """The first step at which the factor shows in the loss itself; in the gradients it always does."""
     gradient_factor: float = 1.0
+    gradient_sign: float = 1.0
+    """What the head's gradient is multiplied by after clipping, unseen by its record."""
     clip: float = 1.0
     rates: list[float] = field(default_factory=lambda: [1e-3 * (step + 1) for step in range(STEPS)])
     decay: float = 0.01
@@ -54,6 +56,9 @@ class Plan:
     """Whether the probe has a portable leg."""
     portable: dict[str, str | None] = field(default_factory=dict)
     """Portable digests by `step/kind/name` that are not the reference's."""
+    portable_sketches: dict[str, float] = field(default_factory=dict)
+    """First number of a portable sketch at step 0, by `STAGE NAME`; all others are 1, gradients of `head` 1e-6."""
+    has_portable_sketches: bool = False
     repeated: bool = True
     unportable: str = ""
     hidden: bool = False
@@ -86,9 +91,19 @@ def _portable(plan: Plan) -> dict[str, Any]:
             (name, plan.portable.get(f"{step}/{kind}/{name}", digest_json([step, kind, name])[:16])) for name in names
         ]
 
+    def sketches(step: int) -> list[tuple[str, list[float]]]:
+        names = [f"forward {name}" for name, _ in MODULES]
+        names += [f"{stage} {name}" for stage in ("gradient", "weight") for name in PARAMETERS]
+        size = {name: 1e-6 if name == "gradient head.weight" else 1.0 for name in names}
+        return [
+            (name, [plan.portable_sketches.get(name, size[name]), *[0.0] * 7])
+            for name in names
+            if step == 0 and plan.has_portable_sketches
+        ]
+
     steps = [
         {
-            "step": step, "loss": plan.portable.get(f"{step}/loss", "0x1.8p-1"),
+            "step": step, "sketches": sketches(step), "loss": plan.portable.get(f"{step}/loss", "0x1.8p-1"),
             "outputs": digests(step, "outputs", [name for name, _ in MODULES]) if step == 0 else [],
             "gradients": digests(step, "gradients", list(PARAMETERS)),
             "weights": digests(step, "weights", list(PARAMETERS)),
@@ -181,7 +196,8 @@ class _Training:
         share = np.float32(min(1.0, plan.clip / norm))
         before = copy.deepcopy(self.weights)
         for name, value in gradients.items():
-            change = np.float32(plan.rates[step] * plan.update_factor.get(step, 1.0)) * value * share
+            share_of_it = share * np.float32(plan.gradient_sign if name == "head.weight" else 1.0)
+            change = np.float32(plan.rates[step] * plan.update_factor.get(step, 1.0)) * value * share_of_it
             decay = np.float32(plan.rates[step] * plan.decay * plan.update_factor.get(step, 1.0))
             self.weights[name] = self.weights[name] - change - decay * self.weights[name]
             self.tap(step, "weight", name, "Linear", self.weights[name])
@@ -241,7 +257,7 @@ def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
             "evaluation": {
                 "step": STEPS, "num_rows": len(rows), "rows_sha256": digest_array(np.array(rows)),
                 "training_mode": plan.evaluation_mode, "predictions_sha256": digest_array(logits.argmax(1)),
-                "logits_sha256": digest_array(logits), "loss": 0.5, "accuracy": 0.5,
+                "logits_sha256": digest_array(logits), "loss": float(np.abs(logits).mean()), "accuracy": 0.5,
             },
         },
     }  # fmt: skip

@@ -9,18 +9,22 @@ import numpy as np
 import pytest
 
 from plumbline.judge import compare
+from plumbline.judge.experiments import Intervention
 from plumbline.judge.gates.accuracy import accuracy_error, learn
 from plumbline.judge.gates.throughput import noise_of
 from plumbline.judge.gates.throughput import speed as throughput
 from plumbline.judge.gates.throughput_causes import foreign_load, speed_cause
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
+from plumbline.judge.restored import check_restored
 from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs
 from plumbline.judge.tolerance import floor_of
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EvaluationEvidence, SpeedEvidence, Tap
 from plumbline.schema.suite import Gates
+from plumbline.schema.verdict import Divergence, Finding
 
-from .conftest import STEPS, make_record, other_kernel
+from .conftest import STEPS, Plan, make_record, other_kernel
 from .test_speed import BREAKDOWN, COMPUTE, SAMPLES, record, speed, times
 
 # Tensors: the forward, gradient and weight limits as a comparison uses them.
@@ -80,6 +84,26 @@ def test_three_tenths_of_a_difference_make_it_rounding(
     own: tuple[float | None, float | None], error: float, owes: bool
 ) -> None:
     assert owes_to_rounding(tap(own, error)) is owes
+
+
+@pytest.mark.parametrize(("share_left", "is_restored"), [(0.24, True), (0.26, False)])
+def test_a_difference_by_definition_is_restored_from_a_quarter_on(share_left: float, is_restored: bool) -> None:
+    """A suspect imposed by its definition leaves rounding: what is left has to be a quarter of what was, or less."""
+    sides = [
+        make_record(fingerprint=other_kernel(), rates=[rate * (1 + off) for rate in Plan().rates])
+        for off in (1e-2, share_left * 1e-2)
+    ]
+    way = Intervention("the update by its definition", STEPS, by_definition=True)
+    at = Divergence(stage="optimizer", step=0, at="head.weight")
+    one = Mismatch("optimizer", at, (Finding(check="probe.bits", outcome="drift"),), (Suspicion("optimizer", ""),))
+    outcome = check_restored(
+        make_record(),
+        *sides,
+        mismatch=one,
+        ways=(way,),
+        known=frozenset({"schedule", "optimizer", "operator", "gradient", "loss"}),
+    )
+    assert outcome.restored is is_restored
 
 
 def test_an_error_over_its_limit_or_not_finite_counts() -> None:

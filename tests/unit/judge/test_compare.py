@@ -12,7 +12,10 @@ import pytest
 from plumbline.digest import digest_json
 from plumbline.judge import compare
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.batch import batch
+from plumbline.judge.rungs.data import data
 from plumbline.records import LoadedRecord
+from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
 
 from .conftest import EVALUATION_ROWS, ROWS, STEPS, Plan, make_record, other_kernel
@@ -57,6 +60,84 @@ def test_one_edited_text_is_found_with_shard_and_row(reference: LoadedRecord, ro
     place = judgement.first_divergence
     assert place is not None
     assert (place.row, place.step, place.at) == (row, row // 4, f"shard train/{row // 8}.parquet row {row % 8}")
+
+
+def _half_read(rows_of_dataset: list[int]) -> LoadedRecord:
+    """A record of a run that reads 120 of 240 rows, with the steps of an ordinary one."""
+    made = make_record()
+    data = made.record.evidence.data
+    assert data is not None
+    shards = [{**shard.to_json(), "num_rows": shard.num_rows * 10} for shard in data.shards[:3]]
+    read = np.arange(240)[::2]
+    texts = np.array(rows_of_dataset, np.uint64)[read]
+    rows = {"row_id": read, "text": texts, "label": texts % 2}
+    content = data.replace(
+        shards=shards,
+        num_rows=120,
+        rows_sha256=digest_json(texts.tolist()),
+        manifest_sha256=digest_json(texts.tolist()),
+    )
+    evidence = made.record.evidence.replace(data=content.to_json())
+    record = made.record.replace(evidence=evidence.to_json())
+    return LoadedRecord(record, made.folder, made.arrays | {"rows": rows})
+
+
+def _texts(change: str) -> list[int]:
+    """240 rows, changed; the first 30, which the probe's own steps read, are as before."""
+    rows = list(range(1000, 1240))
+    if change in ("permuted", "half permuted", "quarter permuted"):
+        moved = {"permuted": 240, "half permuted": 200, "quarter permuted": 110}[change]
+        mixed = random.Random(5).sample(rows[30:moved], moved - 30)
+        edited = [text + 5000 for text in rows[moved:]] if change != "permuted" else []
+        return [*rows[:30], *mixed, *edited]
+    if change == "copied":
+        return [*rows[:120], *rows[:120]]
+    return [*rows[:30], *(text + 5000 for text in rows[30:])]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ("permuted", "data.order"), ("half permuted", "data.order"), ("quarter permuted", "data.content"),
+        ("copied", "data.content"), ("edited", "data.content"),
+    ],
+)  # fmt: skip
+def test_rows_that_moved_among_those_read_are_an_order_and_copies_are_content(change: str, code: str) -> None:
+    """Of a dataset that is read in part, some moved rows come from places that nobody read."""
+    left, right = (_half_read(texts) for texts in (list(range(1000, 1240)), _texts(change)))
+    assert [one.suspicions[0].code for one in data(Pair(left, right))] == [code]
+
+
+@pytest.mark.parametrize(("num_moved", "code"), [(8, "data.order"), (6, "data.content")])
+def test_few_moved_rows_are_no_order(num_moved: int, code: str) -> None:
+    """Below four expected rows chance decides how many of them are found."""
+    rows = list(range(1000, 1240))
+    places = [*range(30, 30 + 2 * num_moved, 2)]
+    moved = list(rows)
+    for place, source in zip(places, [*places[1:], 101], strict=True):
+        moved[place] = rows[source]
+    found = data(Pair(*(_half_read(texts) for texts in (rows, moved))))
+    assert [one.suspicions[0].code for one in found] == [code]
+
+
+@pytest.mark.parametrize(("places", "code"), [([0, 2], "rng"), ([0, 1], "data.labels")])
+def test_labels_of_other_places_are_another_draw_of_the_mask(places: list[int], code: str) -> None:
+    def masked(places: list[int], value: int) -> LoadedRecord:
+        made = make_record()
+        labels = np.full((STEPS, 4, 8), -100)
+        labels[:, :, places] = value
+        made.arrays["batches"]["labels"] = labels
+        content = made.record.model_dump()
+        content["spec"]["task"] = "masked-lm"
+        content["spec"]["model"]["num_labels"] = None
+        for step in content["evidence"]["probe"]["steps"]:
+            step["batch"]["labels"] = digest_json([places, value])
+        return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
+
+    found = batch(Pair(masked([0, 1], 5), masked(places, 6)), 0, frozenset())
+    assert found is not None
+    assert found.suspicions[0].code == code
+    assert found.suspicions[0].names[-1] == "labels"
 
 
 @pytest.mark.parametrize("row", [0, 13, ROWS + EVALUATION_ROWS - 1])

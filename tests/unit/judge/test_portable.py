@@ -8,6 +8,7 @@ import pytest
 
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
+from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
 
 from .conftest import make_record, other_kernel
@@ -91,3 +92,65 @@ def test_a_missing_leg_is_never_a_pass(reference: LoadedRecord) -> None:
         sides.append(LoadedRecord(content, record.folder, record.arrays))
     assert compare(sides[0], sides[0]).verdict == "pass"
     assert compare(*sides).verdict == "inconclusive"
+
+
+def test_a_module_that_is_called_again_adds_no_bits_but_differs_where_both_call_it() -> None:
+    """Activation checkpointing runs each module once more in the backward pass."""
+
+    def again(digest: str, *, repeated: bool = True) -> LoadedRecord:
+        made = make_record(leg=True, fingerprint=other_kernel())
+        content = made.record.model_dump()
+        step = content["evidence"]["probe"]["portable"]["steps"][0]
+        step["outputs"] = [*step["outputs"], ["embed#1", digest]] if repeated else step["outputs"]
+        return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
+
+    plain = again("", repeated=False)
+    for pair in ((plain, again("a" * 16)), (again("a" * 16), plain), (again("a" * 16), again("a" * 16))):
+        assert compare(*pair).verdict == "pass"
+    assert compare(again("a" * 16), again("b" * 16)).verdict == "drift"
+
+
+ORDER: dict[str, tuple[str, str, float, float]] = {
+    "outputs": ("0/outputs/layer.norm", "forward layer.norm", 1.0, 1e-12),
+    "outputs, by their gradients": ("0/outputs/layer.norm", "gradient embed.weight", 1.0, 1e-12),
+    "gradient": ("0/gradients/layer.linear.weight", "gradient layer.linear.weight", 1.0, 1e-12),
+    "small gradient": ("0/gradients/head.weight", "gradient head.weight", 1e-6, 1e-15),
+    "weights": ("0/weights/head.weight", "weight head.weight", 1.0, 2e-15),
+}
+
+
+@pytest.mark.parametrize("case", ORDER)
+def test_another_order_of_operations_passes_with_a_note_and_just_more_is_drift(case: str) -> None:
+    place, tensor, value, limit = ORDER[case]
+
+    def judged(error: float, **changes: Any) -> Judgement:
+        sides = [
+            make_record(leg=True, has_portable_sketches=True, **more)
+            for more in (
+                {},
+                {
+                    "portable": {place: "f" * 16}, "portable_sketches": {tensor: value + error},
+                    "noise": {"layer.linear": 3e-7}, "fingerprint": other_kernel(), **changes,
+                },
+            )
+        ]  # fmt: skip
+        return compare(*sides)
+
+    near = judged(0.7 * limit)
+    assert near.verdict == "pass"
+    assert [note.code for note in near.notes] == ["portable-order", "rounding"]
+    assert judged(1.4 * limit).verdict == "drift"
+    assert judged(0.7 * limit, portable={place: "f" * 16, "0/loss": "0x1.9p-1"}).verdict == "drift"
+    assert judged(0.7 * limit, portable={place: "f" * 16, "0/loss": "no number"}).verdict == "drift"
+
+
+def test_legs_that_part_where_nothing_was_sketched_are_drift() -> None:
+    changes: dict[str, Any] = {"noise": {"layer.linear": 3e-7}, "fingerprint": other_kernel()}
+    for place in ("1/weights/embed.weight", "1/gradients/embed.weight"):
+        sides = [
+            make_record(leg=True, has_portable_sketches=True, **more)
+            for more in ({}, {"portable": {place: "f" * 16}, **changes})
+        ]
+        assert compare(*sides).verdict == "drift"
+    bare = make_record(leg=True, has_portable_sketches=True)
+    assert compare(bare, make_record(leg=True, portable={"0/outputs/embed": "f" * 16}, **changes)).verdict == "drift"

@@ -221,6 +221,43 @@ def test_a_lost_envelope_costs_no_verdict_where_bits_are_equal_or_the_other_reco
     assert compare(lost, rounded).verdict == "pass"
 
 
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_lost_portable_leg_costs_no_verdict_where_bits_are_equal_and_the_proof_where_they_differ(who: int) -> None:
+    def pair(**changes: Any) -> list[LoadedRecord]:
+        sides = []
+        for place, made in enumerate((make_record(leg=True), make_record(leg=True, **changes))):
+            content = made.record.model_dump()
+            content["spec"] = {**content["spec"], "probe": {**content["spec"]["probe"], "portable_steps": 2}}
+            content["spec_sha256"] = made.record.spec.replace(**content["spec"]).digest
+            if place == who:
+                probe(content)["portable"] = None
+                probe(content)["lost_legs"] = {"portable": "out of memory"}
+            sides.append(LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays))
+        return sides
+
+    assert compare(*pair()).verdict == "pass"
+    rounded = compare(*pair(noise={"layer.linear": 3e-7}, fingerprint=other_kernel()))
+    assert rounded.verdict == "inconclusive"
+    assert any("out of memory" in finding.detail for finding in rounded.findings)
+    assert compare(*pair(noise={"layer.norm": 1e-2}, fingerprint=other_kernel())).verdict == "drift"
+
+
+def test_a_parameter_that_gets_no_gradient_in_one_of_the_two_is_a_drift_of_the_gradient() -> None:
+    """Where the digests of all gradients differ, nothing was lost on the way to the record."""
+
+    def without(content: Content) -> None:
+        keep_taps(content, lambda tap: (tap["stage"], tap["name"]) != ("gradient", "head.weight"))
+        for step in probe(content)["steps"]:
+            step["gradients_sha256"] = "f" * 64
+
+    for pair in ((whole(), whole(without)), (whole(without), whole())):
+        judgement = compare(*pair)
+        assert judgement.verdict == "drift"
+        assert [cause.code for cause in judgement.causes] == ["gradient"]
+        assert judgement.first_divergence is not None
+        assert judgement.first_divergence.at == "head.weight"
+
+
 def test_rounding_without_any_envelope_is_inconclusive_and_a_drift_stays_one() -> None:
     def without(**changes: Any) -> LoadedRecord:
         made = make_record(**changes)
