@@ -175,7 +175,7 @@ FILES = (
     Case("labels-given.csv", delimited(ROWS), {"labels": ("positive", "negative")}, classes=("positive", "negative")),
     # Refused in one line.
     Case("stars.csv", delimited(STARS), refused="the labels are the numbers 1, 2, 3, 4, 5, not the classes 0 to n - 1"),
-    Case("scores.csv", delimited([(text, i / 4) for i, (text, _) in enumerate(ROWS)]), refused="no regression"),
+    Case("scores.csv", delimited([(text, i / 4) for i, (text, _) in enumerate(ROWS)]), refused="not regression"),
     Case("latin-1.csv", delimited([("Grüße", "a"), *PLAIN], encoding="latin-1"), refused="line 2: not CSV in UTF-8"),
     Case("no-header.csv", delimited(PLAIN, header=None), refused="the column of the label is ambiguous"),
     Case(
