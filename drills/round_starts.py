@@ -28,7 +28,7 @@ def two_rounds(stack: RunningStack) -> None:
     first = stack.start_deployed(path, stack.suite, f"{time.strftime('%Y%m%d-%H%M%S')}-first")
     first.until("aws", "trains")
     second = stack.start_deployed(path, stack.suite, f"{time.strftime('%Y%m%d-%H%M%S')}-second")
-    second.until_said("waits for another round")
+    second.until_said("waiting for a different round")
     expect(not first.over, "the second round waits while the first one runs")
     expect_pass(stack, first)
     second.waited_seconds = first.took + 60.0  # Prefect tries again after 30 s

@@ -1,4 +1,4 @@
-"""The doctor's flow: report what a worker has where it runs."""
+"""Doctor's flow: report of a worker's machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["doctor"]
 
 @flow(name="plumbline-doctor", persist_result=False)
 def doctor(visits: list[Visit]) -> State[None]:
-    """Check this machine and the stores with this worker's own credentials; the state's message is the report."""
+    """Check this machine and its stores; the state's message is the report."""
     cache = Path(os.environ.get("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser()
     stores = tuple(examine_store(visit) for visit in visits)
     return Completed(message=look_here(cache, datetime.now(UTC), stores).model_dump_json())

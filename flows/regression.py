@@ -1,4 +1,4 @@
-"""The controller's flow: one round of a suite, from dispatch to verdict."""
+"""Controller's flow: one round of a suite, from dispatch to verdict."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from tasks.alert import alert_about_verdict, alert_without_verdict
 from tasks.confirm import confirm_causes, confirm_throughput
-from tasks.dispatch import dispatch
+from tasks.dispatch import dispatch_trainings
 from tasks.events import Phases, ProgressReporter
 from tasks.gather import gather_records
-from tasks.judge import conclude, judge
+from tasks.judge import conclude, judge_records
 from tasks.open_round import check_suite, name_round, open_round, refuse_after_crashes, run_name
-from tasks.report import emit_verdict, publish, report, show_in_ui
+from tasks.report import emit_verdict, publish, report_round, show_in_ui
 
 __all__ = ["ERROR_STATE_NAMES", "STATE_NAMES", "regression"]
 
@@ -38,7 +38,7 @@ ERROR_STATE_NAMES = {
 
 @flow(name="plumbline-regression", flow_run_name=run_name, persist_result=False)
 def regression(suite: Suite, round_id: str = "") -> State[None]:
-    """Train on every platform, compare, name the cause, report and alert; the state's name is the verdict."""
+    """Run one round; the final state's name is the verdict."""
     try:
         with ProgressReporter(get_run_logger()) as progress, TemporaryDirectory(prefix="plumbline-") as folder:
             verdict = _run_round(suite, round_id, Phases(progress, _PHASES), Path(folder))
@@ -57,21 +57,21 @@ def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> Roun
         refuse_after_crashes()
         round_ = open_round(check_suite(suite), name)
         with phase("training"):
-            results = dispatch(round_, round_.assignments(), Limits())
+            results = dispatch_trainings(round_, round_.assignments(), Limits())
         with phase("gathering"):
             found = gather_records(round_, results, folder)
         with phase("judging"):
-            judged = judge(round_, found, folder)
+            judged = judge_records(round_, found, folder)
         with phase("confirming"):
             found, judged = confirm_throughput(round_, found, judged, folder)
             judged = confirm_causes(round_, found, judged, folder)
         verdict = conclude(round_, judged, phase.timings)
         with phase("reporting"):
-            verdict = report(round_, verdict, found, judged)
+            verdict = report_round(round_, verdict, found, judged)
             publish(round_, verdict, judged)
     with phase("alerting"):
         if failures := alert_about_verdict(round_, verdict):
-            verdict = report(round_, verdict.replace(notes=(*verdict.notes, *failures)), found, judged)
+            verdict = report_round(round_, verdict.replace(notes=(*verdict.notes, *failures)), found, judged)
             publish(round_, verdict, judged)
         show_in_ui(round_, verdict, found, judged, return_state=True)  # the verdict stands if this fails
         emit_verdict(verdict)

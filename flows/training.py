@@ -1,4 +1,4 @@
-"""The worker's flow: one training on this platform."""
+"""Worker's flow: one training on this platform."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from prefect.states import Completed, Failed
 from plumbline.dispatch import TrainingOrder
 from plumbline.errors import ExitCode
 from tasks.prefect_client.flow_runs import INVALID
-from tasks.train import train
+from tasks.train import train_and_publish
 
 __all__ = ["training"]
 
 
 @flow(name="plumbline-training", persist_result=False, log_prints=False)
 def training(order: TrainingOrder) -> State[None]:
-    """Train what the order says. The record in the outbox is the result; the state tells the kind of a failure."""
-    code, last_line = train(order)
+    """Train as ordered; the record is the result, the state the kind of failure."""
+    code, last_line = train_and_publish(order)
     if code == ExitCode.PASS:
         return Completed(message=f"record {order.record_id}")
     name = INVALID if code in (ExitCode.USAGE, ExitCode.INVALID) else "Failed"

@@ -1,4 +1,4 @@
-"""The watch: a short flow that checks every few minutes whether the scheduled round started."""
+"""Watch flow: checks every few minutes whether the scheduled round started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["watch"]
 
 @flow(name="plumbline-watch", persist_result=False)
 def watch(suite: Suite) -> State[None]:
-    """Alert about a round that was due and did not start, and send alerts that are pending."""
+    """Alert about a missed round, and send pending alerts."""
     missed, undelivered = check_missed(suite)
     if undelivered:
         return Failed(message="; ".join(undelivered))

@@ -1,7 +1,7 @@
-"""Digests of values, the same on every platform.
+"""Digests of values, equal on every platform.
 
-A digest here is the SHA-256 of a defined byte string: JSON in canonical form, files as they are, and arrays
-as `dtype|shape|` followed by their values in little-endian C order.
+A digest is the SHA-256 of a defined byte string: JSON in canonical form, files as they are, and arrays as
+`dtype|shape|` followed by their values in little-endian C order.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ _MARK_DIGITS = 12
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys, no spaces, UTF-8, and neither NaN nor infinity (`ValueError`)."""
+    """Return JSON with sorted keys, no spaces, UTF-8, and without NaN or infinity."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def digest_bytes(data: bytes | bytearray | memoryview) -> str:
-    """SHA-256 of `data`, in hex."""
+    """Return the hex SHA-256 of `data`."""
     return hashlib.sha256(data).hexdigest()
 
 
 def bounded_name(name: str) -> str:
-    """The name itself, or if it is longer than names may be, its beginning and a digest of the whole: no two alike."""
+    """Return the name, or if too long, its start with a digest."""
     if len(name) <= _LONGEST_NAME:
         return name
     return f"{name[: _LONGEST_NAME - _MARK_DIGITS - 1]}-{digest_bytes(name.encode())[:_MARK_DIGITS]}"
 
 
 def digest_json(value: Any) -> str:
-    """SHA-256 of `value` in canonical JSON."""
+    """Return the SHA-256 of `value` in canonical JSON."""
     return digest_bytes(canonical_json(value))
 
 
 def digest_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, read in pieces."""
+    """Return the SHA-256 of a file's bytes."""
     hasher = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -53,7 +53,7 @@ def digest_file(path: Path) -> str:
 
 
 def digest_array(array: NDArray[Any]) -> str:
-    """SHA-256 of an array's dtype, shape and values (little-endian, C order)."""
+    """Return the SHA-256 of an array's dtype, shape and values."""
     import numpy as np
 
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))

@@ -1,4 +1,4 @@
-"""The errors that a user can mend, and the exit code that each one leaves.
+"""Errors for users, each with its exit code.
 
 PlumblineError
 ├── ConfigurationError   2  wrong usage or configuration
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class ExitCode(IntEnum):
-    """What a command leaves behind, as DESIGN.md binds it."""
+    """Exit codes of commands."""
 
     PASS = 0
     DRIFT = 1
@@ -48,7 +48,7 @@ class ExitCode(IntEnum):
 
 
 class PlumblineError(Exception):
-    """One clear line: what is wrong, where (file, URL or platform), which key, and how to mend it."""
+    """Base error: problem, place (file, URL or platform), key, and hint."""
 
     exit_code = ExitCode.USAGE
 
@@ -66,40 +66,40 @@ class PlumblineError(Exception):
 
 
 class ConfigurationError(PlumblineError):
-    """Wrong usage, or a configuration that cannot be meant."""
+    """Wrong usage or configuration."""
 
 
 class AccessError(ConfigurationError):
-    """Credentials or permissions were refused; trying again will not help."""
+    """Refused credentials or permissions; a retry will not help."""
 
 
 class InconclusiveError(PlumblineError):
-    """Infrastructure failed, so nothing is known about training. Never a drift, never a pass."""
+    """Failed infrastructure: training was not judged. Never drift, never pass."""
 
     exit_code = ExitCode.INCONCLUSIVE
 
 
 class UnavailableError(InconclusiveError):
-    """A platform, endpoint or object could not be reached within its deadline."""
+    """Platform, endpoint or object not reachable in time."""
 
 
 class DiskFullError(InconclusiveError):
-    """There is no room for what has to be written."""
+    """Not enough disk space."""
 
 
 class StoppedError(InconclusiveError):
-    """The training was asked to stop: by SIGTERM, SIGINT or the end of its machine."""
+    """Training stopped by SIGTERM, SIGINT or the machine's end."""
 
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The `errno`s by which the operating system says so."""
+"""`errno`s of a full disk."""
 
 
 WRONG_PATH = frozenset({
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP,
     errno.ENAMETOOLONG,
 })  # fmt: skip
-"""What it says of a path that somebody gave and that cannot be meant: nothing failed by itself."""
+"""`errno`s of a wrong path from the user, instead of a failure."""
 
 
 class InvalidInputError(PlumblineError):
@@ -109,11 +109,11 @@ class InvalidInputError(PlumblineError):
 
 
 class CorruptDataError(InvalidInputError):
-    """Bytes that do not match the digest or the length they were promised with."""
+    """Bytes that do not match their digest or length."""
 
 
 class TrainingError(InvalidInputError):
-    """The training itself could not go on; `where` says at which step and place."""
+    """Failed training; `where` contains step and place."""
 
 
 RECORD_CODES: tuple[tuple[type[Exception], str], ...] = (
@@ -127,14 +127,14 @@ RECORD_CODES: tuple[tuple[type[Exception], str], ...] = (
     (PlumblineError, "error"),
     (MemoryError, "out-of-memory"),
 )
-"""The code that a record keeps of each class of error, the narrower class first."""
+"""Record code of each error class, subclasses first."""
 
 INFRASTRUCTURE = frozenset({"access", "disk-full", "unavailable", "stopped"})
-"""The codes that describe the machine and its services. The training itself is not known to be wrong."""
+"""Record codes of infrastructure failures: the training itself may be correct."""
 
 
 def record_code(error: Exception) -> str:
-    """Return the code that a record keeps of `error`; an unknown class is `error`."""
+    """Return the record's code of `error`; an unknown class is `error`."""
     if isinstance(error, OSError) and not isinstance(error, PlumblineError):
         return "disk-full" if error.errno in DISK_FULL else "unavailable"
     return next((code for kind, code in RECORD_CODES if isinstance(error, kind)), "error")

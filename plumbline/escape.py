@@ -1,6 +1,7 @@
-"""Text of records and stores, made harmless for the channel that shows it. Pure.
+"""Escaping of untrusted text for the channel that shows it. Pure.
 
-An error message, a hostname or a file's name comes from a worker: it may hold a tag, a mention or an escape sequence.
+An error message, a hostname or a file's name comes from a worker: it may contain a tag, a mention or an escape
+sequence.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ _ANGLES = str.maketrans({"<": "\u2039", ">": "\u203a"})
 _MENTION = re.compile(r"([@!])(?=\w)")
 _LINK = re.compile(r"\](?=\()")
 _JOINER = "\u2060"
-"""An invisible character that breaks a mention or a link, and no word."""
+"""Invisible character that breaks a mention or a link, but not a word."""
 
 
 def printable(text: str) -> str:
-    """Return `text` without control characters; lines and tabs stay."""
+    """Return `text` without control characters, except newlines and tabs."""
     return "".join(
         char if char in _KEPT or unicodedata.category(char) not in _HIDDEN else _REPLACEMENT for char in text
     )
 
 
 def escape(text: str, channel: Channel) -> str:
-    """Return `text` so that `channel` shows it and acts on none of it.
+    """Return `text` escaped for `channel`.
 
-    Slack's clients and libraries take up mentions (`<!channel>`) that were escaped as entities, so angle brackets
-    become other characters there, and a mention is broken.
+    Slack's clients and libraries interpret mentions (`<!channel>`) that were escaped as entities, so angle brackets
+    become different characters there, and a mention is broken.
     """
     clean = printable(text)
     if channel == "html":

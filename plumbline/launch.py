@@ -1,6 +1,6 @@
-"""Starting the trainer: its own process, in its own session, with the determinism environment set before Python runs.
+"""Start of the trainer: its own process and session, with the determinism environment.
 
-No torch here: the controller starts trainings without having it.
+The module does not need torch: the controller starts trainings without torch.
 """
 
 from __future__ import annotations
@@ -39,37 +39,37 @@ _LAST_LINES = 20
 
 
 def trainer_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment with what the trainer needs; `extra` has the last word."""
+    """Return this process's environment for the trainer, updated by `extra`."""
     return {**os.environ, **DETERMINISM, **(extra or {})}
 
 
 def _processes() -> dict[int, tuple[int, str]]:
-    """Parent and start time of every process; none where the system does not tell."""
-    found: dict[int, tuple[int, str]] = {}
+    """Return parent and start time of every process; empty without /proc."""
+    processes: dict[int, tuple[int, str]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            words = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except OSError:
             continue  # it has ended since it was listed
-        found[int(path.parent.name)] = (int(words[1]), words[19])
-    return found
+        processes[int(path.parent.name)] = (int(fields[1]), fields[19])
+    return processes
 
 
 def _descendants(pid: int) -> dict[int, str]:
-    """Everything that `pid` started, and what that started, with their start times."""
+    """Return all descendants of `pid` with their start times."""
     processes = _processes()
     family: set[int] = {pid}
-    found: dict[int, str] = {}
+    descendants: dict[int, str] = {}
     while new := {child for child, (parent, _) in processes.items() if parent in family and child not in family}:
         family |= new
-        found |= {child: processes[child][1] for child in new}
-    return found
+        descendants |= {child: processes[child][1] for child in new}
+    return descendants
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
-    """End the child and all that it started: politely, then not.
+    """Stop the child and its descendants: SIGTERM, then SIGKILL.
 
-    The session outlives its leader, so it is asked all the same; and torchrun gives each worker a session of its own.
+    The session outlives its leader, so the signal goes to the session; torchrun gives each worker its own session.
     """
     family = _descendants(child.pid)
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -108,14 +108,14 @@ def _event(line: str) -> dict[str, Any] | None:
     if not line.startswith("{"):
         return None
     try:
-        found = json.loads(line)
+        event = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and "event" in found else None
+    return event if isinstance(event, dict) and "event" in event else None
 
 
 def _relay(stream: IO[str], on_progress: Callable[[dict[str, Any]], None] | None, last: list[str]) -> None:
-    """Pass the trainer's progress on, and keep its last words."""
+    """Pass progress events on, and keep the last other line."""
     for line in stream:
         event = _event(line)
         if event is not None and on_progress:
@@ -133,7 +133,7 @@ def _wait(
 ) -> int:
     while child.poll() is None:
         if should_stop():
-            raise UnavailableError("its round has ended", where="trainer")
+            raise UnavailableError("the round has ended", where="trainer")
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise UnavailableError("did not end in time", where="trainer", key="timeout_seconds")
@@ -152,8 +152,8 @@ def _command(python: str, spec: Path, out: Path, options: Mapping[str, object], 
 
 
 def _outcome(code: int, out: Path) -> int:
-    """The exit code in the design's words; of a trainer that died, or of torchrun, what the record tells."""
-    if code != ExitCode.DRIFT and code in {int(found) for found in ExitCode}:
+    """Return the exit code; after a crash or torchrun, derive it from the record."""
+    if code != ExitCode.DRIFT and code in {int(record) for record in ExitCode}:
         return code
     try:
         ending = read_record(out, verify=False).exit
@@ -170,11 +170,10 @@ def run_training(
     num_processes: int = 1, should_stop: Callable[[], bool] = lambda: False,
     attempt: int = 0, nonce: str = "", expected: Expected | None = None, python: Path | None = None,
 ) -> int:  # fmt: skip
-    """Run one training in a process of its own, under torchrun for more than one; its exit code.
+    """Run one training in its own process, under torchrun if several; return its exit code.
 
-    A trainer that died of a signal leaves 3: nothing is known about training. Nothing of it is left running.
-    `should_stop` is polled twice a second; once it is true, the training ends with `UnavailableError`. `python` is the
-    interpreter of another environment; default: this one.
+    A trainer killed by a signal gives 3: training was not judged. No process stays running. `should_stop` is polled
+    twice a second; once true, the training ends with `UnavailableError`.
     """
     options = {
         "data": data, "cache": cache, "platform": platform, "record-id": record_id, "round-id": round_id,
@@ -194,14 +193,14 @@ def run_training(
 
 
 def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
-    """Make a model's initial weights in a trainer process; the SHA-256 of the file."""
+    """Make a model's initial weights in a trainer process; return their SHA-256."""
     with tempfile.TemporaryDirectory() as folder:
         described = Path(folder) / "model.json"
         described.write_text(json.dumps(model), encoding="utf-8")
         command = [sys.executable, "-m", "plumbline.train.weights", str(described), str(seed), str(out)]
-        found = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, check=False)
-    lines = found.stdout.split()
-    if found.returncode or not lines:
-        why = (found.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise InvalidInputError(f"no weights could be made: {why}", where=str(out))
+        done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, check=False)
+    lines = done.stdout.split()
+    if done.returncode or not lines:
+        why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise InvalidInputError(f"the weights could not be made: {why}", where=str(out))
     return lines[-1]

@@ -1,6 +1,6 @@
-"""The watch of a child on its parent: the child ends when the parent is gone, also after `kill -9`.
+"""Watch of a parent process: the child ends when the parent dies, also by `kill -9`.
 
-The parent starts the child with a pipe as its stdin and `PARENT_WATCH` in its environment, and writes nothing.
+The parent starts the child with a pipe as its stdin and `PARENT_WATCH` in its environment, and writes no data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GRACE_SECONDS = 10.0
 
 
 def watch_parent(environment: Mapping[str, str]) -> None:
-    """End this process once the pipe from its parent ends: SIGTERM first, SIGKILL after ten seconds."""
+    """End this process once its parent's pipe closes: SIGTERM, SIGKILL after ten seconds."""
     if environment.get(PARENT_WATCH) == "stdin":
         threading.Thread(target=_watch, args=(sys.stdin.fileno(),), name="parent-watch", daemon=True).start()
 
@@ -28,5 +28,5 @@ def _watch(descriptor: int) -> None:
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_GRACE_SECONDS)
-    # The session is our own: whatever we started goes with us.
+    # The signal goes to the whole session, with all descendants.
     os.killpg(0, signal.SIGKILL)

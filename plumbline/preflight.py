@@ -1,7 +1,7 @@
-"""What is asked before a training takes its folder: its names, its store's URL, and what the folder holds already.
+"""Checks before a training: names, store URL, and the contents of its folder.
 
-Outside `plumbline.train`, because two ask it: the command line, which has no torch, and the trainer, which `torchrun`
-may start without the command line.
+The module is outside of `plumbline.train`, as two callers use it: the command line, which has no torch, and the
+trainer, which `torchrun` may start without the command line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_training(
     spec: RunSpec, out: Path, *, data: str | None, cache: Path, platform: str, record_id: str,
     experiment: Path | None = None,
 ) -> None:  # fmt: skip
-    """Make the folder, or `ConfigurationError` for what would fail only after the training, or at another's cost."""
+    """Create the folder; raise for problems that would appear only after training."""
     _check_name(platform, option="--platform")
     _check_name(record_id, option="--record-id")
     if data is not None:
@@ -42,7 +42,7 @@ def check_training(
         _make_folder(cache, option="--cache")  # one that nothing is staged into need not be writable
     if experiment is not None and not (experiment / EXPERIMENT_NAME).is_file():
         hint = "name the folder of an experiment's bundle"
-        raise ConfigurationError(f"holds no {EXPERIMENT_NAME}", where=str(experiment), key="--experiment", hint=hint)
+        raise ConfigurationError(f"contains no {EXPERIMENT_NAME}", where=str(experiment), key="--experiment", hint=hint)
     _make_folder(out, option="--out")
     _spare_record(
         out,
@@ -60,11 +60,11 @@ def _check_name(name: str, *, option: str) -> None:
         _NAME.validate_python(name)
     except ValidationError as error:
         hint = "1 to 63 of lower-case letters, digits, dots, dashes and underscores, the first a letter or digit"
-        raise ConfigurationError(f"{name!r} is no name", key=option, hint=hint) from error
+        raise ConfigurationError(f"{name!r} is not a valid name", key=option, hint=hint) from error
 
 
 def _check_url(url: str) -> None:
-    """The same reading that the trainer will do; nothing is asked of the network."""
+    """Parse the URL like the trainer, without network access."""
     try:
         open_store(url)
     except ConfigurationError as error:
@@ -76,36 +76,36 @@ def _make_folder(folder: Path, *, option: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if error.errno in DISK_FULL:
-            raise DiskFullError(f"cannot be made: {error.strerror}", where=str(folder)) from error
+            raise DiskFullError(f"cannot be created: {error.strerror}", where=str(folder)) from error
         if error.errno not in WRONG_PATH:
-            raise UnavailableError(f"cannot be made: {error.strerror}", where=str(folder)) from error
-        what = "is not a folder" if isinstance(error, FileExistsError) else f"cannot be made: {error.strerror}"
-        raise ConfigurationError(what, where=str(folder), key=option, hint="name another folder") from error
+            raise UnavailableError(f"cannot be created: {error.strerror}", where=str(folder)) from error
+        text = "is not a folder" if isinstance(error, FileExistsError) else f"cannot be created: {error.strerror}"
+        raise ConfigurationError(text, where=str(folder), key=option, hint="name a different folder") from error
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        what = "is a folder that may not be written to"
-        raise ConfigurationError(what, where=str(folder), key=option, hint="name another folder")
+        text = "is a folder that may not be written to"
+        raise ConfigurationError(text, where=str(folder), key=option, hint="name a different folder")
 
 
 def _spare_record(out: Path, mine: dict[str, str]) -> None:
-    """A record is immutable: the folder of a completed one is only for the same training once more.
+    """Raise if the folder contains a different training's completed record.
 
-    A failed one is there to be replaced, and one that cannot be read is the half of a training that was killed.
+    A failed record may be replaced, and an unreadable one is the rest of a killed training.
     """
     try:
-        found = read_record(out, verify=False)
+        record = read_record(out, verify=False)
     except InvalidInputError:
         return
-    if found.exit.status != "completed":
+    if record.exit.status != "completed":
         return
     theirs = {
-        "spec": found.spec_sha256[:12],
-        "platform": found.platform,
-        "record id": found.record_id,
-        "kind": "experiment" if found.experiment else "training",
+        "spec": record.spec_sha256[:12],
+        "platform": record.platform,
+        "record id": record.record_id,
+        "kind": "experiment" if record.experiment else "training",
     }
     for key, value in mine.items():
         if theirs[key] != value:
             raise ConfigurationError(
-                f"holds another completed record, whose {key} is {theirs[key]}, not {value}",
-                where=str(out), key="--out", hint="name another folder; a record is never overwritten",
+                f"contains a different completed record, whose {key} is {theirs[key]}, not {value}",
+                where=str(out), key="--out", hint="name a different folder; a record is never overwritten",
             )  # fmt: skip

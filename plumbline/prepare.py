@@ -1,6 +1,6 @@
-"""Build what a suite trains on, publish it to every platform, and freeze the recipe of each workload.
+"""Preparation of a suite: datasets, weights and specs, built and published.
 
-What is built lies under a name that says what it was built from, so that a second call finds it and builds nothing.
+Builds are named by the digest of their inputs, so that a second call finds and reuses them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> dict[str, RunSpec]:
-    """Every workload's RunSpec, once its dataset and weights lie in the store of every platform."""
+    """Build and publish everything; return each workload's RunSpec."""
     specs: dict[str, RunSpec] = {}
     datasets: dict[Path, Manifest] = {}
     weights: dict[Path, str] = {}
@@ -40,10 +40,10 @@ def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> dict[str,
         datasets[built] = manifest
         weights[file] = sha256
         specs[name] = make_spec(suite, name, manifest, sha256)
-    # One of those that share a store publishes for all of them: two at once would get in each other's way.
+    # A single platform publishes for all that share a store, as concurrent pushes would conflict.
     first = {platform.data: name for name, platform in reversed(suite.platforms.items())}
     with ThreadPoolExecutor(len(first), thread_name_prefix="publish") as pool:
-        # Consumed, so that the first failure is raised here.
+        # Consume the results, so that the first failure is raised here.
         for line in pool.map(lambda name: _publish(suite, name, datasets, weights), sorted(first.values())):
             say(line)
     for name in suite.local:
@@ -83,7 +83,7 @@ def _weights(workload: Workload, manifest: Manifest, folder: Path, say: Callable
 
 
 def _digests(files: Iterable[Path]) -> list[str]:
-    """Of those that are files: what lies there may be replaced under its name."""
+    """Return name and digest of each existing file."""
     return [f"{file.name} {digest_file(file)}" for file in files if file.is_file()]
 
 
@@ -95,7 +95,7 @@ def _publish(suite: Suite, platform: str, datasets: dict[Path, Manifest], weight
 
 
 def _run_command(suite: Suite, platform: str) -> None:
-    """Run a platform's own preparation: how a suite shows a drift."""
+    """Run a platform's own preparation command, for demonstrations of drift."""
     command = suite.local[platform].prepare
     if not command:
         return

@@ -18,15 +18,15 @@ from plumbline.schema.evidence import SKETCH_SIZE
 __all__ = ["ERROR_FACTOR", "relative_error", "sketch", "small_sketch"]
 
 ERROR_FACTOR = 1.5
-"""`relative_error` lies between the truth divided by this and the truth times this (5 standard deviations)."""
+"""Factor between `relative_error` and the true error, in both directions (5 standard deviations)."""
 
-# Prime, so that no power of two in a tensor's shape lines up with the hash's period.
+# Prime, so that no power of two in a tensor's shape matches the hash's period.
 _BLOCK = 1_000_003
 _SIGNED = 2 * SKETCH_SIZE
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64: every bit of the input moves every bit of the output."""
+    """Apply the finaliser of splitmix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -34,19 +34,19 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @cache
 def _codes() -> NDArray[np.intp]:
-    """For each element of a block: its bucket, plus `SKETCH_SIZE` where its sign is negative."""
+    """Return each element's bucket, plus `SKETCH_SIZE` for a negative sign."""
     index = np.arange(1, _BLOCK + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     codes: NDArray[np.intp] = (_mix(index) >> np.uint64(57)).astype(np.intp)
     return codes
 
 
 def _salt(block: int) -> int:
-    """What a block's buckets are shuffled by; the first block's are left as they are."""
+    """Return the salt that shuffles a block's buckets; 0 for the first block."""
     return int(_mix(np.array([block], dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03))[0] >> np.uint64(57))
 
 
 def sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """The sketch of a tensor, computed in fp64."""
+    """Return the sketch of a tensor, float64 [64]."""
     flat = np.ascontiguousarray(values).reshape(-1)
     codes = _codes()
     signed = np.zeros(_SIGNED)
@@ -67,10 +67,10 @@ def small_sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:
 def relative_error(
     reference: NDArray[np.float64], candidate: NDArray[np.float64], norm: float | None = None
 ) -> float | None:
-    """The relative L2 error of the candidate's tensor, estimated from both sketches.
+    """Estimate the relative L2 error of two tensors from their sketches.
 
-    `norm` is the exact L2 norm of the reference's tensor, where it is known. `None` if either sketch holds a number
-    that is not finite, or if only the reference is zero: such an error is missing, never small.
+    `norm` is the exact L2 norm of the reference's tensor, if known. Returns `None` if a sketch is not finite, or if
+    only the reference is zero: such an error is missing, never small.
     """
     if reference.shape != candidate.shape or not (np.isfinite(reference).all() and np.isfinite(candidate).all()):
         return None

@@ -1,4 +1,4 @@
-"""Alert people about a round: what is new is written to the central store first, then sent."""
+"""Alerts about a round: stored in the central store first, then sent."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _LEASE = timedelta(minutes=5)
 
 @task(name="alert", persist_result=False)
 def alert_about_verdict(round_: Round, verdict: RoundVerdict) -> list[str]:
-    """Alert each recipient once, and return the failed deliveries as lines; the next round tries them again."""
+    """Alert each recipient once; return failed deliveries, which are retried later."""
     alerts = round_.suite.alerts
     if not alerts:
         return []
     try:
         failed = _alert(round_.suite, lambda state: update(state, verdict, alerts, datetime.now(UTC)))
     except PlumblineError as error:
-        # The verdict stands; that nobody heard of it is noted beside it.
+        # The verdict is valid; a note reports the failed alerts.
         failed = [f"the alerts could not be stored: {error}"]
     for line in failed:
         get_run_logger().error(line)
@@ -77,8 +77,8 @@ def _alert(suite: Suite, change: Callable[[AlertState], AlertState]) -> list[str
 
 
 def _alert_without_store(suite: Suite, message: AlertMessage) -> list[str]:
-    """Send through the stored state, which sends once and retries; directly where the central store itself fails."""
-    blocks = dict.fromkeys(one.block for one in suite.alerts if message.event in one.on)
+    """Send through the stored state, or directly if the central store fails."""
+    blocks = dict.fromkeys(alert.block for alert in suite.alerts if message.event in alert.on)
     if not blocks:
         return []
     try:
@@ -93,16 +93,16 @@ def _alert_without_store(suite: Suite, message: AlertMessage) -> list[str]:
 
 
 def deliver_pending(book: AlertBook, known: Blocks, sleep: Callable[[float], None] = time.sleep) -> list[str]:
-    """Send every pending message, each with its own attempts, and return the failures as lines.
+    """Send every pending message; return the failed deliveries as lines.
 
-    A round, the watch and `alert --check` may run in the same minute: each message is sent by one of them.
+    A round, the watch and `alert --check` may run at the same time: each message is sent by one of them.
     """
     failed = []
     for message in book.read()[0].pending:
         if not _is_claimed(book, message):
             continue
         why = _attempt(message, known, sleep)
-        # Bound to the message: the state may have changed meanwhile.
+        # Applies to this message only, as the state may have changed meanwhile.
         book.change(partial(after_failure, sent=message, why=why) if why else partial(after_success, sent=message))
         if why:
             failed.append(_undelivered(message.subject, message.block, why))

@@ -1,4 +1,4 @@
-"""Second looks, each through dispatch: the rerun of a drop in speed, and the experiments that make a cause sure."""
+"""Confirmation of drift by dispatched reruns and experiments."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import reruns_needed
 from plumbline.rounds.nights import night_reruns
 from plumbline.stores import open_store
-from tasks.dispatch import dispatch
+from tasks.dispatch import dispatch_trainings
 from tasks.gather import gather_records
-from tasks.judge import Judged, judge
+from tasks.judge import Judged, judge_records
 
 __all__ = ["confirm_causes", "confirm_throughput"]
 
 
 def confirm_throughput(
-    round_: Round, found: GatheredRecords, judged: Judged, folder: Path
+    round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
 ) -> tuple[GatheredRecords, Judged]:
-    """Measure once more what was too slow, and judge again with both measurements."""
+    """Rerun slow trainings, and judge again with both measurements."""
     reruns = tuple(dict.fromkeys((*reruns_needed(judged.results), *night_reruns(judged.nights))))
     if not reruns:
-        return found, judged
-    results = dispatch(round_, reruns, Limits())
-    both = found.plus(gather_records(round_, results, folder))
-    return both, judge(round_, both, folder)
+        return gathered, judged
+    results = dispatch_trainings(round_, reruns, Limits())
+    both = gathered.plus(gather_records(round_, results, folder))
+    return both, judge_records(round_, both, folder)
 
 
-def confirm_causes(round_: Round, found: GatheredRecords, judged: Judged, folder: Path) -> Judged:
-    """Run experiments, the next one of every open case at once, until each case is closed or its budget spent."""
-    cases = open_cases(round_, found, judged.baselines, judged.results)
-    known = {record.record.record_id: record for record in found.records.values()}
+def confirm_causes(round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path) -> Judged:
+    """Run the next experiment of all open cases until closed or out of budget."""
+    cases = open_cases(round_, gathered, judged.baselines, judged.results)
+    known = {record.record.record_id: record for record in gathered.records.values()}
     known |= {record.record.record_id: record for lot in judged.baselines.values() for record in lot.values()}
     while any(case.confirmation.next() is not None for case in cases):
         ready, lost = _sent(round_, wanted(cases), known, folder)
-        results = dispatch(round_, ready, Limits()) if ready else {}
+        results = dispatch_trainings(round_, ready, Limits()) if ready else {}
         came = gather_records(round_, results, folder)
         answers = {str(one.experiment_id): record for one, record in came.records.items()}
         lost |= {str(one.experiment_id): absence.why for one, absence in came.absent.items()}
@@ -55,9 +55,9 @@ def confirm_causes(round_: Round, found: GatheredRecords, judged: Judged, folder
 def _sent(
     round_: Round, asked: Sequence[Wanted], known: Mapping[str, LoadedRecord], folder: Path
 ) -> tuple[list[Assignment], dict[str, str]]:
-    """The experiments whose bundles have reached their platform; why the others have not.
+    """Return the experiments whose bundles were sent, and the reasons of failed ones.
 
-    A drift that was judged is not lost because an outbox takes no bundle: its cause stays as likely as it was.
+    A failed transfer does not change the verdict: the cause keeps its certainty.
     """
     ready, lost = [], {}
     for _, request, assignment in asked:

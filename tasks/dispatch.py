@@ -1,4 +1,4 @@
-"""Dispatch every training of a batch to its platform, and follow it to its end."""
+"""Dispatch of a batch of trainings to their platforms."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from plumbline.stores import Store, open_store
 from tasks.prefect_client.api import server_clock
 from tasks.prefect_client.orchestrator import PrefectOrchestrator
 
-__all__ = ["dispatch"]
+__all__ = ["dispatch_trainings"]
 
 
 @task(name="dispatch", persist_result=False)
-def dispatch(round_: Round, assignments: Sequence[Assignment], limits: Limits) -> dict[Assignment, Result]:
-    """Run the assignments, all platforms at once; no child outlives the call, whatever happens."""
+def dispatch_trainings(round_: Round, assignments: Sequence[Assignment], limits: Limits) -> dict[Assignment, Result]:
+    """Run the assignments, all platforms in parallel; leave no child running."""
     jobs = {round_.job(assignment).key: assignment for assignment in assignments}
     platforms = round_.suite.platforms
     outboxes = {name: open_store(platform.outbox) for name, platform in platforms.items()}

@@ -1,4 +1,4 @@
-"""Check the whole road of a round on a Prefect server: API, deployments, pools, workers, schedule, alert blocks."""
+"""Checks on a Prefect server: API, deployments, pools, workers, schedule, alert blocks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CHECK_SECONDS = 120.0
 
 
 def check_server(suite: Suite) -> tuple[list[CheckResult], dict[str, str]]:
-    """Check what the server holds for the suite; return the results, and the pool of each place that can be asked."""
+    """Check the suite's objects on the server; return results and reachable pools."""
     try:
         wait_for_api(0.0)
         with get_client(sync_client=True) as client:
@@ -83,17 +83,17 @@ def _wrong(where: str, what: str, hint: str, code: ExitCode = ExitCode.USAGE) ->
 
 
 def _check_pool(client: SyncPrefectClient, place: str, pool: str, deployment: str) -> CheckResult:
-    """Check that the pool exists, can start the deployment, and has a worker online."""
+    """Check that the pool exists, fits the deployment, and has a worker online."""
     where = f"{place}: worker"
     health = read_pool(client, pool)
     if health is None:
         return _wrong(where, f"work pool {pool} does not exist", f"{_DEPLOY} to create it")
     if missing := _missing_variables(client, deployment, pool):
-        what = f"{pool} requires job variables without a value: {', '.join(missing)}"
-        return _wrong(where, what, "give them a default: `prefect work-pool update --base-job-template`")
+        text = f"{pool} requires job variables without a value: {', '.join(missing)}"
+        return _wrong(where, text, "give them a default: `prefect work-pool update --base-job-template`")
     if not health.has_workers:
-        what = f"{pool} is a {health.kind} pool: Prefect starts its runs, so no worker can be seen; --workers runs one"
-        return CheckResult(where=where, what=what, well=True)
+        text = f"{pool} is a {health.kind} pool: Prefect starts its runs, so no worker can be seen; --workers runs one"
+        return CheckResult(where=where, what=text, well=True)
     online = sorted(name for name, is_online in health.workers.items() if is_online)
     if online:
         return CheckResult(where=where, what=f"{', '.join(online)} in {pool}", well=True)
@@ -102,7 +102,7 @@ def _check_pool(client: SyncPrefectClient, place: str, pool: str, deployment: st
 
 
 def _missing_variables(client: SyncPrefectClient, deployment: str, pool: str) -> list[str]:
-    """Return the variables without which the server refuses to start a run."""
+    """Return the required job variables without a value."""
     variables = client.read_work_pool(pool).base_job_template.get("variables", {})
     known = {name for name, one in variables.get("properties", {}).items() if "default" in one}
     if (found := _read_deployment(client, deployment)) is not None:
@@ -111,7 +111,7 @@ def _missing_variables(client: SyncPrefectClient, deployment: str, pool: str) ->
 
 
 def _check_regression(client: SyncPrefectClient, suite: Suite) -> Iterator[CheckResult]:
-    """Check that the deployed round is the file's: suite, trainings and schedule."""
+    """Check the deployed round against the file: suite, trainings, schedule."""
     where = f"{REGRESSION}/{suite.name}"
     found = _read_deployment(client, where)
     missing = [
@@ -129,7 +129,7 @@ def _check_regression(client: SyncPrefectClient, suite: Suite) -> Iterator[Check
         yield _check_schedule(suite, found)
 
 
-def _check_schedule(suite: Suite, found: DeploymentResponse | None) -> CheckResult:
+def _check_schedule(suite: Suite, response: DeploymentResponse | None) -> CheckResult:
     where = f"{suite.name}: schedule"
     schedule = suite.schedule
     assert schedule is not None  # noqa: S101 - the caller's condition
@@ -139,8 +139,8 @@ def _check_schedule(suite: Suite, found: DeploymentResponse | None) -> CheckResu
         return from_error(where, error)
     if due is None:
         return _wrong(where, f"{schedule.cron!r} never fires", "correct schedule.cron")
-    active = [one for one in found.schedules if one.active] if found is not None and not found.paused else []
-    if found is not None and not active:
+    active = [one for one in response.schedules if one.active] if response is not None and not response.paused else []
+    if response is not None and not active:
         return _wrong(where, "is paused on the server", "resume it in Prefect's UI", ExitCode.INCONCLUSIVE)
     return CheckResult(where=where, what=f"next round at {due:%Y-%m-%d %H:%M %Z}", well=True)
 
@@ -151,7 +151,7 @@ def _check_watch(client: SyncPrefectClient, suite: Suite) -> Iterator[CheckResul
         return
     found = _read_deployment(client, where)
     if found is None:
-        yield _wrong(where, "is not deployed: nobody would hear of a missed round", _DEPLOY)
+        yield _wrong(where, "is not deployed: missed rounds would not be alerted", _DEPLOY)
     elif found.parameters != suite_parameters(suite):
         yield _wrong(where, "the deployed suite differs from the file", _DEPLOY)
     else:
@@ -171,7 +171,7 @@ def _check_blocks(client: SyncPrefectClient, suite: Suite) -> Iterator[CheckResu
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a worker reported, or why it did not; `asked` and `answered` are local times close around the report."""
+    """A worker's report, or the reason without, with local times around it."""
 
     report: str
     why: str
@@ -181,7 +181,7 @@ class _Answer:
 
 
 def check_workers(suite: Suite, pools: Mapping[str, str]) -> list[CheckResult]:
-    """Run the doctor's flow through each pool; the reference's torch is what the other platforms are compared with."""
+    """Run the doctor's flow through each pool, and compare with the reference's torch."""
     results: list[CheckResult] = []
     reports: dict[str, tuple[Report, _Answer]] = {}
     try:
@@ -208,7 +208,7 @@ def check_workers(suite: Suite, pools: Mapping[str, str]) -> list[CheckResult]:
 
 
 def _ask(suite: Suite, pools: Mapping[str, str]) -> dict[str, _Answer]:
-    """Start one run in each pool, all at once, and collect the reports; a run that nobody takes is cancelled."""
+    """Start one run per pool, and collect the reports; cancel unclaimed runs."""
     answers: dict[str, _Answer] = {}
     runs: dict[str, UUID] = {}
     with get_client(sync_client=True) as client:
@@ -226,7 +226,7 @@ def _ask(suite: Suite, pools: Mapping[str, str]) -> dict[str, _Answer]:
                     answers[name] = _answer(run.state, asked[name])
                 elif time.monotonic() - began > seconds:
                     client.set_flow_run_state(run.id, Cancelled(), force=True)
-                    hint = f"does another run use {pools[name]}? see its worker's log"
+                    hint = f"check for a different run in {pools[name]}, and its worker's log"
                     answers[name] = _no_answer(f"did not answer within {seconds:g} s", hint)
                 elif not (run.state and run.state.is_running()):
                     asked[name] = datetime.now(UTC)
@@ -240,7 +240,7 @@ def _start_seconds(suite: Suite, place: str) -> float:
 
 
 def _start(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -> UUID:
-    """Start the doctor's flow where a round's flow would run; `ObjectNotFound` where that is not deployed."""
+    """Start the doctor's flow like a round's flow; raise `ObjectNotFound` if not deployed."""
     of_round = place == CONTROLLERS
     copied = client.read_deployment_by_name(
         f"{REGRESSION}/{suite.name}" if of_round else training_deployment(suite.name, place)
@@ -248,7 +248,7 @@ def _start(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -> UU
     name = f"plumbline-doctor/{suite.name}-{place}"
     fields: dict[str, Any] = {
         "entrypoint": "flows.doctor.doctor", "work_pool": pool, "tags": ["plumbline-doctor"], "parameters": {},
-        "description": "Look around where a worker runs; started by `plumbline doctor --workers`.",
+        "description": "Check the machine of a worker; started by `plumbline doctor --workers`.",
         "cron": None, "timezone": None, "collision_strategy": None,
     }  # fmt: skip
     initial = {"job_variables": copied.job_variables or {}, "concurrency_limit": None}
@@ -259,7 +259,7 @@ def _start(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -> UU
 
 
 def _visits(suite: Suite, place: str) -> Iterable[Visit]:
-    """Return the stores that the place uses, and what it has to be permitted there."""
+    """Return the place's stores, with the required permissions."""
     if place == CONTROLLERS:
         yield Visit("central store", suite.store, "write, replace and read")
         for name, platform in suite.platforms.items():

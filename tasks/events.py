@@ -1,4 +1,4 @@
-"""Progress of a flow run: a Prefect artifact that the controller, the command line and the UI read."""
+"""Progress of a flow run: a Prefect artifact for controller, command line and UI."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHORTEST_SECONDS = 1.0
 
 
 class ProgressReporter:
-    """Updates the artifact at most once a second while something happens, and every few seconds otherwise."""
+    """Context manager that updates the artifact, at most once a second."""
 
     def __init__(self, logger: Log) -> None:
         self._logger = logger
@@ -51,7 +51,7 @@ class ProgressReporter:
         self._thread.join(timeout=_BEAT_SECONDS)
 
     def on_progress(self, event: dict[str, Any]) -> None:
-        """Take one event of the trainer's progress."""
+        """Handle one progress event of the trainer."""
         if event.get("event") == "said":
             self.last_line = str(event.get("line", ""))
         part, step, steps = event.get("part"), event.get("step"), event.get("steps")
@@ -61,7 +61,7 @@ class ProgressReporter:
         self.show(percent, str(part), f"{part} {step}/{steps}" if steps else str(part))
 
     def show(self, percent: float, part: str, text: str) -> None:
-        """Set what the artifact shows: 0 to 100 percent, and a text that begins with the part."""
+        """Set percentage and text of the artifact; the text starts with the part."""
         is_first = not self._shown[1].startswith(part)
         self._shown = (min(100.0, percent), text)
         self._changed.set()
@@ -74,7 +74,7 @@ class ProgressReporter:
             self._publish()
             self._changed.wait(_BEAT_SECONDS)
             self._changed.clear()
-        # The last state too: a bar that stops before 100% would look like a hang.
+        # Publish the last state too: a bar below 100% would look like a hang.
         self._publish()
 
     def _publish(self) -> None:
@@ -89,7 +89,7 @@ class ProgressReporter:
 
 
 class Phases:
-    """The phases of a round: shown as progress, and timed."""
+    """Phases of a round, shown as progress and timed."""
 
     def __init__(self, reporter: ProgressReporter, names: Sequence[str]) -> None:
         self.timings: dict[str, float] = {}

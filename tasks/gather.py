@@ -1,4 +1,4 @@
-"""The controller's gathering task: every record into the central store, verified."""
+"""Gathering of a round's records into the central store."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from plumbline.stores import RetryPolicy, open_store
 
 __all__ = ["PATIENCE", "gather_records"]
 
-# The record is there, dispatch saw it: an outbox that is away for a minute is waited for.
+# Dispatch has seen the record: wait for a temporarily unreachable outbox.
 PATIENCE = RetryPolicy(attempts=20, deadline_seconds=90.0)
 
 
 @task(name="gather", persist_result=False, retries=2, retry_delay_seconds=5)
 def gather_records(round_: Round, results: Mapping[Assignment, Result], folder: Path) -> GatheredRecords:
-    """Collect what dispatch saw; again after a passing failure of the central store, for it is idempotent."""
+    """Collect all dispatched records. Idempotent, so that Prefect can retry."""
     outboxes = {name: open_store(platform.outbox, policy=PATIENCE) for name, platform in round_.suite.platforms.items()}
     return harvest(round_, results, outboxes, CentralStore(open_store(round_.suite.store)), folder)

@@ -1,4 +1,4 @@
-"""The controller's judging task."""
+"""Judgement of a round's records."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from plumbline.rounds.series import count_unjudged, read_history
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 from plumbline.stores import open_store
 
-__all__ = ["Judged", "conclude", "judge"]
+__all__ = ["Judged", "conclude", "judge_records"]
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Results by workload and platform, and the baselines that they were held against."""
+    """Results by workload and platform, with their baselines."""
 
     results: dict[str, dict[str, PlatformResult]]
     baselines: Baselines
     nights: NightDecisions
-    """What the history of each platform makes of this night."""
+    """Decisions on this night by each platform's history."""
     history: History
     proven: str = ""
-    """When the judge was last proven on known faults."""
+    """Note on the judge's last canary."""
 
 
 @task(name="judge", persist_result=False, retries=2, retry_delay_seconds=5)
-def judge(round_: Round, found: GatheredRecords, folder: Path) -> Judged:
-    """Hold every platform against the reference and against its own baseline, workload by workload."""
+def judge_records(round_: Round, gathered: GatheredRecords, folder: Path) -> Judged:
+    """Judge every platform against the reference and its own baseline."""
     central = CentralStore(open_store(round_.suite.store))
     baselines, unreadable = read_baselines(round_, central, folder)
     history = read_history(round_, central)
-    nights = decide_nights(round_, found, history)
-    harvest = judge_harvest(round_, found, baselines, unreadable)
+    nights = decide_nights(round_, gathered, history)
+    harvest = judge_harvest(round_, gathered, baselines, unreadable)
     results = apply_nights(harvest, nights, round_.suite.gates.accuracy_margin)
-    proofs = prove_round(round_, found)
+    proofs = prove_round(round_, gathered)
     return Judged(apply_canary(results, proofs), baselines, nights, history, proven_note(round_, proofs))
 
 
 def conclude(round_: Round, judged: Judged, seconds: Mapping[str, float]) -> RoundVerdict:
-    """The round's verdict from its platforms' results; `seconds` of each phase."""
+    """Return the round's verdict; `seconds` has the duration of each phase."""
     platforms = {name: join({work: of[name] for work, of in judged.results.items()}) for name in round_.suite.platforms}
     timings = {**seconds, "total": sum(seconds.values())}
     verdict = sum_up(round_, platforms, flow_run=url_for("flow-run", flow_run.id) or "", timings=timings)

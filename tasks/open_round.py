@@ -1,4 +1,4 @@
-"""Open a round: its name, its suite, its specs, and the mark that it has started."""
+"""Opening of a round: name, suite, specs, and start marker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["check_suite", "name_round", "open_round", "refuse_after_crashes", "r
 
 _PARAMETERS = "the flow run's parameters"
 _MAX_STARTS = 4
-"""The first start of a round, and three more after crashes."""
+"""Maximum number of starts: the first, and three after crashes."""
 
 
 def run_name() -> str:
@@ -36,20 +36,20 @@ def run_name() -> str:
 
 
 def name_round(round_id: str) -> str:
-    """Return the round's name: the one given, else one from the flow run, so that a resumed run is the same round."""
+    """Return the given name, else a stable name from the flow run."""
     if round_id:
         return check_round_id(round_id, where=_PARAMETERS, key="round_id")
     return new_round_id(flow_run.scheduled_start_time, str(flow_run.id).replace("-", ""))
 
 
 def check_suite(suite: Suite) -> Suite:
-    """Check the suite in a run's parameters as strictly as a file; `ConfigurationError` names the key."""
+    """Validate the suite in a run's parameters as strictly as a file."""
     content = suite.model_dump(mode="json", exclude_defaults=True)
     return parse_suite(with_tuples(content), where=f"{_PARAMETERS}: suite")
 
 
 def refuse_after_crashes() -> None:
-    """Raise `UnavailableError` if Prefect has started this run again too often: every start crashed."""
+    """Raise `UnavailableError` if every start of this run crashed."""
     starts = flow_run.run_count or 0
     if starts > _MAX_STARTS:
         raise UnavailableError(f"the controller crashed {starts - 1} times", hint="see the log of its worker")
@@ -57,7 +57,7 @@ def refuse_after_crashes() -> None:
 
 @task(name="open round", persist_result=False)
 def open_round(suite: Suite, round_id: str) -> Round:
-    """Read the specs of the round from the central store, and leave the mark that it has started."""
+    """Read the round's specs from the central store, and write the start marker."""
     central = CentralStore(open_store(suite.store))
     round_ = Round(round_id, suite, read_recipes(central, suite), round_secret(central, round_id))
     central.put_text(start_key(suite.name, round_id, datetime.now(UTC)), "")

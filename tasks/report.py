@@ -1,4 +1,4 @@
-"""The controller's reporting tasks: the page, the round in the central store, the verdict in the Prefect UI."""
+"""Reporting of a round: page, central store, artifacts in the Prefect UI."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tasks.judge import Judged
 
-__all__ = ["emit_verdict", "publish", "report", "show_in_ui"]
+__all__ = ["emit_verdict", "publish", "report_round", "show_in_ui"]
 
 
 @task(name="report", persist_result=False, retries=2, retry_delay_seconds=5)
-def report(round_: Round, verdict: RoundVerdict, found: GatheredRecords, judged: Judged) -> RoundVerdict:
-    """Write the page; the verdict then says where."""
-    return write_report(round_, verdict, found, judged.baselines, CentralStore(open_store(round_.suite.store)))
+def report_round(round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged) -> RoundVerdict:
+    """Write the report; return the verdict with its link."""
+    return write_report(round_, verdict, gathered, judged.baselines, CentralStore(open_store(round_.suite.store)))
 
 
 @task(name="publish", persist_result=False, retries=2, retry_delay_seconds=5)
 def publish(round_: Round, verdict: RoundVerdict, judged: Judged) -> None:
-    """Keep the night in the series, then the round's outcome: the marker that the round is over."""
+    """Append the night to the series, then store the round's verdict."""
     central = CentralStore(open_store(round_.suite.store))
     write_nights(round_, verdict, judged.nights, judged.baselines, central=central, now=datetime.now(UTC))
     central.put_round(verdict)
 
 
 def emit_verdict(verdict: RoundVerdict) -> None:
-    """Emit an event for each platform and for the round, for automations of the team's own."""
+    """Emit an event per platform and for the round, for a team's automations."""
     for event in round_events(verdict):
         emit_event(event.name, resource=dict(event.resource), payload=dict(event.payload))
 
 
 @task(name="show", persist_result=False, retries=2, retry_delay_seconds=5)
-def show_in_ui(round_: Round, verdict: RoundVerdict, found: GatheredRecords, judged: Judged) -> None:
-    """Verdict, findings, plots and the report's link as artifacts of the run, where a person looks first."""
+def show_in_ui(round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged) -> None:
+    """Create the run's artifacts: verdict, findings, plots and link."""
     central = CentralStore(open_store(round_.suite.store))
     pages = {
         "verdict": step_summary(verdict),
         "findings": findings_table(verdict),
-        "plots": draw_plots(round_, verdict, found, judged.baselines, central),
+        "plots": draw_plots(round_, verdict, gathered, judged.baselines, central),
     }
     name = round_.suite.name.replace("_", "-").replace(".", "-")
     told = f"Round {round_.id}: {verdict.verdict}"

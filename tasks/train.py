@@ -1,4 +1,4 @@
-"""Train once in a process of its own, and publish the record to the platform's outbox."""
+"""One training in its own process, with its record published to the outbox."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from plumbline.stores import RetryPolicy, Store, open_store
 from tasks.events import ProgressReporter
 from tasks.prefect_client.api import PREFECT_ERRORS
 
-__all__ = ["PATIENCE", "train"]
+__all__ = ["PATIENCE", "train_and_publish"]
 
 _SPARE_SECONDS = 120.0
-"""After the controller's own deadline: for a training whose controller is gone."""
+"""Seconds after the controller's deadline, for a training without a controller."""
 _ORPHANED_SECONDS = 75.0
-"""How long a round may have no controller before its training ends: a crashed one is started again at once."""
+"""Seconds without a controller before a training ends; crashed controllers restart at once."""
 _CONTROLLER_POLL_SECONDS = 15.0
-# A training's record is worth waiting for, as long as the controller's own deadline permits.
+# Wait for the record's upload as long as the controller's deadline permits.
 PATIENCE = RetryPolicy(attempts=100, deadline_seconds=600.0)
 
 
 @task(name="train", task_run_name="{order.record_id}", persist_result=False)
-def train(order: TrainingOrder) -> tuple[int, str]:
-    """Train, publish the record, and leave no file; return the trainer's exit code and its last line."""
+def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
+    """Train and publish the record; return exit code and last output line."""
     cache = Path(os.environ.get("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve()
     work = cache / "work" / order.record_id
     shutil.rmtree(work, ignore_errors=True)
@@ -50,7 +50,7 @@ def train(order: TrainingOrder) -> tuple[int, str]:
     logger = get_run_logger()
     logger.info("lock %s", os.environ.get("PLUMBLINE_LOCK") or "not named (PLUMBLINE_LOCK)")
     try:
-        # Around the outbox too: the controller counts a training without progress for a minute as lost.
+        # Around the upload too: the controller treats a training without progress for a minute as lost.
         with ProgressReporter(logger) as progress, _orphan_watch() as is_orphaned:
             write_spec(order.spec, work / "spec.json")
             experiment = fetch_bundle(outbox, order.experiment_id, work / "experiment") if order.experiment_id else None
@@ -85,7 +85,7 @@ def train(order: TrainingOrder) -> tuple[int, str]:
 def _checkpoint(
     order: TrainingOrder, outbox: Store, folder: Path, logger: Any
 ) -> AbstractContextManager[CheckpointExchange | None]:
-    """Share the checkpoints of `learn` with the next attempt, which another machine may run."""
+    """Share the checkpoints of `learn` with the next attempt."""
     if order.spec.learn is None or order.experiment_id is not None:
         return nullcontext()
     return shared_checkpoint(outbox, order.job, folder, on_problem=logger.warning)
@@ -93,7 +93,7 @@ def _checkpoint(
 
 @contextmanager
 def _orphan_watch() -> Iterator[threading.Event]:
-    """Set the event once the round that dispatched this run has had no controller for a while."""
+    """Yield an event that is set once the round has had no controller for a while."""
     is_orphaned, is_over = threading.Event(), threading.Event()
     parent = flow_run.parent_flow_run_id
     if parent:
@@ -113,7 +113,7 @@ def _watch_parent(parent: UUID, is_orphaned: threading.Event, is_over: threading
                 state = client.read_flow_run(parent).state
             except (*PREFECT_ERRORS, ObjectNotFound):
                 continue  # says nothing about the controller
-            # Crashed and scheduled again: where no worker takes it, its machine is gone for good.
+            # Crashed and scheduled again: if no worker claims it, its machine is lost.
             is_ended = state is not None and (state.is_final() or state.is_scheduled())
             ended_at = (ended_at or time.monotonic()) if is_ended else None
             if ended_at is not None and time.monotonic() - ended_at >= _ORPHANED_SECONDS:

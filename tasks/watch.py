@@ -1,4 +1,4 @@
-"""Compare a suite's schedule with the rounds that started, and alert about a missed one."""
+"""Check of a suite's schedule against the started rounds, with alerts."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["check_missed", "check_missed_rounds", "due_times"]
 
 _BACK = timedelta(days=8)
 _MAX_TIMES = 12_000
-"""A round every minute for eight days."""
+"""Maximum number of rounds: one every minute for eight days."""
 
 
 def due_times(schedule: Schedule, start: datetime, count: int, *, where: str = "") -> list[datetime]:
-    """Return the next `count` times after `start`; `ConfigurationError` names the key of a wrong cron or time zone."""
+    """Return the next `count` times after `start`; raise for a wrong cron or zone."""
     try:
         zone = ZoneInfo(schedule.timezone)
     except (ZoneInfoNotFoundError, ValueError) as error:
@@ -47,7 +47,7 @@ def due_times(schedule: Schedule, start: datetime, count: int, *, where: str = "
 def check_missed_rounds(suite: Suite, now: datetime | None = None) -> tuple[str, list[str]]:
     """Alert about a missed round once, then send pending alerts.
 
-    Returns what was missed, empty if nothing, and the deliveries that failed.
+    Returns the missed round as text ("" if none), and the failed deliveries.
     """
     now = now or datetime.now(UTC)
     central = CentralStore(open_store(suite.store))
@@ -55,7 +55,7 @@ def check_missed_rounds(suite: Suite, now: datetime | None = None) -> tuple[str,
     state = book.change(lambda state: state if state.watching else state.replace(watching=now))
     found = ""
     if suite.schedule is not None and _is_paused(suite):
-        # No round is due while a person has paused them: the watch begins anew.
+        # No round is due while paused: the watch starts again.
         book.change(lambda state: state.replace(watching=now))
     elif suite.schedule is not None and state.watching is not None:
         times = due_times(suite.schedule, max(now - _BACK, state.watching), _MAX_TIMES, where=suite.name)
@@ -68,7 +68,7 @@ def check_missed_rounds(suite: Suite, now: datetime | None = None) -> tuple[str,
 
 
 def _is_paused(suite: Suite) -> bool:
-    """Return whether a person has paused the suite's rounds; a server that does not answer has paused nothing."""
+    """Return whether a person has paused the suite's rounds; false if unreachable."""
     if PREFECT_API_URL.value() is None:
         return False
     try:
@@ -76,7 +76,7 @@ def _is_paused(suite: Suite) -> bool:
             deployed = client.read_deployment_by_name(f"{REGRESSION}/{suite.name}")
     except (*PREFECT_ERRORS, ObjectNotFound):
         return False
-    return deployed.paused or (bool(deployed.schedules) and not any(one.active for one in deployed.schedules))
+    return deployed.paused or (bool(deployed.schedules) and not any(schedule.active for schedule in deployed.schedules))
 
 
 @task(name="check missed", persist_result=False)

@@ -1,1 +1,1 @@
-"""The commands that need Prefect; found by their entry points."""
+"""Commands that need Prefect, found by their entry points."""

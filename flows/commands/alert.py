@@ -1,4 +1,4 @@
-"""`plumbline alert SUITE`: send a test through every block of the suite, or check whether the scheduled round ran."""
+"""`plumbline alert SUITE`: send a test alert, or check for a missed round."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send; exit code 3 where something could not be delivered."""
+    """Send alerts; return 3 if a delivery failed."""
     suite = read_suite(args.suite)
     if not suite.alerts:
         raise ConfigurationError("has no recipient", where=str(args.suite), key="alerts", hint="add [[alerts]]")

@@ -1,4 +1,4 @@
-"""`plumbline deploy SUITE`: create or update on a Prefect server what the suite needs; repeatable."""
+"""`plumbline deploy SUITE`: create or update the suite's objects on a Prefect server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--only", choices=_KINDS, action="append", help="only this kind of object (repeatable)")
     parser.add_argument("--controllers", default="plumbline", help="work pool of the controllers (%(default)s)")
     parser.add_argument("--write-prefect-yaml", type=Path, metavar="FILE", help="write a prefect.yaml and stop")
-    parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder of what is built (%(default)s)")
+    parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder of build outputs (%(default)s)")
     # For `plumbline run` on a local stack that has just started.
     parser.add_argument("--end-leftovers", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
@@ -41,7 +41,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, and unless it is a dry run, apply."""
+    """Plan the changes, and apply them unless `--dry-run`."""
     suite = with_absolute_urls(read_suite(args.suite), Path.cwd())
     if args.write_prefect_yaml:
         text = to_prefect_yaml(desired(suite, controllers=args.controllers), os.path.relpath(args.suite))
@@ -84,7 +84,7 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
 
 
 def _chosen(args: argparse.Namespace, wanted: Sequence[Item]) -> list[Item]:
-    """Return the items of the kinds asked for; the automation that starts a deployment belongs to that deployment."""
+    """Return the items of the requested kinds; a deployment's automation belongs to it."""
     kinds = args.only or _KINDS
     owned = [one for one in wanted if one.kind == "automation" and one.fields["action"]["type"] == "run-deployment"]
     of_kind = [one for one in wanted if one.kind in kinds]
@@ -92,10 +92,12 @@ def _chosen(args: argparse.Namespace, wanted: Sequence[Item]) -> list[Item]:
 
 
 def _check_blocks(path: Path, suite: Suite, changes: Sequence[PlanItem], known: Collection[str]) -> None:
-    """Raise `ConfigurationError` for a block of the alerts that neither exists nor can be created."""
+    """Raise for an alert block that neither exists nor can be created."""
     for change in changes:
         if change.item.kind == "block" and change.verb == "create" and change.item.name not in known:
-            variables = [one.address_from for one in suite.alerts if one.block == change.item.name and one.address_from]
+            variables = [
+                alert.address_from for alert in suite.alerts if alert.block == change.item.name and alert.address_from
+            ]
             hint = f"set {variables[0]} to its address" if variables else "create it in Prefect, or add address_from"
             raise ConfigurationError(
                 f"the block {change.item.name} does not exist on the server",
@@ -104,7 +106,7 @@ def _check_blocks(path: Path, suite: Suite, changes: Sequence[PlanItem], known: 
 
 
 def publish_data(suite: Suite, state: Path, say: Any) -> None:
-    """Build and publish the suite's data and weights, and store the spec of each workload."""
+    """Build and publish data and weights, and store each workload's spec."""
     from plumbline.central import CentralStore
     from plumbline.prepare import prepare
     from plumbline.rounds.recipes import keep_recipes
@@ -116,11 +118,12 @@ def publish_data(suite: Suite, state: Path, say: Any) -> None:
 def _print(args: argparse.Namespace, changes: Sequence[PlanItem]) -> None:
     if args.json:
         items = [
-            {"verb": one.verb, "kind": one.item.kind, "name": one.item.name, "fields": one.fields} for one in changes
+            {"verb": change.verb, "kind": change.item.kind, "name": change.item.name, "fields": change.fields}
+            for change in changes
         ]
         print(json.dumps({"dry_run": args.dry_run, "changes": items}))
         return
     for line in lines(changes):
         print(line)
-    count = sum(one.verb in ("create", "change") for one in changes)
+    count = sum(change.verb in ("create", "change") for change in changes)
     print(f"{count} to do" if args.dry_run else f"{count} done")

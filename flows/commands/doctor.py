@@ -1,4 +1,4 @@
-"""`plumbline doctor SUITE`: find what would lose a night before it does, with a hint for each."""
+"""`plumbline doctor SUITE`: find problems before a night is lost, with hints."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check; 0 if all checks passed, 2 for wrong configuration, 3 for what does not answer."""
+    """Run the checks: 0 if passed, 2 for configuration errors, 3 if unreachable."""
     if (args.suite is None) == (args.store is None):
-        raise ConfigurationError("give either SUITE or --store URL", where="plumbline doctor")
+        raise ConfigurationError("use either SUITE or --store URL", where="plumbline doctor")
     if args.store is not None:
         return _report(args, list(examine_conformance(args.store)))
     suite = with_absolute_urls(read_suite(args.suite), Path.cwd())

@@ -1,7 +1,7 @@
-"""`plumbline run SUITE`: one round, on the local stack or on the Prefect API of this environment; the main job.
+"""`plumbline run SUITE`: one round, locally or on the environment's Prefect API.
 
-Both take the same road: the deployed flow is started as its schedule would start it, and followed to its end. The local
-stack only starts stock servers and workers first, and calls `plumbline deploy`.
+Both use the same path: the deployed flow is started as by its schedule, and followed to its end. The local stack only
+starts stock servers and workers first, and calls `plumbline deploy`.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("run", help="one round of a suite over all its platforms", description=__doc__)
     parser.add_argument("suite", type=Path, nargs="?", help="default: a suite of two local platforms")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--local", action="store_true", help="on the local stack, whatever the work pools are called")
+    where.add_argument("--local", action="store_true", help="on the local stack, whatever the work pools' names")
     where.add_argument("--api", action="store_true", help="on the Prefect API of this environment")
     parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder of all state (%(default)s)")
     parser.add_argument("--port", type=int, help="port of the local Prefect server (default: a free one)")
-    parser.add_argument("--round", default="", help="name of the round; an unfinished round of this name goes on")
-    parser.add_argument("--keep", action="store_true", help="leave the local stack up until Ctrl-C")
+    parser.add_argument("--round", default="", help="name of the round; an unfinished round of this name continues")
+    parser.add_argument("--keep", action="store_true", help="keep the local stack running until Ctrl-C")
     parser.add_argument("--prepare", action="store_true", help="with --api: publish data, weights and specs first")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one round; the exit code is its verdict's."""
+    """Run one round; return the verdict's exit code."""
     args.suite = args.suite or resource("deployments/suites/local.toml")
     suite = with_absolute_urls(read_suite(args.suite), Path.cwd())
     if args.round:
@@ -67,13 +67,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _on_local_stack(args: argparse.Namespace, suite: Suite) -> int:
-    """Start the stack, deploy, start the workers, and run the round as on any other server."""
+    """Start the stack, deploy, start the workers, and run the round."""
     with Display("local stack") as display:
         display.phase("stack")
         with Stack(suite, args.state, port=args.port, say=display.say) as stack:
             stack.wait_until_ready()
             display.say(f"Prefect: {stack.ui_url}")
-            # Runs of an earlier stack that was killed would hold the slots of their work pools.
+            # Runs of a killed earlier stack would occupy the slots of their work pools.
             options = [str(args.suite), "--publish", "--end-leftovers", "--state", str(args.state)]
             _command(stack, "deploy", options, display)
             stack.start_workers()
@@ -87,7 +87,7 @@ def _on_local_stack(args: argparse.Namespace, suite: Suite) -> int:
 
 
 def _command(stack: Stack, name: str, options: list[str], display: Display) -> None:
-    """Run a command of ours with the stack's environment, its output in a log; raise what it says if it fails."""
+    """Run a Plumbline command with the stack's environment; raise its error."""
     display.phase(name)
     child = stack.start_command(name, options, log=name)
     if code := _follow(stack, child):
@@ -96,13 +96,13 @@ def _command(stack: Stack, name: str, options: list[str], display: Display) -> N
 
 
 def _follow(stack: Stack, child: Child) -> int:
-    """Wait for the command's end, and keep the stack alive meanwhile; an interruption is passed on."""
+    """Wait for the command's end, keep the stack alive, and forward interruptions."""
     try:
         while child.alive:
             stack.check()
             time.sleep(_TICK_SECONDS)
     except KeyboardInterrupt:
-        # The command has got the signal too, and cancels its round first.
+        # The command has received the signal too, and cancels its round first.
         with suppress(Exception):
             child.interrupt(_CANCEL_SECONDS)
         raise
@@ -110,7 +110,7 @@ def _follow(stack: Stack, child: Child) -> int:
 
 
 def _follow_round(stack: Stack, child: Child) -> int:
-    """Wait for the round's command, which prints its own verdict or error, and return its exit code."""
+    """Wait for the round's command, and return its exit code."""
     try:
         code = _follow(stack, child)
     except KeyboardInterrupt:

@@ -33,32 +33,34 @@ def register(subparsers: Any) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser("baseline", help="the approved records of each platform", description=__doc__)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
-    for name, words in (
+    for name, description in (
         ("list", "every baseline of the suite's store"),
         ("show", "the accepted records of one or all platforms"),
-        ("log", "who accepted and rejected what, when and why"),
+        ("log", "log of decisions: author, time, reason"),
         ("accept", "approve the records of a round: the next rounds are compared with them"),
         ("reject", "take an accepted record out again"),
         ("restore", "put a rejected record back"),
     ):
-        command = commands.add_parser(name, help=words, description=words)
+        command = commands.add_parser(name, help=description, description=description)
         command.add_argument("suite", type=Path)
         command.add_argument("--json", action="store_true", help="print one JSON document")
         if name != "list":
-            command.add_argument("--platform", action="append", default=[], help="only this one; may be repeated")
+            command.add_argument("--platform", action="append", default=[], help="only this platform; may be repeated")
         if name == "accept":
             command.add_argument("--round", default="", help="the round whose records are approved (default: the last)")
-            command.add_argument("--force", action="store_true", help="accept records of a round that is not a pass")
+            command.add_argument("--force", action="store_true", help="accept records of a round that did not pass")
             command.add_argument("--anchor", action="store_true", help="measure cumulative loss from these records on")
         if name in ("reject", "restore"):
-            command.add_argument("--record", default="", help="the record (default: the one accepted or rejected last)")
+            command.add_argument(
+                "--record", default="", help="the record (default: the last accepted or rejected record)"
+            )
         if name in ("accept", "reject", "restore"):
             command.add_argument("--reason", default="", help="why; kept in the log (needed by --force and --anchor)")
         command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked, and print what stands afterwards."""
+    """Run the subcommand, and print the resulting baselines."""
     suite = read_suite(args.suite)
     central = CentralStore(open_store(suite.store))
     damaged: Mapping[str, str] = {}
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     for why in damaged.values():
         print(f"plumbline: a baseline is damaged: {why} ({_REPLACED})", file=sys.stderr)
     if args.json:
-        told = [{**one.to_json(), "current": one.current} for one in baselines]
+        told = [{**baseline.to_json(), "current": baseline.current} for baseline in baselines]
         print(json.dumps({"baselines": told, "damaged": dict(damaged)}, indent=2))
     elif baselines or not damaged:
         _print(baselines)
@@ -84,11 +86,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def last_round(central: CentralStore, suite: str, wanted: str = "") -> RoundVerdict:
-    """The round of this id, or the suite's last; `ConfigurationError` if there is none."""
+    """Return the round of this id, or the suite's last; raise if absent."""
     if wanted:
         return read_round(central, wanted, "--round")
-    if found := read_rounds(central, suite, 1):
-        return found[0]
+    if rounds := read_rounds(central, suite, 1):
+        return rounds[0]
     raise ConfigurationError("has no round yet", where=suite, hint="start one with `plumbline run`")
 
 
@@ -96,13 +98,13 @@ def _platforms(suite: Suite, asked: Sequence[str]) -> list[str]:
     for name in asked:
         if name not in suite.platforms:
             raise ConfigurationError(
-                f"there is no platform {name!r}", where=suite.name, hint=", ".join(suite.platforms)
+                f"the platform {name!r} does not exist", where=suite.name, hint=", ".join(suite.platforms)
             )
     return list(asked or suite.platforms)
 
 
 def _of(central: CentralStore, platforms: Sequence[str]) -> tuple[tuple[Baseline, ...], dict[str, str]]:
-    """The baselines of these platforms, and why those that are damaged are so."""
+    """Return the baselines of these platforms, and the reasons of damaged ones."""
     found, damaged = BaselineBook(central).list()
     ends = tuple(f"/{name}.json" for name in platforms)
     return (
@@ -112,17 +114,17 @@ def _of(central: CentralStore, platforms: Sequence[str]) -> tuple[tuple[Baseline
 
 
 def _note(args: argparse.Namespace, suite: Suite) -> Note:
-    """Return who decides, now, and why; `ConfigurationError` where a reason is needed and not given."""
+    """Return author, time and reason of the decision; raise if a required reason is missing."""
     forced, as_anchor = getattr(args, "force", False), getattr(args, "anchor", False)
     if (forced or as_anchor) and not args.reason.strip():
         option = "--force" if forced else "--anchor"
         raise ConfigurationError("needs a reason", where=option, hint="add --reason 'why'")
     try:
-        who = getpass.getuser()
+        author = getpass.getuser()
     except (KeyError, OSError):
-        who = "unknown"
+        author = "unknown"
     now = datetime.now(UTC)
-    return Note(who=who, when=now, why=args.reason.strip(), suite=suite.name, forced=forced, as_anchor=as_anchor)
+    return Note(who=author, when=now, why=args.reason.strip(), suite=suite.name, forced=forced, as_anchor=as_anchor)
 
 
 def _accept(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
@@ -133,7 +135,7 @@ def _accept(args: argparse.Namespace, suite: Suite, central: CentralStore, platf
         _refuse_other_than_pass(verdict, chosen)
     records = [record for name in chosen for record in _records(central, verdict, name)]
     if not records:
-        raise InconclusiveError("holds no record of these platforms", where=f"round {verdict.round}")
+        raise InconclusiveError("contains no record of these platforms", where=f"round {verdict.round}")
     book = BaselineBook(central)
     _, damaged = _of(central, platforms)
     for record in records:
@@ -146,17 +148,17 @@ def _accept(args: argparse.Namespace, suite: Suite, central: CentralStore, platf
 
 
 def _refuse_other_than_pass(verdict: RoundVerdict, platforms: Sequence[str]) -> None:
-    """Raise for the first platform that drifted or is inconclusive; what is invalid is refused with its own reason."""
+    """Raise for the first drifted or inconclusive platform."""
     for name in platforms:
         result = verdict.platforms[name]
         if result.verdict in ("drift", "inconclusive") and result.records:
-            hint = "if the change is meant: --force --reason 'why'"
-            what = f"is {result.verdict}, not a pass, and cannot be approved"
-            raise ConfigurationError(what, where=f"{verdict.round}: {name}", hint=hint)
+            hint = "if the change is intended: --force --reason 'why'"
+            text = f"is {result.verdict}, not a pass, and cannot be approved"
+            raise ConfigurationError(text, where=f"{verdict.round}: {name}", hint=hint)
 
 
 def _compared(baseline: Baseline | None, new: Accepted) -> list[str]:
-    """Say what changes against the last accepted record and against the anchor."""
+    """Return lines that compare the new record with the last one and the anchor."""
     if baseline is None or not baseline.records:
         return []
     pairs = [("the last baseline", baseline.records[-1])]
@@ -164,43 +166,47 @@ def _compared(baseline: Baseline | None, new: Accepted) -> list[str]:
     if anchor.record_id != baseline.records[-1].record_id:
         pairs.append(("the anchor", anchor))
     lines = []
-    for words, old in pairs:
+    for label, old in pairs:
         parts = []
         if old.samples_per_second and new.samples_per_second:
             parts.append(f"throughput {new.samples_per_second / old.samples_per_second - 1:+.2%}")
         if old.accuracy is not None and new.accuracy is not None:
             parts.append(f"accuracy {new.accuracy - old.accuracy:+.4f}")
-        lines.append(f"against {words} {old.record_id}: {', '.join(parts) or 'no number in common'}")
+        lines.append(f"against {label} {old.record_id}: {', '.join(parts) or 'no number in common'}")
     return lines
 
 
 def _records(central: CentralStore, verdict: RoundVerdict, platform: str) -> list[RunRecord]:
-    """The round's records of a platform, one for each RunSpec: the first is the night's, a later one its rerun."""
+    """Return the round's records of a platform, one per RunSpec, without reruns."""
     result = verdict.platforms[platform]
-    # That its last baseline is damaged is a reason to accept this record, and none against it.
-    wrong = [one for one in result.findings if one.outcome == "invalid" and not one.check.endswith(BASELINE_CHECK)]
+    # A damaged last baseline is a reason to accept this record.
+    wrong = [
+        finding
+        for finding in result.findings
+        if finding.outcome == "invalid" and not finding.check.endswith(BASELINE_CHECK)
+    ]
     if result.verdict == "invalid" and (wrong or not result.findings):
         detail = wrong[0].detail if wrong else ""
         raise InconclusiveError(f"is invalid and cannot be approved: {detail}", where=f"{verdict.round}: {platform}")
-    found: dict[str, RunRecord] = {}
+    records: dict[str, RunRecord] = {}
     with tempfile.TemporaryDirectory(prefix="plumbline-") as folder:
         for record_id in result.records:
             record = read_record(central.get_record(record_id, Path(folder)))
-            found.setdefault(record.spec_sha256, record)
-    return list(found.values())
+            records.setdefault(record.spec_sha256, record)
+    return list(records.values())
 
 
 def _own(suite: Suite, baseline: Baseline, entry: Accepted) -> bool:
-    """Return whether the suite accepted the record; an entry of before suites were recorded goes by its workload."""
+    """Return whether the suite accepted the record; old entries match by workload."""
     return entry.suite == suite.name or (not entry.suite and baseline.workload in suite.workloads)
 
 
 def _reject(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
-    """Take out the record that this suite accepted last, or the one named; other suites' baselines stay."""
+    """Reject the suite's last accepted record, or the named record."""
     book, note = BaselineBook(central), _note(args, suite)
-    found, damaged = _of(central, platforms)
+    chosen_baselines, damaged = _of(central, platforms)
     chosen = []
-    for one in found:
+    for one in chosen_baselines:
         own = [entry.record_id for entry in one.records if _own(suite, one, entry)]
         own = [name for name in own if args.record in ("", name)]
         chosen += [(one, own[-1])] if own else []
@@ -208,7 +214,7 @@ def _reject(args: argparse.Namespace, suite: Suite, central: CentralStore, platf
         raise InvalidInputError(f"a baseline is damaged: {next(iter(damaged.values()))}", hint=_REPLACED)
     if not chosen:
         hint = "`plumbline baseline show` lists them"
-        raise ConfigurationError("there is no such record that this suite accepted", where=suite.name, hint=hint)
+        raise ConfigurationError("this suite has not accepted such a record", where=suite.name, hint=hint)
     return [book.reject(one.spec_sha256, one.platform, name, note) for one, name in chosen]
 
 
@@ -221,7 +227,7 @@ def _restore(args: argparse.Namespace, suite: Suite, central: CentralStore, plat
         chosen += [(one, own[-1])] if own else []
     if not chosen:
         hint = "`plumbline baseline log` lists them"
-        raise ConfigurationError("there is no such rejected record", where=suite.name, hint=hint)
+        raise ConfigurationError("no such record was rejected", where=suite.name, hint=hint)
     return [book.restore(one.spec_sha256, one.platform, name, note) for one, name in chosen]
 
 
@@ -251,12 +257,15 @@ def _log(args: argparse.Namespace, suite: Suite, central: CentralStore, platform
 def _print(baselines: Sequence[Baseline]) -> None:
     if not baselines:
         print("no baseline yet: approve the records of a round with `plumbline baseline accept SUITE`")
-    for one in baselines:
-        print(f"{one.platform}  {one.workload}  spec {one.spec_sha256[:12]}  {len(one.records)} accepted")
-        for entry in one.records:
+    for baseline in baselines:
+        print(
+            f"{baseline.platform}  {baseline.workload}  spec {baseline.spec_sha256[:12]}  "
+            f"{len(baseline.records)} accepted"
+        )
+        for entry in baseline.records:
             speed = "" if entry.samples_per_second is None else f"  {entry.samples_per_second:.4g} samples/s"
             accuracy = "" if entry.accuracy is None else f"  accuracy {entry.accuracy:.4f}"
-            mark = "  ← current" if entry.record_id == one.current else ""
+            mark = "  ← current" if entry.record_id == baseline.current else ""
             print(f"  {entry.started_at:%Y-%m-%d %H:%M}  {entry.record_id}{accuracy}{speed}{mark}")
-        if one.noise.relative_sd is not None:
-            print(f"  noise floor {one.noise.relative_sd:.2%} of the throughput over {one.noise.runs} runs")
+        if baseline.noise.relative_sd is not None:
+            print(f"  noise floor {baseline.noise.relative_sd:.2%} of the throughput over {baseline.noise.runs} runs")

@@ -1,4 +1,4 @@
-"""`plumbline calibrate SUITE`: the noise of each line, and the limits that keep false alarms rare."""
+"""`plumbline calibrate SUITE`: noise of each line, and limits with rare false alarms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["register", "run"]
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
-    parser = subparsers.add_parser("calibrate", help="noise floors, and the limits they ask for", description=__doc__)
+    parser = subparsers.add_parser("calibrate", help="noise floors, and recommended limits", description=__doc__)
     parser.add_argument("suite", type=Path)
     parser.add_argument("--last", type=int, default=60, metavar="N", help="maximum number of nights (default: 60)")
     parser.add_argument("--write", action="store_true", help="write throughput_drop of each platform into the suite")
@@ -35,7 +35,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure the spread over all nights, whatever their verdict, and print or write the limits."""
+    """Measure the noise over all nights, and print or write the limits."""
     last = at_least("--last", args.last, 1)
     suite = read_suite(args.suite)
     central = CentralStore(open_store(suite.store))
@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
         floors[name] = _widest(lines, last)
         limits[name] = _limit(floors[name], allowed)
     if not any(floor.runs for floor in floors.values()):
-        hint = "run it three times or more on quiet machines: `plumbline run`"
-        raise ConfigurationError("has no night that measured throughput", where=str(args.suite), hint=hint)
+        hint = "run at least three rounds on quiet machines: `plumbline run`"
+        raise ConfigurationError("has no night with a measured throughput", where=str(args.suite), hint=hint)
     if args.write:
         _write(args.suite, {name: limit for name, limit in limits.items() if limit is not None}, floors)
     if args.json:
@@ -63,10 +63,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _widest(lines: Sequence[Line], last: int) -> NoiseFloor:
-    """Return the noisiest workload's floor, over its present segment: one limit serves all of a platform's."""
+    """Return the noisiest workload's floor, over its current segment."""
     floors = []
     for line in lines:
-        start = max((one.index for one in line.boundaries if one.what in ("spec", "hardware")), default=0)
+        start = max(
+            (boundary.index for boundary in line.boundaries if boundary.what in ("spec", "hardware")), default=0
+        )
         values = line.values[max(start, len(line.values) - last) :]
         floors.append(noise_floor([value for value in values if value is not None]))
     return max(floors, key=lambda floor: (floor.relative_sd or 0.0, floor.runs), default=NoiseFloor(runs=0))
@@ -80,18 +82,18 @@ def _limit(floor: NoiseFloor, allowed: Allowed) -> float | None:
 
 def _print(name: str, floor: NoiseFloor, limit: float | None, suite: Suite) -> None:
     if floor.relative_sd is None or limit is None:
-        print(f"{name}: {floor.runs} nights with a throughput; three or more are needed")
+        print(f"{name}: {floor.runs} nights with a throughput; at least three are needed")
         return
     now = suite.platforms[name].throughput_drop or suite.gates.throughput_drop
     verdict = "holds" if now >= limit else "is too tight"
     print(
         f"{name}: varies by {floor.relative_sd:.2%} over {floor.runs} runs, autocorrelation {floor.autocorrelation:.2f}"
     )
-    print(f"  throughput_drop of {limit:.4f} or more asks for reruns rarely enough; the suite's {now:g} {verdict}")
+    print(f"  throughput_drop of {limit:.4f} or more needs reruns rarely enough; the suite's {now:g} {verdict}")
 
 
 def _write(path: Path, limits: Mapping[str, float], floors: Mapping[str, NoiseFloor]) -> None:
-    """Set each platform's limit in the suite file, with the reason and the date beside it; comments stay."""
+    """Write each platform's limit into the suite file; keep its comments."""
     text = path.read_text(encoding="utf-8")
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     for name, limit in limits.items():

@@ -19,9 +19,7 @@ from plumbline.schema.verdict import Judgement, Note, exit_code
 __all__ = ["register", "run"]
 
 
-_NOTHING_ELSE = (
-    "nothing to compare but throughput; where the reference is the same platform's baseline, give --throughput"
-)
+_NOTHING_ELSE = "only throughput can be compared; if the reference is the same platform's baseline, use --throughput"
 
 
 def register(subparsers: Any) -> None:
@@ -29,19 +27,19 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "compare", help="judge two records: verdict, first divergence, cause", description=__doc__
     )
-    parser.add_argument("reference", type=Path, help="folder of the record that counts as right")
-    parser.add_argument("candidate", type=Path, help="folder of the record to be judged")
+    parser.add_argument("reference", type=Path, help="folder of the reference record")
+    parser.add_argument("candidate", type=Path, help="folder of the record to judge")
     parser.add_argument("--suite", type=Path, help="a suite file whose [gates] are used")
     parser.add_argument(
         "--throughput", action="store_true", help="the reference is this platform's baseline: judge throughput too"
     )
-    parser.add_argument("--rerun", type=Path, help="a second run of the candidate, which confirms a drop or does not")
+    parser.add_argument("--rerun", type=Path, help="a second run of the candidate, to confirm a drop")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare, print, and leave the verdict as exit code."""
+    """Compare two records, print the judgement, and return its exit code."""
     gates = read_suite(args.suite).gates if args.suite else Gates()
     reference, candidate = load_record(args.reference), load_record(args.candidate)
     judgement = compare(
@@ -50,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         confirms=_confirming(args.rerun, candidate) if args.rerun else None,
     )  # fmt: skip
     if not judgement.findings:
-        # Every other part that both records hold has findings.
+        # Every other part that both records contain has findings.
         judgement = judgement.replace(notes=(*judgement.notes, Note(code="hint", text=_NOTHING_ELSE)))
     if args.json:
         print(json.dumps(judgement.to_json(), indent=2, ensure_ascii=False))
@@ -60,15 +58,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _confirming(rerun: Path, candidate: LoadedRecord) -> SpeedEvidence:
-    """The speed of the second run: of the same platform, or it says nothing of the first."""
+    """Return the second run's speed evidence; raise for a different platform."""
     record = load_record(rerun).record
     if record.platform != candidate.record.platform:
-        what = f"is a record of {record.platform!r}, the candidate is one of {candidate.record.platform!r}"
+        text = f"is a record of {record.platform!r}, the candidate is one of {candidate.record.platform!r}"
     elif record.evidence.speed is None:
-        what = "has no speed part"
+        text = "has no speed part"
     else:
         return record.evidence.speed
-    raise ConfigurationError(what, where=str(rerun), key="--rerun", hint="give a second run of the candidate")
+    raise ConfigurationError(text, where=str(rerun), key="--rerun", hint="use a second run of the candidate")
 
 
 def _print(judgement: Judgement) -> None:

@@ -1,4 +1,4 @@
-"""`plumbline data build/import/push/verify`: make, publish and check a dataset on each cloud's store."""
+"""`plumbline data build/import/push/verify`: make, publish and check a dataset."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def register(subparsers: Any) -> None:
 def _add_build(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("suite", type=Path, help="the suite whose [datasets] are built")
     parser.add_argument("names", nargs="*", metavar="DATASET", help="only these")
-    parser.add_argument("--out", type=Path, required=True, help="each dataset goes into its own folder below this one")
+    parser.add_argument("--out", type=Path, required=True, help="parent folder of the datasets' own folders")
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
@@ -55,16 +55,16 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         "source",
         help="a file, folder, glob or store URL of CSV, TSV, JSON, JSONL or Parquet; or a Hugging Face dataset",
     )
-    parser.add_argument("--name", required=True, help="what suites call it")
+    parser.add_argument("--name", required=True, help="the dataset's name in suites")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the dataset")
     parser.add_argument("--task", choices=("sequence-classification", "masked-lm"), default="sequence-classification")
-    parser.add_argument("--text-column", help="default: the one with a usual name, such as `text`")
+    parser.add_argument("--text-column", help="default: the column with a usual name, such as `text`")
     parser.add_argument("--pair-column", help="the second text, for pairs of sentences")
-    parser.add_argument("--label-column", help="default: the one with a usual name, such as `label`")
+    parser.add_argument("--label-column", help="default: the column with a usual name, such as `label`")
     parser.add_argument(
         "--labels", metavar="A,B,...", help="the classes in order; also FIRST..LAST, for numbers that are classes"
     )
-    parser.add_argument("--evaluation", metavar="SOURCE", help="files that evaluate, kept apart from those that train")
+    parser.add_argument("--evaluation", metavar="SOURCE", help="files for evaluation, separate from the training files")
     parser.add_argument("--config", help="configuration of a Hugging Face dataset; also NAME:CONFIG")
     parser.add_argument("--split", help="its split to train on (default: train)")
     parser.add_argument("--evaluation-split", help="its split to evaluate on (default: validation, else test)")
@@ -74,13 +74,15 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows-per-shard", type=int, default=8192, help="default: %(default)s")
     parser.add_argument("--vocab-size", type=int, default=8192, help="of the tokenizer trained (default: %(default)s)")
     parser.add_argument("--tokenizer", help="a tokenizer.json or a checkpoint's folder, instead of a trained one")
-    parser.add_argument("--cased", action="store_true", help="train a tokenizer that keeps capitals apart")
+    parser.add_argument("--cased", action="store_true", help="train a case-sensitive tokenizer")
 
 
 def _add_where(parser: argparse.ArgumentParser, option: str) -> None:
     parser.add_argument(option, action="append", default=[], metavar="URL", help="a data URL; may be repeated")
     parser.add_argument("--suite", type=Path, help="the data URLs of all platforms of this suite")
-    parser.add_argument("--platform", action="append", default=[], help="with --suite: only this one; may be repeated")
+    parser.add_argument(
+        "--platform", action="append", default=[], help="with --suite: only this platform; may be repeated"
+    )
 
 
 def _add_push(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +93,7 @@ def _add_push(parser: argparse.ArgumentParser) -> None:
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="the dataset's name")
     _add_where(parser, "--at")
-    parser.add_argument("--cache", type=Path, help="check a local cache in place of a store; what is wrong is removed")
+    parser.add_argument("--cache", type=Path, help="check a local cache instead of a store, and remove wrong objects")
 
 
 def _build(args: argparse.Namespace) -> int:
@@ -99,9 +101,9 @@ def _build(args: argparse.Namespace) -> int:
     suite = read_suite(args.suite)
     unknown = [name for name in args.names if name not in suite.datasets]
     if unknown or not suite.datasets:
-        what = f"there is no dataset {unknown[0]!r}" if unknown else "there is no dataset to build"
+        text = f"the dataset {unknown[0]!r} does not exist" if unknown else "no dataset to build"
         hint = did_you_mean(unknown[0], suite.datasets) if unknown else ""
-        raise ConfigurationError(what, where=str(args.suite), key="datasets", hint=hint or "add [datasets.NAME]")
+        raise ConfigurationError(text, where=str(args.suite), key="datasets", hint=hint or "add [datasets.NAME]")
     for name in args.names or suite.datasets:
         check_folder(args.out / name)
     built = {
@@ -110,11 +112,11 @@ def _build(args: argparse.Namespace) -> int:
         )
         for name in args.names or suite.datasets
     }
-    return _tell(args, {name: _summary(manifest, args.out / name) for name, manifest in built.items()})
+    return _print_result(args, {name: _summary(manifest, args.out / name) for name, manifest in built.items()})
 
 
 def _import(args: argparse.Namespace) -> int:
-    """Make a dataset of your own rows."""
+    """Make a dataset from a user's rows."""
     check_folder(args.out)
     source = DatasetSource(
         path=args.source,
@@ -135,21 +137,21 @@ def _import(args: argparse.Namespace) -> int:
         revision=args.revision,
     )
     manifest = build_dataset(source, args.name, args.task, args.out)
-    return _tell(args, {args.name: _summary(manifest, args.out)})
+    return _print_result(args, {args.name: _summary(manifest, args.out)})
 
 
-def _labels(words: str | None) -> tuple[str, ...] | None:
+def _labels(text: str | None) -> tuple[str, ...] | None:
     """Return the classes of `A,B,...` or `FIRST..LAST`."""
-    if words is None:
+    if text is None:
         return None
-    numbers = re.fullmatch(r"(-?\d{1,4})\.\.(-?\d{1,4})", words.strip())
+    numbers = re.fullmatch(r"(-?\d{1,4})\.\.(-?\d{1,4})", text.strip())
     if numbers:
         names = [str(number) for number in range(int(numbers[1]), int(numbers[2]) + 1)]
     else:
-        names = [name.strip() for name in words.split(",")]
+        names = [name.strip() for name in text.split(",")]
     if len(names) < 2 or len(set(names)) != len(names) or "" in names:
         hint = "two or more different classes: negative,positive or 1..5"
-        raise ConfigurationError(f"{words[:80]!r} lists no classes", key="--labels", hint=hint)
+        raise ConfigurationError(f"{text[:80]!r} is not a list of classes", key="--labels", hint=hint)
     return tuple(names)
 
 
@@ -162,27 +164,27 @@ def _push(args: argparse.Namespace) -> int:
             "url": url, "manifest": done.manifest_sha256, "written": done.written, "skipped": done.skipped,
             "bytes": done.bytes_written, "replaced": done.replaced,
         }  # fmt: skip
-    return _tell(args, answer)
+    return _print_result(args, answer)
 
 
 def _verify(args: argparse.Namespace) -> int:
-    """Read a published dataset back, every byte, and compare the platforms; or a local cache."""
+    """Verify a published dataset byte by byte, or a local cache."""
     if args.cache:
         return _verify_cache(args)
     if not args.name:
-        raise ConfigurationError("name the dataset, or give --cache FOLDER", where="plumbline data verify")
+        raise ConfigurationError("name the dataset, or use --cache FOLDER", where="plumbline data verify")
     answer: dict[str, Any] = {}
     for place, url in _places(args, args.at, "--at").items():
-        found = verify_dataset(open_store(url), args.name)
-        problems = [f"{url}/{args.name}/{key}: {problem}" for key, problem in found.problems.items()]
+        verified = verify_dataset(open_store(url), args.name)
+        problems = [f"{url}/{args.name}/{key}: {problem}" for key, problem in verified.problems.items()]
         answer[place] = {
-            "url": url, "manifest": found.manifest_sha256, "files": found.files, "bytes": found.bytes_read,
+            "url": url, "manifest": verified.manifest_sha256, "files": verified.files, "bytes": verified.bytes_read,
             "problems": problems,
         }  # fmt: skip
     bad = [problem for entry in answer.values() for problem in entry["problems"]]
     if len({entry["manifest"] for entry in answer.values()}) > 1:
-        bad.append(f"the platforms hold different datasets under {args.name!r}")
-    _tell(args, answer)
+        bad.append(f"the platforms contain different datasets named {args.name!r}")
+    _print_result(args, answer)
     return _complain(bad)
 
 
@@ -190,8 +192,8 @@ def _verify_cache(args: argparse.Namespace) -> int:
     if not args.cache.is_dir():
         raise ConfigurationError("no such folder", where=str(args.cache), key="--cache")
     wrong = Cache(args.cache).verify()
-    _tell(args, {str(args.cache): {"removed": wrong}})
-    return _complain([f"{args.cache}: {sha256} had other bytes, and was removed" for sha256 in wrong])
+    _print_result(args, {str(args.cache): {"removed": wrong}})
+    return _complain([f"{args.cache}: {sha256} had wrong bytes, and was removed" for sha256 in wrong])
 
 
 def _complain(problems: list[str]) -> int:
@@ -201,9 +203,9 @@ def _complain(problems: list[str]) -> int:
 
 
 def _places(args: argparse.Namespace, urls: list[str], option: str) -> dict[str, str]:
-    """Data URLs by the platform's name, or by themselves."""
+    """Return data URLs by platform name, or by URL."""
     if bool(urls) == bool(args.suite):
-        raise ConfigurationError(f"give either {option} URL or --suite SUITE", where="plumbline data")
+        raise ConfigurationError(f"use either {option} URL or --suite SUITE", where="plumbline data")
     if urls:
         return {url: url for url in urls}
     platforms = read_suite(args.suite).platforms
@@ -211,7 +213,7 @@ def _places(args: argparse.Namespace, urls: list[str], option: str) -> dict[str,
         if name not in platforms:
             hint = suggest_or_list(name, list(platforms))
             raise ConfigurationError(
-                f"there is no platform {name!r}", where=str(args.suite), key="platforms", hint=hint
+                f"the platform {name!r} does not exist", where=str(args.suite), key="platforms", hint=hint
             )
     return {name: platforms[name].data for name in args.platform or platforms}
 
@@ -244,7 +246,7 @@ def _summary(manifest: Manifest, folder: Path) -> dict[str, Any]:
     }
 
 
-def _tell(args: argparse.Namespace, answer: dict[str, Any]) -> int:
+def _print_result(args: argparse.Namespace, answer: dict[str, Any]) -> int:
     if args.json:
         print(json.dumps(answer))
         return int(ExitCode.PASS)
@@ -261,7 +263,7 @@ def _tell(args: argparse.Namespace, answer: dict[str, Any]) -> int:
 
 
 def _print_classes(classes: dict[str, list[int]]) -> None:
-    """Print what each label stands for, with its rows."""
+    """Print the classes with their number of rows."""
     for number, (name, (train, evaluation)) in enumerate(classes.items()):
         if number == _MOST_CLASSES:
             print(f"  {'':16} and {len(classes) - number} more in the manifest")

@@ -1,4 +1,4 @@
-"""The live progress of a round: a table that redraws itself on a terminal, plain lines elsewhere."""
+"""Live progress of a round: a table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class _Row:
 
     @property
     def headline(self) -> str:
-        """What is worth a line: the phase, and the part of the training."""
+        """Return the phase, and the part of the training."""
         part = f" {self.text.split(' ')[0]}" if self.phase == "running" and self.text else ""
         return f"{PHASES.get(self.phase, self.phase)}{part}"
 
 
 @dataclass
 class Display:
-    """Shows phases, platforms and messages on stderr, and measures how long each phase took."""
+    """Progress display on stderr, which also measures each phase."""
 
     title: str
     console: Console = field(default_factory=lambda: Console(file=sys.stderr, highlight=False))
@@ -59,7 +59,7 @@ class Display:
             self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=4, transient=True)
             self._live.__enter__()
         else:
-            # The title stands nowhere else; whoever continues a round has to know its name.
+            # The title is printed nowhere else, and is needed to resume a round.
             self.say(self.title)
         return self
 
@@ -70,18 +70,18 @@ class Display:
         self.stop()
 
     def stop(self) -> None:
-        """Take the live part off the screen; messages still print."""
+        """Remove the live display; messages still print."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def say(self, message: str) -> None:
-        """Print one message, above the live part."""
+        """Print a message above the live display."""
         elapsed = time.monotonic() - self._begun
         self.console.print(Text(f"{elapsed:6.1f} s  {message}"), soft_wrap=True)
 
     def phase(self, name: str) -> None:
-        """The round is at this now; what was before has ended."""
+        """Start a phase, and end the one before."""
         now = time.monotonic()
         if self._phase:
             self.timings[self._phase] = self.timings.get(self._phase, 0.0) + now - self._since
@@ -90,12 +90,12 @@ class Display:
         self._phase, self._since = name, now
 
     def spent(self) -> dict[str, float]:
-        """The phases that took time, and `total`."""
+        """Return the seconds per phase, and `total`."""
         known = {name: seconds for name, seconds in self.timings.items() if seconds >= _WORTH_SECONDS}
         return {**known, "total": time.monotonic() - self._begun}
 
     def platform(self, name: str, phase: str, *, text: str = "", percent: float = 0.0) -> None:
-        """Show where a platform's training is; `phase` is a key of `PHASES`."""
+        """Show a platform's progress; `phase` is a key of `PHASES`."""
         before = self._rows.get(name, _Row())
         self._rows[name] = _Row(phase=phase, text=text, percent=percent)
         if self._rows[name].headline != before.headline and not self._live:

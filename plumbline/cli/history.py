@@ -1,4 +1,4 @@
-"""`plumbline history SUITE` or `--from FILE`: what happened over time, judged by the engine of the nights."""
+"""`plumbline history SUITE` or `--from FILE`: changes over time, by the nights' engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_BYTES = 256 << 20
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
-    parser = subparsers.add_parser("history", help="what happened over time", description=__doc__)
+    parser = subparsers.add_parser("history", help="changes over time", description=__doc__)
     parser.add_argument("suite", type=Path, nargs="?", help="the suite file")
     parser.add_argument(
         "--from", type=Path, dest="source", metavar="FILE", help="judge the series of a CSV or JSONL file"
@@ -35,24 +35,24 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--higher-is-worse", action="append", default=[], metavar="METRIC", help="with --from; may be repeated"
     )
-    parser.add_argument("--platform", help="only this one")
+    parser.add_argument("--platform", help="only this platform")
     parser.add_argument("--last", type=int, default=90, metavar="N", help="maximum number of nights (default: 90)")
-    parser.add_argument("--rebuild", action="store_true", help="make the series files again from the records")
+    parser.add_argument("--rebuild", action="store_true", help="rebuild the series files from the records")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the nights and the lines, platform by platform."""
+    """Print the nights and the lines of each platform."""
     last = at_least("--last", args.last, 1)
     if (args.suite is None) == (args.source is None):
-        raise ConfigurationError("give either a suite or --from FILE", where="plumbline history")
+        raise ConfigurationError("use either a suite or --from FILE", where="plumbline history")
     if args.source is not None:
         return _external(args)
     suite = read_suite(args.suite)
     if args.platform is not None and args.platform not in suite.platforms:
         hint = ", ".join(suite.platforms)
-        raise ConfigurationError(f"there is no platform {args.platform!r}", where=str(args.suite), hint=hint)
+        raise ConfigurationError(f"the platform {args.platform!r} does not exist", where=str(args.suite), hint=hint)
     platforms = [args.platform] if args.platform else list(suite.platforms)
     central = CentralStore(open_store(suite.store))
     if args.rebuild:
@@ -97,7 +97,7 @@ def _external(args: argparse.Namespace) -> int:
     if args.platform is not None:
         lines = [line for line in lines if line.platform == args.platform]
     if not lines:
-        raise ConfigurationError("holds no row of this platform", where=str(args.source), key="--platform")
+        raise ConfigurationError("contains no row of this platform", where=str(args.source), key="--platform")
     allowed = allowed_for(num_platforms=len({line.platform for line in lines}), num_series=len(lines))
     told = [summarise(line, allowed) for line in lines]
     if args.json:
@@ -110,27 +110,27 @@ def _external(args: argparse.Namespace) -> int:
 def _print_nights(platform: str, nights: Sequence[Night]) -> None:
     if nights:
         print(platform)
-    for one in nights:
-        accuracy = "" if one.accuracy is None else f"  accuracy {one.accuracy:.4f}"
-        speed = "" if one.samples_per_second is None else f"  {one.samples_per_second:.4g} samples/s"
-        causes = f"  {', '.join(one.causes)}" if one.causes else ""
-        print(f"  {one.round}  {one.verdict}{accuracy}{speed}{causes}")
+    for night in nights:
+        accuracy = "" if night.accuracy is None else f"  accuracy {night.accuracy:.4f}"
+        speed = "" if night.samples_per_second is None else f"  {night.samples_per_second:.4g} samples/s"
+        causes = f"  {', '.join(night.causes)}" if night.causes else ""
+        print(f"  {night.round}  {night.verdict}{accuracy}{speed}{causes}")
 
 
 def _print_lines(lines: Sequence[LineSummary]) -> None:
-    for one in lines:
-        about = " ".join(part for part in (one.platform, one.workload, one.metric) if part)
-        if one.reference is None:
-            print(f"  {about}: {one.nights} nights, too few for a reference")
+    for line in lines:
+        about = " ".join(part for part in (line.platform, line.workload, line.metric) if part)
+        if line.reference is None:
+            print(f"  {about}: {line.nights} nights, too few for a reference")
         else:
-            spread = f" ± {one.relative_sd or 0:.2%}"
-            print(f"  {about}: reference {one.reference:.4g} {one.unit}{spread} of {one.reference_nights} nights")
-        for start in one.segments:
+            spread = f" ± {line.relative_sd or 0:.2%}"
+            print(f"  {about}: reference {line.reference:.4g} {line.unit}{spread} of {line.reference_nights} nights")
+        for start in line.segments:
             print(f"    {start.since} {start.round}: {start.what} changed: {start.before} → {start.after}")
-        for change in one.changes:
+        for change in line.changes:
             print(f"    {_change(change)}")
-        if one.reason not in ("quiet", "learning"):
-            print(f"    tonight: {one.verdict}: {one.sentence}")
+        if line.reason not in ("quiet", "learning"):
+            print(f"    tonight: {line.verdict}: {line.sentence}")
 
 
 def _change(change: ChangeSummary) -> str:

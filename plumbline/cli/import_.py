@@ -1,4 +1,4 @@
-"""`plumbline import DIR`: take a record made elsewhere (a notebook, an air-gapped cluster) into the central store."""
+"""`plumbline import DIR`: copy a record made elsewhere into the central store."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ __all__ = ["register", "run"]
 
 def register(subparsers: Any) -> None:
     """Add `import`."""
-    parser = subparsers.add_parser("import", help="take a record made elsewhere", description=__doc__)
+    parser = subparsers.add_parser("import", help="import a record made elsewhere", description=__doc__)
     parser.add_argument("folder", type=Path, help="the folder that `plumbline train` wrote")
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--suite", type=Path, help="the suite whose store takes the record")
+    where.add_argument("--suite", type=Path, help="the suite whose store receives the record")
     where.add_argument("--store", metavar="URL", help="the central store")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Validate the record with all its parts, and keep it."""
+    """Validate the record with all its parts, and store it."""
     suite = read_suite(args.suite) if args.suite else None
     loaded = load_record(args.folder)
     record = loaded.record
     if suite is not None and record.platform not in suite.platforms:
-        hint = f"train it with --platform and one of {', '.join(suite.platforms)}, or give --store"
-        raise ConfigurationError(f"{record.platform!r} is no platform of the suite", where=str(args.folder), hint=hint)
+        hint = f"train with --platform set to one of {', '.join(suite.platforms)}, or use --store"
+        raise ConfigurationError(
+            f"{record.platform!r} is not a platform of the suite", where=str(args.folder), hint=hint
+        )
     _read_all(loaded)
     store = suite.store if suite else args.store
     central = CentralStore(open_store(store))
@@ -47,12 +49,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(answer))
     else:
-        words = "was there already" if known else "is in the store"
-        print(f"{record.record_id} ({record.platform}, {record.spec.workload}, {record.exit.status}) {words}: {store}")
+        text = "was there already" if known else "is in the store"
+        print(f"{record.record_id} ({record.platform}, {record.spec.workload}, {record.exit.status}) {text}: {store}")
     return int(ExitCode.PASS)
 
 
 def _read_all(loaded: LoadedRecord) -> None:
-    """Read every part, so that one of a wrong shape is refused here and not by a judge later."""
+    """Read every part, so that malformed arrays are refused now."""
     for name in ("batches", "sketches", "rows", "state", "evaluation", "capture"):
         getattr(loaded, name)

@@ -1,7 +1,7 @@
-"""The command line: finds the commands, runs one, and turns an error into one clear line and its exit code.
+"""Command line: finds and runs commands, and converts errors to one line and an exit code.
 
-A command is a module with `register(subparsers)` and `run(args) -> int`. The core's stand beside this file; those
-that need Prefect are found by their entry point, so that the core never imports them.
+A command is a module with `register(subparsers)` and `run(args) -> int`. The core's commands are in this package; those
+that need Prefect are found by their entry points, so that the core never imports them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _ENTRY_POINTS = "plumbline.commands"
 
 
 def _loaders() -> dict[str, Callable[[], ModuleType]]:
-    """How to load what stands under each command's name: the core's files, and what others offer as entry points."""
-    here = {found.name.rstrip("_"): f"plumbline.cli.{found.name}" for found in iter_modules(cli.__path__)}
+    """Return a loader for each command name: core modules and entry points."""
+    here = {module.name.rstrip("_"): f"plumbline.cli.{module.name}" for module in iter_modules(cli.__path__)}
     elsewhere = sorted(entry_points(group=_ENTRY_POINTS), key=lambda entry: entry.name)
     core = {name: partial(import_module, path) for name, path in here.items()}
     return core | {entry.name: entry.load for entry in elsewhere}
@@ -42,7 +42,7 @@ def _load(loaders: Iterable[Callable[[], ModuleType]]) -> list[ModuleType]:
 
 
 def _commands(argv: Sequence[str]) -> list[ModuleType]:
-    """The command that `argv` asks for, which does not wait for what the others load; all of them if it asks for none.
+    """Return the module of the requested command only, else all modules.
 
     Without Prefect there are fewer.
     """
@@ -52,7 +52,7 @@ def _commands(argv: Sequence[str]) -> list[ModuleType]:
 
 
 def build_parser(modules: Sequence[ModuleType]) -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="plumbline",
         description="Proves that training is the same on every cloud, and names what made it differ.",
@@ -68,7 +68,7 @@ def build_parser(modules: Sequence[ModuleType]) -> argparse.ArgumentParser:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """How a command ended that has judged nothing."""
+    """Error of a command without a verdict."""
 
     line: str
     code: ExitCode
@@ -77,7 +77,7 @@ class _Failure:
     hint: str = ""
 
     def to_json(self) -> dict[str, object]:
-        """Return the document of `--json`, with the keys of a judgement; wrong usage has no verdict."""
+        """Return the document of `--json`, with a judgement's keys."""
         verdict = {ExitCode.INCONCLUSIVE: "inconclusive", ExitCode.INVALID: "invalid"}.get(self.code)
         error = {"message": self.line, "where": self.where, "key": self.key, "hint": self.hint}
         empty: dict[str, object] = {"findings": [], "first_divergence": None, "causes": []}
@@ -85,7 +85,7 @@ class _Failure:
 
 
 def _say(failure: _Failure, *, as_json: bool) -> int:
-    # Text of a record may be in it: a terminal acts on no part of it.
+    # The text may come from a record: remove control characters.
     line = printable(failure.line).replace("\n", " ")
     print(f"plumbline: {line}", file=sys.stderr)
     if as_json:
@@ -94,7 +94,7 @@ def _say(failure: _Failure, *, as_json: bool) -> int:
 
 
 def _failure(error: Exception) -> _Failure:
-    """Return an error as its line and its exit code: never drift's, for what failed has judged nothing."""
+    """Convert an error to a line and an exit code, never drift's."""
     if isinstance(error, PlumblineError):
         return _Failure(str(error), error.exit_code, error.where, error.key, error.hint)
     if isinstance(error, OSError):
@@ -102,10 +102,10 @@ def _failure(error: Exception) -> _Failure:
         code = ExitCode.USAGE if error.errno in WRONG_PATH else ExitCode.INCONCLUSIVE
         return _Failure(f"{where}: {error.strerror or error}" if where else f"{error.strerror or error}", code, where)
     if isinstance(error, MemoryError):
-        return _Failure("there is not enough memory for it", ExitCode.INCONCLUSIVE)
-    told = " ".join(f"{type(error).__name__}: {error}".split())
-    what = f"a defect of Plumbline, not of what it was given: {told}"
-    return _Failure(f"{what} (`plumbline --debug ...` shows where: please report it)", ExitCode.INCONCLUSIVE)
+        return _Failure("out of memory", ExitCode.INCONCLUSIVE)
+    message = " ".join(f"{type(error).__name__}: {error}".split())
+    text = f"a defect of Plumbline, not of its input: {message}"
+    return _Failure(f"{text} (`plumbline --debug ...` shows where: please report it)", ExitCode.INCONCLUSIVE)
 
 
 def _guarded(run: Callable[[], int], *, debug: bool, as_json: bool) -> int:
@@ -114,7 +114,7 @@ def _guarded(run: Callable[[], int], *, debug: bool, as_json: bool) -> int:
     except KeyboardInterrupt:
         return _say(_Failure("interrupted", ExitCode.INCONCLUSIVE), as_json=as_json)
     except BrokenPipeError:
-        # The reader of our output left (`| head`); there is nobody to tell.
+        # The reader of the output has closed it (`| head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.USAGE)
     except SystemExit as error:
@@ -136,10 +136,10 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    # Asked before they are parsed: finding the commands may fail too.
-    return _guarded(lambda: _run(words), debug="--debug" in words, as_json="--json" in words)
+    """Run one command; return the exit code."""
+    text = sys.argv[1:] if argv is None else list(argv)
+    # Read before parsing, as finding the commands may fail too.
+    return _guarded(lambda: _run(text), debug="--debug" in text, as_json="--json" in text)
 
 
 if __name__ == "__main__":

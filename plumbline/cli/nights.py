@@ -1,4 +1,4 @@
-"""Read the nights of a suite for a command: from the series files, or from the rounds of an older store."""
+"""Nights of a suite for a command: from series files, or from older rounds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Night(Model):
-    """One platform in one round."""
+    """Result of one platform in one round."""
 
     round: str
     platform: str
@@ -48,53 +48,53 @@ class Night(Model):
 
 
 def allowed_of(suite: Suite) -> Allowed:
-    """Return the limits of the engine under a suite's gates, the night's own."""
+    """Return the engine's limits under a suite's gates."""
     return limits_of(suite)
 
 
 def read_round(central: CentralStore, wanted: str, where: str) -> RoundVerdict:
-    """Return the round of this id; `ConfigurationError`, which names `where`, if there is none."""
+    """Return the round of this id; raise `ConfigurationError` if absent."""
     try:
         return central.get_round(check_round_id(wanted, where=where))
     except ObjectMissingError as error:
         hint = "`plumbline history SUITE` lists the rounds"
-        raise ConfigurationError(f"there is no round {wanted!r}", where=central.store.url, hint=hint) from error
+        raise ConfigurationError(f"the round {wanted!r} does not exist", where=central.store.url, hint=hint) from error
 
 
 def _by_time(name: str) -> tuple[bool, str]:
-    """A name with a date sorts after those without one: a round called `smoke` is not the last one for ever."""
+    """Return a sort key that puts names with a date last."""
     return night_of(name) != name, name
 
 
 def latest_first(central: CentralStore) -> Iterator[RoundVerdict]:
-    """Yield the rounds of all suites; one that cannot be read is named on stderr and skipped."""
+    """Yield the rounds of all suites; report and skip unreadable ones."""
     for name in sorted(central.list_rounds(), key=_by_time, reverse=True):
         try:
             yield central.get_round(name)
         except InvalidInputError as error:
-            print(f"plumbline: the round {name} is left out: {error}", file=sys.stderr)
+            print(f"plumbline: the round {name} is skipped: {error}", file=sys.stderr)
 
 
 def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdict]:
     """Return the suite's last rounds, the oldest first."""
-    found: list[RoundVerdict] = []
-    for one in latest_first(central):
-        if one.suite in ("", suite):
-            found.append(one)
-        if len(found) == last:
+    verdicts: list[RoundVerdict] = []
+    for verdict in latest_first(central):
+        if verdict.suite in ("", suite):
+            verdicts.append(verdict)
+        if len(verdicts) == last:
             break
-    return found[::-1]
+    return verdicts[::-1]
 
 
 def read_all_series(central: CentralStore, suite: Suite, platforms: Sequence[str]) -> dict[str, SeriesFile]:
-    """Return the series of each platform, one read each; `InvalidInputError` for a damaged one."""
+    """Return the series of each platform; raise `InvalidInputError` if damaged."""
     return {name: read_series(central, suite.name, name) for name in platforms}
 
 
 def read_nights(
     central: CentralStore, suite: Suite, series: Mapping[str, SeriesFile], last: int
 ) -> dict[str, tuple[Night, ...]]:
-    """Return the last nights of each platform, ordered by time; from the rounds where there is no series yet."""
+    """Return each platform's last nights by time, from rounds without series."""
     if any(one.judged for one in series.values()):
         return {name: _nights(one, last) for name, one in series.items()}
     rounds = read_rounds(central, suite.name, last)
@@ -138,7 +138,7 @@ def _night(verdict: RoundVerdict, platform: str) -> Night:
 
 
 def read_lines(central: CentralStore, series: SeriesFile, nights: Sequence[Night]) -> tuple[Line, ...]:
-    """Return the lines of a platform: from its series with the acceptances, or from its rounds where there is none."""
+    """Return a platform's lines, from its series or from its rounds."""
     if len(series):
         accepted = accepted_times(central, series.platform)
         return lines_of(series, METRICS, accepted)
@@ -153,7 +153,7 @@ def read_lines(central: CentralStore, series: SeriesFile, nights: Sequence[Night
 
 
 def accepted_times(central: CentralStore, platform: str) -> dict[str, list[datetime]]:
-    """Return when each workload's accepted records of a platform were trained."""
+    """Return the training times of accepted records by workload."""
     found: dict[str, list[datetime]] = {}
     for baseline in BaselineBook(central).list()[0]:
         if baseline.platform == platform:

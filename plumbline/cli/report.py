@@ -1,4 +1,4 @@
-"""`plumbline report ROUND`: render a round again from the central store, for a person or for a CI system."""
+"""`plumbline report ROUND`: render a stored round again."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("report", help="render a round again", description=__doc__)
     parser.add_argument("round", help="the round's id, or `latest`")
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--suite", type=Path, help="the suite whose store holds the round")
+    where.add_argument("--suite", type=Path, help="the suite whose store contains the round")
     where.add_argument("--store", metavar="URL", help="the central store")
     parser.add_argument(
         "--format", choices=("html", "text", "junit", "summary"), default="html", help="default: %(default)s"
     )
-    parser.add_argument("--out", type=Path, help="write here (default: html into the store, the others on stdout)")
+    parser.add_argument("--out", type=Path, help="output file (default: html into the store, other formats on stdout)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Render, write, and say where."""
+    """Render the report, write or print it, and return 0."""
     if args.out:
         check_file(args.out)
     suite = read_suite(args.suite) if args.suite else None
@@ -77,10 +77,10 @@ def run(args: argparse.Namespace) -> int:
 def _round(central: CentralStore, wanted: str, suite: Suite | None) -> RoundVerdict:
     if wanted != _LATEST:
         return read_round(central, wanted, "ROUND")
-    found = read_rounds(central, suite.name, 1) if suite else [*islice(latest_first(central), 1)]
-    if not found:
-        raise ConfigurationError("there is no round yet", where=central.store.url, hint="plumbline run SUITE")
-    return found[0]
+    rounds = read_rounds(central, suite.name, 1) if suite else [*islice(latest_first(central), 1)]
+    if not rounds:
+        raise ConfigurationError("no round exists yet", where=central.store.url, hint="plumbline run SUITE")
+    return rounds[0]
 
 
 def _text(args: argparse.Namespace, verdict: RoundVerdict) -> str:
@@ -96,8 +96,8 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out
     site = suite.report_url if suite else ""
     with tempfile.TemporaryDirectory(prefix="plumbline-") as folder:
         records = {name: _records(central, verdict, name, Path(folder)) for name in verdict.platforms}
-        records = {name: found for name, found in records.items() if found}
-        before = {name: _baselines(central, name, found, Path(folder)) for name, found in records.items()}
+        records = {name: loaded for name, loaded in records.items() if loaded}
+        before = {name: _baselines(central, name, loaded, Path(folder)) for name, loaded in records.items()}
         earlier = [one for one in read_rounds(central, verdict.suite, _NIGHTS) if one.round < verdict.round]
         page = render_report(
             verdict,
@@ -106,7 +106,7 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out
             reference=suite.reference if suite else _reference(verdict),
             baselines=before,
             records_base=_records_folder(central) if out else "../../records",
-            record_links=record_links(central, [one for found in records.values() for one in found], site),
+            record_links=record_links(central, [one for record in records.values() for one in record], site),
         )
     if out is None:
         keep_report(central, verdict.round, page)
@@ -119,14 +119,14 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out
 
 
 def _records_folder(central: CentralStore) -> str:
-    """The address of the records of a folder's store, for a page that is written elsewhere."""
+    """Return the URI of the records folder of a `file://` store, else ""."""
     parts = urlsplit(central.store.url)
     return (Path(parts.netloc + parts.path) / "records").resolve().as_uri() if parts.scheme == "file" else ""
 
 
 def _records(central: CentralStore, verdict: RoundVerdict, platform: str, into: Path) -> list[LoadedRecord]:
-    """The night's own records, one for each workload: no experiments, and no reruns of the speed part alone."""
-    found: dict[str, LoadedRecord] = {}
+    """Return the round's own records, one per workload."""
+    records: dict[str, LoadedRecord] = {}
     for record_id in verdict.platforms[platform].records:
         try:
             one = load_record(central.get_record(record_id, into))
@@ -134,32 +134,32 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str, into: 
             print(f"plumbline: the record {record_id} is no longer in the store", file=sys.stderr)
             continue
         except InvalidInputError as error:
-            print(f"plumbline: the record {record_id} is left out: {error}", file=sys.stderr)
+            print(f"plumbline: the record {record_id} is skipped: {error}", file=sys.stderr)
             continue
-        known = found.get(one.record.spec.workload)
+        known = records.get(one.record.spec.workload)
         if one.record.experiment is None and (
             known is None or len(one.record.spec.parts) > len(known.record.spec.parts)
         ):
-            found[one.record.spec.workload] = one
-    return list(found.values())
+            records[one.record.spec.workload] = one
+    return list(records.values())
 
 
 def _baselines(central: CentralStore, platform: str, records: list[LoadedRecord], into: Path) -> list[LoadedRecord]:
-    """What each was held against; one that has gone bad is named on stderr, and takes no other with it."""
+    """Return the records' baselines; report and skip damaged ones."""
     book = BaselineBook(central)
     found: list[LoadedRecord] = []
-    for one in records:
+    for record in records:
         try:
-            baseline = book.read(one.record.spec_sha256, platform)
+            baseline = book.read(record.record.spec_sha256, platform)
             if baseline is not None and baseline.current is not None:
                 found.append(load_record(central.get_record(baseline.current, into)))
         except InvalidInputError as error:
-            print(f"plumbline: the baseline of {platform} is left out: {error}", file=sys.stderr)
+            print(f"plumbline: the baseline of {platform} is skipped: {error}", file=sys.stderr)
     return found
 
 
 def _reference(verdict: RoundVerdict) -> str:
-    """The platform that the others were held against, as their findings name it."""
+    """Return the reference platform, from the findings."""
     for result in verdict.platforms.values():
         for finding in result.findings:
             kind, _, name = finding.against.partition(" ")

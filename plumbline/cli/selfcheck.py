@@ -1,4 +1,4 @@
-"""`plumbline selfcheck`: train a tiny BERT here, in seconds, and compare its bits with the right ones."""
+"""`plumbline selfcheck`: train a tiny BERT here, and compare its bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plumbline.launch import trainer_environment
 __all__ = ["register", "run"]
 
 _LINES = {
-    "pass": "this stack trains what it should",
+    "pass": "this stack trains correctly",
     "drift": "this stack trains something else",
     "inconclusive": "an operation has no portable form",
 }
@@ -22,15 +22,15 @@ _LINES = {
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
-    parser = subparsers.add_parser("selfcheck", help="check this machine's training by itself", description=__doc__)
-    parser.add_argument("--device", help="cpu, or cuda:N; the first GPU where there is one")
+    parser = subparsers.add_parser("selfcheck", help="check this machine's training", description=__doc__)
+    parser.add_argument("--device", help="cpu, or cuda:N (default: the first GPU, if any)")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which the check is stopped")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the check in a trainer's process; the exit code is the verdict's."""
+    """Run the check in a trainer process; return the verdict's exit code."""
     command = [sys.executable, "-m", "plumbline.train.selfcheck", *(["--device", args.device] if args.device else [])]
     try:
         done = subprocess.run(
@@ -48,10 +48,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _document(output: str) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(output)
+        document: dict[str, Any] = json.loads(output)
     except ValueError:
         return None
-    return found
+    return document
 
 
 def _line(document: dict[str, Any]) -> str:

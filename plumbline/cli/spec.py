@@ -1,4 +1,4 @@
-"""`plumbline spec SUITE WORKLOAD --out FILE`: write the RunSpec of a workload, and the weights that it starts from."""
+"""`plumbline spec SUITE WORKLOAD --out FILE`: write a workload's RunSpec and weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build what the workload needs, publish it, and write the spec."""
+    """Build and publish the workload's data and weights, and write the spec."""
     suite = read_suite(args.suite)
     workload = workload_named(suite, args.workload, str(args.suite))
     check_file(args.out, parents=True)

@@ -1,4 +1,4 @@
-"""`plumbline train`: one training here, without Prefect: stage, train, write the record."""
+"""`plumbline train`: one training here, without Prefect."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("train", help="train here, and write the record", description=__doc__)
     parser.add_argument("spec", type=Path, help="a RunSpec, as `plumbline spec` writes it")
     parser.add_argument("--out", type=Path, required=True, help="the record's folder")
-    parser.add_argument("--data", help="URL of the store that holds the dataset; without it the cache must")
+    parser.add_argument(
+        "--data", help="URL of the store with the dataset; without it, the cache must contain the dataset"
+    )
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "plumbline")
-    parser.add_argument("--platform", default="local", help="the name that the record gives this place")
+    parser.add_argument("--platform", default="local", help="the platform's name in the record")
     parser.add_argument("--record-id", default="")
     parser.add_argument("--experiment", type=Path, help="folder of an experiment's bundle")
     parser.add_argument("--processes", type=int, default=1, help="devices to train on, under torchrun")
@@ -34,8 +36,8 @@ def register(subparsers: Any) -> None:
 
 
 def _progress(event: dict[str, Any]) -> None:
-    words = event.get("words") or f"{event.get('step', 0)}/{event.get('steps', 0)}"
-    sys.stderr.write(f"\r\x1b[K{event.get('part', '')} {words} ")
+    text = event.get("words") or f"{event.get('step', 0)}/{event.get('steps', 0)}"
+    sys.stderr.write(f"\r\x1b[K{event.get('part', '')} {text} ")
     sys.stderr.flush()
 
 
@@ -54,8 +56,8 @@ def _summary(record: RunRecord, folder: Path) -> dict[str, Any]:
     }
 
 
-def _told(out: Path, code: int) -> dict[str, Any]:
-    """What the record says; a training that failed early may have left none."""
+def _summary_of(out: Path, code: int) -> dict[str, Any]:
+    """Return the record's summary; a training that failed early may have no record."""
     try:
         return _summary(read_record(out), out)
     except InvalidInputError:
@@ -65,14 +67,16 @@ def _told(out: Path, code: int) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; the trainer's exit code."""
+    """Train; return the trainer's exit code."""
     if args.processes < 1:
         raise ConfigurationError("must be at least 1", key="--processes")
     if args.timeout is not None and not args.timeout > 0:  # NaN is above nothing
-        raise ConfigurationError(f"{args.timeout:g} is not above 0", key="--timeout", hint="seconds, or leave it out")
+        raise ConfigurationError(
+            f"{args.timeout:g} is not positive", key="--timeout", hint="use seconds, or omit the option"
+        )
     spec = read_spec(args.spec)
     record_id = args.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63]
-    # The trainer asks this too, but of a trainer that ends under torchrun the exit code does not come through.
+    # The trainer checks this too, but its exit code is lost under torchrun.
     check_training(
         spec, args.out, data=args.data, cache=args.cache, platform=args.platform, record_id=record_id,
         experiment=args.experiment,
@@ -82,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         experiment=args.experiment, on_progress=_progress if sys.stderr.isatty() else None,
         timeout_seconds=args.timeout, num_processes=args.processes,
     )  # fmt: skip
-    summary = _told(args.out, code)
+    summary = _summary_of(args.out, code)
     if args.json:
         print(json.dumps(summary))
     else:

@@ -1,4 +1,4 @@
-"""What a suite needs on a Prefect server, and how the server differs from it. Pure."""
+"""Required objects of a suite on a Prefect server, and their comparison. Pure."""
 
 from plumbline.deployment.items import (
     REGRESSION,

@@ -1,4 +1,4 @@
-"""Absolute `file://` addresses: a worker runs a flow in a folder of its own, where a relative path means nothing."""
+"""Absolute `file://` URLs, as workers run flows in temporary folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["with_absolute_urls"]
 
 
 def with_absolute_urls(suite: Suite, folder: Path) -> Suite:
-    """Return the suite with every relative `file://` address resolved against `folder`."""
+    """Return the suite with relative `file://` URLs resolved against `folder`."""
     platforms = {
         name: platform.replace(data=_absolute(platform.data, folder), outbox=_absolute(platform.outbox, folder))
         for name, platform in suite.platforms.items()

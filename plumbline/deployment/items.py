@@ -1,4 +1,4 @@
-"""The work pools, blocks, deployments and automations that a suite needs on a Prefect server. Pure."""
+"""Work pools, blocks, deployments and automations of a suite. Pure."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = [
 Kind = Literal["work-pool", "block", "deployment", "automation"]
 
 REGRESSION, TRAINING, WATCH = "plumbline-regression", "plumbline-training", "plumbline-watch"
-"""Names of the flows: on a shared server they carry the product's name."""
+"""Names of the flows, which start with the product's name on a shared server."""
 UPGRADE_EVENT = "plumbline.dependency.upgraded"
 
 _WATCH_CRON = "*/10 * * * *"
 _HEARTBEAT_SECONDS = 30
-"""The shortest period that Prefect accepts."""
+"""Minimum period in Prefect, in seconds."""
 _SILENT_SECONDS = 4 * _HEARTBEAT_SECONDS
 _START_SECONDS = 300
-"""How long a round may take from PENDING to RUNNING: its worker may have died between them."""
+"""Maximum seconds from PENDING to RUNNING: the worker may have died in between."""
 _ENDS = ["Cancelled", "Completed", "Crashed", "Drift", "Failed", "Inconclusive", "Invalid", "Misconfigured"]
-"""State names that a run of ours can end with."""
+"""Final state names of Plumbline's runs."""
 # Prefect fills in the double braces.
 _NO_VERDICT = "[plumbline] {{ deployment.name }}: a round ended without a verdict"
 _NO_VERDICT_BODY = """{{ flow_run.name }}: {{ flow_run.state.name }}
@@ -50,28 +50,28 @@ class Item:
     kind: Kind
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """What the suite decides: a difference is changed."""
+    """Fields that the suite decides: differences are changed."""
     initial: Mapping[str, Any] = field(default_factory=dict)
-    """What is set at creation and belongs to people afterwards."""
+    """Fields set at creation, and left to people afterwards."""
 
 
 def suite_tag(suite: str) -> str:
-    """Return the tag of every run and deployment of a suite."""
+    """Return the tag of a suite's runs and deployments."""
     return f"suite:{suite}"
 
 
 def training_deployment(suite: str, platform: str) -> str:
-    """Return the name of the deployment that trains on one platform of a suite."""
+    """Return the name of a platform's training deployment."""
     return f"{TRAINING}/{suite}-{platform}"
 
 
 def suite_parameters(suite: Suite) -> dict[str, Any]:
-    """Return the parameters that carry the suite by value, without defaults: a worker needs no suite file."""
+    """Return the flow parameters that carry the suite by value."""
     return {"suite": suite.model_dump(mode="json", exclude_defaults=True)}
 
 
 def desired(suite: Suite, *, controllers: str, addresses: Mapping[str, str] | None = None) -> tuple[Item, ...]:
-    """Return everything that the suite needs, in the order in which it has to be created.
+    """Return all required objects, in order of creation.
 
     `controllers` is the work pool of rounds and watches. `addresses` are fingerprints of the addresses of those blocks
     that `plumbline deploy` creates.
@@ -92,7 +92,7 @@ def _blocks(suite: Suite, addresses: Mapping[str, str]) -> Iterator[Item]:
 def _pools(suite: Suite, controllers: str) -> Iterator[Item]:
     pools = dict.fromkeys(platform.work_pool for platform in suite.platforms.values())
     for pool in pools:
-        # The simplest "one training per device": one run of a pool at a time.
+        # One training per device: one run of a pool at a time.
         yield Item("work-pool", pool, initial={"type": "process", "concurrency_limit": 1})
     if controllers not in pools:
         yield Item("work-pool", controllers, initial={"type": "process", "concurrency_limit": None})
@@ -138,7 +138,7 @@ def _deployment(name: str, **fields: Any) -> Item:
     fields = {**empty, **fields}
     initial = {
         "job_variables": {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(_HEARTBEAT_SECONDS)}},
-        # One round of a suite at a time: Prefect's own limit takes the place of a lock.
+        # One round of a suite at a time: Prefect's own limit replaces a lock.
         "concurrency_limit": 1 if fields["collision_strategy"] else None,
     }
     return Item("deployment", name, fields, initial)
@@ -197,7 +197,7 @@ def _automations(suite: Suite) -> Iterator[Item]:
 
 
 def _automation(name: str, *, related: list[str] | None = None, action: dict[str, Any], **trigger: Any) -> Item:
-    """Describe an automation in the words of Prefect's API; `deployment` and `block` are names instead of ids."""
+    """Describe an automation in Prefect's API format, with names instead of ids."""
     empty: dict[str, Any] = {"after": [], "for_each": [], "posture": "Reactive", "within": 0}
     trigger = {**empty, **trigger, "related": related or []}
     trigger["expect"] = sorted(trigger["expect"])

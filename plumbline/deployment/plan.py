@@ -1,4 +1,4 @@
-"""Comparison of the desired objects with those on the server: what to create and what to change. Pure."""
+"""Comparison of the desired objects with the server's. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["PlanItem", "compare_items", "lines"]
 
 @dataclass(frozen=True, slots=True)
 class PlanItem:
-    """One object and what to do about it; `fields` holds (present, desired) of each field that differs."""
+    """One object with its action; `fields` maps each difference to (present, desired)."""
 
     verb: Literal["create", "change", "keep", "extra"]
     item: Item
@@ -21,7 +21,7 @@ class PlanItem:
 
 
 def compare_items(wanted: Iterable[Item], observed: Iterable[Item]) -> tuple[PlanItem, ...]:
-    """Compare item by item: those wanted in their order, then those that are extra."""
+    """Compare item by item: desired items in order, then extra items."""
     present = {(item.kind, item.name): item for item in observed}
     plan = []
     for item in wanted:
@@ -37,7 +37,7 @@ def compare_items(wanted: Iterable[Item], observed: Iterable[Item]) -> tuple[Pla
 
 
 def lines(plan: Iterable[PlanItem]) -> list[str]:
-    """Return the plan as lines for a person."""
+    """Return the plan as text lines."""
     signs = {"create": "+", "change": "~", "keep": " ", "extra": "?"}
     text = []
     for change in plan:

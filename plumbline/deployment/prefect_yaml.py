@@ -1,4 +1,4 @@
-"""The deployments of a suite as a prefect.yaml, for teams that deploy with `prefect deploy`. Pure."""
+"""Deployments of a suite as a prefect.yaml, for `prefect deploy`. Pure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _deployment(item: Item, automations: Sequence[Item], suite_file: str) -> dic
     if fields["collision_strategy"]:
         limit = item.initial["concurrency_limit"]
         content["concurrency_limit"] = {"limit": limit, "collision_strategy": fields["collision_strategy"]}
-    owned = [one for one in automations if one.fields["action"].get("deployment") == item.name]
+    owned = [automation for automation in automations if automation.fields["action"].get("deployment") == item.name]
     if owned:
         content["triggers"] = [
             {"name": one.name, "type": "event", "expect": list(one.fields["trigger"]["expect"])} for one in owned

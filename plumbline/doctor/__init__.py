@@ -1,4 +1,4 @@
-"""The doctor's checks that need no Prefect: stores, clock, disk, versions."""
+"""Doctor's checks without Prefect: stores, clock, disk, versions."""
 
 from plumbline.doctor.checks import CheckResult, worst_code
 from plumbline.doctor.conformance import examine_conformance

@@ -1,4 +1,4 @@
-"""One thing that was looked at: well, or what is wrong with it and how to mend it."""
+"""Result of one check of the doctor, with a hint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CheckResult", "from_error", "worst_code"]
 
 
 class CheckResult(Model):
-    """The outcome of one check."""
+    """Result of one check."""
 
     where: str
     what: str
@@ -19,17 +19,17 @@ class CheckResult(Model):
     hint: str = ""
     code: int = int(ExitCode.PASS)
     size: int = 0
-    """Bytes that a round has to stage from here."""
+    """Bytes that a round stages from this store."""
 
 
 def from_error(where: str, error: PlumblineError, hint: str = "") -> CheckResult:
-    """What an error says, as a check's outcome."""
-    what = ": ".join(part for part in (error.where, error.key, error.what) if part)
-    return CheckResult(where=where, what=what, hint=hint or error.hint, code=int(error.exit_code))
+    """Convert an error to a failed check result."""
+    text = ": ".join(part for part in (error.where, error.key, error.what) if part)
+    return CheckResult(where=where, what=text, hint=hint or error.hint, code=int(error.exit_code))
 
 
-def worst_code(found: Iterable[CheckResult]) -> int:
-    """The exit code: what a person has to mend counts before what does not answer."""
-    codes = [one.code for one in found if not one.well]
+def worst_code(check_results: Iterable[CheckResult]) -> int:
+    """Return the exit code; configuration errors outrank unavailability."""
+    codes = [result.code for result in check_results if not result.well]
     order = (int(ExitCode.USAGE), int(ExitCode.INVALID), int(ExitCode.INCONCLUSIVE))
     return next((code for code in order if code in codes), int(ExitCode.PASS))

@@ -1,7 +1,6 @@
-"""The store contract, run against a real bucket: `plumbline doctor --store URL`.
+"""Test of the store contract against a real bucket: `plumbline doctor --store URL`.
 
-Every step works under a prefix of its own, which no other run uses, and removes what it made. A step that fails says
-which right it needs.
+Every step works under a new prefix, and removes its objects. A failed step names the required permission.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 
 from plumbline.digest import digest_bytes, digest_file
 from plumbline.doctor.checks import CheckResult, from_error
-from plumbline.doctor.refusals import tell_refusal
+from plumbline.doctor.refusals import explain_refusal
 from plumbline.errors import AccessError, ExitCode, PlumblineError
 from plumbline.stores import (
     ObjectExistsError,
@@ -36,7 +35,7 @@ __all__ = ["examine_conformance"]
 _QUICK = RetryPolicy(attempts=3)
 _WRITERS = 4
 _LARGE_BYTES = 65 << 20
-"""Above the size from which each service takes a file in parts."""
+"""File size above every service's threshold for multipart uploads."""
 
 _READ, _LIST, _CREATE, _REPLACE, _DELETE = "read", "list", "create", "replace", "delete"
 _RIGHTS: Mapping[str, Mapping[str, str]] = {
@@ -61,7 +60,7 @@ _RIGHTS: Mapping[str, Mapping[str, str]] = {
 
 
 class _NonConformingError(PlumblineError):
-    """The store did what the contract forbids."""
+    """Error: the store violates the contract."""
 
 
 @dataclass
@@ -97,7 +96,7 @@ class _Trial:
 
     def list(self) -> None:
         found = [info.key for info in self.store.list(self.prefix)]
-        _demand(found == [self.key("object")], f"lists {len(found)} objects where 1 was written")
+        _demand(found == [self.key("object")], f"lists {len(found)} objects, but 1 was written")
 
     def swap(self) -> None:
         before, self.content = self.etag, secrets.token_bytes(500)
@@ -131,7 +130,7 @@ class _Trial:
             path.write_bytes(secrets.token_bytes(1 << 20) * (_LARGE_BYTES >> 20))
             self.store.create(self.key("large"), path)
             self._refused(lambda: self.store.create(self.key("large"), path), ObjectExistsError, "replaces on create")
-            _demand(digest_object(self.store, self.key("large"))[1] == digest_file(path), "gives back other bytes")
+            _demand(digest_object(self.store, self.key("large"))[1] == digest_file(path), "returns different bytes")
 
     def link(self) -> None:
         link = presign(self.store, self.key("object"), 60)
@@ -147,21 +146,23 @@ class _Trial:
             self.store.delete(info.key)
 
     def _holds(self, content: bytes) -> None:
-        _demand(digest_bytes(read_bytes(self.store, self.key("object"))) == digest_bytes(content), "gives other bytes")
+        _demand(
+            digest_bytes(read_bytes(self.store, self.key("object"))) == digest_bytes(content), "returns different bytes"
+        )
 
-    def _refused(self, action: Callable[[], object], kind: type[PlumblineError], what: str) -> None:
+    def _refused(self, action: Callable[[], object], kind: type[PlumblineError], description: str) -> None:
         with suppress(kind):
             action()
-            raise _NonConformingError(what, where=self.store.url)
+            raise _NonConformingError(description, where=self.store.url)
 
 
-def _demand(holds: bool, what: str) -> None:
+def _demand(holds: bool, problem: str) -> None:
     if not holds:
-        raise _NonConformingError(what)
+        raise _NonConformingError(problem)
 
 
 def examine_conformance(url: str) -> Iterator[CheckResult]:
-    """Run every step of the store contract at `url`; the first failure ends the run, and the store is cleaned."""
+    """Run every step of the contract at `url` until the first failure, then clean up."""
     store = open_store(url, policy=_QUICK)
     trial = _Trial(store, f"plumbline-doctor-{secrets.token_hex(8)}")
     steps: list[tuple[str, str, Callable[[], None]]] = [
@@ -174,11 +175,11 @@ def examine_conformance(url: str) -> Iterator[CheckResult]:
         (f"let one of {_WRITERS} writers win", _CREATE, trial.race),
         (f"create a file of {_LARGE_BYTES >> 20} MiB in parts", _CREATE, trial.large),
         ("sign a link", _READ, trial.link),
-        ("delete what was made", _DELETE, trial.delete),
+        ("delete the objects", _DELETE, trial.delete),
     ]
     cleaned = False
-    for what, right, step in steps:
-        result = _examine(store.url, what, right, step)
+    for description, right, step in steps:
+        result = _examine(store.url, description, right, step)
         yield result
         if not result.well:
             break
@@ -187,16 +188,16 @@ def examine_conformance(url: str) -> Iterator[CheckResult]:
         yield _examine(store.url, f"remove {trial.prefix}/", _DELETE, trial.clean)
 
 
-def _examine(url: str, what: str, right: str, step: Callable[[], None]) -> CheckResult:
-    where, needs = f"{url}: {what}", _RIGHTS[urlsplit(url).scheme][right]
+def _examine(url: str, description: str, right: str, step: Callable[[], None]) -> CheckResult:
+    where, needs = f"{url}: {description}", _RIGHTS[urlsplit(url).scheme][right]
     try:
         step()
     except _NonConformingError as error:
-        hint = "the service does not keep the store contract (docs/STAGING.md): use another for this URL"
+        hint = "the service violates the store contract (docs/STAGING.md): use a different service"
         return CheckResult(where=where, what=error.what, hint=hint, code=int(ExitCode.USAGE))
     except AccessError as error:
-        told, hint = tell_refusal(error, url, right)
-        return CheckResult(where=where, what=told, hint=f"{hint}; it needs {needs}", code=int(ExitCode.USAGE))
+        message, hint = explain_refusal(error, url, right)
+        return CheckResult(where=where, what=message, hint=f"{hint}; required: {needs}", code=int(ExitCode.USAGE))
     except PlumblineError as error:
-        return from_error(where, error, error.hint or f"it needs {needs}")
+        return from_error(where, error, error.hint or f"required: {needs}")
     return CheckResult(where=where, what=f"works (needs {needs})", well=True)

@@ -1,4 +1,4 @@
-"""The place where a platform trains: what a worker sees there, and what that says against what is expected."""
+"""Check of a worker's machine: its report, compared with expectations."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _QUERY = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
 
 
 class Report(Model):
-    """What a worker sees of its own place."""
+    """Facts about a worker's machine."""
 
     plumbline: str
     torch: str = ""
     gpus: tuple[str, ...] = ()
     cuda: str = ""
-    """Version of the CUDA runtime that was installed with torch; empty for a CPU build."""
+    """Version of torch's CUDA runtime; empty for a CPU build."""
     driver: str = ""
     """Version of the NVIDIA driver."""
     free_bytes: int
@@ -40,7 +40,7 @@ class Report(Model):
 
 
 class Expected(Model):
-    """What a place should be like; `torch` is the reference platform's."""
+    """Expected facts; `torch` is the reference platform's version."""
 
     plumbline: str = __version__
     torch: str = ""
@@ -48,7 +48,7 @@ class Expected(Model):
 
 
 def look_here(folder: Path, now: datetime, stores: tuple[CheckResult, ...] = ()) -> Report:
-    """Look around, without importing torch."""
+    """Collect this machine's report, without importing torch."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
     free = shutil.disk_usage(there).free
     return Report(
@@ -76,12 +76,12 @@ def _gpus() -> tuple[str, ...]:
 def examine_report(
     platform: str, report: Report, expected: Expected, asked: datetime, answered: datetime
 ) -> Iterator[CheckResult]:
-    """What is wrong with a place. `asked` and `answered` are our own clock's, around the worker's. Pure."""
-    yield from (one.replace(where=f"{platform}'s worker, {one.where}") for one in report.stores)
+    """Yield check results of a worker's report; times are the controller's. Pure."""
+    yield from (store.replace(where=f"{platform}'s worker, {store.where}") for store in report.stores)
     hint = "start a time service there (chrony, systemd-timesyncd)"
     yield examine_clock(f"{platform}'s clock", report.now, asked, answered, hint)
-    # Room for what is staged, and as much again as records and checkpoints ever took.
-    yield room(f"{platform}'s disk", report.free_bytes, LEAST_BYTES + sum(one.size for one in report.stores))
+    # Room for staged data, records and checkpoints.
+    yield room(f"{platform}'s disk", report.free_bytes, LEAST_BYTES + sum(store.size for store in report.stores))
     yield _one(
         f"{platform}'s plumbline",
         report.plumbline == expected.plumbline,
@@ -101,29 +101,31 @@ def examine_report(
 
 def _accelerator(platform: str, report: Report, expected: Expected) -> CheckResult:
     wanted = expected.accelerator
-    found = ", ".join(report.gpus) or "no GPU"
+    devices = ", ".join(report.gpus) or "no GPU"
     right = wanted in ("", "cpu") or wanted in report.gpus
-    hint = "is the driver loaded, and did the cloud give the machine that was asked for?"
-    return _one(f"{platform}'s accelerator", right, f"{found}; expected: {wanted or 'any'}", hint)
+    hint = "check that the driver is loaded, and that the cloud provided the requested machine"
+    return _one(f"{platform}'s accelerator", right, f"{devices}; expected: {wanted or 'any'}", hint)
 
 
 def _driver(platform: str, report: Report) -> CheckResult:
-    """Check the driver against torch's CUDA version; with an older driver, torch warns and trains on the CPU."""
+    """Check the driver against torch's CUDA version, as torch would fall back to the CPU."""
     right = is_driver_new_enough(report.driver, report.cuda)
     least = least_driver(report.cuda)
     needs = f"needs {least} or newer" if least is not None else "is unknown to this version of Plumbline"
-    what = f"version {report.driver or '(none)'}; torch's CUDA {report.cuda} {needs}"
-    return _one(f"{platform}'s driver", right, what, "install a newer NVIDIA driver, or a torch for an older CUDA")
+    text = f"version {report.driver or '(none)'}; torch's CUDA {report.cuda} {needs}"
+    return _one(
+        f"{platform}'s driver", right, text, "install a newer NVIDIA driver, or a torch build for an older CUDA"
+    )
 
 
-def examine_clock(where: str, told: datetime, asked: datetime, answered: datetime, hint: str) -> CheckResult:
-    """Whether a clock that was asked for its time agrees with ours, read before and after. Pure."""
-    early = (asked - told).total_seconds()
-    late = (told - answered).total_seconds()
+def examine_clock(where: str, remote_time: datetime, asked: datetime, answered: datetime, hint: str) -> CheckResult:
+    """Compare a clock with ours, read before and after. Pure."""
+    early = (asked - remote_time).total_seconds()
+    late = (remote_time - answered).total_seconds()
     skew = max(early, late, 0.0)
     way = "behind" if early > late else "ahead of"
-    what = f"{skew:.0f} s {way} this machine's" if skew > _SKEW_SECONDS else "agrees with this machine's"
-    return _one(where, skew <= _SKEW_SECONDS, what, hint)
+    text = f"{skew:.0f} s {way} this machine's" if skew > _SKEW_SECONDS else "agrees with this machine's"
+    return _one(where, skew <= _SKEW_SECONDS, text, hint)
 
 
 def _one(where: str, well: bool, what: str, hint: str) -> CheckResult:

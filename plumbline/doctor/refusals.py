@@ -1,4 +1,4 @@
-"""What a store means when it refuses: who asks, what they ask for, or when; and the mend of each. Pure."""
+"""Diagnosis of a store's refusal: credentials, permissions or clock, with a hint. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from plumbline.errors import AccessError
 
-__all__ = ["tell_refusal"]
+__all__ = ["explain_refusal"]
 
-# The services' own words, without which a refusal by 403 could be any of the three.
+# The services' error codes, as HTTP 403 alone could mean any of the three.
 _UNKNOWN = {
     "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidToken",
     "TokenRefreshRequired", "AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation",
@@ -29,21 +29,21 @@ _SOURCES: Mapping[str, str] = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, gcloud's login, or the machine's service account",
     "file": "the user that this runs as",
 }
-# What else a service answers in the same words.
+# Other reasons for the same error code.
 _ALSO: Mapping[str, str] = {"az": "; a clock that is off by 15 minutes, or a firewall of the account, looks alike"}
 _GRANTS: Mapping[str, str] = {"s3": "infra/aws", "az": "infra/azure", "gs": "infra/gcp"}
 
 
-def tell_refusal(error: AccessError, url: str, needs: str) -> tuple[str, str]:
-    """What is wrong and how it is mended; `needs` is what the asker has to be allowed, as words."""
+def explain_refusal(error: AccessError, url: str, needs: str) -> tuple[str, str]:
+    """Return the problem and a hint; `needs` is the required permission."""
     scheme = urlsplit(url).scheme
-    words = set(re.findall(r"\w+", error.what))
-    if words & _SKEWED:
+    codes = set(re.findall(r"\w+", error.what))
+    if codes & _SKEWED:
         return f"skewed clock: {error.what}", "start a time service here (chrony, systemd-timesyncd)"
-    if words & _UNKNOWN:
-        hint = f"give this environment credentials that open {url}: {_SOURCES[scheme]}{_ALSO.get(scheme, '')}"
+    if codes & _UNKNOWN:
+        hint = f"set credentials for {url} in this environment: {_SOURCES[scheme]}{_ALSO.get(scheme, '')}"
         return f"wrong credentials: {error.what}", hint
-    if words & _FORBIDDEN:
+    if codes & _FORBIDDEN:
         example = f" ({_GRANTS[scheme]} has the policies)" if scheme in _GRANTS else ""
         return f"wrong permissions: {error.what}", f"allow this environment's identity to {needs} {url}{example}"
-    return error.what, error.hint or "look at the credentials and the permissions of this environment"
+    return error.what, error.hint or "check the credentials and permissions of this environment"

@@ -1,6 +1,6 @@
-"""The local stack: every server that a round needs, as children of one command, all state under one folder.
+"""Local stack: all servers of a round as child processes, with state in one folder.
 
-It starts processes and nothing else: neither Prefect nor a cloud's SDK is imported here.
+The package only starts processes: it imports neither Prefect nor a cloud's SDK.
 """
 
 from plumbline.localstack.stack import Stack, is_local

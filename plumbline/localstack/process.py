@@ -1,7 +1,7 @@
-"""Children that leave nothing behind: each is marked in its environment, and its descendants inherit the mark.
+"""Child processes with a mark in their environment, which descendants inherit.
 
-Workers start flow runs, and flow runs start trainings, each in a session of its own, so a process group does not reach
-them. The mark does, also after the process between has died.
+Workers start flow runs, and flow runs start trainings, each in its own session, so a process group does not reach them.
+The mark does, also after an intermediate process has died.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass
 class Child:
-    """One process that we started, and where its output goes."""
+    """One started process, with its log."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -34,19 +34,19 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Return whether the process still runs."""
         return self.process.poll() is None
 
     @property
     def ending(self) -> str:
-        """How it ended, in words."""
+        """Describe how the process ended."""
         code = self.process.poll()
         if code is None:
             return "runs"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def last_line(self) -> str:
-        """Return the last line of its log, usually the reason of its end; empty without a log."""
+        """Return the last line of the log, usually the reason of the end."""
         if self.log is None:
             return ""
         with self.log.open("rb") as file:
@@ -55,7 +55,7 @@ class Child:
         return next((line for line in reversed(lines) if line), "")
 
     def interrupt(self, seconds: float) -> None:
-        """Send what Ctrl-C sends, and wait for the end at most so long."""
+        """Send SIGINT, and wait up to `seconds`."""
         _signal(self.process.pid, signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
@@ -70,9 +70,9 @@ def start(
     folder: Path,
     core: int | None = None,
 ) -> Child:
-    """Start `command` in a session of its own, so that the terminal's Ctrl-C reaches only us.
+    """Start `command` in its own session, so that the terminal's Ctrl-C does not reach it.
 
-    Its output goes to `log`, or where ours goes. With `core`, it and its descendants stay on that core.
+    Output goes to `log`, or is inherited. With `core`, the process and its descendants stay on that core.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as files:
@@ -89,14 +89,14 @@ def start(
             cwd=folder,
             start_new_session=True,
         )
-    # Set at once, before the child has any thread: threads and children inherit it.
+    # Set at once, as threads and children inherit the affinity.
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(process.pid, {core})
     return Child(name, process, log)
 
 
 def stop(children: Iterable[Child], *, grace_seconds: float) -> None:
-    """Ask each child to end, wait, and kill what is left; returns when all are reaped."""
+    """Terminate the children, wait, kill the rest, and reap all."""
     running = [child for child in children if child.alive]
     for child in running:
         _signal(child.process.pid, signal.SIGTERM)
@@ -110,28 +110,28 @@ def stop(children: Iterable[Child], *, grace_seconds: float) -> None:
 
 
 def find_by_mark(mark: str) -> list[int]:
-    """Every process whose environment carries this mark, but not ourselves. None where there is no /proc."""
+    """Return all processes with this mark, except this one; empty without /proc."""
     needle = f"{MARK}={mark}".encode()
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             environment = (entry / "environ").read_bytes()
         except OSError:  # it ended, or belongs to somebody else
             continue
         if needle in environment.split(b"\0") and int(entry.name) != os.getpid():
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids
 
 
 def end_marked(mark: str, *, grace_seconds: float, reap: Callable[[], None] = lambda: None) -> list[int]:
-    """End every process that carries the mark; those that could not be ended, which should be none.
+    """End every process with the mark; return the survivors, normally none.
 
-    `reap` collects our own children, which would otherwise stay visible as zombies.
+    `reap` collects this process's own children, which would otherwise stay visible as zombies.
     """
     for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 5.0)):
         deadline = time.monotonic() + seconds
         while left := find_by_mark(mark):
-            # Again and again: a process may have forked between the look and the signal.
+            # Repeated, as a process may fork between the search and the signal.
             for pid in left:
                 _signal(pid, number)
             reap()
@@ -142,13 +142,13 @@ def end_marked(mark: str, *, grace_seconds: float, reap: Callable[[], None] = la
 
 
 def adopt_orphans() -> None:
-    """Have the kernel hand us the descendants whose parent died, so that we can collect them (Linux only)."""
+    """Become the reaper of orphaned descendants (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap_orphans(own: Iterable[int]) -> None:
-    """Collect adopted children that have ended; not our `own`, whose endings somebody waits for."""
+    """Reap adopted children that have ended, except `own`."""
     ours, parent = set(own), f"\nPPid:\t{os.getpid()}\n"
     for entry in Path("/proc").glob("[0-9]*"):
         pid = int(entry.name)

@@ -1,4 +1,4 @@
-"""Files beside the code that the local stack needs: in a checkout below its root, in an installation below `share`."""
+"""Data files of the local stack, in a checkout or below `share` of an installation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHARE = Path(sys.prefix) / "share" / "plumbline"
 
 
 def resource(name: str) -> Path:
-    """Return the path of a file or folder of the distribution, named as in the repository."""
+    """Return the path of a distribution's file, named as in the repository."""
     for path in (_ROOT / name, _SHARE / name):
         if path.exists():
             return path
@@ -23,5 +23,5 @@ def resource(name: str) -> Path:
 
 
 def lock_in_use() -> Path:
-    """Return the lock that this environment was installed from: the GPU lock where torch came with CUDA."""
+    """Return this environment's lock file; the GPU lock if torch has CUDA."""
     return resource("locks/trainer-cuda.txt" if cuda_of_torch() else "locks/all.txt")

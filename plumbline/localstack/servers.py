@@ -1,4 +1,4 @@
-"""The local stack's servers: Prefect's own, and the object stores that the suite asks for."""
+"""Servers of the local stack: Prefect, and the suite's object stores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plumbline.schema.suite import Suite
 __all__ = ["DATABASE_URL", "Servers"]
 
 DATABASE_URL = "PREFECT_API_DATABASE_CONNECTION_URL"
-"""Prefect's own variable: where it is set, the stack's server uses that database instead of SQLite."""
+"""Prefect's own variable: if set, the stack's server uses that database instead of SQLite."""
 
 _READY_SECONDS = 120.0
 _POLL_SECONDS = 0.1
@@ -24,12 +24,14 @@ _MAX_PLATFORMS_ON_SQLITE = 15
 
 
 class Servers:
-    """Ports on the loopback device, commands and processes of the servers."""
+    """Ports, commands and processes of the servers, on loopback."""
 
     def __init__(self, suite: Suite, state: Path, port: int | None) -> None:
         self._database = os.environ.get(DATABASE_URL, "")
         if not self._database and len(suite.platforms) > _MAX_PLATFORMS_ON_SQLITE:
-            problem = f"{len(suite.platforms)} platforms, and a local stack on SQLite serves {_MAX_PLATFORMS_ON_SQLITE}"
+            problem = (
+                f"{len(suite.platforms)} platforms, but a local stack on SQLite supports {_MAX_PLATFORMS_ON_SQLITE}"
+            )
             raise ConfigurationError(problem, key="platforms", hint=f"set {DATABASE_URL} to a PostgreSQL database")
         self._suite = suite
         self._state = state
@@ -41,26 +43,26 @@ class Servers:
 
     @property
     def ui_url(self) -> str:
-        """The address of Prefect's UI."""
+        """Return the URL of Prefect's UI."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def api_url(self) -> str:
-        """The address of Prefect's API."""
+        """Return the URL of Prefect's API."""
         return f"{self.ui_url}/api"
 
     def log(self, name: str) -> Path:
-        """Return the file that a child's output goes to."""
+        """Return a child's log file."""
         return self._state / "logs" / f"{name}.log"
 
     def credentials(self, *urls: str) -> dict[str, str]:
-        """Return the variables that open the stores of these addresses."""
+        """Return the environment variables with credentials for these store URLs."""
         return {
             key: value for url in urls for key, value in services.cloud_environment(url, self._s3, self._blob).items()
         }
 
     def start(self, base: Mapping[str, str]) -> None:
-        """Start all that the suite needs; the servers come up side by side."""
+        """Start all required servers in parallel."""
         for log in (self._state / "logs").glob("*.log"):
             log.unlink()
         prefect = services.prefect_environment(self.api_url, self._state / "prefect")
@@ -77,14 +79,14 @@ class Servers:
             self.start_one(name)
 
     def start_one(self, name: str) -> None:
-        """Start a server, or start it again."""
+        """Start or restart a server."""
         command, environment = self._commands[name]
         self.children[name] = start(
             name, command, log=self.log(name), environment=environment, folder=self._state / name
         )
 
     def wait_for_stores(self) -> None:
-        """Return when the endpoints answer and every platform's buckets exist."""
+        """Wait until the endpoints answer and all buckets exist."""
         for name, url in (("s3", self._s3), ("blob", self._blob)):
             if name in self.children:
                 self._wait_for(name, url)
@@ -93,7 +95,7 @@ class Servers:
                 services.create_bucket(url, self._s3, self._blob)
 
     def wait_for_api(self) -> None:
-        """Return when the Prefect server answers."""
+        """Wait until the Prefect server answers."""
         self._wait_for("prefect", f"{self.api_url}/health")
 
     def _wait_for(self, name: str, url: str) -> None:

@@ -1,4 +1,4 @@
-"""What the stack consists of: each server's command, its environment, and how one sees that it is ready."""
+"""Servers' commands, environments and readiness checks."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ _ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K
 
 
 def free_port(wanted: int | None = None) -> int:
-    """A free loopback port; `ConfigurationError` if the one wanted is taken."""
+    """Return a free loopback port; raise if the wanted port is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((_HOST, wanted or 0))
         except OSError as error:
             raise ConfigurationError(
-                f"port {wanted} is in use", where=_HOST, hint="leave --port out, or stop what listens there"
+                f"port {wanted} is in use", where=_HOST, hint="omit --port, or stop the process that listens on it"
             ) from error
         return int(probe.getsockname()[1])
 
 
 def prefect_server_command(port: int) -> list[str]:
-    """Return the command of the stock Prefect server, API and UI."""
+    """Return the command of the stock Prefect server."""
     return [sys.executable, "-m", "prefect", "server", "start", "--host", _HOST, "--port", str(port)]
 
 
 def moto_command(port: int) -> list[str]:
-    """Return the command of the S3 endpoint; it keeps its objects in memory, so each run publishes them anew."""
+    """Return the command of the in-memory S3 endpoint."""
     return [sys.executable, "-m", "moto.server", "-H", _HOST, "-p", str(port)]
 
 
 def azurite_command(port: int) -> list[str]:
-    """Return the command of the Blob endpoint, in memory too, run by the Node.js that comes in a wheel."""
+    """Return the command of the in-memory Blob endpoint."""
     options = ["--blobHost", _HOST, "--blobPort", str(port)]
     command = [node_binary("node"), str(install_azurite())]
     return [*command, *options, "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]
 
 
 def worker_command(pool: str, name: str, limit: int | None = 1) -> list[str]:
-    """Return the command of a stock worker of one process work pool, for at most `limit` runs at a time.
+    """Return the command of a stock process worker, for at most `limit` runs at a time.
 
     A worker of controllers has no limit: with one, Prefect 3.8.8's worker ends with an error when a crashed run is
     scheduled again while its limiter still holds the slot; the deployment's own limit keeps rounds apart.
@@ -78,7 +78,7 @@ def worker_command(pool: str, name: str, limit: int | None = 1) -> list[str]:
 
 
 def prefect_environment(api_url: str, home: Path) -> dict[str, str]:
-    """Return the settings of every Prefect process of the stack; the user's own profile has no effect."""
+    """Return the settings of the stack's Prefect processes."""
     return {
         "DO_NOT_TRACK": "1",
         "PREFECT_API_URL": api_url,
@@ -94,7 +94,7 @@ def prefect_environment(api_url: str, home: Path) -> dict[str, str]:
 
 
 def cloud_environment(url: str, s3: str, blob: str) -> dict[str, str]:
-    """The credentials that the store at `url` asks for, and no other cloud's."""
+    """Return the credentials for the store at `url`, without other clouds'."""
     scheme = urlsplit(url).scheme
     if scheme == "s3":
         return {
@@ -114,7 +114,7 @@ def cloud_environment(url: str, s3: str, blob: str) -> dict[str, str]:
 
 
 def answers(url: str) -> bool:
-    """Whether something speaks HTTP there, whatever it says."""
+    """Return whether an HTTP server answers, with any status."""
     try:
         with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - our own http address
             return True
@@ -125,7 +125,7 @@ def answers(url: str) -> bool:
 
 
 def create_bucket(url: str, s3: str, blob: str) -> None:
-    """Make the bucket or container that the store at `url` lies in; nothing to do for files."""
+    """Create the bucket or container of the store at `url`; do nothing for files."""
     parts = urlsplit(url)
     if parts.scheme == "s3":
         _put(f"{s3}/{parts.netloc}", {})
@@ -141,13 +141,13 @@ def _put(url: str, headers: dict[str, str]) -> None:
             return
     except urllib.error.HTTPError as error:
         if error.code != 409:  # it is there already
-            raise UnavailableError(f"cannot be made: HTTP {error.code}", where=url) from error
+            raise UnavailableError(f"cannot be created: HTTP {error.code}", where=url) from error
     except OSError as error:
-        raise UnavailableError(f"cannot be made: {error}", where=url) from error
+        raise UnavailableError(f"cannot be created: {error}", where=url) from error
 
 
 def _signed(container: str) -> dict[str, str]:
-    """The Shared Key signature of "create container": the SDK for one request would be a second home for it."""
+    """Return the Shared Key headers of "create container", without an SDK."""
     date = formatdate(usegmt=True)
     version = "2021-12-02"
     canonical = f"x-ms-date:{date}\nx-ms-version:{version}\n/{_ACCOUNT}/{_ACCOUNT}/{container}\nrestype:container"
@@ -161,6 +161,6 @@ def _signed(container: str) -> dict[str, str]:
 
 
 def inherited() -> dict[str, str]:
-    """Our own environment without what would lead a child to the user's own server or clouds."""
+    """Return this environment without variables of the user's servers or clouds."""
     private = ("PREFECT_", "AWS_", "AZURE_", "GOOGLE_")
     return {key: value for key, value in os.environ.items() if not key.startswith(private)}

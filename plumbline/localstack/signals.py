@@ -1,4 +1,4 @@
-"""Signals around the end of a stack."""
+"""Signal handling during the end of a stack."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Hold off the signals that end us, so that a clean-up, which is bounded, is not cut short."""
+    """Block terminating signals during a bounded clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -28,7 +28,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def terminations_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that the way out is the same."""
+    """Make SIGTERM and SIGHUP act like Ctrl-C."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

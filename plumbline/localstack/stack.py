@@ -1,4 +1,4 @@
-"""The stack as one object: entered, everything starts; left, for whatever reason, nothing of it is there any more."""
+"""The local stack as a context manager: starts everything, and leaves no process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from plumbline.schema.suite import Platform, Suite
 __all__ = ["CONTROLLERS", "Stack", "is_local"]
 
 CONTROLLERS = "plumbline"
-"""Work pool and worker of the controllers: the default of `plumbline deploy`."""
+"""Work pool and worker of the controllers, the default of `plumbline deploy`."""
 
 _GRACE_SECONDS = 4.0
 _RESTARTS = 3
@@ -33,12 +33,12 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def is_local(suite: Suite) -> bool:
-    """Return whether the suite is for the local stack: the name of each work pool ends in `-local`."""
+    """Return whether all work pools of the suite end in `-local`."""
     return all(platform.work_pool.endswith("-local") for platform in suite.platforms.values())
 
 
 class Stack:
-    """A stock Prefect server, the object stores, and one stock worker per platform, on free loopback ports."""
+    """Stock Prefect server, object stores, and a stock worker per platform, on loopback."""
 
     def __init__(self, suite: Suite, state: Path, *, port: int | None = None, say: Callable[[str], None]) -> None:
         pools = [platform.work_pool for platform in suite.platforms.values()]
@@ -57,12 +57,12 @@ class Stack:
 
     @property
     def ui_url(self) -> str:
-        """The address of Prefect's UI."""
+        """Return the URL of Prefect's UI."""
         return self.servers.ui_url
 
     @property
     def api_url(self) -> str:
-        """The address of Prefect's API."""
+        """Return the URL of Prefect's API."""
         return self.servers.api_url
 
     def __enter__(self) -> Self:
@@ -83,17 +83,17 @@ class Stack:
         self._end()
 
     def wait_until_ready(self) -> None:
-        """Return when the stores and the Prefect server answer."""
+        """Wait until the stores and the Prefect server answer."""
         self.servers.wait_for_stores()
         self.servers.wait_for_api()
 
     def start_workers(self, names: Iterable[str] | None = None) -> None:
-        """Start a worker for each platform, and one for the controllers; their pools have to exist."""
+        """Start workers for the platforms and the controllers; their pools must exist."""
         for name in (*self.suite.platforms, CONTROLLERS) if names is None else names:
             self._start_worker(name)
 
     def start_command(self, name: str, options: Sequence[str], log: str = "") -> Child:
-        """Start `plumbline NAME OPTIONS` with the stack's server and every store's credentials."""
+        """Start `plumbline NAME OPTIONS` with the stack's environment."""
         child = start(
             name, [sys.executable, "-m", "plumbline", name, *options],
             log=self.servers.log(log) if log else None, environment=self.environment(), folder=Path.cwd(),
@@ -102,22 +102,22 @@ class Stack:
         return child
 
     def environment(self) -> dict[str, str]:
-        """Return the controller's environment: the stack's Prefect server, and the credentials of every store."""
+        """Return the controller's environment: Prefect server and store credentials."""
         urls = [url for platform in self.suite.platforms.values() for url in (platform.data, platform.outbox)]
         prefect = services.prefect_environment(self.api_url, self.state / "prefect")
         stores = self.servers.credentials(self.suite.store, *urls)
         return {**services.inherited(), **prefect, **stores, MARK: self.mark}
 
     def store_environment(self, platform: Platform) -> dict[str, str]:
-        """Return the credentials of one platform's own stores."""
+        """Return the credentials of one platform's stores."""
         return self.servers.credentials(platform.data, platform.outbox)
 
     def check(self) -> None:
-        """Restart what died, as systemd would; `UnavailableError` where that does not help."""
+        """Restart dead processes, like systemd; raise `UnavailableError` after too many."""
         reap_orphans(self._own_pids())
         for name, child in list(self.servers.children.items()):
             if not child.alive:
-                # The object stores hold what was published in memory: without them this round is over.
+                # The object stores keep published data in memory: without them this round has failed.
                 self._count(name, child, restarts=_RESTARTS if name == "prefect" else 0)
                 self.servers.start_one(name)
         for name, child in list(self._workers.items()):
@@ -138,9 +138,9 @@ class Stack:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.close()
-            hint = "wait for it, or name another folder with --state"
+            hint = "wait for it, or name a different folder with --state"
             raise ConfigurationError(
-                "another local stack uses this folder", where=str(self.state), hint=hint
+                "a different local stack uses this folder", where=str(self.state), hint=hint
             ) from error
         return lock
 
@@ -152,11 +152,11 @@ class Stack:
             **(self.environment() if is_controllers else {}),
             **services.prefect_environment(self.api_url, self.state / "workers" / name),
             "PLUMBLINE_LOCK": str(lock_in_use()),
-            # Last: a suite may set how often a worker polls.
+            # Last, as a suite may set the worker's polling period.
             **({} if is_controllers else self._platform_environment(name)),
             MARK: self.mark,
         }
-        # Unique: two workers of one name would share one row on the server.
+        # Unique, as workers of the same name would share a row on the server.
         worker = f"{name}-{self.mark[:6]}-{self._restarts.get(f'worker-{name}', 0)}"
         self._workers[name] = start(
             f"worker-{name}",
@@ -168,7 +168,7 @@ class Stack:
         )
 
     def _platform_environment(self, name: str) -> dict[str, str]:
-        """Return what only this platform's worker has: its own stores, its cache, one thread."""
+        """Return the environment of one platform's worker: stores, cache, one thread."""
         extra = self.suite.local[name].environment if name in self.suite.local else {}
         return {
             **self.store_environment(self.suite.platforms[name]),
@@ -189,12 +189,12 @@ class Stack:
         return [*guard, *(child.process.pid for child in self._children())]
 
     def _end(self) -> None:
-        """End everything, first those who talk, then those who answer. A second Ctrl-C does not cut this short."""
+        """End all processes: clients first, then servers; ignore a second Ctrl-C."""
         with undisturbed():
             stop([*self._commands, *self._workers.values()], grace_seconds=_GRACE_SECONDS)
             left = end_marked(self.mark, grace_seconds=_GRACE_SECONDS, reap=self._reap)
             for child in self._children():
-                # A process loses its environment a moment before it can be collected.
+                # A process loses its environment shortly before it can be reaped.
                 with suppress(subprocess.TimeoutExpired):
                     child.process.wait(_GRACE_SECONDS)
             self._reap()

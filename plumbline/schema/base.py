@@ -1,4 +1,4 @@
-"""The base of every model that crosses a file or a wire, and how one is read from untrusted bytes."""
+"""Base of all models in files and messages, and their reader for untrusted bytes."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ _REASONS = {
 
 
 class Model(BaseModel):
-    """Frozen, closed to unknown keys, and without NaN or infinity: a missing number is `None`."""
+    """Frozen model without unknown keys, NaN or infinity; missing numbers are `None`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, in the order of the fields."""
+        """Return plain JSON values, in the order of the fields."""
         return self.model_dump(mode="json")
 
     def replace(self, **changes: Any) -> Self:
-        """A validated copy with some fields changed."""
+        """Return a validated copy with changed fields."""
         return type(self).model_validate({**self.model_dump(), **changes})
 
 
 def first_problem(error: ValidationError, kind: type[BaseModel] | None = None) -> tuple[str, str]:
-    """Return the key and the reason of a validation error, in words a person can act on.
+    """Return the key and the reason of a validation error.
 
-    An unknown key comes first: where a key is misspelt, the missing one is only its consequence. With `kind`, the
-    model that was validated, the reason suggests the key that was meant.
+    An unknown key comes first: a misspelt key also makes the right key missing. With `kind`, the validated model, the
+    reason suggests the right key.
     """
     entries = error.errors(include_url=False, include_context=False)
     entry = next((entry for entry in entries if entry["type"] == "extra_forbidden"), entries[0])
     key = ".".join(str(part) for part in entry["loc"])
-    # Pydantic writes this before what a validator of ours says.
+    # Pydantic's prefix of a custom validator's message.
     said = entry["msg"].removeprefix("Value error, ")
     reason = _REASONS.get(entry["type"], said)
     if kind is not None and entry["type"] == "extra_forbidden" and entry["loc"]:
@@ -62,7 +62,7 @@ def first_problem(error: ValidationError, kind: type[BaseModel] | None = None) -
 
 
 def read_model(kind: type[M], source: bytes | Path, *, where: str = "", max_bytes: int = 64 << 20) -> M:
-    """Read `kind` from JSON that nobody vouches for; `InvalidInputError` names the file and the key."""
+    """Parse `kind` from untrusted JSON; raise `InvalidInputError` with file and key."""
     where = where or (str(source) if isinstance(source, Path) else "")
     if isinstance(source, Path):
         try:
@@ -75,18 +75,18 @@ def read_model(kind: type[M], source: bytes | Path, *, where: str = "", max_byte
     if size > max_bytes:
         raise InvalidInputError(f"{size} bytes, more than the {max_bytes} allowed", where=where)
     try:
-        found = kind.model_validate_json(data)
+        model = kind.model_validate_json(data)
         _refuse_duplicates(data, where)
     except ValidationError as error:
         key, reason = first_problem(error, kind)
         raise InvalidInputError(reason, where=where, key=key) from error
     except (ValueError, RecursionError) as error:
         raise InvalidInputError("not JSON", where=where) from error
-    return found
+    return model
 
 
 def _refuse_duplicates(data: bytes, where: str) -> None:
-    """Raise `InvalidInputError` for an object that gives one key twice: readers differ on which value counts."""
+    """Raise for a duplicate key in an object, as readers differ on its value."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         counts = Counter(key for key, _ in pairs)

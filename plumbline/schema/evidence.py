@@ -52,55 +52,55 @@ SKETCH_SIZE = 64
 BATCH_FIELDS = ("row_ids", "input_ids", "attention_mask", "token_type_ids", "labels")
 Counts = Annotated[dict[str, float], Field(max_length=1000)]
 _MANY = 200_000
-"""More modules, parameters, taps or evaluations than any BERT has; a record that holds more is refused unread."""
+"""Maximum number of modules, parameters, taps or evaluations; larger records are refused."""
 TapStage = Literal["forward", "gradient", "weight"]
 
 
 class DataEvidence(Model):
-    """Rungs 2: the dataset as the run found it."""
+    """Rung 2: the dataset as the run read it."""
 
     manifest_sha256: Sha256
     tokenizer_sha256: Sha256
     rows_sha256: Sha256
-    """Of all raw rows that the run reads, in row order."""
+    """SHA-256 of all raw rows read, in row order."""
     num_rows: int = Field(ge=0)
     shards: tuple[Shard, ...] = Field(max_length=10_000)
     """All shards of the manifest found, in the order that numbers the rows (at most 10,000 are kept)."""
 
 
 class Parameter(Model):
-    """One parameter of the model as it was built."""
+    """One parameter of the built model."""
 
     name: str
     shape: tuple[int, ...] = Field(max_length=64)
     dtype: str
     sha256: Sha256
-    """Of its initial values."""
+    """SHA-256 of the initial values."""
     trainable: bool = True
     tied_to: str = ""
 
 
 class ModelEvidence(Model):
-    """Rung 4: what was built, not what the configuration says."""
+    """Rung 4: the built model, instead of its configuration."""
 
     parameters: tuple[Parameter, ...] = Field(max_length=_MANY)
     modules: tuple[tuple[str, str], ...] = Field(max_length=_MANY)
     """(name, class with its settings, as in `LayerNorm(eps=1e-12)`) of every module, in the order of registration."""
     architecture_sha256: Sha256
-    """Of parameter names, shapes and modules."""
+    """SHA-256 of parameter names, shapes and modules."""
     weights_sha256: Sha256
-    """Of all initial values, by name."""
+    """SHA-256 of all initial values, by name."""
 
 
 class OptimizerGroup(Model):
-    """One parameter group: its hyperparameters as the optimizer holds them, and what it moves."""
+    """One parameter group: hyperparameters and parameter names."""
 
     settings: dict[str, bool | int | float | str | None] = Field(max_length=1000)
     parameters: tuple[str, ...] = Field(max_length=_MANY)
 
 
 class StepEvidence(Model):
-    """Rungs 3, 5 and 7 to 9 at one step. A missing number is `None`, and is equal to nothing."""
+    """Rungs 3, 5 and 7 to 9 at one step; `None` is a missing number, equal to nothing."""
 
     step: int = Field(ge=0)
     batch: dict[str, Sha256] = Field(max_length=64)
@@ -120,16 +120,16 @@ class StepEvidence(Model):
     gradient_norm_clipped: float | None
     gradients_sha256: Sha256 | None
     learning_rates: tuple[float, ...] = Field(max_length=1000)
-    """Of each group, as used in this step."""
+    """Learning rate of each group in this step."""
     weights_sha256: Sha256
-    """After the step."""
+    """SHA-256 of the weights after the step."""
     loss_scale: float | None = None
     update_norm: float | None = None
     """L2 norm in fp64 of the step's change of all weights; `None` in records of releases that did not measure it."""
 
 
 class Tap(Model):
-    """One sketched tensor: a module's output, a parameter's gradient, or a parameter after the step."""
+    """One sketched tensor: a module's output, a gradient, or an updated parameter."""
 
     step: int = Field(ge=0)
     stage: TapStage
@@ -145,7 +145,7 @@ class Tap(Model):
 
 
 class EnvelopeSample(Model):
-    """What rounding alone does here: the taps' relative errors after perturbing the weights by one ulp.
+    """Effect of rounding alone: relative errors after perturbing the weights by one ulp.
 
     `errors[i]` belongs to `taps[i]`, the worst over the envelope's seeds; `None` where none was measured.
     """
@@ -155,7 +155,7 @@ class EnvelopeSample(Model):
     loss: tuple[float, ...] = ()
     """Worst relative error of the loss, step by step."""
     fp64_errors: tuple[float | None, ...] = Field(default=(), max_length=_MANY)
-    """Of this run's taps against the portable leg, which is as exact as fp64: who is off. `None` past its steps."""
+    """Errors of this run's taps against the portable leg, which is as exact as fp64; `None` after its steps."""
     fp64_loss: tuple[float, ...] = ()
 
 
@@ -170,7 +170,7 @@ class EvaluationEvidence(Model):
     logits_sha256: Sha256
     loss: float | None
     accuracy: float | None = Field(ge=0, le=1)
-    """Of the label, or of the hidden tokens in masked language modelling."""
+    """Accuracy of labels, or of hidden tokens in masked language modelling."""
 
 
 SmallSketch = Annotated[tuple[float, ...], Field(min_length=8, max_length=8)]
@@ -178,7 +178,7 @@ SmallSketch = Annotated[tuple[float, ...], Field(min_length=8, max_length=8)]
 
 
 class PortableStep(Model):
-    """Digests of one step of the portable leg; `None` where a value is not finite, which is equal to nothing."""
+    """Digests of one step of the portable leg; `None` if not finite, equal to nothing."""
 
     step: int = Field(ge=0)
     loss: str | None
@@ -194,18 +194,18 @@ class PortableStep(Model):
 
 
 class PortableEvidence(Model):
-    """The portable leg: the probe's first steps in arithmetic that is the same on every CPU and GPU."""
+    """Portable leg: the probe's first steps in portable arithmetic."""
 
     slices: int = Field(ge=1)
     steps: tuple[PortableStep, ...]
     repeated: bool
-    """Whether the first step, run once more on each device of the run, gave the same bits."""
+    """Whether the first step, repeated on each device of the run, gave the same bits."""
     unportable: str = ""
     """The operation without a portable form at which the leg stopped."""
 
 
 class ProbeEvidence(Model):
-    """All rungs of the probe."""
+    """Evidence of all rungs of the probe."""
 
     steps: tuple[StepEvidence, ...] = Field(max_length=1000)
     taps: tuple[Tap, ...] = Field(max_length=_MANY)
@@ -215,20 +215,20 @@ class ProbeEvidence(Model):
     evaluation: EvaluationEvidence | None = None
     portable: PortableEvidence | None = None
     lost_legs: dict[str, str] = Field(default={}, max_length=64)
-    """By name: why an auxiliary leg, such as the envelope, could not be run."""
+    """Reason of each auxiliary leg that could not run, by name."""
 
 
 class SpeedEvidence(Model):
-    """One number per run, and what explains it. Times in seconds."""
+    """Throughput of a run, with explaining measurements; times in seconds."""
 
     steps: int = Field(ge=0)
     warmup_steps: int = Field(ge=0)
-    """Found, not assumed: the steps before the step time was steady."""
+    """Number of steps before the step time was steady, as measured."""
     samples_per_second: float | None
     """All rows of the measured steps over `wall_seconds`; over the median step in records without it."""
     tokens_per_second: float | None
     step_seconds: float | None
-    """The median step: what a step takes where nothing stalls."""
+    """Median seconds per step, without stalls."""
     step_seconds_quartiles: tuple[float, float] | None = None
     wall_seconds: float | None = Field(default=None, gt=0)
     """From the first measured step's start to the last one's end, stalls between and within steps included."""
@@ -247,25 +247,25 @@ class SpeedEvidence(Model):
 
 
 class LearnEvidence(Model):
-    """The learning curve, and where it ended."""
+    """Learning curve and its end."""
 
     steps: int = Field(ge=0)
     losses: tuple[float | None, ...]
     evaluations: tuple[EvaluationEvidence, ...] = Field(max_length=_MANY)
     weights_sha256: Sha256 | None = None
-    """Of the weights that it ended with; `None` if the training failed with the device that held them."""
+    """SHA-256 of the final weights; `None` if the device failed."""
     learning_rates: tuple[float, ...] = Field(default=(), max_length=10_000)
-    """The largest of the groups' rates, step by step."""
+    """Maximum learning rate of the groups, per step."""
     batches: tuple[str, ...] = Field(default=(), max_length=10_000)
     """The first 16 hex digits of the SHA-256 of each step's batch; the first steps only, of long curves."""
     dropout: tuple[float, ...] | None = Field(default=None, max_length=1000)
     """The probabilities of the model's dropout layers as they were built, each once."""
     resumed_at: tuple[int, ...] = Field(default=(), max_length=10_000)
-    """Steps at which an interrupted run went on from its checkpoint."""
+    """Steps at which an interrupted run resumed from its checkpoint."""
 
 
 class Evidence(Model):
-    """Everything that one training left behind to be compared."""
+    """All comparable evidence of one training."""
 
     data: DataEvidence | None = None
     model: ModelEvidence | None = None

@@ -1,4 +1,4 @@
-"""What a suite expects of the machine that trains, and where a fingerprint differs from it. Pure."""
+"""Expected machine of a platform, and its comparison with a fingerprint. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CPU = "cpu"
 
 
 class Expected(Model):
-    """Device, number of processes and lock of one platform; an empty value accepts any."""
+    """Device, number of processes and lock of a platform; empty values accept any."""
 
     accelerator: str = ""
     """`cpu`, or the GPU's whole name as its driver gives it, as in `NVIDIA A10G`."""
     gpus: int = Field(default=1, ge=1, le=64)
     """Processes on the machine, one for each GPU."""
     lock_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
-    """Of the lock file that the environment was built from."""
+    """SHA-256 of the environment's lock file."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineMismatch:
-    """One thing that a machine should be and is not."""
+    """One property in which a machine differs from the suite."""
 
     key: str
     """The suite's key: `accelerator`, `gpus` or `lock`."""
@@ -40,17 +40,17 @@ class MachineMismatch:
 
 
 def machine_mismatches(expected: Expected, fingerprint: Fingerprint) -> tuple[MachineMismatch, ...]:
-    """Return every difference between `expected` and the machine that `fingerprint` describes."""
+    """Return every difference of `fingerprint` from `expected`."""
     return tuple(_mismatches(expected, fingerprint))
 
 
 def _mismatches(expected: Expected, fingerprint: Fingerprint) -> Iterator[MachineMismatch]:
-    # Process N trains on GPU N: what else the machine holds does not matter.
+    # Process N trains on GPU N: further GPUs do not matter.
     used = [gpu.name for gpu in fingerprint.gpus[: expected.gpus]]
     devices = set(used) or {CPU}
     if expected.accelerator and devices != {expected.accelerator}:
-        found = ", ".join(sorted(devices)) + ("" if used else f" ({fingerprint.cpu.model})")
-        yield MachineMismatch("accelerator", found, expected.accelerator)
+        devices_found = ", ".join(sorted(devices)) + ("" if used else f" ({fingerprint.cpu.model})")
+        yield MachineMismatch("accelerator", devices_found, expected.accelerator)
     elif used and len(used) < expected.gpus:
         yield MachineMismatch("gpus", str(len(used)), str(expected.gpus))
     if fingerprint.num_processes != expected.gpus:

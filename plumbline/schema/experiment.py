@@ -1,8 +1,8 @@
-"""An Experiment: a short counterfactual rerun of the probe, with a suspect put back to the reference's value.
+"""Experiment: a short rerun of the probe with a suspect restored to the reference's value.
 
-An experiment travels as a bundle, a folder (or a prefix in a store): `experiment.json` and the safetensors files that
-its replays name. A replay imposes the reference's value at one rung; a capture keeps whole tensors that the record's
-sketches cannot hold, for a later replay elsewhere.
+An experiment is sent as a bundle, a folder (or a prefix in a store): `experiment.json` and the safetensors files that
+its replays name. A replay imposes the reference's value at one rung; a capture keeps whole tensors, which the record's
+sketches cannot contain, for a later replay elsewhere.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ Rung = Literal[
 
 
 class Replay(Model):
-    """Put the reference's value back at one rung."""
+    """Restored reference value at one rung."""
 
     rung: Rung
     fields: tuple[str, ...] = ()
-    """Batch fields, module names or parameter names; empty means all that the source holds."""
+    """Batch fields, module names or parameter names; empty means all of the source."""
     step: int | None = Field(default=None, ge=0)
-    """For whole tensors: the step at which they are imposed. `None`: every step."""
+    """Step at which whole tensors are imposed; `None` means every step."""
     source: Key | None = None
     """The safetensors file in the bundle."""
 
 
 class Capture(Model):
-    """Keep whole tensors of one rung at one step: `forward`, `gradient`, `clipped` or `weights`."""
+    """Request to keep whole tensors of a rung at one step."""
 
     rung: Rung
     names: tuple[str, ...]
@@ -55,12 +55,12 @@ class Capture(Model):
 
 
 class Experiment(Model):
-    """A rerun of the probe's first `steps`, with the replays imposed."""
+    """Rerun of the probe's first `steps`, with replays imposed."""
 
     schema_version: Literal[1] = 1
     experiment_id: Name
     suspect: str = ""
-    """What is put back, in words: it goes to the report."""
+    """Description of the restored value, for the report."""
     steps: int = Field(ge=1)
     replays: tuple[Replay, ...] = ()
     captures: tuple[Capture, ...] = ()

@@ -1,4 +1,4 @@
-"""The Fingerprint: what a run really ran on. Suspects come from it, never verdicts."""
+"""Fingerprint: hardware, software and settings of a run; a source of suspects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MANY = 10_000
 
 
 class Gpu(Model):
-    """One accelerator as its driver names it."""
+    """One accelerator, as its driver names it."""
 
     name: str
     uuid: str
@@ -27,18 +27,18 @@ class Gpu(Model):
 
 
 class Cpu(Model):
-    """The processor, and the instruction-set level that torch chose on it."""
+    """Processor, and the instruction-set level that torch chose."""
 
     model: str
     isa: str
     """`torch.backends.cpu.get_cpu_capability()`: DEFAULT, AVX2, AVX512 ..."""
     num_cores: int = Field(ge=1)
     num_threads: int = Field(ge=1)
-    """What torch computes with."""
+    """Number of torch's threads."""
 
 
 class Fingerprint(Model):
-    """Hardware, software and settings of one run, read on the machine itself."""
+    """Hardware, software and settings of one run, read on its machine."""
 
     schema_version: Literal[1] = 1
     hostname: str

@@ -1,4 +1,4 @@
-"""Keys of objects and files: relative paths that stay in their folder. Light: stores load it, and no pydantic."""
+"""Keys of objects and files: relative paths inside their folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["safe_key"]
 
 
 def safe_key(key: str) -> str:
-    """Return `key` if it is a relative path that stays in its folder on every platform; else raise `ValueError`."""
+    """Return `key` if it is a safe relative path; raise `ValueError` if not."""
     bad = (
         not key
         or len(key) > 512
@@ -21,5 +21,5 @@ def safe_key(key: str) -> str:
         or key == "."
     )
     if bad:
-        raise ValueError(f"{key[:80]!r} is no plain relative path")
+        raise ValueError(f"{key[:80]!r} is not a plain relative path")
     return key

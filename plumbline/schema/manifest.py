@@ -1,4 +1,4 @@
-"""The manifest of a dataset: what its bytes must be, shard by shard."""
+"""Manifest of a dataset: the expected bytes of each shard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Key = Annotated[str, AfterValidator(safe_key)]
 
 
 class DataFile(Model):
-    """One object: where it lies below its root, how long it is, and what its bytes hash to."""
+    """One object: key, size and SHA-256."""
 
     key: Key
     size: int = Field(ge=0, le=MAX_FILE_BYTES)
@@ -41,7 +41,7 @@ class Shard(DataFile):
 
 
 class ClassRows(Model):
-    """One class of an imported dataset: the label that rows carried for it, and their number in each split."""
+    """One class of an imported dataset: its label, and its rows per split."""
 
     name: str = Field(min_length=1, max_length=200)
     train_rows: int = Field(ge=0)
@@ -49,7 +49,7 @@ class ClassRows(Model):
 
 
 class Manifest(Model):
-    """A dataset: its shards in order, split by split, and its tokenizer. Its digest is its identity.
+    """Dataset: ordered shards per split, and a tokenizer; its digest is its identity.
 
     The number of a row counts from 0 through `train`, then through `evaluation`, in the order given here.
     """
@@ -65,7 +65,7 @@ class Manifest(Model):
     pad_token_id: int = Field(default=0, ge=0)
     """The token that fills short rows."""
     best_accuracy: float | None = Field(default=None, gt=0, le=1)
-    """The accuracy that no model can beat, where the source's grammar tells it."""
+    """Maximum achievable accuracy, if the source's grammar defines it."""
     source: str = ""
     tokenizer: DataFile
     vocab_size: int = Field(ge=5)
@@ -74,28 +74,28 @@ class Manifest(Model):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON: the dataset's identity."""
+        """Return the SHA-256 of the canonical JSON, the dataset's identity."""
         return digest_json(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; keys newer than the first release only where they say something: digests stay."""
+        """Return plain JSON values, without new keys at their defaults, so that digests stay."""
         return {key: value for key, value in super().to_json().items() if key not in _NEWER or value}
 
     @property
     def content_sha256(self) -> str:
-        """SHA-256 of tokenizer, rows, order and classes: equal for the same rows under any name or file format."""
+        """Return the SHA-256 of tokenizer, rows, order and classes."""
         names = [entry.name for entry in self.classes]
         files = [self.tokenizer.sha256, [shard.sha256 for shard in self.train], [s.sha256 for s in self.evaluation]]
         return digest_json([self.task, self.num_labels, names, self.pairs, *files])
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """All shards, `train` before `evaluation`: the order that numbers the rows."""
+        """Return all shards in row order, `train` first."""
         return self.train + self.evaluation
 
     @property
     def files(self) -> tuple[DataFile, ...]:
-        """Everything that has to be staged, the tokenizer first."""
+        """Return all files to stage, the tokenizer first."""
         return (self.tokenizer, *self.shards)
 
     @model_validator(mode="after")
@@ -103,9 +103,9 @@ class Manifest(Model):
         keys = [file.key.lower() for file in self.files]
         if len(set(keys)) != len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise ValueError(f"the key {twice!r} stands twice")
+            raise ValueError(f"the key {twice!r} appears twice")
         if self.task == "sequence-classification" and self.num_labels is None:
             raise ValueError("num_labels is missing")
         if self.classes and len(self.classes) != self.num_labels:
-            raise ValueError("classes: not as many as num_labels")
+            raise ValueError("the number of classes differs from num_labels")
         return self

@@ -1,4 +1,4 @@
-"""The RunRecord: everything one training leaves behind, immutable, JSON with safetensors and Parquet parts.
+"""RunRecord: results of one training, immutable, as JSON with safetensors and Parquet parts.
 
 A record is a folder: its parts, and `record.json`, written last, which lists them with size and digest. A folder
 without `record.json` is partial.
@@ -40,7 +40,7 @@ _MAX_TIMINGS = 1000
 
 
 class Exit(Model):
-    """How the training ended."""
+    """Status of the training's end."""
 
     status: Literal["completed", "failed"]
     code: str = ""
@@ -52,12 +52,12 @@ class Exit(Model):
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether the machine or a service failed, and not the training."""
+        """Return whether the machine or a service failed, not the training."""
         return self.status == "failed" and self.code in INFRASTRUCTURE
 
 
 class RunRecord(Model):
-    """One run of one RunSpec on one platform."""
+    """Record of one run of a RunSpec on a platform."""
 
     schema_version: Literal[1] = 1
     record_id: Name
@@ -65,7 +65,7 @@ class RunRecord(Model):
     round_id: str = ""
     attempt: int = Field(default=0, ge=0)
     nonce: str = Field(default="", max_length=128)
-    """The random value of the order that asked for this record; empty for a training that nobody ordered."""
+    """Nonce of the record's order; empty without an order."""
     spec_sha256: Sha256
     spec: RunSpec
     experiment: Experiment | None = None
@@ -80,23 +80,23 @@ class RunRecord(Model):
 
     @property
     def seconds(self) -> float:
-        """From start to finish, by the worker's clock."""
+        """Return the duration by the worker's clock."""
         return (self.finished_at - self.started_at).total_seconds()
 
     @property
     def night(self) -> datetime:
-        """When it started: what history is ordered by."""
+        """Return the start time, which orders the history."""
         return self.started_at
 
 
 def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
-    """The record in `folder`, its parts checked against their digests unless `verify` is off.
+    """Read the record in `folder`; with `verify`, check its parts' digests.
 
-    `InvalidInputError` for a partial or malformed record, `CorruptDataError` for a part of other bytes.
+    Raises `InvalidInputError` for a partial or malformed record, and `CorruptDataError` for a part with wrong bytes.
     """
     path = folder / RECORD_NAME
     if not path.is_file():
-        why = "no such folder" if not folder.is_dir() else f"holds no {RECORD_NAME}: the record is partial"
+        why = "no such folder" if not folder.is_dir() else f"contains no {RECORD_NAME}: the record is partial"
         raise InvalidInputError(why, where=str(folder), hint="name the folder of a finished training")
     record = read_model(RunRecord, path, max_bytes=MAX_RECORD_BYTES)
     if record.spec.digest != record.spec_sha256:
@@ -107,7 +107,7 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
 
 
 def check_part(folder: Path, part: DataFile) -> None:
-    """`CorruptDataError` unless the part in `folder` is there with its own bytes, and is no link."""
+    """Raise `CorruptDataError` unless the part exists with the right bytes, and is no link."""
     path = folder / part.key
     if path.is_symlink() or not path.is_file():
         raise CorruptDataError("is missing from the record", where=str(path))
@@ -116,7 +116,7 @@ def check_part(folder: Path, part: DataFile) -> None:
 
 
 def record_parts(folder: Path) -> tuple[DataFile, ...]:
-    """The files of `folder` as a record lists them, by name."""
+    """Return the files of `folder` as a record's parts, by name."""
     return tuple(
         DataFile(key=path.relative_to(folder).as_posix(), size=path.stat().st_size, sha256=digest_file(path))
         for path in sorted(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""The RunSpec: the frozen recipe of one training, whose digest is its identity."""
+"""RunSpec: the frozen description of one training; its digest is its identity."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NEWER: tuple[tuple[str, str, Any], ...] = (
 
 
 class ModelSpec(Model):
-    """A model of the BERT family, by its architecture and by the digest of the weights it starts from."""
+    """Model of the BERT family: architecture, and digest of the initial weights."""
 
     family: str = Field(default="bert", pattern=r"^[a-z0-9][a-z0-9_-]{0,40}$")
     """The `model_type` of transformers."""
@@ -66,12 +66,12 @@ class ModelSpec(Model):
     @model_validator(mode="after")
     def _heads_divide_hidden_size(self) -> Self:
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError("hidden_size is no multiple of num_attention_heads")
+            raise ValueError("hidden_size is not a multiple of num_attention_heads")
         return self
 
 
 class DataSpec(Model):
-    """Which dataset, and how its rows become batches."""
+    """Dataset, and the conversion of rows to batches."""
 
     name: Name
     manifest_sha256: Sha256
@@ -83,7 +83,7 @@ class DataSpec(Model):
 
 
 class OptimizerSpec(Model):
-    """AdamW, with weight decay kept off biases and LayerNorms."""
+    """AdamW, without weight decay for biases and normalisations."""
 
     learning_rate: float = Field(default=5e-4, gt=0, lt=10)
     betas: tuple[float, float] = (0.9, 0.999)
@@ -95,14 +95,14 @@ class OptimizerSpec(Model):
 
 
 class ScheduleSpec(Model):
-    """Linear warm-up, then linear decay to zero over the part's own number of steps."""
+    """Linear warm-up and decay to zero over the part's steps."""
 
     kind: Literal["linear"] = "linear"
     warmup_steps: int = Field(default=2, ge=0)
 
 
 class ProbeSpec(Model):
-    """Strict and short, with full evidence: no dropout, shipped weights, fixed batches, eager kernels."""
+    """Probe: strict and short, without dropout, with fixed weights and batches."""
 
     steps: int = Field(default=20, ge=1, le=200)
     precision: Precision = "fp32"
@@ -111,7 +111,7 @@ class ProbeSpec(Model):
     """Steps whose module outputs and gradients are sketched; the last step's always are."""
     evaluation_rows: int = Field(default=64, ge=1)
     envelope_seeds: int = Field(default=3, ge=0, le=16)
-    """How often the first tap step is repeated from weights perturbed by one unit in the last place."""
+    """Number of reruns of the first tap step with weights perturbed by one unit in the last place."""
     portable_steps: int = Field(default=12, ge=0, le=200)
     """Maximum number of steps of the portable leg; 0 switches it off."""
     portable_slices: int = Field(default=2, ge=1, le=4)
@@ -121,7 +121,7 @@ class ProbeSpec(Model):
 
 
 class SpeedSpec(Model):
-    """The team's production settings; no taps, measured once warm."""
+    """Speed part: production settings, without taps, measured once warm."""
 
     steps: int = Field(default=200, ge=10)
     precision: Precision = "bf16"
@@ -132,7 +132,7 @@ class SpeedSpec(Model):
 
 
 class LearnSpec(Model):
-    """Train to an evaluated accuracy at a fixed number of steps, with portable dropout."""
+    """Learn part: fixed number of steps, with portable dropout."""
 
     steps: int = Field(default=2000, ge=1)
     precision: Precision = "fp32"
@@ -144,7 +144,7 @@ class LearnSpec(Model):
 
 
 class RunSpec(Model):
-    """One training, recipe and parts. "The identical task" means an equal `digest`."""
+    """One training; identical tasks have equal digests."""
 
     schema_version: Literal[1] = 1
     workload: Name
@@ -161,21 +161,21 @@ class RunSpec(Model):
     learn: LearnSpec | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; keys newer than the first release only where they say something: digests stay."""
-        found = super().to_json()
+        """Return plain JSON values, without new keys at their defaults, so that digests stay."""
+        content = super().to_json()
         for part, key, plain in _NEWER:
-            if found[part][key] == plain:
-                del found[part][key]
-        return found
+            if content[part][key] == plain:
+                del content[part][key]
+        return content
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON: the task's identity."""
+        """Return the SHA-256 of the canonical JSON, the task's identity."""
         return digest_json(self.to_json())
 
     @property
     def parts(self) -> tuple[PartName, ...]:
-        """The parts that this spec asks for, in the order they run."""
+        """Return the parts in order of execution."""
         chosen: list[PartName] = []
         if self.probe:
             chosen.append("probe")
@@ -199,7 +199,7 @@ class RunSpec(Model):
 
 
 class SpecFile(Model):
-    """A RunSpec on disk, with the digest that it claims."""
+    """RunSpec on disk, with its claimed digest."""
 
     schema_version: Literal[1] = 1
     digest: Sha256
@@ -207,14 +207,14 @@ class SpecFile(Model):
 
 
 def read_spec(path: Path) -> RunSpec:
-    """The RunSpec in `path`; `InvalidInputError` if it is malformed or its digest is not its own."""
+    """Read the RunSpec in `path`; raise `InvalidInputError` if malformed or edited."""
     file = read_model(SpecFile, path)
     if file.spec.digest != file.digest:
         raise InvalidInputError(
             f"says {file.digest[:12]}, its content hashes to {file.spec.digest[:12]}",
             where=str(path),
             key="digest",
-            hint="write it anew with `plumbline spec`; a spec is never edited by hand",
+            hint="write it again with `plumbline spec`; a spec is never edited by hand",
         )
     return file.spec
 

@@ -1,4 +1,4 @@
-"""A store's URL and its parts: scheme, bucket (or account and container), prefix."""
+"""URL of a store: scheme, bucket (or account and container), prefix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CREDENTIAL = re.compile(r"(?i)(sig|key|token|secret)=")
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """The parts of a store URL. `container` is set for `az://` alone, where `bucket` is the account."""
+    """Parts of a store URL; `container` is set for `az://` only, with the account in `bucket`."""
 
     scheme: str
     bucket: str
@@ -39,9 +39,9 @@ def parse_store_url(url: str) -> StoreAddress:
     if scheme not in ("file", "s3", "az", "gs"):
         raise ValueError(f"unknown kind of store {scheme!r}: {_HINT}")
     if "@" in rest or "?" in rest or _CREDENTIAL.search(rest):
-        raise ValueError("carries a credential or a query; each SDK finds its own (environment, profile, identity)")
+        raise ValueError("contains a credential or a query; each SDK finds its own (environment, profile, identity)")
     if re.search(r"[\x00-\x1f\x7f-\x9f]", rest):
-        raise ValueError(f"{url!r} holds a control character")
+        raise ValueError(f"{url!r} contains a control character")
     if not rest.strip("/"):
         raise ValueError(f"{url!r} names no bucket, container or folder")
     if scheme == "file":

@@ -16,21 +16,21 @@ _LONGEST = 200
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return "did you mean `NAME`?" for the choice closest to `word`; empty if no choice is close."""
+    """Return "did you mean `NAME`?" for the closest choice; "" if none is close."""
     known = {choice.casefold(): choice for choice in choices}
-    found = get_close_matches(word.casefold()[:_LONGEST], known, n=1, cutoff=0.6)
-    return f"did you mean `{known[found[0]]}`?" if found else ""
+    matches = get_close_matches(word.casefold()[:_LONGEST], known, n=1, cutoff=0.6)
+    return f"did you mean `{known[matches[0]]}`?" if matches else ""
 
 
 def suggest_or_list(word: str, choices: Sequence[str]) -> str:
-    """Return a suggestion for `word`; the choices themselves if no choice is close."""
+    """Return a suggestion for `word`, else the choices."""
     more = ", ..." if len(choices) > _MOST_LISTED else ""
     listed = f"one of {', '.join(choices[:_MOST_LISTED])}{more}" if choices else ""
     return did_you_mean(word, choices) or listed
 
 
 def fields_at(kind: type[BaseModel], place: Sequence[str | int]) -> tuple[str, ...]:
-    """Return the field names of the model at `place` inside `kind`; empty if `place` leads to no model."""
+    """Return the field names of the model at `place` in `kind`; empty if none."""
     current: Any = kind
     for part in place:
         current = _inner(current, part)

@@ -1,4 +1,4 @@
-"""The Suite: one TOML file, written by a person, that says what is trained where and what counts as drift."""
+"""Suite: the TOML file of workloads, platforms, gates, stores and alerts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _IS_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Workload(Model):
-    """What is trained: it becomes a RunSpec once its dataset and weights are built."""
+    """A training; with built dataset and weights, a RunSpec."""
 
     task: Task = "sequence-classification"
     model: str
@@ -63,7 +63,7 @@ class Workload(Model):
 
 
 class Platform(Model):
-    """Where training runs, and the stores of its own cloud."""
+    """A place of training, with the stores of its cloud."""
 
     work_pool: Name
     data: StoreUrl
@@ -75,7 +75,7 @@ class Platform(Model):
     lock: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """SHA-256 of the lock file that the environment was built from; in a file also its path. Empty: any."""
     optional: bool = False
-    """Whether a round passes without this platform's record."""
+    """Whether a round can pass without this platform's record."""
     throughput_drop: float | None = Field(default=None, gt=0, lt=1)
     """Overrides the gates' limit."""
     start_seconds: float = Field(default=900, gt=0)
@@ -83,62 +83,62 @@ class Platform(Model):
     run_seconds: float = Field(default=7200, gt=0)
     """Deadline from then until the record is there."""
     retries: int = Field(default=1, ge=0, le=10)
-    """How often an infrastructure failure is tried again."""
+    """Number of retries after infrastructure failures."""
 
     @property
     def expected(self) -> Expected:
-        """The machine that this platform's trainings must run on."""
+        """Return the required machine of this platform's trainings."""
         return Expected(accelerator=self.accelerator, gpus=self.gpus, lock_sha256=self.lock)
 
 
 class Gates(Model):
-    """What counts as drift."""
+    """Limits that define drift."""
 
     accuracy_margin: float = Field(default=0.02, gt=0, lt=1)
     """Absolute."""
     throughput_drop: float = Field(default=0.05, gt=0, lt=1)
     """Relative to the platform's own baseline, and confirmed by an independent rerun."""
     accuracy_standard_errors: float = Field(default=2.326, ge=0, le=10)
-    """By how many standard errors of the evaluated rows a gap has to exceed the margin before it is drift."""
+    """Minimum excess over the margin for drift, in standard errors of the evaluated rows."""
     throughput_standard_errors: float = Field(default=3.0, ge=0, le=10)
-    """By how many standard errors of both median steps a drop has to stand out before a rerun is asked for."""
+    """Minimum drop for a rerun, in standard errors of both median steps."""
     false_alarms_a_year: float = Field(default=1.0, gt=0)
     """Over all platforms, workloads and metrics together."""
     unjudged_nights: int = Field(default=7, ge=1)
-    """As many nights in a row without a judgement of a platform are alerted as `unjudged`."""
+    """Number of consecutive unjudged nights of a platform before an `unjudged` alert."""
 
 
 class Schedule(Model):
-    """When the nightly round runs."""
+    """Schedule of the nightly round."""
 
     cron: str
     timezone: str = "UTC"
     grace_seconds: float = Field(default=3600, gt=0)
-    """How late a round may start before `missed` is alerted."""
+    """Maximum delay of a round's start before a `missed` alert, in seconds."""
 
 
 AlertEvent = Literal["drift", "invalid", "unavailable", "recovered", "missed", "unjudged", "improved"]
 
 
 class Alert(Model):
-    """Who is told of what: through a Prefect block, so that no secret stands in a suite."""
+    """Recipient of alerts: a Prefect block, which keeps secrets out of the suite."""
 
     on: tuple[AlertEvent, ...] = Field(min_length=1)
     block: str = Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+$")
     """`BLOCK-TYPE/NAME`, as Prefect writes it."""
     address_from: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")
-    """The environment variable from which `plumbline deploy` takes the address for the block, to make it."""
+    """Environment variable with the block's address, from which `plumbline deploy` creates the block."""
     reminder_hours: float = Field(default=24 * 7, gt=0)
 
 
 class DatasetSource(Model):
-    """How `plumbline data build` makes a dataset: from the seeded grammar, or from a user's own rows."""
+    """Source of a dataset: the seeded grammar, or a user's rows."""
 
     grammar_seed: int | None = Field(default=None, ge=0)
     path: str | None = None
     """A file, a folder, a glob or a store URL of CSV, JSON, JSONL or Parquet; or the name of a Hugging Face dataset."""
     evaluation_path: str | None = None
-    """The same for the rows that evaluate; without it a ready-made split, else a part of `path`."""
+    """Source of the evaluation rows; default: a ready-made split, else a part of `path`."""
     config: str | None = None
     """Of a Hugging Face dataset."""
     split: str | None = None
@@ -154,9 +154,9 @@ class DatasetSource(Model):
     lowercase: bool = True
     """Whether the tokenizer trained here lower-cases its input."""
     tokenizer: str | None = None
-    """A `tokenizer.json`, or the folder of a checkpoint that holds one, to use instead of a trained one."""
+    """Existing `tokenizer.json`, or a checkpoint's folder, instead of a trained tokenizer."""
     text_column: str | None = None
-    """Without it the only column whose name is a usual one for texts, such as `text`; likewise `label_column`."""
+    """Default: the only column with a usual name, such as `text`; likewise `label_column`."""
     pair_column: str | None = None
     """The second text, for pairs of sentences."""
     label_column: str | None = None
@@ -166,14 +166,14 @@ class DatasetSource(Model):
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
         if (self.grammar_seed is None) == (self.path is None):
-            raise ValueError("give either grammar_seed or path")
+            raise ValueError("set either grammar_seed or path")
         if self.labels is not None and len(set(map(str, self.labels))) != len(self.labels):
             raise ValueError("labels: the same class twice")
         return self
 
 
 class LocalPlatform(Model):
-    """What the local stack does for one platform beyond starting its worker; for drills and demonstrations."""
+    """Local stack's extras for one platform, for drills and demonstrations."""
 
     prepare: tuple[str, ...] = ()
     """A command run once the platform's data is published; `{python}`, `{data}` and `{root}` are filled in."""
@@ -182,28 +182,28 @@ class LocalPlatform(Model):
 
 
 class Dispatch(Model):
-    """How a round treats its platforms."""
+    """Settings of a round's dispatch."""
 
     quorum: int = Field(default=2, ge=1)
-    """Fewer platforms with a record than this make the round `inconclusive`."""
+    """Minimum number of platforms with a record; fewer make the round `inconclusive`."""
     overlap: Literal["queue", "refuse"] = "queue"
-    """What a second round of the same suite does while one runs."""
+    """Behaviour of a second round of the same suite during a first."""
     experiments: int = Field(default=6, ge=0, le=50)
-    """The most counterfactual reruns for one platform in one round."""
+    """Maximum number of experiments per platform and round."""
 
 
-def _suggested(what: str, word: str, choices: Iterable[str]) -> str:
+def _suggested(problem: str, word: str, choices: Iterable[str]) -> str:
     suggestion = did_you_mean(word, choices)
-    return f"{what}; {suggestion}" if suggestion else what
+    return f"{problem}; {suggestion}" if suggestion else problem
 
 
 class Suite(Model):
-    """One suite file."""
+    """Content of one suite file."""
 
     name: Name
     store: StoreUrl
     report_url: WebUrl | Literal[""] = ""
-    """Where a static site or a proxy serves the central store: alerts link to the report there."""
+    """Base URL of a site that serves the central store, for links in alerts."""
     reference: Name
     workloads: dict[Name, Workload] = Field(min_length=1)
     platforms: dict[Name, Platform] = Field(min_length=1)
@@ -217,47 +217,49 @@ class Suite(Model):
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
         if self.reference not in self.platforms:
-            what = f"reference names {self.reference!r}, which is no platform of this suite"
-            raise ValueError(_suggested(what, self.reference, self.platforms))
+            text = f"reference names {self.reference!r}, which is not a platform of this suite"
+            raise ValueError(_suggested(text, self.reference, self.platforms))
         for name in self.local:
             if name not in self.platforms:
-                raise ValueError(_suggested(f"local.{name} is no platform of this suite", name, self.platforms))
+                raise ValueError(_suggested(f"local.{name} is not a platform of this suite", name, self.platforms))
         return self
 
     @model_validator(mode="after")
     def _trainings_differ_in_name(self) -> Self:
-        # A training is found again by its name, `PLATFORM-WORKLOAD`: of two with one name a round would lose one.
+        # Trainings are found by name, `PLATFORM-WORKLOAD`: with duplicate names a round would lose a training.
         known: dict[str, str] = {}
-        for name, words in self._trainings():
+        for name, description in self._trainings():
             if name in known:
-                raise ValueError(f"{known[name]} and {words} would both be called {name!r}: rename one of them")
-            known[name] = words
+                raise ValueError(
+                    f"{known[name]} and {description} would have the same name {name!r}: rename one of them"
+                )
+            known[name] = description
         return self
 
     def _trainings(self) -> Iterator[tuple[str, str]]:
-        """What a round may train, by its name there; experiments have a digest in theirs."""
+        """Yield (name, description) of every possible training of a round."""
         for platform in self.platforms:
             for workload, content in self.workloads.items():
-                words = f"workload {workload!r} on platform {platform!r}"
-                yield f"{platform}-{workload}", words
+                text = f"workload {workload!r} on platform {platform!r}"
+                yield f"{platform}-{workload}", text
                 if content.speed is not None:
-                    yield f"{platform}-{workload}-rerun", f"the rerun of {words}"
+                    yield f"{platform}-{workload}-rerun", f"the rerun of {text}"
                     for number in range(2, 5):
-                        yield f"{platform}-{workload}-rerun-{number}", f"rerun {number} of {words}"
+                        yield f"{platform}-{workload}-rerun-{number}", f"rerun {number} of {text}"
 
 
 def read_suite(path: Path) -> Suite:
-    """The suite in `path`; `ConfigurationError` names the file, the key and the mend."""
+    """Read the suite in `path`; raise `ConfigurationError` with key and hint."""
     suite = parse_suite(_with_locks(read_toml(path), path), where=str(path))
-    # Asked of the file alone: a suite that was read stays good on a machine that knows fewer time zones.
+    # Checked for files only: a validated suite stays valid on a machine with fewer time zones.
     if suite.schedule is not None and not is_time_zone(suite.schedule.timezone):
-        reason = f"{suite.schedule.timezone!r} is no time zone: give an IANA name, such as Europe/Berlin"
+        reason = f"{suite.schedule.timezone!r} is not a time zone: use an IANA name, such as Europe/Berlin"
         raise ConfigurationError(reason, where=str(path), key="schedule.timezone", hint=_HINT)
     return suite
 
 
 def _with_locks(content: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return `content` with the digest of each lock file in place of its path, from the suite's folder or from here."""
+    """Return `content` with lock paths replaced by their digests."""
     platforms = content.get("platforms")
     if not isinstance(platforms, dict):
         return content
@@ -279,9 +281,9 @@ def _with_lock(name: str, platform: Any, path: Path) -> Any:
 
 
 def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
-    """The suite of values with tuples for lists; `ConfigurationError` names `where`, the key and the mend."""
+    """Validate a suite's values; raise `ConfigurationError` with key and hint."""
     try:
-        # Strict, for TOML and JSON have types of their own: `seed = true` and `steps = "10"` are slips.
+        # Strict, as TOML and JSON have types: `seed = true` and `steps = "10"` are mistakes.
         suite = Suite.model_validate(content, strict=True)
     except ValidationError as error:
         key, reason = first_problem(error, Suite)
@@ -292,7 +294,7 @@ def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
 
 
 def _misfits(suite: Suite) -> Iterator[tuple[str, str]]:
-    """Key and reason of what cannot be meant though each value is one by itself.
+    """Yield (key, reason) for combinations of valid values that contradict each other.
 
     Looked at where a person's words are read and not in the models: so the key that is named is the one to mend.
     """
@@ -303,5 +305,5 @@ def _misfits(suite: Suite) -> Iterator[tuple[str, str]]:
             yield f"workloads.{name}.optimizer.accumulation_steps", reason
         for step in workload.probe.tap_steps if workload.probe else ():
             if workload.probe and not 0 <= step < workload.probe.steps:
-                reason = f"{step} is no step of the probe: its steps are 0 to {workload.probe.steps - 1}"
+                reason = f"{step} is not a step of the probe: its steps are 0 to {workload.probe.steps - 1}"
                 yield f"workloads.{name}.probe.tap_steps", reason

@@ -1,4 +1,4 @@
-"""The TOML of a suite as plain values, whatever somebody wrote into it."""
+"""Reader of a suite's TOML as plain values, robust against any input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOO_DEEP = re.compile(_KEY + r"[\[{](?:\s*[\[{]){99}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What stands in `path`, with tuples for lists."""
+    """Return the values of the file `path`, with tuples for lists."""
     where, text = str(path), ""
     try:
         text = path.read_text(encoding="utf-8")
@@ -28,7 +28,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"not TOML: {error}", where=where) from error
     except ValueError as error:
-        # The one that tomllib lets through: Python reads no number of more than 4300 digits.
+        # tomllib passes this error on: Python reads no number of more than 4300 digits.
         hint = "docs/SUITE.md has every key's range"
         raise ConfigurationError(
             "a number too long to read", where=where, key=_key(_TOO_LONG, text), hint=hint
@@ -39,13 +39,13 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def with_tuples(value: Any) -> Any:
-    """The same with tuples for lists, which neither TOML nor JSON has: a strict validation wants them."""
+    """Return the value with tuples for lists, as strict validation requires."""
     if isinstance(value, Mapping):
         return {key: with_tuples(content) for key, content in value.items()}
     return tuple(with_tuples(content) for content in value) if isinstance(value, list) else value
 
 
 def _key(pattern: re.Pattern[str], text: str) -> str:
-    """The key on the line that cannot be read, for tomllib does not tell; empty if it is not to be found."""
-    found = pattern.search(text)
-    return found[1] if found else ""
+    """Return the key on the unreadable line, or ""."""
+    match = pattern.search(text)
+    return match[1] if match else ""

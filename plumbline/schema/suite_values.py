@@ -1,4 +1,4 @@
-"""The values of a suite that are checked by more than their type: store URLs and time zones."""
+"""Value types of a suite with extra checks: URLs and time zones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _store_url(url: str) -> str:
 StoreUrl = Annotated[str, AfterValidator(_store_url)]
 """`file:///folder`, `s3://bucket/prefix`, `az://account/container/prefix` or `gs://bucket/prefix`; no credentials.
 
-A relative `file://` URL (`file://.plumbline/central`) is held against the working folder.
+A relative `file://` URL (`file://.plumbline/central`) is resolved against the working folder.
 """
 
 
@@ -39,10 +39,10 @@ WebUrl = Annotated[str, AfterValidator(_web_url)]
 
 
 def is_time_zone(name: str) -> bool:
-    """Whether `name` is a time zone's, as far as this machine can tell."""
+    """Return whether `name` is a time zone; true without a time zone database."""
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        # Without any database of time zones nothing can be said of a name.
+        # Without a database of time zones, accept any name.
         return not available_timezones()
     return True

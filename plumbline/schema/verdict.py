@@ -1,4 +1,4 @@
-"""Check → Finding → Verdict, and the Cause that explains a drift."""
+"""Findings, verdicts, and causes of drift."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _EXIT: dict[Outcome, ExitCode] = {
 
 
 class Divergence(Model):
-    """Where two runs first stopped being the same."""
+    """First place where two runs differ."""
 
     stage: Stage
     step: int | None = None
@@ -59,7 +59,7 @@ class Divergence(Model):
 
 
 class Finding(Model):
-    """The outcome of one check, with its numbers at full precision."""
+    """Result of one check, with its numbers at full precision."""
 
     check: str
     """Dotted, part first: `probe.forward`, `data.rows`, `learn.accuracy`, `speed.throughput`."""
@@ -72,9 +72,9 @@ class Finding(Model):
     """`platform NAME` or `baseline RECORD`."""
     detail: str = ""
     workload: str = ""
-    """In a round: the workload that was checked."""
+    """Checked workload, in a round."""
     needs_rerun: bool = False
-    """An independent rerun of the candidate has to confirm it."""
+    """Whether an independent rerun of the candidate has to confirm the finding."""
 
 
 NoteCode = Literal[
@@ -94,17 +94,17 @@ NoteCode = Literal[
 
 
 class Note(Model):
-    """A sentence for people; what code decides on is `code`, never `text`."""
+    """Sentence for people with a `code`; programs use only `code`."""
 
     code: NoteCode = "remark"
     text: str
     workload: str = ""
-    """Empty where the round has one workload, or the note is about all of them."""
+    """Workload of the note; empty if the round has one workload, or for all workloads."""
 
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        """Accept the plain sentences of older rounds."""
+        """Accept plain sentences of older rounds."""
         return {"text": value} if isinstance(value, str) else value
 
     def __str__(self) -> str:
@@ -112,22 +112,22 @@ class Note(Model):
 
 
 class Cause(Model):
-    """Why it drifted, and how sure that is."""
+    """Cause of a drift, with its certainty."""
 
     code: CauseCode
     sure: Sure
     why: str
     evidence: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ()
-    """Differences of the fingerprints that could explain this code."""
+    """Fingerprint differences that could explain this code."""
     tried: tuple[str, ...] = ()
-    """The experiments that were run, and what each one gave."""
+    """Experiments with their results."""
     workload: str = ""
-    """In a round: the workload that drifts."""
+    """Workload that drifts, in a round."""
 
 
 class Judgement(Model):
-    """One candidate judged against one reference: what `compare` prints."""
+    """Judgement of one candidate against one reference."""
 
     verdict: Outcome
     findings: tuple[Finding, ...] = ()
@@ -138,28 +138,28 @@ class Judgement(Model):
 
 
 class PlatformResult(Judgement):
-    """A platform's entry in a round: its judgements summed, its numbers, and where its records lie."""
+    """A platform's result in a round: judgements, numbers and records."""
 
     records: tuple[str, ...] = ()
     accuracy: float | None = None
     samples_per_second: float | None = None
     unavailable: str = ""
-    """Why there is no record; such a platform is `inconclusive`, never `drift`."""
+    """Reason of a missing record; such a platform is `inconclusive`, never `drift`."""
     absent: dict[str, str] = {}
-    """By workload: why it has no record."""
+    """Reasons of missing records by workload."""
     workloads: dict[str, Outcome] = {}
     """The verdict of each workload."""
     optional: bool = False
-    """Whether the suite lets a round pass without this platform's record."""
+    """Whether the round can pass without this platform's record."""
     timings: dict[str, float] = {}
     improved: tuple[str, ...] = ()
-    """Metrics that are lastingly better than their reference: accept a new baseline."""
+    """Metrics that are permanently better than their reference: accept a new baseline."""
     unjudged_nights: int = 0
-    """Nights in a row without a judgement, once the suite's limit is reached."""
+    """Number of consecutive unjudged nights, once the suite's limit is reached."""
 
 
 class RoundVerdict(Model):
-    """A round's outcome: `run --json`, and `round.json` in the central store."""
+    """Result of a round: `run --json`, and `round.json` in the central store."""
 
     schema_version: Literal[1] = 1
     round: str
@@ -169,19 +169,19 @@ class RoundVerdict(Model):
     report: str = ""
     """The link of the report, or its path."""
     report_note: str = ""
-    """How long the link opens, or that it is a path alone."""
+    """Validity of the link, or a note that it is only a path."""
     flow_run: str = ""
     timings: dict[str, float] = {}
     notes: tuple[str, ...] = ()
     proven: str = ""
-    """When the judge last found the known faults of its canary, and how many."""
+    """Time and result of the judge's last canary."""
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:
-    """The sum of several outcomes; of none, `inconclusive`: nothing checked is no pass."""
+    """Return the worst outcome; `inconclusive` if empty."""
     return max(outcomes, key=_SEVERITY.__getitem__, default="inconclusive")
 
 
 def exit_code(outcome: Outcome) -> ExitCode:
-    """What a command that ends with this outcome leaves behind."""
+    """Return the exit code of an outcome."""
     return _EXIT[outcome]

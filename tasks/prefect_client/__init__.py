@@ -1,1 +1,1 @@
-"""Every call of Prefect's public client API."""
+"""All calls of Prefect's public client API."""

@@ -1,4 +1,4 @@
-"""Reachability of the Prefect API, its errors as ours, and its clock."""
+"""Reachability of the Prefect API, conversion of its errors, and its clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plumbline.errors import AccessError, ConfigurationError, UnavailableError
 __all__ = ["PREFECT_ERRORS", "server_clock", "server_errors", "wait_for_api"]
 
 PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, OSError)
-"""The server is away, restarts, or its database is locked: the next poll decides."""
+"""Errors of a restarting server or a locked database, which the next poll may not see."""
 
 _SERVER_ERROR = 500
 _POLL_SECONDS = 0.2
@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.2
 
 @contextmanager
 def server_errors() -> Iterator[None]:
-    """Raise `ConfigurationError` for a refused request, `UnavailableError` for an unanswered one."""
+    """Convert refused requests to `ConfigurationError`, failures to `UnavailableError`."""
     where = "Prefect's server"
     try:
         yield
@@ -41,13 +41,13 @@ def server_errors() -> Iterator[None]:
 
 
 def wait_for_api(seconds: float) -> None:
-    """Return when the Prefect API answers.
+    """Wait until the Prefect API answers.
 
-    Raises `UnavailableError` after `seconds`, `AccessError` for refused credentials, and `ConfigurationError` where
+    Raises `UnavailableError` after `seconds`, `AccessError` for refused credentials, and `ConfigurationError` if
     PREFECT_API_URL is not set.
     """
     if PREFECT_API_URL.value() is None:
-        # Prefect would start a server of its own, for this process alone.
+        # Prefect would start a temporary server for this process.
         raise ConfigurationError(
             "PREFECT_API_URL is not set", hint="set it to the server's address: http://HOST:4200/api"
         )
@@ -63,7 +63,7 @@ def wait_for_api(seconds: float) -> None:
 
 
 def _check_credentials(client: SyncPrefectClient, where: str) -> None:
-    """Ask for what only permitted clients may see: the health check is open to everyone."""
+    """Check the credentials with a request that requires them, unlike the health check."""
     try:
         client.hello()
     except PrefectHTTPStatusError as refusal:

@@ -1,4 +1,4 @@
-"""Work pools, deployments and automations of a suite on a Prefect server: observe, plan, apply, prune."""
+"""A suite's objects on a Prefect server: observe, plan, apply, prune."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PAGE = 200
 
 
 def plan(client: SyncPrefectClient, suite: str, wanted: Sequence[Item]) -> tuple[PlanItem, ...]:
-    """Return what to do; `ConfigurationError` if a deployment of the same name belongs to another suite."""
+    """Return the plan; raise if a deployment's name belongs to a different suite."""
     pools, blocks = ([item.name for item in wanted if item.kind == kind] for kind in ("work-pool", "block"))
     changes = compare_items(wanted, observe(client, suite, pools, blocks))
     for change in changes:
@@ -43,7 +43,7 @@ def plan(client: SyncPrefectClient, suite: str, wanted: Sequence[Item]) -> tuple
 
 
 def _refuse_foreign(client: SyncPrefectClient, suite: str, name: str) -> None:
-    """`SUITE-PLATFORM` is ambiguous: nightly-large-aws is large-aws of nightly, and aws of nightly-large."""
+    """Raise if a deployment with an ambiguous name belongs to a different suite."""
     with suppress(ObjectNotFound):
         for tag in client.read_deployment_by_name(name).tags:
             kind, _, other = tag.partition(":")
@@ -53,10 +53,10 @@ def _refuse_foreign(client: SyncPrefectClient, suite: str, name: str) -> None:
 
 
 def apply(client: SyncPrefectClient, changes: Sequence[PlanItem], blocks: Blocks | None = None) -> None:
-    """Create what is missing and change what differs; a second call does nothing."""
+    """Create missing objects and change different ones. Idempotent."""
     for change in (one for one in changes if one.verb in ("create", "change")):
         if change.item.kind == "work-pool":
-            # A pool of another type (kubernetes, ecs) is created by hand, and never changed here.
+            # A pool of a different type (kubernetes, ecs) is created by hand, and never changed here.
             with suppress(ObjectAlreadyExists):
                 client.create_work_pool(WorkPoolCreate(name=change.item.name, **change.item.initial))
         elif change.item.kind == "block":
@@ -72,7 +72,7 @@ def apply(client: SyncPrefectClient, changes: Sequence[PlanItem], blocks: Blocks
 
 
 def prune(client: SyncPrefectClient, changes: Sequence[PlanItem]) -> None:
-    """Delete the deployments and automations of the suite that are no longer in it."""
+    """Delete the suite's deployments and automations that are no longer in the suite."""
     for change in (one for one in changes if one.verb == "extra"):
         if change.item.kind == "deployment":
             client.delete_deployment(client.read_deployment_by_name(change.item.name).id)
@@ -82,7 +82,7 @@ def prune(client: SyncPrefectClient, changes: Sequence[PlanItem]) -> None:
 
 
 def create_deployment(client: SyncPrefectClient, item: Item) -> UUID:
-    """Create a deployment, with the parameter schema of its flow, and return its id."""
+    """Create a deployment with its flow's parameter schema; return its id."""
     flow_name, _, name = item.name.partition("/")
     fields, strategy = item.fields, item.fields["collision_strategy"]
     return client.create_deployment(
@@ -104,7 +104,7 @@ def create_deployment(client: SyncPrefectClient, item: Item) -> UUID:
 
 
 def _update_deployment(client: SyncPrefectClient, change: PlanItem) -> None:
-    """Change the fields that differ; job variables, limits and paused schedules stay as people set them."""
+    """Change the fields that differ; keep people's job variables, limits and pauses."""
     item, fields = change.item, change.item.fields
     found = client.read_deployment_by_name(item.name)
     names = {"entrypoint": "entrypoint", "work_pool": "work_pool_name", "description": "description",
@@ -119,15 +119,15 @@ def _update_deployment(client: SyncPrefectClient, change: PlanItem) -> None:
         _update_schedule(client, item, found)
 
 
-def _update_schedule(client: SyncPrefectClient, item: Item, found: DeploymentResponse) -> None:
-    ours = next((one for one in found.schedules if isinstance(one.schedule, CronSchedule)), None)
+def _update_schedule(client: SyncPrefectClient, item: Item, response: DeploymentResponse) -> None:
+    ours = next((schedule for schedule in response.schedules if isinstance(schedule.schedule, CronSchedule)), None)
     if item.fields["cron"] is None:
         if ours is not None and ours.id is not None:
-            client.delete_deployment_schedule(found.id, ours.id)
+            client.delete_deployment_schedule(response.id, ours.id)
     elif ours is not None and ours.id is not None:
-        client.update_deployment_schedule(found.id, ours.id, schedule=_cron(item))
+        client.update_deployment_schedule(response.id, ours.id, schedule=_cron(item))
     else:
-        client.create_deployment_schedules(found.id, [DeploymentScheduleCreate(schedule=_cron(item), active=True)])
+        client.create_deployment_schedules(response.id, [DeploymentScheduleCreate(schedule=_cron(item), active=True)])
 
 
 def _cron(item: Item) -> CronSchedule:
@@ -145,58 +145,66 @@ def _flow(entrypoint: str) -> Flow[..., Any]:
 
 
 def observe(client: SyncPrefectClient, suite: str, pools: list[str], blocks: list[str]) -> tuple[Item, ...]:
-    """Return the pools and blocks of these names, and the suite's deployments and automations."""
+    """Return the named pools and blocks, and the suite's deployments and automations."""
     wanted = WorkPoolFilter(name=WorkPoolFilterName(any_=pools))
     found = client.read_work_pools(limit=_PAGE, work_pool_filter=wanted)
     tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=["plumbline", suite_tag(suite)]))
     deployments = client.read_deployments(deployment_filter=tagged, limit=_PAGE)
-    names = {str(one.id): f"{client.read_flow(one.flow_id).name}/{one.name}" for one in deployments}
+    names = {
+        str(deployment.id): f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
+        for deployment in deployments
+    }
     return (
         *(Item("work-pool", one.name, initial={"concurrency_limit": one.concurrency_limit}) for one in found),
         *(Item("block", name, {"address": kept}) for name in blocks if (kept := stored_fingerprint(client, name))),
-        *(Item("deployment", names[str(one.id)], _fields(one), _initial(one)) for one in deployments),
         *(
-            Item("automation", one.name, _automation_fields(client, one, names))
-            for one in client.read_automations()
-            if one.name.startswith(f"plumbline {suite}: ")
+            Item("deployment", names[str(deployment.id)], _fields(deployment), _initial(deployment))
+            for deployment in deployments
+        ),
+        *(
+            Item("automation", automation.name, _automation_fields(client, automation, names))
+            for automation in client.read_automations()
+            if automation.name.startswith(f"plumbline {suite}: ")
         ),
     )
 
 
-def _fields(found: DeploymentResponse) -> dict[str, Any]:
-    crons = [each.schedule for each in found.schedules if isinstance(each.schedule, CronSchedule)]
-    options = found.concurrency_options
+def _fields(response: DeploymentResponse) -> dict[str, Any]:
+    crons = [each.schedule for each in response.schedules if isinstance(each.schedule, CronSchedule)]
+    options = response.concurrency_options
     return {
-        "entrypoint": found.entrypoint,
-        "work_pool": found.work_pool_name,
-        "tags": found.tags,
-        "description": found.description,
-        "parameters": found.parameters,
+        "entrypoint": response.entrypoint,
+        "work_pool": response.work_pool_name,
+        "tags": response.tags,
+        "description": response.description,
+        "parameters": response.parameters,
         "cron": crons[0].cron if crons else None,
         "timezone": crons[0].timezone if crons else None,
         "collision_strategy": options.collision_strategy.value if options else None,
     }
 
 
-def _initial(found: DeploymentResponse) -> dict[str, Any]:
-    limit = found.global_concurrency_limit
-    return {"job_variables": found.job_variables or {}, "concurrency_limit": limit.limit if limit else None}
+def _initial(response: DeploymentResponse) -> dict[str, Any]:
+    limit = response.global_concurrency_limit
+    return {"job_variables": response.job_variables or {}, "concurrency_limit": limit.limit if limit else None}
 
 
-def _automation_fields(client: SyncPrefectClient, found: Automation, names: dict[str, str]) -> dict[str, Any]:
-    if not isinstance(found.trigger, EventTrigger) or not found.actions:
+def _automation_fields(client: SyncPrefectClient, automation: Automation, names: dict[str, str]) -> dict[str, Any]:
+    if not isinstance(automation.trigger, EventTrigger) or not automation.actions:
         return {}
-    related = found.trigger.match_related
+    related = automation.trigger.match_related
     specifications = related if isinstance(related, list) else [related]
     trigger = {
-        "expect": sorted(found.trigger.expect),
-        "after": sorted(found.trigger.after),
-        "for_each": sorted(found.trigger.for_each),
-        "posture": found.trigger.posture.value,
-        "within": int(found.trigger.within.total_seconds()),
-        "related": [value for one in specifications for value in one.get("prefect.resource.id") or []],
+        "expect": sorted(automation.trigger.expect),
+        "after": sorted(automation.trigger.after),
+        "for_each": sorted(automation.trigger.for_each),
+        "posture": automation.trigger.posture.value,
+        "within": int(automation.trigger.within.total_seconds()),
+        "related": [
+            value for specification in specifications for value in specification.get("prefect.resource.id") or []
+        ],
     }
-    action = found.actions[0].model_dump(mode="json")
+    action = automation.actions[0].model_dump(mode="json")
     fields: dict[str, Any] = {"type": action["type"]}
     if action.get("deployment_id"):
         fields["deployment"] = names.get(action["deployment_id"], action["deployment_id"])
@@ -218,7 +226,7 @@ def _replace_automation(client: SyncPrefectClient, item: Item) -> None:
 def _automation(client: SyncPrefectClient, item: Item) -> AutomationCore:
     trigger, action = item.fields["trigger"], item.fields["action"]
     if action["type"] == "run-deployment":
-        # Owned by the deployment, exactly as a trigger in prefect.yaml.
+        # Owned by the deployment, like a trigger in prefect.yaml.
         owned = DeploymentEventTrigger(name=item.name, expect=set(trigger["expect"]))
         owned.set_deployment_id(client.read_deployment_by_name(action["deployment"]).id)
         return owned.as_automation()

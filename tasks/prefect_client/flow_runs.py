@@ -1,4 +1,4 @@
-"""States and progress of flow runs on the server, in the words of `plumbline.dispatch`; one call for all runs."""
+"""States and progress of flow runs, in terms of `plumbline.dispatch`."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 CANCELLED_BY_ROUND = "cancelled by the round's controller"
-"""Message of a cancellation that no person asked for."""
+"""Message of a cancellation by a controller."""
 INVALID = "Invalid"
-"""Name of the state of a training that would fail again: wrong input, not infrastructure."""
+"""State name of a training with wrong input, which a retry would not fix."""
 
 _PAGE = 200
 _STATES = {
@@ -61,7 +61,7 @@ _UNFINISHED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateT
 
 @dataclass(frozen=True, slots=True)
 class PoolHealth:
-    """What Prefect knows about who serves a work pool."""
+    """Prefect's knowledge about the workers of a work pool."""
 
     workers: dict[str, bool]
     """Whether each known worker is online, by name."""
@@ -71,7 +71,7 @@ class PoolHealth:
 
     @property
     def is_online(self) -> bool:
-        """Whether a run of the pool can start now, as far as Prefect knows."""
+        """Return whether a run in the pool can start now."""
         return not self.has_workers or any(self.workers.values())
 
 
@@ -92,7 +92,7 @@ def read_pool(client: SyncPrefectClient, pool: str) -> PoolHealth | None:
 
 
 def read_keys(client: SyncPrefectClient, keys: Collection[str]) -> list[str]:
-    """Return those of the idempotency keys under which a run exists."""
+    """Return the idempotency keys for which a run exists."""
     every, found = list(keys), list[str]()
     for first in range(0, len(every), _PAGE):
         some = FlowRunFilterIdempotencyKey(any_=every[first : first + _PAGE])
@@ -103,7 +103,7 @@ def read_keys(client: SyncPrefectClient, keys: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The last sign of life of a run, from its progress artifact."""
+    """Last progress report of a run, from its artifact."""
 
     percent: float = 0.0
     text: str = ""
@@ -111,7 +111,7 @@ class Progress:
 
 
 def read_progress(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, Progress]:
-    """Return the newest progress of each run; a restarted run has an artifact of each start."""
+    """Return the newest progress of each run."""
     wanted = ArtifactFilter(
         flow_run_id=ArtifactFilterFlowRunId(any_=list(runs)), type=ArtifactFilterType(any_=["progress"])
     )
@@ -141,7 +141,7 @@ def _child(client: SyncPrefectClient, run: FlowRun, alive: Progress) -> ChildRun
 
 
 def _cancelled_by_person(client: SyncPrefectClient, run: FlowRun) -> bool | None:
-    """Return whether a person was the first to cancel; the worker that ended the run wrote a message of its own."""
+    """Return whether a person was the first to cancel; `None` if unknown."""
     asked = [state for state in client.read_flow_run_states(run.id) if state.type is StateType.CANCELLING]
     return min(asked, key=lambda state: state.timestamp).message != CANCELLED_BY_ROUND if asked else None
 
@@ -154,10 +154,10 @@ def read_round_runs(client: SyncPrefectClient, round_id: str) -> list[FlowRun]:
 
 
 def end_leftovers(client: SyncPrefectClient, before: datetime) -> int:
-    """Mark every unfinished run created before `before` as cancelled, and return how many there were.
+    """Mark every unfinished run created before `before` as cancelled; return their number.
 
-    Only for the local stack's own server, whose earlier processes are known to have ended. Not as crashed: an
-    automation would start a crashed round again. Runs that a schedule planned for later stay.
+    Only for the local stack's own server, whose earlier processes have ended. The runs are not marked as crashed, as an
+    automation would restart a crashed round. Scheduled later runs stay.
     """
     unfinished = FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED))
     num_ended = 0

@@ -1,4 +1,4 @@
-"""Alerts through Prefect notification blocks: the blocks, their addresses, and the sending of one message.
+"""Alerts through Prefect notification blocks.
 
 Prefect loads this module wherever Plumbline is installed (entry point `prefect.collections`), so that the server's
 automations know the block type too.
@@ -74,11 +74,11 @@ _CHANNELS: dict[str, Channel] = {
     "workflow": "markdown",
     "workflows": "markdown",
 }
-"""By the scheme of an Apprise URL. The others show a text as it is."""
+"""Text format by the scheme of an Apprise URL; other schemes show plain text."""
 
 
 class AppriseUrl(AppriseNotificationBlock):
-    """One Apprise URL: `mailto://`, `discord://`, `json://` and a hundred more; kept as a secret."""
+    """Apprise URL (`mailto://`, `discord://`, `json://`, ...), stored as a secret."""
 
     _block_type_name = "Apprise URL"
     _block_type_slug = "apprise-url"
@@ -92,7 +92,7 @@ _KINDS: dict[str, type[SlackWebhook | MicrosoftTeamsWebhook | AppriseUrl]] = {
 
 
 class Blocks:
-    """The blocks whose addresses are in the environment; only fingerprints of the addresses are ever shown."""
+    """Blocks with addresses in the environment; addresses are never shown."""
 
     def __init__(self, suite: Suite, environment: Mapping[str, str]) -> None:
         self._blocks = {
@@ -103,11 +103,11 @@ class Blocks:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """A short SHA-256 of each block's address, to detect a change without showing it."""
+        """Return a short SHA-256 of each block's address, to detect a change."""
         return {name: _fingerprint(_address(block.model_dump())) for name, block in self._blocks.items()}
 
     def get(self, block: str) -> NotificationBlock | None:
-        """Return the block itself, for a server that does not answer; `None` if its address is not set."""
+        """Return the local block, for an unreachable server; `None` without address."""
         return self._blocks.get(block)
 
     def save(self, block: str) -> None:
@@ -116,7 +116,7 @@ class Blocks:
 
 
 def stored_fingerprint(client: SyncPrefectClient, block: str) -> str | None:
-    """Return the fingerprint of a block on the server; `None` if the block does not exist."""
+    """Return the fingerprint of a block on the server; `None` if absent."""
     kind, _, name = block.partition("/")
     try:
         stored = client.read_block_document_by_name(name, kind, include_secrets=True)
@@ -126,7 +126,7 @@ def stored_fingerprint(client: SyncPrefectClient, block: str) -> str | None:
 
 
 def block_id(client: SyncPrefectClient, block: str) -> UUID:
-    """Return the id of `TYPE/NAME`; `ObjectNotFound` if the block does not exist."""
+    """Return the id of `TYPE/NAME`; raise `ObjectNotFound` if absent."""
     kind, _, name = block.partition("/")
     return client.read_block_document_by_name(name, kind).id
 
@@ -142,7 +142,7 @@ def _fingerprint(address: str) -> str:
 
 @contextmanager
 def _quiet_apprise() -> Iterator[None]:
-    """Silence Apprise's log, which shows an address that it does not understand."""
+    """Silence Apprise's log, which shows malformed addresses."""
     logger = logging.getLogger("apprise")
     before, logger.disabled = logger.disabled, True
     try:
@@ -152,7 +152,7 @@ def _quiet_apprise() -> Iterator[None]:
 
 
 def _create_block(block: str, address: str, variable: str) -> NotificationBlock:
-    """Return the block `TYPE/NAME` for an address, which is never shown; `ConfigurationError` if it does not fit."""
+    """Return the block `TYPE/NAME` for an address; raise if it does not fit."""
     kind, where = block.partition("/")[0], f"the address in {variable}"
     if kind == _PAGER:
         return _pager(block, address, where)
@@ -183,9 +183,9 @@ def _pager(block: str, address: str, where: str) -> PagerDutyWebHook:
 def send(
     block: str, subject: str, body: str, known: Blocks, *, event: AlertEvent | None = None, about: str = ""
 ) -> str:
-    """Send one message through a Prefect block and return why it failed; empty if it was delivered.
+    """Send one message through a Prefect block; return the reason of a failure, or "".
 
-    Without an `event` the message is a test. `about` identifies the incident for services that group messages.
+    Without an `event` the message is a test. `about` is the incident key for services that group messages.
     """
     try:
         loaded = _load(block, known)
@@ -200,12 +200,12 @@ def send(
         if isinstance(loaded, AppriseNotificationBlock):
             loaded.notify_type = _COLOURS[event]
         if isinstance(loaded, MicrosoftTeamsWebhook):
-            # A card is Markdown: it joins lines that no empty one separates.
+            # A card is Markdown, which joins lines without an empty line between them.
             body = body.replace("\n", "\n\n")
         with loaded.raise_on_failure():
             _ = loaded.notify(body, subject)
     except (NotificationError, ValueError, *PREFECT_ERRORS) as error:
-        # An address may hold a token: none of it goes into a log.
+        # An address may contain a token: remove it from the log.
         return re.sub(r"\S+://\S+", "(address)", str(error)).strip() or type(error).__name__
     except Exception as error:  # noqa: BLE001 - a block is anybody's code: what it raises is one message's failure
         return f"{block} cannot be used: {type(error).__name__}"
@@ -213,7 +213,7 @@ def send(
 
 
 def _channel(block: NotificationBlock) -> Channel:
-    """Return how the receivers of `block` show a text."""
+    """Return the text format of the receivers of `block`."""
     if isinstance(block, SendgridEmail):
         return "html"
     if isinstance(block, SlackWebhook):
@@ -225,10 +225,10 @@ def _channel(block: NotificationBlock) -> Channel:
 
 
 def _load(block: str, known: Blocks) -> Block:
-    """Return the server's block; the environment's while the server does not answer."""
+    """Return the server's block, or the local one if the server does not answer."""
     ours = known.get(block)
     if ours is not None and PREFECT_API_URL.value() is None:
-        # Prefect would start a server of its own, and find no block in it.
+        # Prefect would start a temporary server without blocks.
         return ours
     try:
         with _quiet_apprise():
@@ -240,9 +240,9 @@ def _load(block: str, known: Blocks) -> Block:
 
 
 def _page(block: PagerDutyWebHook, subject: str, body: str, *, event: AlertEvent | None, about: str) -> None:
-    """Open or resolve an incident by PagerDuty's Events API; `HTTPError` where that fails.
+    """Open or resolve an incident by PagerDuty's Events API; raise `HTTPError` on failure.
 
-    Prefect's block and Apprise only open incidents: a recovery would page once more.
+    Prefect's block and Apprise only open incidents: a recovery would page again.
     """
     content = {
         "routing_key": block.integration_key.get_secret_value(),

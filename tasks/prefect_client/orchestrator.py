@@ -1,4 +1,4 @@
-"""Prefect as the orchestrator that dispatch drives: starts deployments, observes their runs, cancels them."""
+"""Prefect as dispatch's `Orchestrator`: starts, observes and cancels runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A round as the command line sees it: start the deployed flow, follow it, cancel it, read its verdict."""
+"""A round for the command line: start the deployed flow, follow, cancel, read the verdict."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ __all__ = ["RoundRun"]
 
 _POLL_SECONDS = 0.5
 _WORKER_SECONDS = 30.0
-"""How long a worker that has just been started may take to come online."""
+"""Maximum seconds for a new worker to come online."""
 _RESUME_SECONDS = 10.0
-"""How long a crashed run waits for the automation that starts it again."""
+"""Seconds that a crashed run waits for the automation that restarts it."""
 _MAX_RESUMED = 2
 _ERRORS: dict[str, type[PlumblineError]] = {"Misconfigured": ConfigurationError, "Invalid": InvalidInputError}
 _PHASES = {
@@ -69,9 +69,9 @@ class RoundRun:
         self._context.__exit__(kind, error, trace)
 
     def start(self) -> None:
-        """Start the round, with the suite of the file; an unfinished round of the same name goes on.
+        """Start the round with the file's suite; continue an unfinished round of this name.
 
-        `ConfigurationError` where nothing is deployed, `UnavailableError` where no worker could start it.
+        Raises `ConfigurationError` if nothing is deployed, and `UnavailableError` if no worker could start it.
         """
         try:
             deployed = self._client.read_deployment_by_name(self._name)
@@ -88,7 +88,7 @@ class RoundRun:
         self._id = cast("FlowRun", run).id
         self._state = cast("FlowRun", run).state
         if self._state is not None and self._state.is_final() and self._stored_verdict() is None:
-            # The run of that name ended without a verdict: as `prefect flow-run retry` does.
+            # The run of that name ended without a verdict: retry it like `prefect flow-run retry`.
             again: State[None] = Scheduled(name="AwaitingRetry")
             self._state = self._client.set_flow_run_state(self._id, again, force=True).state
 
@@ -113,11 +113,11 @@ class RoundRun:
                 continue  # the server is away, and the round goes on without us
             is_queued = self._state is not None and self._state.name == "AwaitingConcurrencySlot"
             if is_queued and not waits:
-                display.say(f"waits for another round of {self._suite.name} to end")
+                display.say(f"waiting for a different round of {self._suite.name} to end")
             waits = is_queued
 
     def cancel(self, seconds: float) -> None:
-        """Cancel the round, and return once its trainings have been cancelled, at most after `seconds`."""
+        """Cancel the round; wait up to `seconds` for its trainings."""
         deadline = time.monotonic() + seconds
         is_running = self._state is not None and self._state.is_running()
         state: State[None] = Cancelling() if is_running else Cancelled()
@@ -132,7 +132,7 @@ class RoundRun:
             return
 
     def verdict(self) -> RoundVerdict:
-        """Return the round's verdict; the error that it ended with where it came to none."""
+        """Return the round's verdict, or raise the error that ended the round."""
         found = self._stored_verdict()
         if found is not None:
             return found
@@ -153,12 +153,12 @@ class RoundRun:
             return None
 
     def _may_be_resumed(self) -> bool:
-        """Return whether the crashed run will be started again, by the server's automation or by us."""
+        """Return whether the crashed run will be restarted."""
         is_crashed = self._state is not None and self._state.type is StateType.CRASHED
         return is_crashed and self._num_resumed < _MAX_RESUMED
 
     def _resume_crashed(self, display: Display) -> None:
-        """Start a crashed run again where the automation did not: on SQLite its action may be lost to a lock."""
+        """Restart a crashed run if the automation did not, as SQLite may lose its action."""
         if self._state is None or not self._may_be_resumed():
             return
         if time.time() - self._state.timestamp.timestamp() >= _RESUME_SECONDS:

@@ -97,8 +97,8 @@ class Undeletable(MemoryStore):
         (Replacing, "refuse to create it twice", "replaces on create"),
         (Blind, "replace it if unchanged", "replaces an object that has changed"),
         (Forgetful, "list it", "lists 0 objects"),
-        (Damaging, "refuse to create it twice", "gives other bytes"),
-        (Undeletable, "delete what was made", "wrong permissions"),
+        (Damaging, "refuse to create it twice", "returns different bytes"),
+        (Undeletable, "delete the objects", "wrong permissions"),
     ],
 )
 def test_a_wrong_store_is_found_at_its_step(
@@ -125,6 +125,6 @@ def test_the_command_prints_one_line_a_step_or_one_document(tmp_path: Path) -> N
     assert len(json.loads(done.stdout)["checks"]) == 10
     done = subprocess.run(command[:4], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "give either SUITE or --store URL" in done.stderr
+    assert "use either SUITE or --store URL" in done.stderr
     done = subprocess.run([*command[:-1], "s3://h:1/x"], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

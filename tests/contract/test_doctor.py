@@ -134,9 +134,9 @@ def test_s3_missing_bucket_and_missing_dataset(clean_environment: pytest.MonkeyP
     everything = strict_aws.writer
     missing = visit_aws(clean_environment, strict_aws, everything, "nowhere")
     assert (missing.what, missing.code) == ("s3://nowhere/team: no such bucket", 2)
-    assert missing.hint == "make it, or correct the suite: s3://nowhere/team"
+    assert missing.hint == "create it, or correct the suite: s3://nowhere/team"
     unpublished = visit_aws(clean_environment, strict_aws, strict_aws.reader, "data", "empty")
-    assert unpublished.what == "s3://data/empty: holds no dataset reviews"
+    assert unpublished.what == "s3://data/empty: contains no dataset reviews"
     assert "plumbline deploy SUITE --publish" in unpublished.hint
 
 
@@ -214,4 +214,4 @@ def test_azure_missing_container(blob: pytest.MonkeyPatch) -> None:
     blob.setenv("AZURE_STORAGE_KEY", ACCOUNT_KEY)
     for needs, dataset in (("write and read", ""), ("read", "reviews")):
         assert visit_azure("nowhere", needs, dataset).what == f"az://{ACCOUNT}/nowhere/team: no such container"
-    assert "holds no dataset other" in visit_azure(needs="read", dataset="other").what
+    assert "contains no dataset other" in visit_azure(needs="read", dataset="other").what

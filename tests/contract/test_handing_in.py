@@ -55,7 +55,7 @@ def test_the_record_is_handed_in_under_a_beating_heart(tmp_path: Path, monkeypat
         round_id="round-1", spec=read_record(make_record(tmp_path / "made", "record-0", "aws")).spec, run_seconds=60,
     )  # fmt: skip
     with disable_run_logger():
-        assert module.train.fn(order) == (0, "")
+        assert module.train_and_publish.fn(order) == (0, "")
     assert handed_in == [True]
     assert has_record(open_store(order.outbox), "record-1")
     assert not list((tmp_path / "cache/work").iterdir())

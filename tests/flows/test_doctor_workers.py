@@ -93,7 +93,7 @@ def test_what_the_workers_see(
     assert ill["azure's clock"][0].endswith("s ahead of this machine's")
     assert 3500 < float(ill["azure's clock"][0].split()[0]) <= 3600
     assert "time service" in ill["azure's clock"][1]
-    assert "make room: 65538 GiB at least" in ill["azure's disk"][1]
+    assert "free at least 65538 GiB" in ill["azure's disk"][1]
     assert ill["azure's plumbline"][0] == f"version 0.0.9, here it is {plumbline.__version__}"
     assert ill["azure's torch"][0].startswith("version 2.12.1, the reference platform has 2.")
     assert "lock file" in ill["azure's torch"][1]

@@ -50,13 +50,13 @@ def test_a_failure_is_told_in_both_languages(
 
 
 REFUSED = {
-    "a platform that is no name": (("--platform", "Bad Name"), "--platform: 'Bad Name' is no name"),
-    "an empty platform": (("--platform", ""), "--platform: '' is no name"),
-    "a record id that leads elsewhere": (("--record-id", "../x"), "--record-id: '../x' is no name"),
+    "a platform that is no name": (("--platform", "Bad Name"), "--platform: 'Bad Name' is not a valid name"),
+    "an empty platform": (("--platform", ""), "--platform: '' is not a valid name"),
+    "a record id that leads elsewhere": (("--record-id", "../x"), "--record-id: '../x' is not a valid name"),
     "a store that is none": (("--data", "nonsense"), "--data: 'nonsense' is not a store URL"),
-    "a timeout that is no number": (("--timeout", "nan"), "--timeout: nan is not above 0"),
-    "a timeout that is over": (("--timeout", "-1"), "--timeout: -1 is not above 0"),
-    "a timeout at once": (("--timeout", "0"), "--timeout: 0 is not above 0"),
+    "a timeout that is no number": (("--timeout", "nan"), "--timeout: nan is not positive"),
+    "a timeout that is over": (("--timeout", "-1"), "--timeout: -1 is not positive"),
+    "a timeout at once": (("--timeout", "0"), "--timeout: 0 is not positive"),
 }
 
 
@@ -144,8 +144,8 @@ def test_another_completed_record_is_not_written_over(
     assert main(command) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert f"{tmp_path / 'out'}: --out: holds another completed record, whose {what} is" in lines[0]
-    assert "name another folder" in lines[0]
+    assert f"{tmp_path / 'out'}: --out: contains a different completed record, whose {what} is" in lines[0]
+    assert "name a different folder" in lines[0]
     assert content(tmp_path / "out") == content(baseline.folder)
 
 

@@ -21,12 +21,12 @@ from tests.train.conftest import Trained, Workshop
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("--platform", "Bad Name"), "--platform: 'Bad Name' is no name"),
-        (("--record-id", "../x"), "--record-id: '../x' is no name"),
+        (("--platform", "Bad Name"), "--platform: 'Bad Name' is not a valid name"),
+        (("--record-id", "../x"), "--record-id: '../x' is not a valid name"),
         (("--data", "nonsense"), "--data: 'nonsense' is not a store URL"),
         (("--platform", "here", "--record-id", "r", "--cache", "/dev/null"), "/dev/null: --cache: is not a folder"),
-        (("--platform", "here", "--record-id", "r", "--experiment", "/proc"), "/proc: --experiment: holds no exper"),
-        ((), "holds another completed record, whose platform is here, not local"),
+        (("--platform", "here", "--record-id", "r", "--experiment", "/proc"), "/proc: --experiment: contains no exper"),
+        ((), "contains a different completed record, whose platform is here, not local"),
     ],
 )
 def test_the_process_itself_refuses_what_cannot_be_meant(

@@ -170,7 +170,7 @@ def test_a_round_that_cannot_be_read_costs_no_command_the_others(
         assert main([*command, suite, "--json"]) == 0
         out, err = capsys.readouterr()
         assert "/rounds/round-008/round.json: " in err
-        return json.loads(out), [line.partition(" is left out: ")[0] for line in err.splitlines()]
+        return json.loads(out), [line.partition(" is skipped: ")[0] for line in err.splitlines()]
 
     both = [f"plumbline: the round {name}" for name in ("round-008", "round-001")]
     history, left_out = told("history")
@@ -236,7 +236,8 @@ def test_the_current_record_stands_in_the_json_too(
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("nope", "there is no round 'nope'"), ("../../x", "'../../x' is not a valid name of a round")]
+    ("name", "message"),
+    [("nope", "the round 'nope' does not exist"), ("../../x", "'../../x' is not a valid name of a round")],
 )
 def test_only_a_round_that_is_there_can_be_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
@@ -298,7 +299,7 @@ def test_a_rejected_record_is_restored(
     assert (found.current, found.anchor and found.anchor.record_id) == ("r001", "r001")
     capsys.readouterr()
     assert main(["baseline", "restore", suite]) == 2
-    assert "no such rejected record" in _told(capsys)[0]
+    assert "no such record was rejected" in _told(capsys)[0]
 
 
 def test_reject_leaves_the_baselines_of_other_suites_alone(
@@ -311,7 +312,7 @@ def test_reject_leaves_the_baselines_of_other_suites_alone(
     other.write_text(suite.read_text().replace('name = "unit"', 'name = "other"'))
     capsys.readouterr()
     assert main(["baseline", "reject", str(other)]) == 2
-    assert "no such record that this suite accepted" in _told(capsys)[0]
+    assert "this suite has not accepted such a record" in _told(capsys)[0]
     found = BaselineBook(central).read(BASE.spec_sha256, "left")
     assert found is not None
     assert found.current == "r001"

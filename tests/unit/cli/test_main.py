@@ -55,7 +55,7 @@ def test_what_nobody_foresaw_is_one_line_and_no_drift(
     assert main(argv) == 3
     told = capsys.readouterr().err
     assert len(told.splitlines()) == 1
-    assert f"a defect of Plumbline, not of what it was given: {type(error).__name__}" in told
+    assert f"a defect of Plumbline, not of its input: {type(error).__name__}" in told
     assert "--debug" in told
     assert main(["--debug", *argv]) == 3
     assert "Traceback" in capsys.readouterr().err

@@ -70,16 +70,16 @@ def test_verify_tells_platforms_that_hold_different_datasets(suite, tmp_path, ca
         assert main(["data", "import", str(source), "--name", "reviews", "--out", out]) == 0
         assert main(["data", "push", out, "--to", f"file://{tmp_path}/{name}"]) == 0
     assert main(["data", "verify", "reviews", "--suite", suite]) == 4
-    assert "hold different datasets under 'reviews'" in capsys.readouterr().err
+    assert "contain different datasets named 'reviews'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        (["build", "{suite}", "news", "--out", "x"], (2, "datasets: there is no dataset 'news'")),
+        (["build", "{suite}", "news", "--out", "x"], (2, "datasets: the dataset 'news' does not exist")),
         (["push", "{root}", "--suite", "{suite}"], (4, "contains no manifest.json")),
-        (["push", "{root}"], (2, "give either --to URL or --suite SUITE")),
-        (["push", "{root}", "--suite", "{suite}", "--platform", "c"], (2, "there is no platform 'c'")),
+        (["push", "{root}"], (2, "use either --to URL or --suite SUITE")),
+        (["push", "{root}", "--suite", "{suite}", "--platform", "c"], (2, "the platform 'c' does not exist")),
         (["verify"], (2, "name the dataset")),
         (["verify", "reviews", "--suite", "{suite}"], (4, "reviews/manifest.json")),
         (["import", "x.csv", "--name", "A b", "--out", "{root}/y"], (2, "'A b' cannot name a dataset")),

@@ -12,7 +12,7 @@ import pytest
 from plumbline import __version__
 from plumbline.doctor import CheckResult, Expected, Report, examine_report, look_here, worst_code
 from plumbline.doctor.driver import is_driver_new_enough
-from plumbline.doctor.refusals import tell_refusal
+from plumbline.doctor.refusals import explain_refusal
 from plumbline.doctor.stores import Visit, examine_disk, examine_store
 from plumbline.errors import AccessError
 from plumbline.stores import ObjectMissingError
@@ -47,8 +47,8 @@ def test_a_healthy_place() -> None:
         ({"driver": ""}, "aws's driver", "newer NVIDIA driver"),
         ({"driver": "nonsense"}, "aws's driver", "newer NVIDIA driver"),
         ({"cuda": "14.0.1"}, "aws's driver", "newer NVIDIA driver"),
-        ({"free_bytes": 1 << 20}, "aws's disk", "make room: 2 GiB"),
-        ({"free_bytes": 9 << 30, "stores": (LARGE,)}, "aws's disk", "make room: 10 GiB"),
+        ({"free_bytes": 1 << 20}, "aws's disk", "free at least 2 GiB"),
+        ({"free_bytes": 9 << 30, "stores": (LARGE,)}, "aws's disk", "free at least 10 GiB"),
         ({"now": NOON + timedelta(hours=1)}, "aws's clock", "time service"),
         ({"now": NOON - timedelta(hours=1)}, "aws's clock", "time service"),
     ],
@@ -122,7 +122,7 @@ def test_a_store_that_keeps_nothing_of_what_was_written_holds_no_nameless_datase
 
     monkeypatch.setattr("plumbline.doctor.stores.read_bytes", gone)
     found = examine_store(Visit("outbox", f"file://{tmp_path}", "write and read"))
-    assert found.what == f"file://{tmp_path}: does not give back what was just written"
+    assert found.what == f"file://{tmp_path}: does not return the object just written"
 
 
 def test_a_full_disk_is_found(tmp_path: Path) -> None:
@@ -162,6 +162,6 @@ def test_looking_here_imports_no_torch_and_names_its_version(tmp_path: Path) -> 
     ],
 )
 def test_what_a_refusal_means(url: str, what: str, told: str, hint: str) -> None:
-    found, how = tell_refusal(AccessError(what), url, "write and read")
+    found, how = explain_refusal(AccessError(what), url, "write and read")
     assert found == f"{told}: {what}"
     assert hint in how

@@ -24,7 +24,7 @@ def suite_of(state: Path, count: int, pool: str = "{name}-local") -> Suite:
 
 def test_too_many_platforms_for_sqlite_would_hang_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(DATABASE_URL, raising=False)
-    with pytest.raises(ConfigurationError, match="16 platforms, and a local stack on SQLite serves 15") as error:
+    with pytest.raises(ConfigurationError, match="16 platforms, but a local stack on SQLite supports 15") as error:
         Stack(suite_of(tmp_path, 16), tmp_path, say=print)
     assert f"set {DATABASE_URL} to a PostgreSQL database" in str(error.value)
     Stack(suite_of(tmp_path, 15), tmp_path, say=print)

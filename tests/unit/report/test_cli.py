@@ -93,7 +93,7 @@ def test_a_round_that_cannot_be_read_costs_the_others_no_report(stored, tmp_path
     assert main(argv) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["round"] == "20261120-020000-7f3a"
-    assert {line.split(" is left out: ")[0] for line in told.err.splitlines()} == {
+    assert {line.split(" is skipped: ")[0] for line in told.err.splitlines()} == {
         "plumbline: the round 20261118-020000-cccc", "plumbline: the round 20261122-020000-dddd",
     }  # fmt: skip
     assert main(["report", "20261122-020000-dddd", where, argv[3]]) == 4
@@ -104,9 +104,9 @@ def test_a_round_that_cannot_be_read_costs_the_others_no_report(stored, tmp_path
     [
         (
             ["report", "none", "--store", "{url}"],
-            "there is no round 'none' (`plumbline history SUITE` lists the rounds)",
+            "the round 'none' does not exist (`plumbline history SUITE` lists the rounds)",
         ),
-        (["report", "latest", "--store", "file://{root}/empty"], "there is no round yet"),
+        (["report", "latest", "--store", "file://{root}/empty"], "no round exists yet"),
         (["report", "../x", "--store", "{url}"], "plumbline: ROUND: '../x' is not a valid name of a round"),
         (["report", "latest", "--store", "{url}", "--out", "{root}/none/x.html"], "/none: --out: no such folder"),
         (["report", "latest", "--store", "{url}", "--out", "{root}"], "--out: is a folder"),
@@ -150,7 +150,7 @@ def test_import_refuses_what_is_no_whole_record(stored, tmp_path, capsys):
     assert "does not contain float64 sketches of 40 taps" in capsys.readouterr().err
     assert main(["import", str(tmp_path), "--store", url]) == 4
     assert main(["import", str(write_record(tmp_path / "lab", "lab")), "--suite", suite]) == 2
-    assert "'lab' is no platform of the suite" in capsys.readouterr().err
+    assert "'lab' is not a platform of the suite" in capsys.readouterr().err
     assert not {"cut", "odd", "lab-20261120"}.intersection(central.list_records())
 
 
@@ -173,11 +173,11 @@ def test_a_damaged_baseline_or_record_is_left_out_of_a_report_and_named(stored, 
     argv = ["report", "latest", "--store", url, "--out", str(tmp_path / "page.html")]
     assert main(argv) == 0
     told = capsys.readouterr().err
-    assert f"plumbline: the baseline of aws is left out: {url}/{key}: " in told
+    assert f"plumbline: the baseline of aws is skipped: {url}/{key}: " in told
     assert "azure has drifted" in (tmp_path / "page.html").read_text()
     central.put_text("records/azure-20261120/record.json", "{}")
     assert main(argv) == 0
-    assert "the record azure-20261120 is left out: " in capsys.readouterr().err
+    assert "the record azure-20261120 is skipped: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["text", "junit", "summary"])

@@ -59,7 +59,7 @@ def test_a_lie_is_refused_and_its_key_named(changes, key):
 
 def test_a_key_that_stands_twice_is_refused_even_in_other_case():
     tokenizer = {"key": "TRAIN/0.parquet", "size": 3, "sha256": DIGEST}
-    with pytest.raises(InvalidInputError, match="stands twice"):
+    with pytest.raises(InvalidInputError, match="appears twice"):
         read_model(Manifest, manifest(tokenizer=tokenizer))
 
 

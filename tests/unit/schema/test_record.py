@@ -111,7 +111,7 @@ def test_a_record_with_a_number_that_is_none_is_refused(folder, value):
 
 def test_a_part_may_not_lie_outside_the_record(folder):
     change(folder, parts=[{"key": "../../secret", "size": 1, "sha256": DIGEST}])
-    with pytest.raises(InvalidInputError, match="no plain relative path"):
+    with pytest.raises(InvalidInputError, match="not a plain relative path"):
         read_record(folder)
 
 

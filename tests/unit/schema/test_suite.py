@@ -141,27 +141,31 @@ def test_what_was_read_goes_through_json_and_back(tmp_path):
         (
             "steps = 5",
             "steps = 5\ntap_steps = [0, 5]",
-            "workloads.reviews.probe.tap_steps: 5 is no step of the probe: its steps are 0 to 4",
+            "workloads.reviews.probe.tap_steps: 5 is not a step of the probe: its steps are 0 to 4",
         ),
-        ("steps = 5", "steps = 5\ntap_steps = [-1]", "workloads.reviews.probe.tap_steps: -1 is no step of the probe"),
+        (
+            "steps = 5",
+            "steps = 5\ntap_steps = [-1]",
+            "workloads.reviews.probe.tap_steps: -1 is not a step of the probe",
+        ),
         (
             "[gates]",
             '[schedule]\ncron = "0 2 * * *"\ntimezone = "Mars/Base"\n[gates]',
-            "schedule.timezone: 'Mars/Base' is no time zone: give an IANA name",
+            "schedule.timezone: 'Mars/Base' is not a time zone: use an IANA name",
         ),
         (
             "[gates]",
             '[schedule]\ncron = "0 2 * * *"\ntimezone = "../zone"\n[gates]',
-            "schedule.timezone: '../zone' is no time zone: give an IANA name",
+            "schedule.timezone: '../zone' is not a time zone: use an IANA name",
         ),
         ("steps = 5", "steps = 5\ntap_steps = 1", "workloads.reviews.probe.tap_steps: Input should be a valid list"),
-        ('reference = "aws"', 'reference = "mars"', "suite.toml: reference names 'mars', which is no platform"),
+        ('reference = "aws"', 'reference = "mars"', "suite.toml: reference names 'mars', which is not a platform"),
         (
             '"s3://data/plumbline"',
             '"file://cen\\u0000tral"',
-            "platforms.aws.data: 'file://cen\\x00tral' holds a control",
+            "platforms.aws.data: 'file://cen\\x00tral' contains a control",
         ),
-        ('"file://central"', '"file://cen\\ntral"', "store: 'file://cen\\ntral' holds a control character"),
+        ('"file://central"', '"file://cen\\ntral"', "store: 'file://cen\\ntral' contains a control character"),
         ("seed = 7", f"seed = {'9' * 5000}", "suite.toml: seed: a number too long to read"),
         ("seed = 7", f"seed = 0x{'f' * 5000}", "workloads.reviews.seed: Input should be less than"),
         ("seed = 7", f"seed = {'[' * 5000}", "suite.toml: seed: nested too deep"),
@@ -234,7 +238,7 @@ def named(platforms, workloads, part="probe"):
 def test_two_trainings_of_one_name_are_refused(names, first, second, name):
     with pytest.raises(ValidationError) as refused:
         Suite.model_validate(named(*names))
-    line = f"{first} and {second} would both be called '{name}': rename one of them"
+    line = f"{first} and {second} would have the same name '{name}': rename one of them"
     assert line in first_problem(refused.value)[1]
 
 
@@ -286,5 +290,5 @@ def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(tmp_path, old, n
 
 
 def test_a_misspelt_platform_is_answered_with_the_one_that_was_meant(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"which is no platform of this suite; did you mean `aws`\?"):
+    with pytest.raises(ConfigurationError, match=r"which is not a platform of this suite; did you mean `aws`\?"):
         read_suite(write(tmp_path, SUITE.replace('reference = "aws"', 'reference = "asw"')))
