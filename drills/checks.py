@@ -1,4 +1,4 @@
-"""What holds after every drill: the round ended by its deadline, no process is left, each record counts once."""
+"""Checks after every drill: deadline, no leftover process, each record once."""
 
 from __future__ import annotations
 

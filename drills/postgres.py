@@ -25,7 +25,7 @@ _LOCK = "BEGIN; LOCK TABLE flow_run, flow_run_state IN ACCESS EXCLUSIVE MODE; SE
 
 
 def start_lock(seconds: float) -> subprocess.Popen[bytes] | None:
-    """Start to hold the tables of flow runs for so long; `None` where the server does not use PostgreSQL."""
+    """Lock the tables of flow runs for so long; `None` without PostgreSQL."""
     if DATABASE_URL not in os.environ:
         return None
     address = os.environ[DATABASE_URL].replace("+asyncpg", "")

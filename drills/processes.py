@@ -59,5 +59,5 @@ def worker_pid(stack: RunningStack, name: str) -> int:
 
 
 def kill_machine(stack: RunningStack, name: str) -> list[int]:
-    """Kill a worker with all its flow runs and trainings; the stack then starts a new worker, as systemd would."""
+    """Kill a worker with all its flow runs and trainings, like a power failure."""
     return kill_tree(worker_pid(stack, name))

@@ -1,4 +1,4 @@
-"""A platform that becomes slow: measured once more before it is called drift, and named."""
+"""Slow platforms: measured again before a drift, with a named cause."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _accept_night(stack: RunningStack, suite: Suite) -> None:
 
 @contextmanager
 def _starved(stack: RunningStack, platform: str) -> Iterator[None]:
-    """Give the platform's trainings a quarter of the time, as a CPU quota does: stop them again and again.
+    """Give the platform's trainings a quarter of the CPU, like a quota.
 
     Busy loops beside them would not do: their share depends on how the kernel groups sessions.
     """

@@ -18,14 +18,14 @@ def say(line: str) -> None:
 
 
 def expect(condition: bool, statement: str) -> None:
-    """Record that the statement holds; `AssertionError` if it does not."""
+    """Record whether the statement holds; raise `AssertionError` if not."""
     if not condition:
         raise AssertionError(statement)
     say(f"ok: {statement}")
 
 
 def wait_until(condition: Callable[[], bool], statement: str, seconds: float = 60.0) -> None:
-    """Return once the condition holds; `AssertionError` after `seconds`."""
+    """Wait until the condition holds; raise `AssertionError` after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

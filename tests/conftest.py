@@ -1,4 +1,4 @@
-"""What a machine cannot run is taken out by name, counted and listed at the end: no test is skipped in silence.
+"""Deselection of tests that this machine cannot run, with a list at the end.
 
 One thread for every training under test, from before torch is first imported: another number of threads rounds
 otherwise, and two threads on two busy cores wait longer than they compute.
@@ -52,7 +52,7 @@ NEEDS = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take out the tests whose marker names something that is not here."""
+    """Deselect tests whose marker requires something missing."""
     not_run = config.stash.setdefault(_NOT_RUN, {})
     for marker, (is_here, words) in NEEDS.items():
         find_by_mark = [item for item in items if item.get_closest_marker(marker)]
@@ -64,19 +64,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Every process of `pytest -n` took the same ones out; the one that reports has seen no test itself."""
+    """Collect the deselected tests of a `pytest -n` worker."""
     told: dict[str, list[str]] = getattr(node, "workeroutput", {}).get("not_run", {})
     node.config.stash.setdefault(_NOT_RUN, {}).update(told)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell it to the process that reports."""
+    """Send the deselected tests to the reporting process."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["not_run"] = session.config.stash.get(_NOT_RUN, {})
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """List them."""
+    """List the deselected tests."""
     for words, names in config.stash.get(_NOT_RUN, {}).items():
         terminalreporter.section(f"{len(names)} tests not run for want of {words}")
         for name in names:

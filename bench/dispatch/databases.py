@@ -1,4 +1,4 @@
-"""The local stack's server on SQLite and on PostgreSQL: time of a round, refused requests, hangs.
+"""Local stack on SQLite and PostgreSQL: round times, refused requests, hangs.
 
     PATH=$(dirname $(find .venv/peers -name initdb)):$PATH python bench/dispatch/databases.py --out FILE
 
@@ -42,7 +42,7 @@ _LOCKED = "database is locked"
 
 
 def block(database: str, repeat: int) -> dict[str, Any]:
-    """Start a stack on the database, run `repeat` rounds after a first one, and return their times and its log."""
+    """Run `repeat` rounds on the database after a warm-up; return times and log."""
     state = Path(tempfile.mkdtemp(prefix=f"plumbline-{database}-"))
     try:
         (state / "prefect").mkdir()

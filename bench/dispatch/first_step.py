@@ -1,4 +1,4 @@
-"""The time from the trigger to the first training step, and where it goes.
+"""Time from trigger to first training step, by phase.
 
     python bench/dispatch/first_step.py --out bench/results/first-step.json
 
@@ -59,14 +59,14 @@ _IDLE_SECONDS = 15.0
 
 
 def rounds_of(client: SyncPrefectClient, suite: str) -> list[FlowRun]:
-    """The controllers' runs, latest first."""
+    """Return the controllers' runs, latest first."""
     wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=["plumbline-round", f"suite:{suite}"]))
     found = client.read_flow_runs(flow_run_filter=wanted, limit=200)
     return sorted(found, key=lambda run: str(run.created), reverse=True)
 
 
 def _pace() -> float:
-    """Seconds for ten million additions, on one core."""
+    """Return the seconds for ten million additions on one core."""
     began = time.perf_counter()
     total = 0
     for number in range(10_000_000):
@@ -79,7 +79,7 @@ def _seconds(since: datetime, moment: datetime | None) -> float | None:
 
 
 def _first_step(client: SyncPrefectClient, run: FlowRun) -> datetime:
-    """When the trainer said that it begins step 0. Logs come in batches, a moment later."""
+    """Return the time of step 0 in the trainer's log."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id])), limit=200)
@@ -91,7 +91,7 @@ def _first_step(client: SyncPrefectClient, run: FlowRun) -> datetime:
 
 
 def _moments(client: SyncPrefectClient, run: FlowRun, since: datetime) -> dict[str, float | None]:
-    """Created, and when its states began, counted from the trigger."""
+    """Return creation and state times, relative to the trigger."""
     states = sorted(client.read_flow_run_states(run.id), key=lambda state: str(state.timestamp))
     told = {"created": _seconds(since, run.created)}
     for state in states:
@@ -100,7 +100,7 @@ def _moments(client: SyncPrefectClient, run: FlowRun, since: datetime) -> dict[s
 
 
 def once(client: SyncPrefectClient, stack: RunningStack, trigger: Callable[[], object]) -> dict[str, Any]:
-    """Run one round, and return its moments."""
+    """Run one round; return its times."""
     time.sleep(_IDLE_SECONDS)
     before = {run.id for run in rounds_of(client, stack.suite.name)}
     pace = [_pace()]
@@ -191,7 +191,7 @@ def measure(state: Path, repeat: int) -> dict[str, Any]:
 
 
 def _python() -> str:
-    """Version and build: one that its distribution optimised loads libraries a fifth faster than a plain build."""
+    """Return Python's version and build."""
     return " ".join([machine.python_version(), *machine.python_build()])
 
 

@@ -1,4 +1,4 @@
-"""What a controller costs as the platforms grow from 2 to 50: its own time for each, and its memory.
+"""Controller's CPU time and memory for 2 to 50 platforms.
 
     python bench/dispatch/growth.py --out bench/results/dispatch-growth.json
 
@@ -43,7 +43,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def suite_of(state: Path, count: int) -> Suite:
-    """A suite of so many platforms, all on the same stores."""
+    """Return a suite of so many platforms on shared stores."""
     base = small_suite(state, f"grow-{count}", ("onprem",)).model_dump(mode="json", exclude_none=True)
     store = {"data": f"file://{state}/onprem/data", "outbox": f"file://{state}/onprem/outbox"}
     limits = {"start_seconds": 120, "run_seconds": 120}
@@ -52,7 +52,7 @@ def suite_of(state: Path, count: int) -> Suite:
 
 
 def one_round(stack: RunningStack, client: SyncPrefectClient, suite: Suite, record: Path) -> dict[str, Any]:
-    """Run one deployed round, and return what its flow run process cost."""
+    """Run one deployed round; return the cost of its flow run process."""
     state = stack.stack.state
     round_id = f"20261120-020000-{suite.name}"
     deploy(suite)

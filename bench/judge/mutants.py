@@ -58,7 +58,7 @@ def copy_tree(folder: Path) -> None:
 
 
 def _untestable(path: Path) -> Iterator[Span]:
-    """Spans of a file's annotations and decorators: (line, column) of start and end."""
+    """Return (line, column) spans of annotations and decorators."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         parts = [getattr(node, name, None) for name in ("annotation", "returns")]
         parts += getattr(node, "decorator_list", [])
@@ -71,7 +71,7 @@ def _untestable(path: Path) -> Iterator[Span]:
 
 
 def _pick(session: Path, folder: Path, sample: int, seed: int, shard: tuple[int, int]) -> tuple[int, int]:
-    """Mark all work as skipped but the sample's part that belongs to this shard; how many there were, and are."""
+    """Skip all mutants outside this shard's sample; return both counts."""
     from cosmic_ray.work_db import use_db
     from cosmic_ray.work_item import WorkerOutcome, WorkResult
 

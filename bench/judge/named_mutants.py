@@ -1,4 +1,4 @@
-"""Mutants aimed at the judge's own constants and rules: each must be noticed by the tests named beside it.
+"""Mutants of the judge's constants and rules, each with the tests that must fail.
 
 The first nine are those that once survived. `python bench/judge/named_mutants.py` tries them in a copy of the tree, and
 writes `bench/results/mutants-named.json`. `bench/judge/mutants.py` tries cosmic-ray's.
@@ -78,7 +78,7 @@ def _test(folder: Path, *tests: str) -> int:
 
 
 def main() -> int:
-    """Try every mutant; 1 if one is not killed, 2 if the unchanged code fails its tests."""
+    """Try every mutant; return 1 for a survivor, 2 if the unchanged code fails."""
     began, results = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="plumbline-mutants-") as name:
         copy_tree(Path(name))

@@ -46,7 +46,7 @@ class Clients:
         self.size = sum(path.stat().st_size for path in shards)
 
     def make(self, name: str, *, verify: bool = True) -> Run:
-        """The contender of this name."""
+        """Return the client of this name."""
         who, _, rest = name.partition("-")
         what, _, count = rest.rpartition("-")
         one: Callable[[str], int] = getattr(self, f"_{who}")(what, verify) if who != "stager" else self._whole
@@ -113,7 +113,7 @@ class Clients:
         return one
 
     def _boto3(self, what: str, verify: bool) -> Callable[[str], int]:
-        """`download_file` as it is, then a hash over the file; `what` is where the file goes."""
+        """Use `download_file`, then hash the file; `what` is its destination."""
         import boto3
 
         client = boto3.client("s3")
@@ -126,7 +126,7 @@ class Clients:
         return one
 
     def _azuresdk(self, _what: str, verify: bool) -> Callable[[str], int]:
-        """The SDK's own `download_blob().readinto()`."""
+        """Use the SDK's `download_blob().readinto()`."""
         from azure.storage.blob import ContainerClient
 
         client = ContainerClient(
@@ -202,7 +202,7 @@ def plain_range(request: Any) -> None:
 
 
 def target(where: str) -> str:
-    """The folder for files: `shm` is memory, anything else the disk."""
+    """Return the folder for files: `shm` in memory, else on disk."""
     return "/dev/shm" if where == "shm" else tempfile.gettempdir()
 
 
@@ -210,7 +210,7 @@ _own = threading.local()
 
 
 def drain(readinto: Callable[[memoryview], int], verify: bool) -> int:
-    """Read to the end into one buffer a thread, as the stager does; bytes read."""
+    """Read to the end into one buffer per thread; return the bytes read."""
     if not hasattr(_own, "buffer"):
         _own.buffer = memoryview(bytearray(BUFFER))
     hasher, total = hashlib.sha256(), 0

@@ -1,4 +1,4 @@
-"""How staging grows from 1 to 10,000 shards, cold and warm, and what memory it takes.
+"""Growth of staging from 1 to 10,000 shards: time and memory, cold and warm.
 
 `python bench/staging/growth.py --out bench/results/staging-growth.json`; needs nginx. Each case is a fresh process.
 """
@@ -28,7 +28,7 @@ CASES = ((1, SMALL), (10, SMALL), (100, SMALL), (1000, SMALL), (10_000, SMALL), 
 
 
 def child(folder: str, connections: int) -> None:
-    """Stage once; print seconds, bytes moved, and the growth of memory over what the imports took."""
+    """Stage once; print seconds, bytes moved, and memory growth."""
     store = open_store("s3://bucket")
     store.stat(f"{NAME}/manifest.json")
     before = peak_mib()
@@ -43,7 +43,7 @@ def child(folder: str, connections: int) -> None:
 
 
 def peak_mib() -> float:
-    """The most memory that this program has held; `ru_maxrss` would also count its parent's."""
+    """Return this program's peak memory, without its parent's."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 

@@ -33,7 +33,7 @@ ROWS_PER_PIECE = 1000
 
 
 def rows(size: int) -> Iterator[tuple[str, int]]:
-    """About `size` bytes of text in rows of about 1 KB."""
+    """Yield about `size` bytes of text in rows of 1 KB."""
     rng = random.Random(5)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(30_000)]
     written = 0
@@ -44,7 +44,7 @@ def rows(size: int) -> Iterator[tuple[str, int]]:
 
 
 def write(path: Path, size: int) -> int:
-    """The rows as a file of this kind; how many. Parquet gets one single row group, the worst case for a reader."""
+    """Write the rows as a file of this kind; return their number."""
     schema = pa.schema([("text", pa.string()), ("label", pa.int64())])
     count = 0
     if path.suffix == ".parquet":

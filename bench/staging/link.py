@@ -1,4 +1,4 @@
-"""What training waits for over a link of 8 MiB/s a connection, against downloading everything first.
+"""Waits of training over a slow link, compared with downloading everything first.
 
 `python bench/staging/link.py --out bench/results/staging-link.json`.
 """
@@ -28,7 +28,7 @@ RATE = 8 << 20
 
 
 def stage(connections: int, window: int, compute_seconds: float) -> tuple[float, list[float], float]:
-    """Seconds until the first shard is there, all waits, and seconds in all; `compute_seconds` are spent per shard."""
+    """Return seconds to the first shard, all waits, and total seconds."""
     store = open_store("s3://bucket")
     store.stat(f"{NAME}/manifest.json")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""How fast each client moves a dataset, warm or cold: interleaved rounds, medians of paired ratios.
+"""Download rates of each client, warm and cold: medians of paired ratios.
 
 Ratios above 1 are for the first of a pair, in rate (`paired_ratio`) and in CPU time (`cpu_ratio`).
 
@@ -34,7 +34,7 @@ COLD = ("plumbline-s3-4", "obstore-s3-4", "obstore-s3-1", "plumbline-az-4", "obs
 
 
 def once_cold(url: str, folder: Path, name: str, verify: bool) -> float:
-    """Seconds of one run in a fresh process: its own imports, its client and its first connections included."""
+    """Return the seconds of one run in a fresh process, with imports."""
     command = [sys.executable, __file__, "--child", name, "--url", url, "--folder", str(folder)]
     answer = subprocess.run(
         [*command, *([] if verify else ["--no-verify"])], check=True, capture_output=True, text=True
@@ -43,7 +43,7 @@ def once_cold(url: str, folder: Path, name: str, verify: bool) -> float:
 
 
 def child(arguments: argparse.Namespace) -> None:
-    """One run, timed from before its first import: nothing of a contender is loaded by then."""
+    """Time one run, starting before its first import."""
     clients = Clients(arguments.url, arguments.folder)
     begin = time.perf_counter()
     moved = clients.make(arguments.child, verify=not arguments.no_verify)()
@@ -53,7 +53,7 @@ def child(arguments: argparse.Namespace) -> None:
 
 
 def measure(arguments: argparse.Namespace, names: list[str]) -> dict[str, Any]:
-    """MiB/s of each contender in each round, the order turned by one each round."""
+    """Return MiB/s of each client and round, in rotated order."""
     from server import serve
 
     rates: dict[str, list[float]] = {name: [] for name in names}
@@ -87,12 +87,12 @@ def measure(arguments: argparse.Namespace, names: list[str]) -> dict[str, Any]:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and its children so far: on a busy machine it says more than the clock."""
+    """Return the CPU time of this process and its children."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def ratio(rates: dict[str, list[float]], one: str, other: str) -> float | None:
-    """The median of the rounds' own ratios."""
+    """Return the median of the rounds' ratios."""
     if one not in rates or other not in rates:
         return None
     return statistics.median(a / b for a, b in zip(rates[one], rates[other], strict=True))

@@ -40,7 +40,7 @@ http {{
 
 
 def publish(folder: Path, shards: int, size: int) -> Manifest:
-    """A dataset of so many shards of random bytes below `folder/www`, also under the account's name."""
+    """Write a dataset of so many random shards below `folder/www`."""
     root = folder / "www/bucket" / NAME
     (root / "train").mkdir(parents=True)
     (folder / "www" / ACCOUNT).mkdir()
@@ -65,7 +65,7 @@ def publish(folder: Path, shards: int, size: int) -> Manifest:
 
 @contextmanager
 def serve(shards: int, size: int) -> Iterator[tuple[str, Path]]:
-    """Nginx with such a dataset: its address, and the folder of its files."""
+    """Serve the dataset by nginx; return its URL and folder."""
     folder = Path(tempfile.mkdtemp(prefix="plumbline-bench-", dir="/dev/shm"))
     folder.chmod(0o755)
     try:

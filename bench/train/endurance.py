@@ -1,4 +1,4 @@
-"""Twenty repeats of one spec, and ten `kill -9` at random moments: every digest has to be the same.
+"""Twenty repeats and ten kills of one spec: all digests must be equal.
 
     PYTHONPATH=. python bench/train/endurance.py --out bench/results/train-endurance.json
 
@@ -30,7 +30,7 @@ NOBODY = 65534
 
 
 def digests(record: RunRecord) -> dict[str, Any]:
-    """Everything that has to be equal to the last bit."""
+    """Return all digests that must be equal."""
     evidence = record.evidence.to_json()
     if evidence["learn"]:
         evidence["learn"].pop("resumed_at")
@@ -44,7 +44,7 @@ def _command(spec: RunSpec, workload: Workload, out: Path, cache: Path) -> list[
 
 
 def _can_be_nobody() -> bool:
-    """Whether another user can run this Python at all."""
+    """Return whether the user `nobody` can run this Python."""
     if os.geteuid() != 0:
         return False
     try:
@@ -55,7 +55,7 @@ def _can_be_nobody() -> bool:
 
 
 def repeats(workload: Workload, count: int) -> dict[str, Any]:
-    """The same spec over and over."""
+    """Train the same spec repeatedly."""
     spec = workload.spec(8, probe={"steps": 20, "envelope_seeds": 1}, learn={"steps": 20, "evaluation_rows": 64})
     as_nobody, found, seconds = _can_be_nobody(), [], []
     for place in range(count):
@@ -74,7 +74,7 @@ def repeats(workload: Workload, count: int) -> dict[str, Any]:
 
 
 def _kill_once(command: list[str], environment: dict[str, str], after: float) -> int | None:
-    """Kill the training `after` seconds past the start of its learn part; its exit code if it ended before."""
+    """Kill the training `after` seconds into its learn part; return its exit code if it ended before."""
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
         for line in child.stderr or ():
             if '"learn"' in line:

@@ -1,4 +1,4 @@
-"""Everything that only a GPU can show, in one command, `make gpu`.
+"""All checks that need a GPU, in one command, `make gpu`.
 
     PYTHONPATH=.:.venv/peers python bench/train/gpu.py [--only CHECK ...] [--out bench/results/gpu]
 
@@ -45,7 +45,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Place:
-    """Where the checks run, and how large."""
+    """Device and size of the checks."""
 
     device: str
     size: str
@@ -55,11 +55,11 @@ class Place:
 
     @property
     def judges(self) -> bool:
-        """Whether what is asked of a GPU is asked here."""
+        """Return whether the GPU's requirements apply here."""
         return self.device == "cuda" and not self.size
 
     def train(self, workload: Workload, spec: RunSpec, name: str, **environment: str) -> LoadedRecord:
-        """Train in a process of its own."""
+        """Train in a separate process."""
         out = self.folder / name
         write_spec(spec, out.with_suffix(".json"))
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}
@@ -76,12 +76,12 @@ Found = dict[str, Any]
 
 
 def _holds(place: Place, **asked: bool) -> Found:
-    """Which of the things asked hold; nothing is asked where the device is not the one meant."""
+    """Return which requirements hold; none apply on a different device."""
     return {"asked": asked if place.judges else {}, "holds": all(asked.values()) if place.judges else None}
 
 
 def _throughput(place: Place, size: str, batch: int, length: int) -> Found:
-    """Our loop, the Trainer's and a bare one take turns in one process; see `throughput.py`."""
+    """Alternate our loop, the Trainer's and a bare loop; see `throughput.py`."""
     small = bool(place.size)
     out = place.folder / f"{size}.json"
     given = {
@@ -139,7 +139,7 @@ def _judged(reference: LoadedRecord, candidate: LoadedRecord) -> Found:
 
 
 def _records(place: Place) -> Found:
-    """One spec on the CPU, on the device, and there with TF32 switched on by a library, from outside."""
+    """Train one spec on the CPU, on the device, and on the device with TF32."""
     workload = Workload(place.folder / "records", place.size or "tiny", 32)
     spec = workload.spec(8, probe={"steps": 3 if place.size else 20})
     fault = "model.tf32_switched_on" if place.device == "cuda" else "model.tf32"
@@ -211,9 +211,9 @@ def _code(found: list[Found]) -> ExitCode:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the checks that were asked for; the exit code."""
+    """Run the requested checks; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=list(CHECKS), help="only this one; may stand repeatedly")
+    parser.add_argument("--only", action="append", choices=list(CHECKS), help="only this check; may be repeated")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--size", default="", help="a small model in place of base and large")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "gpu")

@@ -1,4 +1,4 @@
-"""What our loop is measured against: Hugging Face's Trainer, and a bare PyTorch loop as one would write it by hand."""
+"""Peers of our loop: Hugging Face's Trainer, and a bare PyTorch loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPARE = 100
 
 
 def make_model(context: Context) -> torch.nn.Module:
-    """The model that every contender trains."""
+    """Return the model that every contender trains."""
     speed = context.spec.speed
     model = build_model(context.spec, attention=speed.attention, dropout=speed.dropout, device=context.ranks.device)
     load_weights(model, context.weights)
@@ -33,14 +33,14 @@ def make_model(context: Context) -> torch.nn.Module:
 
 
 def _tensors(context: Context) -> dict[str, torch.Tensor]:
-    """The rows that the part reads, tokenised before the clock starts."""
+    """Tokenize the part's rows before the clock starts."""
     batches = list(context.batches(first=0, count=context.spec.speed.steps))
     return {name: torch.cat([batch[name] for batch in batches]) for name in MODEL_FIELDS}
 
 
 @contextlib.contextmanager
 def bare(context: Context, total: int) -> Iterator[Step]:
-    """What one would write by hand."""
+    """Run a bare training loop."""
     spec, device = context.spec, context.ranks.device
     model = make_model(context)
     optimizer = make_optimizer(model, spec.optimizer, fused=spec.speed.fused_optimizer)
@@ -78,12 +78,12 @@ def _arguments(context: Context, total: int, folder: str) -> Any:
 
 
 class PeerFailedError(Exception):
-    """What we are measured against does not run here; the others do."""
+    """Error: a peer does not run here."""
 
 
 @contextlib.contextmanager
 def trainer(context: Context, total: int) -> Iterator[Step]:
-    """Hugging Face's Trainer on the same tensors, in a thread that runs only when it is its turn.
+    """Run Hugging Face's Trainer on the same tensors, in a paced thread.
 
     A turn ends at the end of a step, so that it holds the wait for the step's batch too.
     """

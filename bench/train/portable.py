@@ -42,7 +42,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def _native(task: str, attention: str, ranks: Any) -> str:
-    """Train as the probe does in fp32; the digest of the weights."""
+    """Train like the probe in fp32; return the weights' digest."""
     from plumbline.train.digests import digest_tensors
     from plumbline.train.engine import Engine
     from plumbline.train.model import build_model, load_weights

@@ -1,4 +1,4 @@
-"""Which faults and which benign changes alter the portable leg's bits: one training for each entry of the catalogue.
+"""Effect of each fault and benign change on the portable leg's bits.
 
     PYTHONPATH=. python bench/train/portable_faults.py --out bench/results/portable-faults.json [--part 0/4]
 
@@ -33,7 +33,7 @@ _SEED = 3
 
 
 def _lean(bench: Bench, entry: Entry) -> None:
-    """Leave the envelope out of the entry's spec: it costs half of the time, and nothing here reads it."""
+    """Remove the unused envelope from the entry's spec."""
     path = bench.world.spec(entry.workload, _SEED)
     spec = read_spec(path)
     if spec.probe is not None and spec.probe.envelope_seeds:
@@ -64,7 +64,7 @@ def _write(out: Path, rows: dict[str, dict[str, Any]]) -> None:
 
 
 def _copy(source: Path, out: Path) -> None:
-    """Write the rows that a run of the benchmark recorded; the last seed of each entry counts."""
+    """Write the recorded rows; the last seed of each entry counts."""
     rows = {}
     for result in json.loads(source.read_text())["results"]:
         if result.get("portable"):

@@ -1,4 +1,4 @@
-"""What a whole probe costs on one core: BERT-tiny, 20 steps, envelope and fp64 run, from starting Python to the record.
+"""Cost of a whole probe on one core, from Python's start to the record.
 
     PYTHONPATH=. python bench/train/probe.py --out bench/results/train-probe.json
 

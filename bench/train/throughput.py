@@ -1,4 +1,4 @@
-"""Our speed part, Hugging Face's Trainer and a bare PyTorch loop on one model, data, precision and batch, alternating.
+"""Speed part, Hugging Face's Trainer and a bare loop on equal settings, alternating.
 
     PYTHONPATH=.:.venv/peers python bench/train/throughput.py --out bench/results/train-throughput.json
 
@@ -48,7 +48,7 @@ def _engine(context: Context, total: int, clock: StepClock | None) -> tuple[Engi
 
 @contextlib.contextmanager
 def ours(context: Context, total: int) -> Iterator[Step]:
-    """The product's speed part, with its clock and its sampler."""
+    """Run the product's speed part, with clock and sampler."""
     clock = StepClock(context.ranks.device)
     engine, batches = _engine(context, total, clock)
 
@@ -65,13 +65,13 @@ def ours(context: Context, total: int) -> Iterator[Step]:
 
 @contextlib.contextmanager
 def unobserved(context: Context, total: int) -> Iterator[Step]:
-    """Our loop with nobody looking on; under strict determinism where the settings say so."""
+    """Run our loop without an observer."""
     engine, batches = _engine(context, total, None)
     yield lambda: void(engine.step(*next(batches)))
 
 
 def void(_: object) -> None:
-    """A step leaves nothing."""
+    """Do nothing after a step."""
 
 
 VARIANTS = {"ours": ours, "bare": bare, "unobserved": unobserved, "strict": unobserved}
@@ -80,7 +80,7 @@ if importlib.util.find_spec("accelerate") is not None:
 
 
 def _seconds(step: Step, device: torch.device) -> tuple[float, float]:
-    """Time by the clock, and time that this process computed; on a GPU of ten steps, ending with the device."""
+    """Return wall and CPU seconds of the steps."""
     each = 10 if device.type == "cuda" else 1
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -93,7 +93,7 @@ def _seconds(step: Step, device: torch.device) -> tuple[float, float]:
 
 
 def measure(context: Context, rounds: int) -> tuple[list[dict[str, dict[str, float]]], list[str]]:
-    """Seconds of each variant, round by round, and why any was left out.
+    """Return each variant's seconds per round, and reasons of skipped variants.
 
     A round gives each a turn, every other round in reverse.
     """

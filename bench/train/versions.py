@@ -1,4 +1,4 @@
-"""One spec under several environments: does each agree with itself to the last bit, and do they agree with one another?
+"""One spec under several environments: repeatability and agreement.
 
     PYTHONPATH=. python bench/train/versions.py --python ENV1/bin/python --python ENV2/bin/python \
         --out bench/results/train-versions.json

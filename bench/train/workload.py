@@ -1,4 +1,4 @@
-"""What the benchmarks train on: a dataset of the seeded grammar, and a BERT of one of the known sizes."""
+"""Dataset and models of the benchmarks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Workload", "machine"]
 
 
 def machine() -> dict[str, str]:
-    """What the numbers were measured on."""
+    """Describe the measuring machine."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return {
@@ -67,7 +67,7 @@ class Workload:
         publish_weights(weights, open_store(self.url), self.sha256)
 
     def spec(self, batch_size: int, **parts: Any) -> RunSpec:
-        """A spec with these parts."""
+        """Return a spec with these parts."""
         return RunSpec(
             workload="bench",
             task="sequence-classification",
@@ -79,6 +79,6 @@ class Workload:
         )
 
     def context(self, spec: RunSpec) -> Any:
-        """What the trainer's parts run in, within this process."""
+        """Return the context of the trainer's parts, in this process."""
         job = TrainJob(spec, self.folder / "out", self.url, self.folder / "cache", "bench", "bench")
         return open_run(job, threading.Event())

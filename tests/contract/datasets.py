@@ -1,4 +1,4 @@
-"""Small datasets of random bytes with a manifest that tells the truth about them."""
+"""Small datasets of random bytes with a correct manifest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENT = RetryPolicy(attempts=5, first_seconds=0.002, longest_seconds=0.01)
 
 
 class Dataset:
-    """A manifest and its objects, keys relative to the data URL."""
+    """Manifest with its objects, keyed relative to the data URL."""
 
     def __init__(self, manifest: Manifest, objects: dict[str, bytes]) -> None:
         self.manifest = manifest
@@ -33,7 +33,7 @@ class Dataset:
 
     @property
     def size(self) -> int:
-        """Bytes of all files, the manifest not counted."""
+        """Return the bytes of all files, without the manifest."""
         return sum(file.size for file in self.manifest.files)
 
     def put(self, write: Callable[[str, bytes], object]) -> None:
@@ -47,7 +47,7 @@ def _file(key: str, data: bytes) -> DataFile:
 
 
 def make_dataset(shards: int = 4, size: int = 200_000, *, seed: int = 7, name: str = "reviews") -> Dataset:
-    """Random bytes in so many shards, one evaluation shard and a tokenizer."""
+    """Make random shards, one evaluation shard and a tokenizer."""
     rng = random.Random(seed)
     objects: dict[str, bytes] = {}
 
@@ -67,10 +67,10 @@ def make_dataset(shards: int = 4, size: int = 200_000, *, seed: int = 7, name: s
 
 
 def assert_cache_is_right(cache: Cache) -> None:
-    """Nothing wrong stands under a final name."""
+    """Check that no wrong file has a final name."""
     assert cache.verify() == []
 
 
 def temporary_files(folder: Path) -> list[Path]:
-    """What a transfer left behind."""
+    """Return the files that a transfer left behind."""
     return [path for path in folder.rglob("*") if path.suffix in (".part", ".etag")]

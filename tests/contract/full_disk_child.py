@@ -1,4 +1,4 @@
-"""A process whose disk fills while it stages: `full_disk_child.py URL FOLDER bytes|files LEFT`.
+"""Process whose disk fills during staging: `full_disk_child.py URL FOLDER bytes|files LEFT`.
 
 FOLDER is a small file system of its own. Something else takes all of its room, or all of its files, but LEFT.
 """
@@ -19,7 +19,7 @@ from tests.contract.datasets import temporary_files
 
 
 def stage(url: str, folder: Path, kind: str, left: int) -> int:
-    """Stage all, the disk filling after the start if `kind` says so; the bytes moved."""
+    """Stage all files, on a filling disk if `kind` says so; return the bytes moved."""
     with Stager(open_store(url), "reviews", Cache(folder / "cache"), connections=4) as stager:
         stager.start(stager.manifest.files)
         if kind:
@@ -30,7 +30,7 @@ def stage(url: str, folder: Path, kind: str, left: int) -> int:
 
 
 def fill(folder: Path, kind: str, left: int) -> None:
-    """Leave so many bytes, or so many files; the stager, which is at it already, may take of the rest meanwhile."""
+    """Fill the disk except for so many bytes or files."""
     other = folder / "other"
     other.mkdir()
     status = os.statvfs(folder)
@@ -46,7 +46,7 @@ def fill(folder: Path, kind: str, left: int) -> None:
 
 
 def main(url: str, folder: str, kind: str, left: str) -> None:
-    """Stage on the disk that fills, the first files in stripes; look at what is left, make room, and stage again."""
+    """Stage on the filling disk, inspect the rest, free space, and stage again."""
     striping.SMALLEST_BYTES = 50_000
     root = Path(folder)
     answer: dict[str, object] = {}

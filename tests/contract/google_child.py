@@ -1,4 +1,4 @@
-"""A process of its own with Google's credentials as its environment gives them: `google_child.py URL [sign]`.
+"""Process with Google's credentials from its environment: `google_child.py URL [sign]`.
 
 google-auth reads the metadata server's address once, when it is imported.
 """
@@ -13,7 +13,7 @@ from plumbline.stores import RetryPolicy, open_store, read_bytes
 
 
 def main(url: str) -> None:
-    """Write, replace and read an object; print what was read or what was wrong."""
+    """Write, replace and read an object; print the result or the error."""
     store = open_store(url, policy=RetryPolicy(attempts=3, first_seconds=0.01))
     try:
         etag = store.create("key", b"bytes").etag

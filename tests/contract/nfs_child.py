@@ -1,4 +1,4 @@
-"""`cache_child.py` where locks are as on NFSv4, which refuses some with EBADF that a local disk grants."""
+"""`cache_child.py` under NFSv4's lock rules, which refuse some locks with EBADF."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _real = fcntl.flock
 
 
 def flock(file: object, operation: int) -> None:
-    """Lock as NFSv4 does: shared only what is open for reading, exclusive only what is open for writing."""
+    """Lock like NFSv4: shared needs a readable, exclusive a writable file."""
     descriptor = file if isinstance(file, int) else file.fileno()  # type: ignore[attr-defined]
     mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
     needed = os.O_RDONLY if operation & fcntl.LOCK_SH else os.O_WRONLY

@@ -1,4 +1,4 @@
-"""A process without root's rights that stages one dataset: `part_child.py URL CACHE [hold]`.
+"""Unprivileged process that stages one dataset: `part_child.py URL CACHE [hold]`.
 
 It says when it first waits for another process. With `hold` it stops in the sync of its first whole file, just before
 that gets its final name, says so, and goes on with a line on stdin. Root may write what it likes, so a child of root's
@@ -24,7 +24,7 @@ _said: set[str] = set()
 
 
 def say_once(what: str) -> bool:
-    """Print a line, if it is new."""
+    """Print a line, unless printed before."""
     if what in _said:
         return False
     _said.add(what)
@@ -34,10 +34,10 @@ def say_once(what: str) -> bool:
 
 
 class TellingCache(Cache):
-    """A cache that says when somebody else is at a file."""
+    """Cache that reports when a different process has the lock of a file."""
 
     def part(self, sha256: str, wait: Callable[[], None]) -> AbstractContextManager[Part | None]:
-        """As ever."""
+        """Report a locked part, then open it as usual."""
 
         def told() -> None:
             say_once("waiting")
@@ -59,7 +59,7 @@ def hold_in_sync() -> None:
 
 
 def main(url: str, cache: str, how: str = "") -> None:
-    """Stage all, one file after another, and print how many bytes that moved, or what kept it from it."""
+    """Stage all files in order; print the bytes moved, or the error."""
     store = open_store(url)
     if os.getuid() == 0:
         os.setgroups([])

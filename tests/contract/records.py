@@ -18,7 +18,7 @@ def make_record(
     content: bytes = b"sixteen bytes ok",
     extra: dict[str, bytes] | None = None,
 ) -> Path:
-    """Write a record with `rows.parquet` and whatever else, and its marker."""
+    """Write a record with `rows.parquet`, further parts, and its marker."""
     folder.mkdir(parents=True)
     for name, data in {"rows.parquet": content, **(extra or {})}.items():
         (folder / name).write_bytes(data)

@@ -1,4 +1,4 @@
-"""A process that stages one dataset: `stage_child.py URL CACHE CONNECTIONS [MAX_FILE_BYTES]`."""
+"""Process that stages one dataset: `stage_child.py URL CACHE CONNECTIONS [MAX_FILE_BYTES]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plumbline.stores import open_store
 
 
 def main(url: str, cache: str, connections: str, max_file_bytes: str = "") -> int:
-    """Stage all, the first files in stripes, and print what it took."""
+    """Stage all files, the first in stripes; print the cost."""
     striping.SMALLEST_BYTES = 50_000
     if max_file_bytes:
         sys.dont_write_bytecode = True  # half a compiled module would break everybody

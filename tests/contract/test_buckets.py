@@ -1,4 +1,4 @@
-"""Buckets as companies set them up: encryption, requester pays, retention, folders. Each works or is one line."""
+"""Buckets with company settings: encryption, requester pays, retention, folders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ONCE = RetryPolicy(attempts=1)
 
 
 class Refusing:
-    """A service that answers every request alike, and keeps their headers."""
+    """Service that refuses every request, and keeps the headers."""
 
     def __init__(self) -> None:
         self.status, self.code, self.is_json = 200, "", False

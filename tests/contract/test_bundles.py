@@ -1,4 +1,4 @@
-"""An experiment's bundle arrives as it was sent, or not at all: a wrong tensor would refute the right cause."""
+"""Transport of experiments' bundles: complete and unchanged, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records on their way: whole or not there, verified at every hop, told apart when they are not right."""
+"""Transport of records: atomic, verified at every step, with a state for each problem."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_the_marker_is_written_last(tmp_path: Path) -> None:
-    """A store that breaks at each write in turn never holds a marker without its parts."""
+    """Whichever write fails, no marker exists without its parts."""
 
     class Breaking(MemoryStore):
         left = 0
@@ -90,7 +90,7 @@ def test_a_damaged_folder_is_not_published(tmp_path: Path) -> None:
 
 
 def spoil(store: Store, key: str, change: Callable[[dict[str, object]], None]) -> None:
-    """Change the record in an outbox as nobody should."""
+    """Damage the record in an outbox."""
     with store.open(key) as reader:
         buffer = bytearray(reader.info.size)
         reader.readinto(memoryview(buffer))
@@ -161,7 +161,7 @@ def test_gather_tells_everything_apart_and_heals_by_itself(tmp_path: Path) -> No
 
 
 def swap_in(store: Store, key: str, data: bytes | None) -> None:
-    """Replace or remove an object in a memory store behind its back."""
+    """Replace or remove an object in a memory store directly."""
     assert isinstance(store, MemoryStore)
     if data is None:
         del store._objects[key]
@@ -170,7 +170,7 @@ def swap_in(store: Store, key: str, data: bytes | None) -> None:
 
 
 class OnceWrong(MemoryStore):
-    """One byte of an object is wrong, in what the first so many reads of it give."""
+    """Store that returns one wrong byte in the first reads of an object."""
 
     def __init__(self, suffix: str, reads: int) -> None:
         super().__init__()

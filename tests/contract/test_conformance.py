@@ -1,4 +1,4 @@
-"""`plumbline doctor --store URL`: right stores pass and are clean again; each wrong one is found at its step."""
+"""`plumbline doctor --store URL`: correct stores pass, each wrong store fails its step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.faultserver.google import GoogleServer
 
 @pytest.fixture(params=["file", "s3", "s3-locked", "az", "gs"])
 def url(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """A bucket of each service with an object of somebody else's."""
+    """Return a bucket of each service that contains a foreign object."""
     with GoogleServer() as google:
         if request.param == "file":
             address = f"file://{tmp_path}/store"
@@ -55,7 +55,7 @@ def test_a_right_store_passes_and_keeps_what_is_not_ours(url: str) -> None:
 
 
 class Replacing(MemoryStore):
-    """Ignores If-None-Match."""
+    """Store that ignores If-None-Match."""
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
         self.delete(key)
@@ -78,7 +78,7 @@ class Forgetful(MemoryStore):
 
 
 class Damaging(MemoryStore):
-    """Keeps other bytes than it was given."""
+    """Store that keeps wrong bytes."""
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
         return super().create(key, b"?" * len(data if isinstance(data, bytes) else data.read_bytes()))

@@ -1,4 +1,4 @@
-"""The doctor at real stores: wrong credentials, wrong permissions and a missing bucket each have a name and a mend."""
+"""Doctor on real stores: wrong credentials, permissions and buckets, with hints."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def manifest() -> bytes:
 
 @dataclass
 class Aws:
-    """An S3 endpoint that checks signatures and policies, with a worker's identity and others that may less."""
+    """S3 endpoint that checks signatures and policies, with several identities."""
 
     url: str
     worker: Keys
@@ -58,7 +58,7 @@ def allow(*actions: str) -> object:
 
 @pytest.fixture(scope="module")
 def strict_aws() -> Iterator[Aws]:
-    """moto in a process of its own: that it enforces IAM is a setting of the whole process."""
+    """Start moto with IAM enforcement, in a separate process."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(moto_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -142,7 +142,7 @@ def test_s3_missing_bucket_and_missing_dataset(clean_environment: pytest.MonkeyP
 
 @pytest.fixture
 def blob(clean_environment: pytest.MonkeyPatch, servers: Servers) -> pytest.MonkeyPatch:
-    """A container with a dataset in Azurite, which checks keys and signatures."""
+    """Create a container with a dataset in Azurite."""
     clean_environment.setenv("PLUMBLINE_AZURE_ENDPOINT", f"{servers.blob}/{{account}}")
     with BlobServiceClient(f"{servers.blob}/{ACCOUNT}", {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}) as all_:
         container = all_.get_container_client("doctor")

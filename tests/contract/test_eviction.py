@@ -1,4 +1,4 @@
-"""Eviction in one process, while others use what is in the cache."""
+"""Eviction in one process during use of the cache by others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stage_here(folder: Path, max_bytes: int, name: str) -> None:
 
 
 def whole(folder: Path, dataset: Dataset) -> list[bool]:
-    """Whether each of its files is in the cache."""
+    """Return whether all files of a dataset are in the cache."""
     return [Cache(folder / "cache").path(file.sha256) is not None for file in dataset.manifest.files]
 
 

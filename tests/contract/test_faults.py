@@ -1,4 +1,4 @@
-"""Everything that a network and a store do wrong: the right bytes in the end, or one clear error in time."""
+"""Network and store failures: the right bytes in the end, or one clear error in time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DEADLINE_SECONDS = 8.0
 
 @pytest.fixture(params=["s3", "az", "gs"])
 def store(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer) -> Store:
-    """Either SDK, on the server that fails; only shards fail, not the manifest."""
+    """Return a store of either SDK on the faulty server; only shards fail."""
     fault_server.faulty = re.compile("parquet|tokenizer")
     return open_on(request.param, clean_environment, fault_server)
 
@@ -80,7 +80,7 @@ def publish(server: FaultServer, store: Store, dataset: Dataset) -> None:
 
 
 def stage(store: Store, cache: Cache, *, connections: int = 1) -> int:
-    """Stage all files; every one of them has to be right. The bytes moved."""
+    """Stage and check all files; return the bytes moved."""
     with Stager(store, "reviews", cache, connections=connections) as stager:
         stager.start(stager.manifest.files)
         for file in stager.manifest.files:
@@ -213,7 +213,7 @@ def random_faults(rng: random.Random) -> list[Fault]:
 
 
 def outcome_of(store: Store, cache: Cache, *, connections: int) -> str:
-    """`right`, or the error's name; in time, and with nothing wrong in the cache."""
+    """Return `right`, or the error's name, after checks of time and cache."""
     begin = time.monotonic()
     try:
         stage(store, cache, connections=connections)

@@ -1,4 +1,4 @@
-"""Google Cloud Storage: its credentials, its refusals, and uploads that break off."""
+"""Google Cloud Storage: credentials, refusals, and interrupted uploads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUICK = RetryPolicy(attempts=4, first_seconds=0.01, longest_seconds=0.02)
 
 @pytest.fixture
 def google(clean_environment: pytest.MonkeyPatch) -> Iterator[GoogleServer]:
-    """A strict server, and Amazon's credentials in the environment, which are none of its business."""
+    """Start a strict server, with Amazon's credentials in the environment."""
     with GoogleServer() as server:
         give_aws(clean_environment, "http://127.0.0.1:9")
         clean_environment.setenv("PLUMBLINE_GS_ENDPOINT", server.url)
@@ -48,14 +48,14 @@ def google(clean_environment: pytest.MonkeyPatch) -> Iterator[GoogleServer]:
 
 @pytest.fixture
 def account(google: GoogleServer, clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A service account's file, named in the environment."""
+    """Set a service account's file in the environment."""
     give_google(clean_environment, google, tmp_path)
     return tmp_path / "account.json"
 
 
 @pytest.fixture
 def store(account: Path) -> Store:
-    """A store that the service account opens."""
+    """Return a store with the service account's credentials."""
     assert account.is_file()
     return open_store("gs://bucket/prefix", policy=QUICK)
 

@@ -1,4 +1,4 @@
-"""What the worker's task does around the trainer: it shows life for as long as anything of the training is its own."""
+"""Worker task around the trainer: it reports progress for its whole duration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importing from a bucket: a file, a folder of shards and a glob hold the same rows as on disk."""
+"""Import from a bucket: a file, a folder and a glob give the same rows as on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests that lie are refused by name, and nothing is ever written outside the cache."""
+"""Wrong manifests are refused by name; no file is written outside the cache."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def store_with(manifest: bytes) -> MemoryStore:
 
 
 def lie(**changes: Any) -> bytes:
-    """The true manifest with its first shard's fields changed."""
+    """Return the correct manifest with changed fields of its first shard."""
     made = deepcopy(TRUE)
     made["train"][0].update(changes)
     return json.dumps(made).encode()
@@ -106,7 +106,7 @@ def test_a_link_planted_in_the_cache_is_not_written_through(tmp_path: Path) -> N
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a JSON document."""
+    """Yield every place in a JSON document."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(place for key, entry in inner for place in places(entry, (*path, key)))]
 
@@ -121,7 +121,7 @@ JSON = st.recursive(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """The true manifest with a few places changed, removed or cut."""
+    """Return the correct manifest with a few places changed, removed or cut."""
     made = deepcopy(TRUE)
     for _ in range(draw(st.integers(1, 3))):
         place = draw(st.sampled_from(places(made)[1:] or [()]))

@@ -1,4 +1,4 @@
-"""A whole file whose holder is killed, or slow, just before it gets its name: nobody is kept from it, root or not."""
+"""Complete parts of processes that are killed or slow just before the rename."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHILD = Path(__file__).with_name("part_child.py")
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that every user reaches: pytest's own are closed to all but the one who runs the tests."""
+    """Return a folder that every user can access, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         for part in ("data", "cache"):
@@ -33,7 +33,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def dataset(folder: Path) -> Dataset:
-    """Three files in a folder, each smaller than what would come in stripes."""
+    """Return three small files, below the size for stripes."""
     made = make_dataset(1, 5000)
 
     def write(key: str, data: bytes) -> None:
@@ -61,13 +61,13 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def part_of(folder: Path) -> tuple[Path, int]:
-    """The one part that is there, and its length."""
+    """Return the only part, and its length."""
     (part,) = (folder / "cache" / "parts").glob("*.part")
     return part, part.stat().st_size
 
 
 def kill_in_sync(folder: Path) -> int:
-    """Kill a child in the sync of a whole file; its length."""
+    """Kill a child during the sync of a complete file; return its length."""
     with child(folder, "hold") as process:
         assert line(process) == "in sync"
     return part_of(folder)[1]

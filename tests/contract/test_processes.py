@@ -1,4 +1,4 @@
-"""Several processes on one cache, processes that are killed, and a disk that is full."""
+"""Several processes on one cache, killed processes, and a full disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOUNT = 'mount -t tmpfs -o size=70m,nr_inodes=300 none "$0"'
 
 @pytest.fixture
 def dataset(clean_environment: pytest.MonkeyPatch, fault_server: FaultServer) -> Dataset:
-    """A dataset of 2.2 MB on a server of 4 MiB/s a connection, which boto3 finds."""
+    """Return a dataset of 2.2 MB on a server of 4 MiB/s per connection."""
     give_aws(clean_environment, fault_server.url)
     fault_server.rate = 4 << 20
     made = make_dataset(8, 250_000)
@@ -64,7 +64,7 @@ def test_processes_on_one_cache_move_each_byte_once(
 
 
 def on_disk(cache: Path, dataset: Dataset) -> dict[str, int]:
-    """The bytes of each object that are there, by its path on the server."""
+    """Return the bytes of each staged object by its path on the server."""
     found = {}
     for file in dataset.manifest.files:
         final, part = Cache(cache).path(file.sha256), cache / "parts" / f"{file.sha256}.part"

@@ -1,4 +1,4 @@
-"""Ranges as they go over the wire: what exactly is asked for, over how many connections, and what mends them."""
+"""Range requests: exact ranges, number of connections, and recovery."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DATA = random.Random(5).randbytes(SIZE)
 
 @pytest.fixture(params=["s3", "az", "gs"])
 def store(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer) -> Store:
-    """Each SDK on the server that fails, with one object."""
+    """Return a store of each SDK on the faulty server, with one object."""
     opened = open_on(request.param, clean_environment, fault_server)
     fault_server.objects[f"{root_of(opened)}/key"] = DATA
     return opened

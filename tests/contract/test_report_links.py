@@ -1,4 +1,4 @@
-"""An alert's link opens the report in a real browser: from a bucket, from a served folder, and its own links too."""
+"""Alert links that open the report in a real browser, from a bucket or a folder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def browser(tmp_path: Path) -> Browser:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """A static site of a folder."""
+    """Serve a folder as a static site."""
 
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -64,7 +64,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def finished_round(store: str, report_url: str = "") -> tuple[RoundVerdict, str]:
-    """A round with a drift, its report written; its verdict and the id of one of its records."""
+    """Return a drifted round's verdict with written report, and a record id."""
     platforms = {name: {"work_pool": name, "data": store, "outbox": store} for name in ("aws", "azure")}
     workload = {"model": "tiny", "data": "reviews", "seed": 7, "batch_size": 32, "probe": {}}
     suite = Suite.model_validate({
@@ -82,7 +82,7 @@ def finished_round(store: str, report_url: str = "") -> tuple[RoundVerdict, str]
 
 
 def link_in_the_alert(verdict: RoundVerdict) -> str:
-    """Send the alert through the block of a webhook; the link as its receiver reads it."""
+    """Send the alert through a webhook; return the received link."""
     told = trouble_message(verdict, TROUBLE, since_round=verdict.round, since=NOW)
     with receiver() as inbox:
         block: Any = AppriseUrl(url=inbox.url)
@@ -101,7 +101,7 @@ def opened(browser: Browser, link: str) -> str:
 
 
 def check_in_the_browser(browser: Browser, verdict: RoundVerdict, record_id: str) -> None:
-    """The alert's link shows the report, and the report's link shows the record."""
+    """Check that the alert's link shows the report, and its link the record."""
     page = opened(browser, link := link_in_the_alert(verdict))
     assert "azure has drifted" in page
     assert verdict.round in page

@@ -1,4 +1,4 @@
-"""The retry policy by its numbers, on a clock and with randomness of the test's own."""
+"""Numbers of the retry policy, with a fake clock and randomness."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.faultserver import FaultServer
 
 @dataclass
 class World:
-    """Time that passes only by sleeping, or by being told to."""
+    """Fake time, which passes only by sleeping or explicitly."""
 
     now: float = 0.0
     slept: list[float] = field(default_factory=list)
@@ -164,7 +164,7 @@ def test_a_second_attempt_that_meets_anothers_write_has_not() -> None:
 
 
 class Trickling(MemoryStore):
-    """Each read gives ten bytes, and takes a second; a connection breaks after `breaks_after` reads."""
+    """Reader of ten bytes per second, whose connection breaks after `breaks_after` reads."""
 
     def __init__(self, world: World, breaks_after: int | None = None) -> None:
         super().__init__()

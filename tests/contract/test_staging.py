@@ -1,4 +1,4 @@
-"""What training sees of staging: its order, its window, its errors, its waits; and what the cache keeps."""
+"""Staging as seen by training: order, window, errors, waits, and the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset
 
 
 class SlowStore(MemoryStore):
-    """A store whose objects take their time, each its own, and which notes what is open."""
+    """Store with a delay per object, which records open objects."""
 
     def __init__(self, delay: random.Random | None = None) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def published(store: MemoryStore, dataset: Dataset) -> MemoryStore:
 
 
 def order_digest(store: MemoryStore, cache: Cache, connections: int) -> str:
-    """What training reads, in the order it reads it: a seeded shuffle of the shards."""
+    """Return the digest of a seeded shuffle of the shards, in reading order."""
     hasher = hashlib.sha256()
     with Stager(store, "reviews", cache, connections=connections, window=max(8, connections)) as stager:
         files = list(stager.manifest.shards)
@@ -236,7 +236,7 @@ def test_what_was_used_longest_ago_is_evicted_and_what_is_in_use_never(tmp_path:
 
 
 def MemoryStoreCopy(store: MemoryStore) -> MemoryStore:  # noqa: N802 - stands for a class
-    """The same objects, as another store."""
+    """The same objects in a different store."""
     copy = MemoryStore("memory://copy")
     for info in store.list():
         with store.open(info.key) as reader:

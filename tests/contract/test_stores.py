@@ -1,4 +1,4 @@
-"""One suite that every backend passes, against real servers."""
+"""Contract tests that every backend passes, against real servers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(params=["memory", "file", "s3", "s3-locked", "az", "gs", "gs-fake"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """An empty store of each kind."""
+    """Return an empty store of each kind."""
     if request.param == "memory":
         yield MemoryStore()
     elif request.param == "file":
@@ -84,7 +84,7 @@ def _gs_fake(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -> 
 
 
 def _s3_locked(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -> Iterator[Store]:
-    """A bucket with Object Lock and a default retention, which takes no object without a checksum."""
+    """Create a bucket with Object Lock and a default retention."""
     give_aws(environment, fixture("servers").s3)
     client, bucket = boto3.client("s3"), f"bucket-{next(_numbers)}"
     client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=True)

@@ -1,4 +1,4 @@
-"""The first files of a start over all connections together: the same bytes, no more connections, no thread left."""
+"""Striped transfer of the first files: same bytes, bounded connections and threads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STRIPE = 20_000
 
 @pytest.fixture(autouse=True)
 def small_stripes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stripes so small that files of a test have many of them, more than there are connections."""
+    """Make stripes small, so that a test file has more stripes than connections."""
     monkeypatch.setattr(striping, "SMALLEST_BYTES", STRIPE)
     monkeypatch.setattr(striping, "LARGEST_BYTES", STRIPE)
 
@@ -68,7 +68,7 @@ def stripe_threads() -> list[str]:
 
 
 def stage_train(store: Store, cache: Cache, connections: int = 4) -> int:
-    """The shards in their order, the first of them striped."""
+    """Stage the shards in order, the first in stripes."""
     with Stager(store, "reviews", cache, connections=connections) as stager:
         stager.start(stager.manifest.train)
         for file in stager.manifest.train:

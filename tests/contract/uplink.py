@@ -1,4 +1,4 @@
-"""A link that is slow upwards: a proxy of bytes in front of a server."""
+"""Slow uplink: a byte proxy in front of a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE = 64 << 10
 
 
 class SlowUplink:
-    """Passes on what is sent to it at so many bytes per second, and every answer as it comes."""
+    """Proxy that limits the upload rate, in bytes per second."""
 
     def __init__(self, url: str, *, bytes_per_second: int) -> None:
         parts = urlsplit(url)

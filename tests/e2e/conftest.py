@@ -1,4 +1,4 @@
-"""A round as a user starts it: the command in a process of its own, on real servers, in an empty folder."""
+"""Rounds by the command line, in an empty folder, on real servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG_TAIL = 6000
 
 
 def processes_of(folder: Path) -> dict[int, str]:
-    """Every process that knows `folder`, by its command line or its environment."""
+    """Return every process whose command line or environment contains `folder`."""
     needle, found = str(folder).encode(), {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -39,7 +39,7 @@ def processes_of(folder: Path) -> dict[int, str]:
 
 @dataclass
 class Round:
-    """One `plumbline run`, under way or ended."""
+    """One `plumbline run`, running or ended."""
 
     process: subprocess.Popen
     folder: Path
@@ -55,13 +55,13 @@ class Round:
             time.sleep(0.05)
 
     def kill(self, words: str) -> None:
-        """`kill -9` the one process of this round, or the first, whose command line holds `words`."""
+        """Kill (SIGKILL) the first process of this round whose command line contains `words`."""
         found = [pid for pid, command in processes_of(self.folder).items() if words in command]
         assert found, f"no process with {words!r} among {processes_of(self.folder)}"
         os.kill(min(found), signal.SIGKILL)
 
     def kill_flow_run(self, flow: str) -> None:
-        """`kill -9` the process of one running flow run of this flow."""
+        """Kill (SIGKILL) the process of a running flow run of this flow."""
         runs = [UUID(row["id"]) for row in read_flow_runs(self.folder, flow) if row["state_type"] == "RUNNING"]
         variables = {f"PREFECT__FLOW_RUN_ID={run}".encode() for run in runs}
         found = []
@@ -74,7 +74,7 @@ class Round:
         os.kill(min(found), signal.SIGKILL)
 
     def kill_each(self, words: str, times: int) -> None:
-        """`kill -9` so many processes whose command line holds `words`, each as soon as it is there."""
+        """Kill (SIGKILL) so many processes whose command line contains `words`, as they appear."""
         deadline, killed = time.monotonic() + ROUND_SECONDS, set()
         while len(killed) < times:
             assert time.monotonic() < deadline, f"killed only {killed}: {self.lines}"
@@ -86,7 +86,7 @@ class Round:
             time.sleep(0.05)
 
     def end(self) -> tuple[int, str]:
-        """The exit code, and what was printed on stdout."""
+        """Return the exit code and stdout."""
         stdout = self.process.stdout
         assert stdout
         assert self.reader
@@ -97,7 +97,7 @@ class Round:
         return self.process.returncode, out
 
     def verdict(self) -> tuple[int, dict]:
-        """The exit code, and the JSON that was printed."""
+        """Return the exit code and the printed JSON."""
         code, out = self.end()
         assert out.strip(), "".join(self.lines)
         return code, json.loads(out)
@@ -105,7 +105,7 @@ class Round:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
-    """A round that failed somewhere else cannot be looked at later: show the end of every log with the failure."""
+    """Add the end of every log to a failed test."""
     report = yield
     folder = item.funcargs.get("folder")
     if report.when == "call" and report.failed and folder is not None:
@@ -116,7 +116,7 @@ def pytest_runtest_makereport(item):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """An empty working folder for the rounds of one module; nothing may be left running in it."""
+    """Return an empty working folder per module; check that no process is left."""
     folder = tmp_path_factory.mktemp("round")
     yield folder
     for pid in processes_of(folder):
@@ -153,7 +153,7 @@ def start(folder):
 
 
 def assert_nothing_left(folder: Path) -> None:
-    """No process of a round outlives it; the guard has a few seconds to act."""
+    """Check that no process of a round is left, within a few seconds."""
     deadline = time.monotonic() + 20
     while (left := processes_of(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -161,7 +161,7 @@ def assert_nothing_left(folder: Path) -> None:
 
 
 def small(name: str, folder: Path, *, steps: int = 8, parts: str = "", extra: str = "") -> Path:
-    """The local suite with a probe of so many steps, or with `parts` besides, under another name, in `folder`."""
+    """Write the local suite with a short probe, or with `parts`, into `folder`."""
     text = (ROOT / "deployments/suites/local.toml").read_text()
     start, end = text.index("[workloads.bert-tiny-reviews.probe]"), text.index("[platforms.aws-local]")
     probe = f"[workloads.bert-tiny-reviews.probe]\nsteps = {steps}\n"

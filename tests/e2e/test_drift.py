@@ -1,4 +1,4 @@
-"""Drifts made on purpose, from outside the product: each is found, named, and fails the flow."""
+"""Deliberate drifts, made from outside: each is found, named, and fails the flow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main job as `make run` does it: one round that passes, then a second night held against an accepted baseline."""
+"""The main job: one passing round, then a second night against an accepted baseline."""
 
 from __future__ import annotations
 

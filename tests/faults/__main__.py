@@ -50,7 +50,7 @@ def _known(path: Path) -> dict[str, Any]:
 def _merged(
     results: list[Result], seconds: float, *, held_out: int = 0, known: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Known results with the fresh ones; of a held-out set with those alone that are not known yet."""
+    """Merge known and fresh results; keep known results of held-out sets."""
     entries = SETS[held_out - 1].entries if held_out else (*CATALOGUE, *SPEED)
     known = known or _known(HELD_OUT_RESULTS[held_out] if held_out else RESULTS)
     fresh = {(one.name, one.seed): asdict(one) for one in results}
@@ -78,14 +78,14 @@ class Book:
         self._before = _known(path)
 
     def add(self, result: Result) -> None:
-        """Keep one result, on the disk as well."""
+        """Keep one result, also on disk."""
         with self._lock:
             result.judge = self._judge
             self._results.append(result)
             self.write()
 
     def write(self) -> None:
-        """Write what was known before with all that came since, whole or not at all."""
+        """Write known and new results atomically."""
         seconds = time.perf_counter() - self._began
         document = _merged(self._results, seconds, held_out=self._held_out, known=self._before)
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def _is_due(one: Entry, seed: int, args: argparse.Namespace, book: Book) -> bool
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Run what was asked for, and keep each result as it comes."""
+    """Run the requested entries, and keep each result."""
     seeds, cores = ([int(one) for one in text.split(",")] for text in (args.seeds, args.cores))
     began = time.monotonic()
     entries = SETS[args.held_out - 1].entries if args.held_out else CATALOGUE
@@ -125,9 +125,9 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Run what was asked for; 0 if what must hold holds."""
+    """Run the requested entries; return 0 if all required totals hold."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--family", action="append", default=[], help="only this one; may stand repeatedly")
+    parser.add_argument("--family", action="append", default=[], help="only this family; may be repeated")
     parser.add_argument("--name", action="append", default=[], help="only this entry; may stand repeatedly")
     parser.add_argument("--seeds", default="1,2,3,4,5")
     parser.add_argument("--cores", default=",".join(map(str, two_cores())))

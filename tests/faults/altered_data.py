@@ -1,4 +1,4 @@
-"""Alter a dataset in a platform's store, from outside, the way that real stores go wrong: quietly and consistently.
+"""Alteration of a published dataset from outside, consistent and silent.
 
 The altered dataset is published whole, with a manifest of its own that its bytes match; nothing but a comparison with
 another platform can tell. Used by the suites `deployments/suites/local-drift*.toml` and by the fault benchmark.

@@ -1,4 +1,4 @@
-"""One entry of the catalogue, from injection to verdict; and many of them over both cores."""
+"""Fault benchmark: catalogue entries from injection to verdict, in parallel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BUDGET = 8
 
 @dataclass
 class Result:
-    """What became of one entry with one seed."""
+    """Result of one entry with one seed."""
 
     name: str
     family: str
@@ -57,21 +57,21 @@ class Result:
 
     @property
     def right(self) -> bool:
-        """A control passed, or a fault has exactly its own cause."""
+        """Return whether a control passed, or a fault has exactly its own cause."""
         if not self.expected:
             return self.verdict == "pass"
         return self.verdict == "drift" and sorted(self.named) == sorted(self.expected.split(" + "))
 
     @property
     def wrong(self) -> bool:
-        """A cause was named that is not the fault's."""
+        """Return whether a wrong cause was named."""
         if not self.expected:
             return self.verdict != "pass"
         return bool(set(self.named) - {*self.expected.split(" + "), "unattributed"})
 
 
 class Bench:
-    """References once per workload and seed, then entries one by one."""
+    """Runner of entries, with one reference per workload and seed."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.world = root, World(root / "world")
@@ -83,7 +83,7 @@ class Bench:
         return Side(self.world.spec(entry.workload, seed), self.world.data, "left")
 
     def reference(self, trainer: Trainer, entry: Entry, seed: int) -> LoadedRecord:
-        """The record of an undisturbed training."""
+        """Return the record of an undisturbed training."""
         key = (entry.workload, seed)
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
@@ -157,7 +157,7 @@ def _result(entry: Entry, seed: int, first: Judgement, final: Judgement) -> Resu
 
 @contextmanager
 def _setting(entry: Entry, trainer: Trainer) -> Iterator[None]:
-    """What a control changes around the process."""
+    """Return the changed process settings of a control."""
     if entry.setting == "load":
         busy = subprocess.Popen([sys.executable, "-c", "while True: sum(range(10000))"])
         try:
@@ -176,7 +176,7 @@ def _setting(entry: Entry, trainer: Trainer) -> Iterator[None]:
 
 
 def two_cores() -> tuple[int, ...]:
-    """The first two cores that this process may use, or the only one."""
+    """Return the first two usable cores, or the only one."""
     return tuple(sorted(os.sched_getaffinity(0)))[:2]
 
 
@@ -188,7 +188,7 @@ def run_all(
     on_result: Callable[[Result], None] = lambda _result: None,
     seconds: float = math.inf,
 ) -> list[Result]:
-    """Judge every (entry, seed) with one worker per core, in the order given.
+    """Judge every (entry, seed) in order, with one worker per core.
 
     `on_result` gets each result as soon as it is known, in the worker's thread. No entry begins after `seconds`.
     """

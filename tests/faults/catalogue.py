@@ -1,4 +1,4 @@
-"""The catalogue: what is injected, in which workload, and which cause has to be named.
+"""Catalogue of faults: injection, workload and expected cause.
 
 It is no exam to tune the judge to: nothing in the product knows any of these names.
 """
@@ -15,7 +15,7 @@ __all__ = ["CONTROLS", "FAULTS", "Entry", "injector"]
 
 @dataclass(frozen=True)
 class Entry:
-    """One fault, or one control (`expected` is empty)."""
+    """One fault, or one control if `expected` is empty."""
 
     name: str
     family: str
@@ -31,12 +31,12 @@ class Entry:
 
     @property
     def causes(self) -> frozenset[str]:
-        """The codes that have to be named: one, or several for several faults at once."""
+        """Return the expected cause codes, several for combined faults."""
         return frozenset(filter(None, self.expected.split(" + ")))
 
     @property
     def words(self) -> str:
-        """What it does, from its functions' own descriptions."""
+        """Return the description, from the injectors' docstrings."""
         names = [name for name in (self.alter, *self.inject.split(",")) if name]
         found = [(inspect.getdoc(_function(name)) or "").split("\n")[0] for name in names]
         return " ".join(found) or _WORDS[self.name]
@@ -49,7 +49,7 @@ def _function(name: str) -> Callable[..., None]:
 
 
 def injector(name: str) -> Callable[[str], None]:
-    """What applies a fault in the process that calls it."""
+    """Return the function that applies a fault in the current process."""
 
     def inject(_record_id: str) -> None:
         for one in name.split(","):

@@ -62,18 +62,18 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Its key in the result."""
+        """Return the cell's key in the result."""
         return f"{self.kernel}/{self.size}/{self.task}/{self.accumulation}/{self.seed}"
 
 
 def cells(sizes: list[str], seeds: list[int]) -> list[Cell]:
-    """All cells, the seeds last, so that a slice covers as many kinds as it can."""
+    """Return all cells, seeds last, so that a slice covers many kinds."""
     kinds = product(seeds, sizes, ("sequence-classification", "masked-lm"), (1, 2), KERNELS)
     return [Cell(kernel, size, task, parts, seed) for seed, size, task, parts, kernel in kinds]
 
 
 class Matrix:
-    """References once per kind of training, then kernels one by one."""
+    """Runner of the matrix, with one reference per kind of training."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.world = root, World(root / "world")
@@ -205,7 +205,7 @@ def _write(known: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Fill the matrix for as long as allowed; 1 if a cell is flagged."""
+    """Fill the matrix within the time limit; return 1 if a cell is flagged."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.controls", description=__doc__)
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--seeds", default="1,2,3,4,5")

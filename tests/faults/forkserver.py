@@ -1,4 +1,4 @@
-"""A process that has torch, transformers and the trainer loaded, and forks one child for each training.
+"""Process with loaded torch, transformers and trainer, which forks a child per training.
 
 The patch of a fault is applied in the child, around an unchanged trainer: as from a `sitecustomize.py` on PYTHONPATH,
 without paying for the imports each time. Nothing of torch has computed before a fork, so each child starts like new.
@@ -60,7 +60,7 @@ def _say(answer: dict[str, Any]) -> None:
 
 
 def serve(core: int) -> None:
-    """Take jobs as JSON lines, one after the other, and answer each with its exit code."""
+    """Handle jobs as JSON lines; answer each with its exit code."""
     os.sched_setaffinity(0, {core})
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     import plumbline.train.__main__

@@ -1,4 +1,4 @@
-"""The held-out sets: faults, controls and expected causes that were written down before the judge first saw them.
+"""Held-out sets: faults and causes that were fixed before the judge saw them.
 
 Drawn from what goes wrong in public trackers of torch, transformers, tokenizers and datasets, and from what the
 catalogue leaves out. The expected code follows the ladder of DESIGN.md: the first rung that differs.
@@ -249,7 +249,7 @@ _THIRD_CONTROLS: tuple[Entry, ...] = (
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One set: its entries, and the commit in which the expected causes were fixed, before the run."""
+    """Held-out set, with the commit that fixed its expected causes before the run."""
 
     number: int
     written_in: str
@@ -260,7 +260,7 @@ class HeldOut:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Faults, then controls."""
+        """Return faults, then controls."""
         return (*self.faults, *self.controls)
 
 

@@ -1,4 +1,4 @@
-"""What a result of the benchmark was measured with: machine, commit, and the judge's code."""
+"""Provenance of a benchmark result: machine, commit, and digest of the judge's code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def judge_digest() -> str:
 
 
 def commit() -> str:
-    """Return the commit of the working tree, with a `+` where `plumbline` differs from it."""
+    """Return the working tree's commit, with `+` if `plumbline` differs."""
     answers = [
         subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
         for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "plumbline"])

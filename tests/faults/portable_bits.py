@@ -1,4 +1,4 @@
-"""The portable legs of two records compared: where their bits part, and whether the native bits do."""
+"""Comparison of two records' portable and native bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Bits", "bits_of", "first_difference"]
 
 @dataclass(frozen=True)
 class Bits:
-    """What a fault or a benign change does to the bits of a training."""
+    """Effect of a fault or a benign change on the bits of a training."""
 
     bits: Literal["equal", "differ", "none"]
     """Of the portable leg; `none` where a record has none."""
@@ -39,7 +39,7 @@ def bits_of(reference: LoadedRecord, candidate: LoadedRecord | None) -> Bits:
 
 
 def first_difference(left: PortableEvidence, right: PortableEvidence) -> str:
-    """Return where two legs part, or nothing."""
+    """Return the first place where two legs differ, or ""."""
     if left.unportable != right.unportable:
         return f"operation {left.unportable or right.unportable}"
     for ours, theirs in zip(left.steps, right.steps, strict=False):

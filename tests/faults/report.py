@@ -1,4 +1,4 @@
-"""From the benchmark's results to its table: totals, confusion, and each entry by itself."""
+"""Page of the benchmark's results: totals, confusion, and each entry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPEED = "speed"
 
 @dataclass(frozen=True)
 class Totals:
-    """What must hold, and whether it does."""
+    """Required totals, and whether they hold."""
 
     lines: tuple[str, ...]
     holds: bool
@@ -46,7 +46,7 @@ def _confirmed(one: dict[str, Any]) -> bool:
 
 
 def _loaded(one: dict[str, Any]) -> bool:
-    """Measured on a machine that was not quiet, and said so."""
+    """Return whether the result was measured on a busy machine."""
     return one["verdict"] == "inconclusive" and ("not quiet" in one["why"] or "own spread" in one["why"])
 
 
@@ -59,7 +59,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def totals_of(results: list[dict[str, Any]]) -> Totals:
-    """The totals, with what the project asks of them."""
+    """Return the totals, with the project's requirements."""
     faults = [one for one in results if one["expected"] and one["family"] != _SPEED]
     controls = [one for one in results if not one["expected"]]
     speed = [one for one in results if one["expected"] and one["family"] == _SPEED]
@@ -154,7 +154,7 @@ the choice of a trusted reference were changed after this run: the figures are o
 
 
 def _held_out(held: HeldOut, document: dict[str, Any]) -> list[str]:
-    """What came out when the judge first saw a held-out set."""
+    """Return the lines of a held-out set's first results."""
     results = document["results"]
     if not results:
         return []
@@ -184,7 +184,7 @@ def _held_out(held: HeldOut, document: dict[str, Any]) -> list[str]:
 
 
 def _rates(document: dict[str, Any], totals: Totals) -> list[str]:
-    """The head of the page: what was run, and what has to hold."""
+    """Return the head of the page: scope and required totals."""
     results = document["results"]
     seeds = sorted({one["seed"] for one in results})
     judge = max((one["judge_seconds"] for one in results), default=0.0)
@@ -217,7 +217,7 @@ def _rates(document: dict[str, Any], totals: Totals) -> list[str]:
 
 
 def write_report(document: dict[str, Any], held_out: list[tuple[HeldOut, dict[str, Any]]], path: Path) -> Totals:
-    """Write the table of the catalogue and of the held-out sets; the totals of the catalogue."""
+    """Write the page of all sets; return the catalogue's totals."""
     results = document["results"]
     totals = totals_of(results)
     lines = [*_rates(document, totals), "", "## Held out", "", *_HELD_OUT, ""]

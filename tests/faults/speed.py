@@ -1,4 +1,4 @@
-"""Speed faults: a baseline, a slow run, its rerun, and the cause that their evidence names."""
+"""Speed faults: a baseline, a slow run, its rerun, and the named cause."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _judged(trainer: Trainer, side: Side, baseline: LoadedRecord, entry: Entry, 
 
 
 def run_speed(root: Path, seeds: list[int], core: int) -> list[Result]:
-    """Every speed fault, one after the other on one core: nothing else of ours runs beside it."""
+    """Run every speed fault in sequence on one core."""
     bench = Bench(root / "speed")
     results = []
     with Trainer(core, root / f"speed-{core}") as trainer:

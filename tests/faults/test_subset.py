@@ -1,4 +1,4 @@
-"""A subset of the fault benchmark over all families: nothing missed, nothing misnamed, no control flagged."""
+"""Subset of the fault benchmark: all faults found and named, no control flagged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings for the benchmark: a fork server per core, and the experiments that a Confirmation asks for."""
+"""Trainings of the benchmark: a fork server per core, and confirmation experiments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Side:
-    """How one platform trains: its data, what is injected, its environment."""
+    """Training of one platform: data, injections, environment."""
 
     spec: Path
     data: str
@@ -61,7 +61,7 @@ class Trainer:
         return answer
 
     def train(self, side: Side, record_id: str, experiment: Path | None = None) -> LoadedRecord | None:
-        """Train once; the record, or `None` where none was left."""
+        """Train once; return the record, or `None` if missing."""
         out = self.folder / f"{record_id}"
         shutil.rmtree(out, ignore_errors=True)
         arguments = [
@@ -90,7 +90,7 @@ class Trainer:
         return load_record(out) if (out / RECORD_NAME).is_file() else None
 
     def train_apart(self, side: Side, record_id: str, *, processes: int) -> LoadedRecord | None:
-        """Train as the product does, in interpreters of its own; nothing is injected there."""
+        """Train like the product, in a new interpreter, without injections."""
         out = self.folder / record_id
         shutil.rmtree(out, ignore_errors=True)
         run_training(
@@ -115,7 +115,7 @@ class Trainer:
 
 
 class Laboratory:
-    """Runs a Confirmation's requests; captures of one reference are made once and kept."""
+    """Runner of a Confirmation's requests, with cached captures."""
 
     _lock = threading.Lock()
     _captures: dict[str, LoadedRecord | None] = {}
@@ -125,7 +125,7 @@ class Laboratory:
         self._folders: dict[str, Path] = {}
 
     def confirm(self, reference: LoadedRecord, candidate: LoadedRecord, state: Confirmation) -> Confirmation:
-        """Go on until there is nothing left to ask."""
+        """Run requests until none is left."""
         for record in (reference, candidate):
             self._folders[record.record.record_id] = record.folder
         while (request := state.next()) is not None:

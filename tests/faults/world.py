@@ -1,4 +1,4 @@
-"""The small world of the benchmark: a dataset of hard texts, specs of several seeds, altered copies of the data."""
+"""World of the benchmark: a dataset of hard texts, specs, and altered copies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HARD = str.maketrans({"e": "é", "o": "ö"})
 
 @dataclass
 class Content:
-    """A dataset in memory, to be altered before it is published."""
+    """Dataset in memory, to be altered before publication."""
 
     train: list[Row]
     evaluation: list[Row]
@@ -37,7 +37,7 @@ class Content:
     reversed_shards: bool = False
 
     def edit(self, row: int, change: Callable[[Row], Row]) -> None:
-        """Change one row, counted as the manifest counts."""
+        """Change one row, numbered as in the manifest."""
         split, at = (self.train, row) if row < TRAIN_ROWS else (self.evaluation, row - TRAIN_ROWS)
         split[at] = change(split[at])
 
@@ -55,7 +55,7 @@ def _text(row: Row, place: int) -> str:
 
 
 class World:
-    """Everything that trainings read, below one folder."""
+    """All inputs of the trainings, below one folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -90,7 +90,7 @@ class World:
         return manifest
 
     def altered(self, label: str, workload: str, change: Alteration, read: list[int], seed: int) -> str:
-        """The URL of a copy of the data in which `change` was made."""
+        """Return the URL of a copy of the data, altered by `change`."""
         source = self.content
         content = Content(list(source.train), list(source.evaluation), json.loads(json.dumps(source.tokenizer)))
         change(content, read, seed)
@@ -101,7 +101,7 @@ class World:
         return f"file://{folder}"
 
     def spec(self, workload: str, seed: int) -> Path:
-        """The RunSpec of a workload: `cls` (classification), `clip` (the same, clipped more), `mlm` or `speed`."""
+        """Return the RunSpec of a workload: `cls`, `clip` (clipped more), `mlm` or `speed`."""
         path = self.root / "specs" / f"{workload}-{seed}.json"
         if path.is_file():
             return path

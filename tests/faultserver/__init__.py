@@ -1,4 +1,4 @@
-"""A small HTTP server that serves objects as S3 and Azure do, and fails as they do."""
+"""Small HTTP server with S3 and Azure objects, and planned faults."""
 
 from __future__ import annotations
 

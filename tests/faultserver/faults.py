@@ -1,4 +1,4 @@
-"""What can go wrong with one answer."""
+"""Faults of one HTTP answer."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ class Status:
 
 @dataclass(frozen=True)
 class Reset:
-    """The connection is reset after so many bytes of the body."""
+    """Reset of the connection after so many bytes of the body."""
 
     after: int = 0
 
 
 @dataclass(frozen=True)
 class Truncate:
-    """The connection is closed, in good order, after so many bytes of the body."""
+    """Clean close of the connection after so many bytes of the body."""
 
     after: int = 0
 
 
 @dataclass(frozen=True)
 class Corrupt:
-    """One bit of the body is another."""
+    """One flipped bit of the body."""
 
     at: int = 0
 
 
 @dataclass(frozen=True)
 class Stall:
-    """After so many bytes nothing more comes, and the connection stays open."""
+    """Stop after so many bytes, with the connection open."""
 
     after: int = 0
 
 
 @dataclass(frozen=True)
 class Trickle:
-    """A few bytes at a time, for ever: each read succeeds, and the object never comes."""
+    """Endless slow body: each read succeeds, the object is never complete."""
 
     size: int = 64
     seconds: float = 0.05
@@ -67,17 +67,17 @@ class Trickle:
 
 @dataclass(frozen=True)
 class Change:
-    """The object becomes another one of the same length, before this answer, and stays so."""
+    """Permanent replacement of the object by one of the same length."""
 
 
 @dataclass(frozen=True)
 class FullAnswer:
-    """200 with the whole object, where a range was asked for."""
+    """Status 200 with the whole object, instead of a range."""
 
 
 @dataclass(frozen=True)
 class WrongLength:
-    """The answer tells a length that the object has not."""
+    """Wrong content length."""
 
     by: int = 1
 

@@ -1,4 +1,4 @@
-"""Google Cloud Storage as its documentation describes it, refusals first.
+"""Google Cloud Storage server after its documentation, with refusals.
 
 The JSON API (objects, media and resumable uploads, listing), signed URLs, the token endpoint and the metadata server.
 It refuses what Google refuses: `x-amz-*` beside `x-goog-*` headers, tokens that it did not issue, generations that are
@@ -70,11 +70,11 @@ class GoogleServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the server's URL."""
         return f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def account_file(self, folder: Path) -> Path:
-        """Write the key file of a service account whose tokens this server issues."""
+        """Write the key file of a service account of this server."""
         pem = self.key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -87,12 +87,12 @@ class GoogleServer:
         return path
 
     def issue_token(self) -> dict[str, Any]:
-        """A new access token, as the token endpoint and the metadata server answer it."""
+        """Return a new access token, as of the token endpoint."""
         self.tokens.append(f"token-{len(self.tokens) + 1}")
         return {"access_token": self.tokens[-1], "expires_in": 3600, "token_type": "Bearer"}
 
     def put(self, name: str, data: bytes, generation: str | None, content_type: str) -> dict[str, Any] | None:
-        """Write an object if it is of this generation (0: does not exist; None: any); None if it is not."""
+        """Write an object of this generation (0: absent; None: any); return None on mismatch."""
         with self.lock:
             current = self.objects[name][0] if name in self.objects else 0
             if generation is not None and int(generation) != current:
@@ -102,7 +102,7 @@ class GoogleServer:
         return self.describe(name)
 
     def describe(self, name: str) -> dict[str, Any]:
-        """The object resource."""
+        """Return the object resource."""
         generation, data, content_type = self.objects[name]
         md5 = base64.b64encode(hashlib.md5(data).digest()).decode()  # noqa: S324
         return {
@@ -126,7 +126,7 @@ class _Server(ThreadingHTTPServer):
     owner: GoogleServer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients hang up."""
+        """Ignore clients that hang up."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        """Log nothing."""
 
     def _reply(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -334,7 +334,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _signed(self, path: str, raw: str, query: dict[str, str]) -> None:
-        """A signed URL, version 4."""
+        """Check a signed URL, version 4."""
         signed = "&".join(sorted(part for part in raw.split("&") if not part.startswith("X-Goog-Signature=")))
         request = f"GET\n{path}\n{signed}\nhost:{self.headers['Host']}\n\nhost\nUNSIGNED-PAYLOAD"
         scope = query["X-Goog-Credential"].partition("/")[2]

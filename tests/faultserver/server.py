@@ -1,4 +1,4 @@
-"""Serves objects over plain HTTP, one planned fault after another.
+"""HTTP server of objects, with one planned fault after the next.
 
 S3's SDK asks for `/bucket/key`, Azure's for `/account/container/key`; both send GET and HEAD with `Range` (or
 `x-ms-range`) and `If-Match`, and need little more in return than `ETag`, `Content-Length` and `Content-Range`.
@@ -44,7 +44,7 @@ _PIECE = 64 << 10
 
 @dataclass
 class Served:
-    """One request that is answered; `end` is where it asked the range to end, if anywhere.
+    """One answered request; `end` is the requested end of the range.
 
     Noted before the answer goes out: who has read it to its end finds it here. `sent` follows when all of it is out.
     """
@@ -57,7 +57,7 @@ class Served:
 
 
 class FaultServer:
-    """Objects by path; `faults` are spent one per GET of a path that `faulty` matches; `None` lets one pass."""
+    """Objects by path; each GET of a `faulty` path uses one of `faults` (`None`: no fault)."""
 
     def __init__(self, *, rate: float | None = None) -> None:
         self.objects: dict[str, bytes] = {}
@@ -89,16 +89,16 @@ class FaultServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the server's URL."""
         return f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def body_bytes(self, pattern: str = "") -> int:
-        """Bytes of bodies sent so far for matching paths."""
+        """Return the body bytes sent so far for matching paths."""
         with self.lock:
             return sum(entry.sent for entry in self.served if re.search(pattern, entry.path))
 
     def next_fault(self, path: str) -> Fault | None:
-        """The fault planned for this answer."""
+        """Return the fault planned for this answer."""
         with self.lock:
             return self.faults.popleft() if self.faults and self.faulty.search(path) else None
 
@@ -110,12 +110,12 @@ class _Server(ThreadingHTTPServer):
     owner: FaultServer
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A new connection, in a thread of its own."""
+        """Handle a new connection in its own thread."""
         self.owner.connections += 1
         super().process_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients hang up; that is what is tested."""
+        """Ignore clients that hang up, as the tests intend."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
         body = self.server.owner.objects.get(self._path())

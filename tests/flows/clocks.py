@@ -10,7 +10,7 @@ __all__ = ["jumped_clock"]
 
 
 def jumped_clock(folder: Path, seconds: float) -> dict[str, str]:
-    """The variables of a process whose wall clock is so far off; the file in CLOCK_JUMP moves it again."""
+    """Return variables that move a process's wall clock; the file in CLOCK_JUMP moves it again."""
     library, jump = folder / "clock_jump.so", folder / "clock_jump"
     source = Path(__file__).with_name("clock_jump.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)

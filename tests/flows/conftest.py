@@ -1,4 +1,4 @@
-"""One real Prefect server for all tests of flows, on SQLite, with the settings of the local stack."""
+"""One real Prefect server on SQLite for all flow tests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def client(_settings: None) -> Iterator[SyncPrefectClient]:
 
 @pytest.fixture(scope="session")
 def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
-    """A recipe, and the record of one real training of it."""
+    """Return a spec, and the record of one real training."""
     folder = tmp_path_factory.mktemp("material")
     suite = small_suite(folder, platforms=("onprem",))
     spec = prepare(suite, folder / "build", lambda _: None)["tiny"]
@@ -61,7 +61,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
 
 @pytest.fixture
 def suite(tmp_path: Path, request: pytest.FixtureRequest) -> Suite:
-    """A suite of its own for each test, all its stores in files."""
+    """Return a new suite per test, with all stores in files."""
     name = request.node.name.lower().replace("_", "-").split("[")[0][:40].strip("-")
     return file_suite(tmp_path, name)
 

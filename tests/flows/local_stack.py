@@ -1,4 +1,4 @@
-"""A local stack for tests and drills: a suite of two small trainings on stock servers, and access to its processes."""
+"""Local stack for tests and drills: a small suite on stock servers, with process access."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["RunningRound", "RunningStack", "running_stack"]
 
 
 class RunningRound:
-    """One `plumbline run --api` on the stack: what it printed, and how it ended."""
+    """One `plumbline run --api` on the stack, with its output and exit code."""
 
     def __init__(self, child: subprocess.Popen[str], suite: Suite, round_id: str) -> None:
         self.child = child
@@ -62,11 +62,11 @@ class RunningRound:
 
     @property
     def over(self) -> bool:
-        """Whether the command has ended."""
+        """Return whether the command has ended."""
         return self.child.poll() is not None
 
     def until_said(self, words: str, seconds: float = 90.0) -> None:
-        """Return once a line with these words was printed, such as `aws: trains probe`."""
+        """Wait for a printed line with these words, such as `aws: trains probe`."""
         deadline = time.monotonic() + seconds
         while not any(words in line for line in list(self.lines)):
             if time.monotonic() > deadline or self.over:
@@ -74,11 +74,11 @@ class RunningRound:
             time.sleep(0.05)
 
     def until(self, platform: str, phase: str, seconds: float = 90.0) -> None:
-        """Return once the platform is shown in the phase: `starts`, `trains`, `trains probe`, `done` ..."""
+        """Wait until the platform is shown in the phase."""
         self.until_said(f"{platform}: {phase}", seconds)
 
     def end(self, seconds: float = 240.0) -> int:
-        """Wait for the command's end, and return its exit code."""
+        """Wait for the command's end; return its exit code."""
         for thread in self._threads:
             thread.join(seconds)
         if not self.over:
@@ -86,7 +86,7 @@ class RunningRound:
         return self.child.returncode
 
     def verdict(self, seconds: float = 240.0) -> dict[str, Any]:
-        """Wait for the command's end, and return the verdict that it printed."""
+        """Wait for the command's end; return the printed verdict."""
         code = self.end(seconds)
         if not self._out.strip():
             raise AssertionError(f"no verdict, exit code {code}: {self.lines[-3:]}")
@@ -95,7 +95,7 @@ class RunningRound:
 
 
 class RunningStack:
-    """A stack that is up, and what a drill does to it."""
+    """Running stack, with the actions of a drill."""
 
     def __init__(self, stack: Stack, suite: Suite) -> None:
         self.stack = stack
@@ -108,7 +108,7 @@ class RunningStack:
         self._checker.start()
 
     def _check(self) -> None:
-        """Restart what died, as `plumbline run` does, unless a drill holds it."""
+        """Restart dead processes like `plumbline run`, except held ones."""
         while not self._ended.wait(0.2):
             with self._checking:
                 self.stack.check()
@@ -124,12 +124,12 @@ class RunningStack:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Restart nothing meanwhile."""
+        """Restart no process inside the block."""
         with self._checking:
             yield
 
     def stop_worker(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
-        """End a worker for good; one that does not listen is killed, as the stack does."""
+        """Stop a worker for good; kill it if it does not react."""
         with self._checking:
             worker = self.stack._workers.pop(name)
         worker.process.send_signal(number)
@@ -147,7 +147,7 @@ class RunningStack:
         self.stack._restarts.clear()
 
     def write_suite(self, suite: Suite) -> Path:
-        """Write the suite as a file, as a person has it."""
+        """Write the suite as a file."""
         self._rounds += 1
         path = self.stack.state / "suites" / f"{suite.name}-{self._rounds}.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ class RunningStack:
         return path
 
     def command(self, *words: str, seconds: float = 180) -> str:
-        """Run `plumbline WORDS` to its end with the controller's environment, and return what it printed."""
+        """Run `plumbline WORDS` with the controller's environment; return its output."""
         done = subprocess.run(
             [sys.executable, "-m", "plumbline", *words], env=self.stack.environment(), capture_output=True, text=True,
             check=False, timeout=seconds,
@@ -165,13 +165,13 @@ class RunningStack:
         return done.stdout
 
     def deploy(self, suite: Suite | None = None, *options: str) -> Path:
-        """Deploy a suite and publish its data, and return its file."""
+        """Deploy a suite and publish its data; return its file."""
         path = self.write_suite(suite or self.suite)
         self.command("deploy", str(path), "--publish", "--state", str(self.stack.state), *options)
         return path
 
     def start_round(self, suite: Suite | None = None, round_id: str = "", prefix: tuple[str, ...] = ()) -> RunningRound:
-        """Deploy the suite and start a round of it, as a person does; `prefix` stands before the command."""
+        """Deploy the suite and start a round; `prefix` precedes the command."""
         path = self.deploy(suite)
         return self.start_deployed(path, suite or self.suite, round_id, prefix)
 
@@ -189,7 +189,7 @@ class RunningStack:
         return RunningRound(child, suite, round_id)
 
     def controllers(self) -> list[int]:
-        """Return the processes of the rounds' flow runs: what the controllers' worker has started."""
+        """Return the processes of the rounds' flow runs."""
         return self.processes_in("flows.regression.regression")
 
     def processes_in(self, entrypoint: str) -> list[int]:
@@ -216,7 +216,7 @@ class RunningStack:
             yield client
 
     def until_online(self, *names: str, seconds: float = 60.0) -> None:
-        """Return once a worker of each platform, or of the controllers, is online."""
+        """Wait until workers of each platform, or of the controllers, are online."""
         deadline = time.monotonic() + seconds
         with self._client() as client:
             for name in names:
@@ -227,7 +227,7 @@ class RunningStack:
                     time.sleep(0.1)
 
     def clear(self) -> None:
-        """After a drill that went wrong: let go of what it stopped, and end its round."""
+        """Release stopped processes after a failed drill, and end its round."""
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -238,7 +238,7 @@ class RunningStack:
                     child.wait(60)
 
     def processes(self, *words: str) -> list[int]:
-        """The stack's processes whose command line or environment has all these words."""
+        """Return the stack's processes whose command line or environment has all words."""
         found = []
         for pid in find_by_mark(self.stack.mark):
             try:
@@ -250,7 +250,7 @@ class RunningStack:
         return found
 
     def until_running(self, *words: str, seconds: float = 90.0) -> list[int]:
-        """Return once there is such a process, with those that there are."""
+        """Wait for such processes, and return them."""
         deadline = time.monotonic() + seconds
         while not (found := self.processes(*words)):
             if time.monotonic() > deadline:
@@ -259,7 +259,7 @@ class RunningStack:
         return found
 
     def kill(self, *words: str, number: signal.Signals = signal.SIGKILL) -> list[int]:
-        """Send a signal to every process whose command line has all these words; there must be one."""
+        """Send a signal to every process whose command line has all words."""
         pids = self.until_running(*words, seconds=0)
         for pid in pids:
             os.kill(pid, number)
@@ -271,7 +271,7 @@ def running_stack(
     state: Path, platforms: tuple[str, ...] = ("aws", "azure"), without: tuple[str, ...] = (),
     suite: Suite | None = None,
 ) -> Iterator[RunningStack]:  # fmt: skip
-    """Start a stack for the small suite, or the one given, deployed; the platforms in `without` get no worker."""
+    """Start a stack for the small or given suite; platforms in `without` get no worker."""
     suite = suite or small_suite(state, platforms=platforms)
     names = [*(name for name in suite.platforms if name not in without), CONTROLLERS]
     with Stack(suite, state, say=lambda line: print(f"    stack: {line}", flush=True)) as stack:

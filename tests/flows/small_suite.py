@@ -1,4 +1,4 @@
-"""A suite of two small trainings, and a suite as TOML."""
+"""Suite of two small trainings, and its TOML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLATFORMS = {
 def small_suite(
     state: Path, name: str = "drill", platforms: tuple[str, ...] = ("aws", "azure"), *, steps: int = 6, **more: Any
 ) -> Suite:
-    """A suite whose trainings take a few seconds; `more` changes every platform."""
+    """Return a suite with trainings of a few seconds; `more` changes every platform."""
     limits = {"start_seconds": 40, "run_seconds": 90, **more}
     chosen = {
         key: {
@@ -49,7 +49,7 @@ def small_suite(
 
 
 def to_toml(content: dict[str, Any]) -> str:
-    """A suite as TOML: every table inline, for a machine wrote it."""
+    """Return a suite as TOML with inline tables."""
 
     def value(one: Any) -> str:
         if isinstance(one, dict):

@@ -1,4 +1,4 @@
-"""Stub workers: they take flow runs from a real server and deliver copies of one real record, without training."""
+"""Stub workers, which deliver copies of a real record for flow runs of a real server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def deploy(suite: Suite, controllers: str = "plumbline") -> None:
 
 
 def model_record(spec: RunSpec, data: str, folder: Path, environment: Mapping[str, str] | None = None) -> Path:
-    """One real training, whose record the stubs copy."""
+    """Return one real training's record, for copies."""
     folder.mkdir(parents=True, exist_ok=True)
     write_spec(spec, folder / "spec.json")
     code = run_training(
@@ -66,7 +66,7 @@ def model_record(spec: RunSpec, data: str, folder: Path, environment: Mapping[st
 
 
 def suite_of(folder: Path, name: str, count: int, **more: Any) -> Suite:
-    """A suite of so many platforms on the same stores; `more` changes every one of them."""
+    """Return a suite of so many platforms on shared stores; `more` changes each."""
     base = small_suite(folder, name, ("onprem",)).model_dump(mode="json", exclude_none=True)
     store = {"data": f"file://{folder}/data", "outbox": f"file://{folder}/outbox"}
     limits = {"start_seconds": 30, "run_seconds": 30, **more}
@@ -84,7 +84,7 @@ _BROKEN: dict[str, dict[str, Any]] = {
 
 
 class StubWorkers:
-    """One thread that plays the workers of all platforms."""
+    """Thread that acts as the workers of all platforms."""
 
     def __init__(
         self,

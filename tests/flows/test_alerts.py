@@ -1,4 +1,4 @@
-"""Alerts that arrive, at a webhook and by mail: once for a new drift, once for its recovery, through failures too."""
+"""Delivery of alerts by webhook and mail: once per new drift and recovery."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def webhook(_settings: None) -> Iterator[Receiver]:
 
 
 class Mailbox:
-    """What an SMTP server hands on."""
+    """Messages of an SMTP server."""
 
     def __init__(self) -> None:
         self.mails: list[bytes] = []
@@ -267,7 +267,7 @@ def test_a_block_whose_code_is_gone_is_one_failure_and_stops_no_other_message(
 
 @pytest.fixture
 def deployed_alerts(webhook: Receiver, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
-    """The suite, deployed with one recipient: the webhook."""
+    """Deploy the suite with the webhook as only recipient."""
     monkeypatch.setenv("HOOK", webhook.url)
     alerts = [Alert(on=("missed",), block="apprise-url/crash", address_from="HOOK")]
     path = tmp_path / "suite.toml"

@@ -1,4 +1,4 @@
-"""Who cancelled a training, as the server keeps it: the one who is told of it later need not have been there."""
+"""Author of a cancellation, as recorded by the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def training() -> None: ...
 
 
 def port_of(client: SyncPrefectClient, run: UUID) -> PrefectOrchestrator:
-    """A controller's port, which has started this run."""
+    """Return a controller's orchestrator with this run started."""
 
     def orders(*_: Any) -> Any:
         return None

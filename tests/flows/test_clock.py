@@ -1,4 +1,4 @@
-"""A training is due by the server's clock: a controller whose own clock is wrong would plan it for another hour."""
+"""Due times by the server's clock, independent of the controller's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.prefect_client import api
 
 
 class NoClock:
-    """The local clock, for a test that must not read it."""
+    """Local clock that a test must not read."""
 
     @staticmethod
     def now(_: Any) -> None:

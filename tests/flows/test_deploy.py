@@ -1,4 +1,4 @@
-"""`plumbline deploy`: the server becomes what the suite says, again and again, and nothing is deleted unasked."""
+"""`plumbline deploy`: idempotent, complete, and never deletes without `--prune`."""
 
 from __future__ import annotations
 

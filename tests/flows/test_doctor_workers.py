@@ -1,4 +1,4 @@
-"""`plumbline doctor --workers`: real worker processes look around, a healthy one and one with everything wrong."""
+"""`plumbline doctor --workers`: a healthy worker, and one with every problem."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ StartWorker = Callable[[str, dict[str, str]], None]
 
 @pytest.fixture
 def start_worker(stack: Stack, suite: Suite, tmp_path: Path, client: SyncPrefectClient) -> Iterator[StartWorker]:
-    """Starts a platform's worker with variables of its own, and returns once the server holds it for online."""
+    """Start a platform's worker; return once it is online."""
     workers: list[Child] = []
 
     def begin(platform: str, environment: dict[str, str]) -> None:
@@ -61,7 +61,7 @@ def publish_manifest(data: str, shards: int, size: int) -> None:
 
 
 def sick_place(folder: Path) -> dict[str, str]:
-    """Another plumbline, another torch, and a clock that is an hour ahead."""
+    """Return a report with wrong versions and a clock an hour ahead."""
     site = folder / "site"
     source = Path(plumbline.__file__).parent
     shutil.copytree(source, site / "plumbline", ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""The commands of Prefect that the documentation names work on a stock server, as they are written."""
+"""Prefect commands in the documentation, run on a stock server."""
 
 from __future__ import annotations
 

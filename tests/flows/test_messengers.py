@@ -1,4 +1,4 @@
-"""Slack, Teams and PagerDuty, as far as a machine without the services can see: their hosts are played here."""
+"""Slack, Teams and PagerDuty, with their hosts simulated on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nights on a real server: a creep is called once, a poisoned accept is refused, a blind judge is caught."""
+"""Nights on a real server: a creep, a refused accept, and a blind judge."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def nightly(tmp_path: Path, name: str) -> Suite:
 
 
 def earlier_nights(suite: Suite, material: Material, values: list[float]) -> None:
-    """Put past nights into the series, as rounds did that ran before."""
+    """Write past nights into the series, like earlier rounds."""
     record = RunRecord.model_validate_json((material[1] / RECORD_NAME).read_bytes())
     rows = []
     for index, slower in enumerate(values):
@@ -59,7 +59,7 @@ def earlier_nights(suite: Suite, material: Material, values: list[float]) -> Non
 def night(  # noqa: PLR0917 - one round, fully described
     index: int, suite: Suite, stack: Stack, material: Material, folder: Path, slower: Callable[[bool], float]
 ) -> tuple[RoundVerdict, str]:
-    """Run one round; `slower` returns the loss of a run, and of a rerun where it is asked for one."""
+    """Run one round; `slower` returns the loss of a run, or of a rerun."""
     when = BEGIN + timedelta(days=index)
     name = f"{when:%Y%m%d-%H%M%S}-{suite.name}"
 

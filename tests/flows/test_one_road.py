@@ -1,4 +1,4 @@
-"""The road of a team: deploy from any folder, stock workers in empty folders, rounds by Prefect's command and cron."""
+"""Deployment by a team: any folder, stock workers, Prefect's command and cron."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROUND_SECONDS = 200
 
 @dataclass
 class Team:
-    """A suite in a folder of its own, its stock workers, and the commands that a person types."""
+    """Suite in its own folder, with stock workers and user commands."""
 
     stack: Stack
     suite: Suite
@@ -52,7 +52,7 @@ class Team:
         (self.folder / "suites" / "nightly.toml").write_text(to_toml(content), encoding="utf-8")
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in a folder that is not the suite's."""
+        """Run a command outside the suite's folder."""
         folder = self.folder / "elsewhere"
         folder.mkdir(exist_ok=True)
         return subprocess.run(

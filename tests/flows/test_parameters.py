@@ -1,4 +1,4 @@
-"""Parameters of a round, from an API call or Prefect's form, are checked before anything is done."""
+"""Validation of a round's parameters from an API call or Prefect's form."""
 
 from __future__ import annotations
 

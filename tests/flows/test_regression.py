@@ -1,4 +1,4 @@
-"""Whole rounds on a real server: the verdict is right whatever happens to the workers, and no record counts twice."""
+"""Whole rounds on a real server with failing workers: right verdicts, each record once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def play(
     night: str = "20261120",
     measure: Measurement = lambda _: {},
 ) -> tuple[RoundVerdict, str]:
-    """One round with stub workers; `kinds` says what becomes of a platform's first attempt, `always` of every one."""
+    """Run one round with stub workers; `kinds` is the first attempt's behaviour, `always` every attempt's."""
     spec, record = material
 
     def behave(platform: str, attempt: int) -> str:
@@ -89,7 +89,7 @@ def test_equal_records_pass_and_the_ui_shows_it(
 
 
 def emitted(stack: Stack, suite: str, count: int) -> dict[str, int]:
-    """How often the server has each event of a suite, once it has so many of them."""
+    """Return the number of each of a suite's events, once enough exist."""
     label = {"plumbline.suite": [suite]}
     names: list[str] = []
     for _ in range(100):
@@ -204,7 +204,7 @@ def test_a_baseline_that_went_bad_in_the_store_is_said_and_the_other_platforms_a
 
 
 def drifting(material: Material) -> Measurement:
-    """Evidence of p01 as of a training with twice the learning rate."""
+    """Return evidence of p01 as if trained with twice the learning rate."""
     probe = json.loads((material[1] / RECORD_NAME).read_bytes())["evidence"]["probe"]
     for step in probe["steps"]:
         step["learning_rates"] = [rate * 2 for rate in step["learning_rates"]]

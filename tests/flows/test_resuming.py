@@ -1,4 +1,4 @@
-"""Rounds that Prefect's automations start again, and leftovers of a local stack, on a stock server."""
+"""Rounds restarted by Prefect's automations, and leftovers of a local stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slow night on a real server: one independent rerun is dispatched, and what it shows decides."""
+"""Slow night on a real server: an independent rerun decides."""
 
 from __future__ import annotations
 

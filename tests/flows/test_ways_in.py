@@ -1,4 +1,4 @@
-"""The ways in on a Prefect server that runs already: `plumbline run --api`, `plumbline deploy`, `prefect deploy`."""
+"""`plumbline run --api`, `plumbline deploy` and `prefect deploy` on a running server."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_round_on_a_server_of_the_teams(
 
 @contextmanager
 def controllers(stack: Stack, folder: Path, pool: str) -> Iterator[None]:
-    """A stock worker of the controllers' pool, started in an empty folder."""
+    """Start a stock worker of the controllers' pool in an empty folder."""
     worker = start(
         "controllers", services.worker_command(pool, pool, limit=None), log=folder / "controllers.log",
         environment=environment(stack), folder=folder / "empty",
@@ -86,7 +86,7 @@ FULL = {
 
 
 def everything(client: SyncPrefectClient, suite: Suite) -> list[dict[str, Any]]:
-    """What the server holds for the suite, without ids and times."""
+    """Return the server's objects of the suite, without ids and times."""
     pools = sorted({platform.work_pool for platform in suite.platforms.values()} | {"plumbline"})
     items = observe(client, suite.name, pools, ["apprise-url/both-ways"])
     held = [{"kind": one.kind, "name": one.name, "fields": one.fields, "initial": one.initial} for one in items]

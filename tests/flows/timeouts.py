@@ -1,4 +1,4 @@
-"""Nights whose verdicts are made up, and what is told of them, through real blocks."""
+"""Timeouts, and nights with fixed verdicts for tests of alerts."""
 
 from __future__ import annotations
 

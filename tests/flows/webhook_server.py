@@ -1,4 +1,4 @@
-"""Receivers of alerts on this machine: a webhook, and the whole internet behind a proxy that holds a key to it."""
+"""Local receivers of alerts: a webhook, and a proxy that simulates internet hosts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Internet", "Receiver", "internet", "receiver"]
 
 
 class Receiver:
-    """A webhook that keeps what it gets, and answers as it was told."""
+    """Webhook that keeps requests, and answers as configured."""
 
     def __init__(self) -> None:
         self.got: list[dict[str, Any]] = []
@@ -51,7 +51,7 @@ class Receiver:
 
 @contextmanager
 def receiver() -> Iterator[Receiver]:
-    """A webhook on a free port."""
+    """Start a webhook on a free port."""
     one = Receiver()
     try:
         yield one
@@ -62,7 +62,7 @@ def receiver() -> Iterator[Receiver]:
 
 @dataclass
 class Internet:
-    """What was posted to which host through the proxy, and with which statuses it answers from now on."""
+    """Requests by host through the proxy, and the statuses to answer."""
 
     variables: dict[str, str] = field(default_factory=dict)
     """The environment in which HTTPS clients come here."""
@@ -72,7 +72,7 @@ class Internet:
 
 @contextmanager
 def internet(folder: Path, hosts: tuple[str, ...]) -> Iterator[Internet]:
-    """A proxy that takes every connection to these hosts for its own."""
+    """Start a proxy that answers for these hosts."""
     certificate, seen = _certificate(folder, hosts), Internet()
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate)
@@ -104,7 +104,7 @@ def internet(folder: Path, hosts: tuple[str, ...]) -> Iterator[Internet]:
 
 
 def _answer(plain: socket.socket, host: str, seen: Internet) -> None:
-    """One request, as HTTP/1.1 has it, and its answer."""
+    """Read one HTTP/1.1 request, and answer it."""
     with plain.makefile("rb") as stream:
         path = stream.readline().split()[1].decode()
         length = 0
@@ -119,7 +119,7 @@ def _answer(plain: socket.socket, host: str, seen: Internet) -> None:
 
 
 def _certificate(folder: Path, hosts: tuple[str, ...]) -> Path:
-    """Key and certificate of these hosts in one file, signed by itself."""
+    """Write a self-signed key and certificate for these hosts."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "plumbline test")])
     built = (

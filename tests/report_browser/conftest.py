@@ -1,4 +1,4 @@
-"""A real Chromium. Where there is none, these tests fail and say how to get it.
+"""Real Chromium; without it, these tests fail with a hint.
 
 With PLUMBLINE_NO_BROWSER=1 they are counted and listed instead.
 """
@@ -38,7 +38,7 @@ class Browser:
         return done
 
     def open(self, page):
-        """The DOM as the browser made it, and what it had to say on its console."""
+        """Return the page's DOM and console messages."""
         path = self._folder / "report.html"
         path.write_text(page, encoding="utf-8")
         done = self._run("--dump-dom", path.as_uri())

@@ -1,4 +1,4 @@
-"""Checkpoints as people have them, a small one of each family: made by transformers' own `save_pretrained`."""
+"""Small checkpoints of each family, written by `save_pretrained`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write_reviews(path: Path) -> Path:
 
 
 def _tokenizer(special: tuple[str, ...]) -> Tokenizer:
-    """A byte-level BPE as RoBERTa and ModernBERT have it, or a word-level one in the manner of BERT."""
+    """Return a byte-level BPE for RoBERTa and ModernBERT, else a word-level tokenizer."""
     first, last = ("<s>", "</s>") if "<s>" in special else ("[CLS]", "[SEP]")
     unknown = "<unk>" if "<unk>" in special else "[UNK]"
     tokenizer = Tokenizer(models.BPE(unk_token=unknown))

@@ -49,7 +49,7 @@ RECIPE: dict[str, Any] = {
 
 @dataclass
 class Trained:
-    """A record with the arrays that stand beside it."""
+    """Record with its arrays."""
 
     folder: Path
     record: RunRecord
@@ -64,7 +64,7 @@ class Trained:
 
 
 class Workshop:
-    """A published dataset with weights, and ways to train on it."""
+    """Published dataset with weights, and helpers to train on it."""
 
     def __init__(self, folder: Path, task: str) -> None:
         self.folder, self.task = folder, task
@@ -120,7 +120,7 @@ class Workshop:
     def train_apart(
         self, spec: RunSpec, environment: Mapping[str, str] | None = None, *more: str, out: Path | None = None
     ) -> Trained:
-        """Train in a process of its own."""
+        """Train in a separate process."""
         out = out or self.out()
         one = {"OMP_NUM_THREADS": "1", **(environment or {})}
         done = subprocess.run(
@@ -153,25 +153,25 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 @pytest.fixture(scope="session")
 def baseline(workshop: Workshop) -> Trained:
-    """The undisturbed probe."""
+    """Return the undisturbed probe."""
     return workshop.train(workshop.spec())
 
 
 @pytest.fixture(autouse=True)
 def _default_determinism() -> Iterator[None]:
-    """A training in this process leaves strict determinism on; the next test starts without."""
+    """Restore default determinism after each test."""
     yield
     torch.use_deterministic_algorithms(False)
 
 
 def differing_steps(one: Trained, other: Trained, field: str) -> list[int]:
-    """The steps at which a field of the evidence differs."""
+    """Return the steps at which a field of the evidence differs."""
     pairs = zip(one.probe.steps, other.probe.steps, strict=True)
     return [a.step for a, b in pairs if getattr(a, field) != getattr(b, field)]
 
 
 def tap_errors(one: Trained, other: Trained) -> dict[tuple[int, str, str], float]:
-    """The relative error of each tap that both have."""
+    """Return the relative error of each common tap."""
     mine, theirs = one.arrays("sketches")["sketch"], other.arrays("sketches")["sketch"]
     places = {(tap.step, tap.stage, tap.name): place for place, tap in enumerate(other.probe.taps)}
     errors = {}
@@ -184,7 +184,7 @@ def tap_errors(one: Trained, other: Trained) -> dict[tuple[int, str, str], float
 
 
 def within_envelope(one: Trained, other: Trained, factor: float = 16.0) -> bool:
-    """Whether every tap's error is one that rounding alone explains: no further than `factor` envelopes."""
+    """Return whether every tap's error is within `factor` envelopes."""
     assert one.probe.envelope is not None
     allowed = {
         (tap.step, tap.stage, tap.name): factor * max(error or 0.0, 2.0**-23)

@@ -1,4 +1,4 @@
-"""One process of a training under torchrun that counts its gradient all-reduces: `counted_child.py OUT ARGUMENTS...`.
+"""Process under torchrun that counts gradient all-reduces: `counted_child.py OUT ARGUMENTS...`.
 
 The count goes to `OUT.rank`; the arguments are those of `python -m plumbline.train`.
 """

@@ -1,4 +1,4 @@
-"""BERT is loaded without the table of transformers' other models, and transformers stays whole for everybody else."""
+"""Import of BERT without the table of transformers' other models."""
 
 from __future__ import annotations
 

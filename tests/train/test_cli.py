@@ -1,4 +1,4 @@
-"""`plumbline train`: the same training from the command line, on few dependencies, and one JSON document."""
+"""`plumbline train`: command line, few dependencies, one JSON document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Portable dropout: the right share stays, nothing repeats, and neither device nor split has a say."""
+"""Portable dropout: keep rate, independence, and equal bits on all devices and splits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_share_that_stays_is_right_to_four_sigma(rate: float) -> None:
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """In units of what chance alone gives."""
+    """Return the correlation in units of chance."""
     a, b = (values.reshape(-1) - values.mean() for values in (one.astype(float), other.astype(float)))
     return abs(float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))) * np.sqrt(a.size)
 

@@ -1,4 +1,4 @@
-"""Replays put the reference's value back at one rung: a fault below it vanishes, bit by bit; captures keep tensors."""
+"""Replays that restore the reference's value at one rung, and captures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input: one clear line with the place, the evidence so far kept, and the exit code of the design."""
+"""Bad input: one clear line, kept evidence, and the right exit code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.train.conftest import Trained, Workshop
 
 
 def failed(workshop: Workshop, spec, kind: type[Exception] = TrainingError, **given):
-    """The error and the record that a failed training leaves."""
+    """Return the error and the record of a failed training."""
     out = workshop.out()
     with pytest.raises(kind) as caught:
         workshop.train(spec, out=out, **given)
@@ -51,7 +51,7 @@ def failed(workshop: Workshop, spec, kind: type[Exception] = TrainingError, **gi
 
 
 def republished(workshop: Workshop, folder: Path, change) -> str:
-    """The dataset with some of its files changed, published elsewhere with a manifest that fits."""
+    """Publish the dataset with changed files and a matching manifest; return its URL."""
     manifest = workshop.manifest
     files = {}
     for file in manifest.files:
@@ -73,7 +73,7 @@ def republished(workshop: Workshop, folder: Path, change) -> str:
 
 
 def edited(position: int, column: str, value: object):
-    """Change one value of the first training shard, or drop a row where `value` is `None`."""
+    """Change a value of the first training shard, or drop a row if `value` is `None`."""
 
     def change(key: str, path: Path) -> int | None:
         if not key.startswith("train/00000"):
@@ -139,7 +139,7 @@ ALL_PARTS = {
 
 
 def dies(patch: pytest.MonkeyPatch, part: str, step: int, *, after: bool = False) -> None:
-    """From a step on the device answers nothing, as after an illegal access: each question raises the same error."""
+    """Make the device fail from a step on, like after an illegal access."""
     plain, totals, dead = Engine.step, StepClock.totals, []
 
     def answers(question):

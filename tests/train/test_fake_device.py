@@ -1,4 +1,4 @@
-"""The trainer's tensors on a device that is not the host's, without a GPU: whoever mixes the two fails here.
+"""The trainer on a fake device, where mixing host and device tensors fails.
 
 The tensors are fake: they have a shape, a type and a device, but no values; an operation over two devices, or NumPy
 asking for a tensor that lies on the device, raises as it does on a GPU. The device is called `meta`, for a build of
@@ -82,7 +82,7 @@ def _apply(self: nn.Module, change: Any, recurse: bool = True) -> nn.Module:  # 
 
 @contextlib.contextmanager
 def on_the_device(workshop: Workshop, spec: RunSpec, patch: pytest.MonkeyPatch) -> Iterator[Context]:
-    """A run whose device is not the host, ready for its parts."""
+    """Return a run on the fake device, ready for its parts."""
     patch.setattr(nn.Module, "_apply", _apply)
     job = TrainJob(spec, workshop.out(), workshop.url, workshop.folder / "cache", "here", "r")
     with open_source(spec, workshop.url, job.cache) as source:
@@ -115,7 +115,7 @@ def test_learning_with_portable_dropout(workshop: Workshop, monkeypatch: pytest.
 
 
 def bundle() -> Bundle:
-    """Something put back at every rung that has tensors or a definition."""
+    """Return a bundle with a replay at every possible rung."""
     layer, weight = "bert.encoder.layer.0", "bert.pooler.dense.weight"
     tensors = {name: torch.zeros(STEPS, ROWS, LENGTH, dtype=torch.int32) for name in ("input_ids", "attention_mask")}
     tensors |= {weight: torch.ones(WIDTH, WIDTH), f"forward/0/{layer}": torch.ones(ROWS, LENGTH, WIDTH)}

@@ -1,4 +1,4 @@
-"""A checkpoint of each family as `save_pretrained` writes it: trained, compared, a fault named at its module."""
+"""Checkpoints of each family: trained, compared, and a fault named at its module."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEARN = {"steps": 3, "evaluate_every": 3, "checkpoint_every": 3, "evaluation_row
 
 
 def suite_of(root, model, *, task="sequence-classification", dataset=None, **parts):
-    """A suite with one workload that trains `model` on the reviews, with their own labels."""
+    """Return a suite with one workload that trains `model` on the reviews."""
     rows = write_reviews(root / "rows.csv")
     return parse_suite(
         with_tuples({
@@ -60,7 +60,7 @@ def train(root, spec, name):
 
 @contextlib.contextmanager
 def faulty(monkeypatch, name):
-    """Compute one GELU by its sigmoid approximation: the class and its settings stay what they were."""
+    """Replace one GELU by its sigmoid approximation, with unchanged class and settings."""
 
     def build(*arguments, **options):
         model = build_model(*arguments, **options)

@@ -1,4 +1,4 @@
-"""`make gpu`: refused in one line where there is no GPU; its checks walk through all the same on a CPU."""
+"""`make gpu`: refused without a GPU; its checks also run on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher ends what it started, also what has left its session and does not listen."""
+"""End of all processes started by the launcher, in any session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learn part: it learns, survives being killed, and ends on the same bits whatever was done to it."""
+"""Learn part: it learns, survives kills, and ends on the same bits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_masks_do_not_depend_on_micro_batches(workshop: Workshop, undisturbed: T
 
 
 def kill_at(command: list[str], wanted_step: int) -> None:
-    """Start a training and kill it once it says that it is there."""
+    """Start a training, and kill it at the given progress."""
     environment = trainer_environment({"OMP_NUM_THREADS": "1"})
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
         for line in child.stderr:
@@ -140,7 +140,7 @@ def test_asked_to_stop_it_stops_and_says_so(workshop: Workshop) -> None:
 
 
 def _rank(number: int, out: Path) -> int:
-    """The process of a rank of the training into `out`."""
+    """Return the process of a rank of the training into `out`."""
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             line, variables = (path.parent / "cmdline").read_bytes(), path.read_bytes().split(b"\0")

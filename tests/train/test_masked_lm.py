@@ -1,4 +1,4 @@
-"""Masked language modelling: what is hidden depends on row and epoch alone, and the loss counts hidden tokens."""
+"""Masked language modelling: hidden tokens by row and epoch, loss over hidden tokens."""
 
 from __future__ import annotations
 

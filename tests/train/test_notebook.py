@@ -1,4 +1,4 @@
-"""The notebook for Colab-like places, executed from its first cell to its last, without network."""
+"""Notebook for Colab-like machines, executed completely without network."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bundle(tmp_path):
 
 
 def executed(folder, **settings):
-    """The notebook's outputs, cell by cell, with a kernel of its own in `folder`."""
+    """Execute the notebook in `folder`; return the outputs of each cell."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
     # A proxy that leads nowhere: whoever asks the network gets an error at once.

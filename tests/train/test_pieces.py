@@ -1,4 +1,4 @@
-"""Order, weights, generators, numerics: the small pieces that everything else stands on."""
+"""Order, weights, generators and numerics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Portable arithmetic: one result in any order and on any kernels, and no silent native call."""
+"""Portable arithmetic: order- and kernel-independent results, without native calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trainer asks before it takes its folder, also where `torchrun` starts it without the command line."""
+"""Checks before a training takes its folder, also under `torchrun`."""
 
 from __future__ import annotations
 

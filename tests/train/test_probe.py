@@ -1,4 +1,4 @@
-"""The probe's evidence: complete, bitwise repeatable, and inside the envelope where only rounding differs."""
+"""The probe's evidence: complete, repeatable, and inside the envelope."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def digests(trained: Trained) -> dict[str, object]:
 
 
 def is_kernel(one: Trained, other: Trained) -> bool:
-    """Whether the judge lets it pass, and calls it rounding unless not even that differs."""
+    """Return whether the judge passes the pair, as rounding or equal."""
     judgement = compare(load_record(one.folder), load_record(other.folder))
     equal = digests(one) == digests(other)
     return judgement.verdict == "pass" and (equal or any(note.code == "rounding" for note in judgement.notes))

@@ -1,4 +1,4 @@
-"""A training over several processes of one machine."""
+"""Training over several processes of one machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEARN = {"steps": 3, "evaluate_every": 3, "checkpoint_every": 3, "evaluation_row
 
 
 def reduces(workshop: Workshop, out: Path, accumulation: int) -> int:
-    """How often each of two processes reduced its gradients in three steps."""
+    """Return the number of gradient reductions of two processes in three steps."""
     spec = workshop.spec(probe=None, learn=LEARN, optimizer={"accumulation_steps": accumulation})
     python, _, _, *rest = workshop.command(spec, out)
     child = str(Path(__file__).with_name("counted_child.py"))

@@ -1,4 +1,4 @@
-"""An attempt on another machine goes on from the last checkpoint, and ends on the bits of an undisturbed run."""
+"""Resuming on a different machine from the last checkpoint, with the same bits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEARN = {"steps": 24, "evaluate_every": 8, "checkpoint_every": 4, "evaluation_ro
 
 
 def killed_once_uploaded(command: list[str], exchange: CheckpointExchange) -> None:
-    """Start a training, and kill it as a spot machine ends: without a word, once an upload has been made."""
+    """Start a training, and kill it after an upload, like a spot machine."""
     environment = trainer_environment({"OMP_NUM_THREADS": "1"})
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
         deadline = time.monotonic() + 60
@@ -77,7 +77,7 @@ def test_a_training_of_another_spec_or_job_starts_from_the_beginning(workshop: W
 
 
 def saved(folder: Path, tensors: bytes, *, promised: bytes | None = None) -> None:
-    """A folder as the trainer leaves it."""
+    """Write a folder like the trainer's."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tensors.safetensors").write_bytes(tensors)
     state = {"identity": "x", "tensors_sha256": digest_bytes(tensors if promised is None else promised)}

@@ -1,4 +1,4 @@
-"""What stands beside the speed: the host and the GPU, sampled each second; whose load is whose."""
+"""Samples of host and GPU, and the separation of own and foreign load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The speed part: one number from steady steps, explained; and what stands beside it to normalise by."""
+"""Speed part: throughput of steady steps, with explaining measurements."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_the_clock_adds_up() -> None:
 
 
 class Event:
-    """Stands for a CUDA event: a quarter of a second passes before each; who waits is counted."""
+    """Fake CUDA event, with 250 ms before each event; counts waits."""
 
     now = 0.0
     waits = 0

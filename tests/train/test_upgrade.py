@@ -1,4 +1,4 @@
-"""The upgrade gate on real wheels: of two changed packages, one rounds what linear layers return.
+"""Upgrade gate on real wheels, one of which changes the rounding of linear layers.
 
 The wheels are built here, by pip; the guilty one carries a `sitecustomize`, as a patched library would change training.
 """

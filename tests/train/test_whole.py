@@ -1,4 +1,4 @@
-"""The trainer's own records hold all that the judge asks for, in every task and for several processes."""
+"""Completeness of the trainer's own records, for every task and several processes."""
 
 from __future__ import annotations
 

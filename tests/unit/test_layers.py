@@ -1,4 +1,4 @@
-"""The controller runs with no torch installed, and the trainer with no Prefect.
+"""The controller runs without torch, and the trainer without Prefect.
 
 Each environment is imitated by an interpreter in which the other's packages cannot be imported at all.
 """

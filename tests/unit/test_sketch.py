@@ -1,4 +1,4 @@
-"""The sketch recovers relative errors within its stated factor, and never calls a missing number small."""
+"""Sketches recover relative errors within their stated factor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHAPES = [
 
 
 def structured(generator: np.random.Generator, shape: tuple[int, ...], kind: int) -> np.ndarray:
-    """Errors as training makes them: everywhere, in one column, in a few elements, along one row."""
+    """Return errors like those of training: everywhere, or in columns, elements or rows."""
     error = generator.standard_normal(shape)
     if kind == 1 and len(shape) > 1:
         error *= np.arange(shape[-1]) % 16 == min(3, shape[-1] - 1)

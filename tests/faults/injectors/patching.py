@@ -1,4 +1,4 @@
-"""How a patch gets at the trainer from outside: by replacing what its modules hold."""
+"""Patching of the trainer from outside, by replacing module members."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TRAINER = (
 
 
 def modules() -> list[Any]:
-    """The trainer's modules."""
+    """Return the trainer's modules."""
     return [import_module(f"plumbline.train.{name}") for name in TRAINER]
 
 
 def replace_everywhere(name: str, wrap: Callable[[Any], Any], *, among: tuple[str, ...] = TRAINER) -> None:
-    """Wrap a function of the trainer in every module that holds it."""
+    """Wrap a function in every trainer module that imports it."""
     for module in (import_module(f"plumbline.train.{one}") for one in among):
         if hasattr(module, name):
             setattr(module, name, wrap(getattr(module, name)))
@@ -30,7 +30,7 @@ def wrap_method(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
 
 
 def step_counter() -> Callable[[], int]:
-    """Return a function that says at which step the training is: each of the probe's legs counts from 0."""
+    """Return a function that returns the current step of the training."""
     from plumbline.train import engine
 
     now = [0]

@@ -1,4 +1,4 @@
-"""What a record says is shown, and acted on by no channel."""
+"""Escaping of untrusted text for every channel."""
 
 from __future__ import annotations
 

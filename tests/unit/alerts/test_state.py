@@ -1,4 +1,4 @@
-"""Who is told of what: each trouble once by platform, workload and cause, dark platforms too, and its end."""
+"""Alert state: each trouble and its recovery once, also for absent platforms."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def drift(code: CauseCode = "precision") -> PlatformResult:
 
 
 class Nights:
-    """One suite, night after night; `subjects` are what was sent."""
+    """One suite over several nights; `subjects` lists sent alerts."""
 
     def __init__(self, *, optional: bool = False) -> None:
         self.state = AlertState()
@@ -44,7 +44,7 @@ class Nights:
         self.number = 0
 
     def night(self, results: Mapping[str, PlatformResult], days: int = 1) -> list[str]:
-        """Take in one night of the platform azure; the subjects sent."""
+        """Apply one night of the platform azure; return the sent subjects."""
         self.number += days
         azure = join(results).replace(optional=self.optional)
         verdict = RoundVerdict(

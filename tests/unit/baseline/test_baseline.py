@@ -1,4 +1,4 @@
-"""Baselines: accepted, rejected, bounded, and never lost to another writer."""
+"""Baselines: accepted, rejected, bounded, and safe under concurrent writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--json` prints one JSON document on stdout on every outcome, errors and interruptions included."""
+"""`--json` prints one JSON document on every outcome, including errors."""
 
 from __future__ import annotations
 

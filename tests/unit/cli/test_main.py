@@ -1,4 +1,4 @@
-"""Every end of a command: one line on stderr, and a code that is never a drift's where nothing was judged."""
+"""Errors of commands: one line on stderr, and never drift's exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from plumbline.errors import ConfigurationError, CorruptDataError, DiskFullError
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> list[str]:
-    """A command line whose command ends with this error."""
+    """Return a command line whose command raises this error."""
 
     def run(_args: argparse.Namespace) -> int:
         raise error
@@ -99,7 +99,7 @@ LATE = ["numpy", "pyarrow", "pydantic", "prefect", "torch", "plumbline.judge", "
 
 
 def loaded_by(*argv: str) -> set[str]:
-    """Which of the large libraries a command line loads before its command begins."""
+    """Return the large libraries that a command line imports before its command."""
     code = f"import sys, plumbline.cli.main as m; m._commands({argv!r}); print(*(set({LATE!r}) & sys.modules.keys()))"
     told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return set(told.stdout.split())

@@ -1,4 +1,4 @@
-"""An output that cannot be written is refused before anything is made."""
+"""Output paths that cannot be written are refused first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small dataset built once, and a store in memory to publish it to."""
+"""Small dataset, built once, and a memory store for publication."""
 
 from __future__ import annotations
 

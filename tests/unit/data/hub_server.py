@@ -1,4 +1,4 @@
-"""The part of the Hugging Face hub's HTTP interface that `datasets` needs to load a dataset by its name."""
+"""HTTP server with the part of the Hugging Face Hub that `datasets` needs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Hub(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _tree(self, folder: str, whole: bool) -> list[dict[str, object]]:
-        """The entries of a folder, as the hub lists them."""
+        """Return the entries of a folder, in the Hub's format."""
         below = {name: data for name, data in self.files.items() if not folder or name.startswith(f"{folder}/")}
         found: dict[str, dict[str, object]] = {}
         for name, data in below.items():
@@ -68,12 +68,12 @@ class _Hub(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the name is the standard library's
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def serve_hub(repository: str, files: dict[str, bytes], kind: str = "datasets") -> Iterator[str]:
-    """A hub with one dataset, or one of `models`: what to set HF_ENDPOINT to."""
+    """Serve a hub with one dataset, or with `models`; return its URL."""
     handler = type("Hub", (_Hub,), {"repository": repository, "files": files, "kind": kind})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""Data files as people have them, made by code: the same forty reviews in every layout that can hold them."""
+"""Users' data files, generated: the same forty reviews in every layout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INTEGERS = [(text, int(label == "positive")) for text, label in ROWS]
 
 @dataclass(frozen=True)
 class Case:
-    """A file's name, its bytes or files, options of the import, and the outcome."""
+    """File name, content, import options, and expected result."""
 
     name: str
     content: bytes | dict[str, bytes]

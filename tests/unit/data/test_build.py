@@ -1,4 +1,4 @@
-"""A dataset is the same bytes on every build, and its manifest tells the truth about them."""
+"""Reproducible builds of datasets, with correct manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`plumbline data`: build, push, verify and import as a person types them."""
+"""`plumbline data`: build, push, verify and import by the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grammar's known best accuracy is true: an oracle that reads the text reaches it, and knows nothing more."""
+"""The grammar's best accuracy, reached by an oracle that reads the text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLE = 40_000
 
 
 def score(text: str) -> int:
-    """What a reader makes of a review: good opinions less bad ones, `not` turning one over."""
+    """Return good minus bad opinions, with `not` as negation."""
     words = re.findall(r"[a-z]+", text)
     total = 0
     for before, word in zip(["", *words], words, strict=False):

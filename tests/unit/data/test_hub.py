@@ -1,4 +1,4 @@
-"""A dataset of the Hugging Face hub by its name, from a hub over HTTP."""
+"""Datasets of the Hugging Face Hub by name, over HTTP."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def import_from(endpoint, name, folder, *options):
 
 
 def the_line(done):
-    """The one line that a command leaves which refuses."""
+    """Return the only error line of a refusing command."""
     assert "Traceback" not in done.stderr
     lines = done.stderr.splitlines()
     assert len(lines) == 1, done.stderr

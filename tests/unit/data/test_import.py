@@ -1,4 +1,4 @@
-"""A user's own rows: what is right comes in whole, and what is wrong is one line with file, row and column."""
+"""Import of users' rows: complete, or one error line with file, row and column."""
 
 from __future__ import annotations
 

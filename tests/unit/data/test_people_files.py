@@ -1,4 +1,4 @@
-"""Data files as people have them: imported right, the same every time, or refused in one clear line."""
+"""Users' data files: imported correctly and reproducibly, or refused in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def build(case, folder, out):
 
 
 def rows_of(out, manifest):
-    """The rows as the trainer reads them, with the name of each class."""
+    """Return the rows as the trainer reads them, with class names."""
     names = [entry.name for entry in manifest.classes]
     tables = [pq.read_table(out / shard.key).to_pylist() for shard in manifest.shards]
     rows = [row for table in tables for row in table]

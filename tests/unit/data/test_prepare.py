@@ -1,4 +1,4 @@
-"""What is built once is found again, and what was replaced under its name is built anew."""
+"""Reuse of earlier builds, and rebuilding of replaced inputs."""
 
 from __future__ import annotations
 

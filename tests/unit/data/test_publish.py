@@ -1,4 +1,4 @@
-"""Publishing: whole or not at all, nothing twice, and a store that lies is caught."""
+"""Publication: atomic, without duplicates, with detection of corrupt stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plumbline.stores.memory import MemoryStore
 
 
 class CountingStore(MemoryStore):
-    """Counts writes, notes their order, and may fail or corrupt one."""
+    """Store that records writes in order, and may fail or corrupt one."""
 
     def __init__(self, *, fail_at: int | None = None, corrupt: str = "", always: bool = False) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""From a workload to a RunSpec: sizes, checkpoints, and what does not fit together."""
+"""RunSpecs from workloads: sizes, checkpoints, and contradictions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG = {
 
 
 def bring_tokenizer(built, folder):
-    """A checkpoint's folder holds the tokenizer that the dataset was built with."""
+    """Copy the dataset's tokenizer into a checkpoint's folder."""
     (folder / "tokenizer.json").write_bytes((built[0] / built[1].tokenizer.key).read_bytes())
 
 

@@ -1,4 +1,4 @@
-"""Rows that are larger than what is held of them in memory."""
+"""Spooled rows, larger than their memory."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ SECTIONS = {
 
 
 def written(title):
-    """Key and default of every row in a section of the page."""
+    """Return key and default of every row in a section of the page."""
     body = PAGE.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
     return dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \| [^|]*\|$", body, re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""The loop over many platforms: 20 of them, 5 failing at random, again and again; no child runs on, nothing twice."""
+"""Loop over 20 platforms with random failures: no child left, no attempt twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GOOD = {"", "crash", "lost", "late worker", "crash after record", "reset", "stor
 
 @dataclass
 class World:
-    """A cloud that is simulated second by second; `run_jobs` sees it through its port alone."""
+    """Simulated cloud with one-second steps, seen through `Orchestrator` only."""
 
     faults: Mapping[str, str]
     now: float = 0.0
@@ -159,7 +159,7 @@ def test_the_jobs_of_one_platform_run_one_after_another() -> None:
 
 
 class Killed(World):
-    """As a controller sees it that is killed: it cancels nothing any more."""
+    """Orchestrator of a killed controller, which cancels no run."""
 
     def cancel(self, runs: Sequence[tuple[str, int]], *, force: bool = False) -> None:  # noqa: ARG002 - the port's
         return

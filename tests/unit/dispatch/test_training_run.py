@@ -1,4 +1,4 @@
-"""One training as the controller sees it: every way that it can end."""
+"""State machine of one training: every possible end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command shows of a round, with and without a terminal."""
+"""Progress display of a round, with and without a terminal."""
 
 from __future__ import annotations
 

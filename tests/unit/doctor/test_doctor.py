@@ -1,4 +1,4 @@
-"""The doctor finds what would lose a night, and names the mend."""
+"""Doctor's findings, each with a hint."""
 
 from __future__ import annotations
 

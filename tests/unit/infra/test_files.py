@@ -1,4 +1,4 @@
-"""What a cloud is given: every file parses, fits the others, and grants no more than it must."""
+"""Infrastructure files: valid, consistent, and with minimal permissions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ JOB_KEYS = {"backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", 
 
 
 def requirements(name):
-    """Name to requirement of a lock file of ours, hashes aside."""
+    """Return a lock file's requirements by name, without hashes."""
     lines = (ROOT / "locks" / f"{name}.txt").read_text().splitlines()
     wanted = [Requirement(line.removesuffix("\\")) for line in lines if line[:1].isalnum()]
     return {canonicalize_name(one.name): one for one in wanted}
@@ -61,7 +61,7 @@ def test_the_small_lock_files_are_cut_from_the_large_one(extra, without):
 
 
 def instructions(path):
-    """A Dockerfile's instructions, its continuation lines joined and its comments gone."""
+    """Return a Dockerfile's instructions, joined and without comments."""
     lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
     return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
@@ -229,7 +229,7 @@ def test_systemd_itself_accepts_the_unit(tmp_path):
 
 
 def filled(template, values):
-    """The manifest as Prefect fills it in: a text that is one placeholder takes the value with its type."""
+    """Return the manifest with placeholders filled in like Prefect."""
     if isinstance(template, dict):
         return {key: filled(value, values) for key, value in template.items()}
     if isinstance(template, list):

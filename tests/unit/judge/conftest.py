@@ -1,4 +1,4 @@
-"""A tiny training in numpy that leaves a record like the trainer's, so that every rung can be broken by itself."""
+"""Tiny numpy training with a record like the trainer's, breakable at every rung."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARAMETERS = {"embed.weight": (32, WIDTH), "layer.linear.weight": (WIDTH, WIDTH)
 
 @dataclass
 class Plan:
-    """What a test changes before the training runs."""
+    """Changes of a test before the training."""
 
     texts: list[int] = field(default_factory=lambda: list(range(1000, 1000 + ROWS + EVALUATION_ROWS)))
     labels: list[int] = field(default_factory=lambda: [row % LABELS for row in range(ROWS + EVALUATION_ROWS)])
@@ -84,7 +84,7 @@ def spec() -> RunSpec:
 
 
 def _portable(plan: Plan) -> dict[str, Any]:
-    """Two steps of a portable leg; what the plan does not name is as everywhere."""
+    """Return two steps of a portable leg, changed by the plan."""
 
     def digests(step: int, kind: str, names: list[str]) -> list[tuple[str, str | None]]:
         return [
@@ -215,7 +215,7 @@ class _Training:
 
 
 def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
-    """The record of one such training; `changes` are fields of `Plan`."""
+    """Return the record of one training; `changes` are fields of `Plan`."""
     plan = plan or Plan(**changes)
     training = _Training(plan)
     for step in range(STEPS):
@@ -283,7 +283,7 @@ def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
 
 
 def other_kernel() -> dict[str, Any]:
-    """A fingerprint that makes another rounding likely."""
+    """Return a fingerprint that explains different rounding."""
     return {"cpu": {"model": "m", "isa": "AVX512", "num_cores": 2, "num_threads": 1}}
 
 

@@ -1,4 +1,4 @@
-"""The judge's own numbers, each on both sides of its boundary."""
+"""The judge's constants, each on both sides of its boundary."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .test_speed import BREAKDOWN, COMPUTE, SAMPLES, record, speed, times
 
 
 def scaled(stage: str, name: str, error: float, **changes: Any) -> LoadedRecord:
-    """A record one of whose tensors at step 0 is `1 + error` times the reference's."""
+    """Return a record with one tensor at step 0 scaled by `1 + error`."""
     made = make_record(fingerprint=other_kernel(), **changes)
     probe = made.record.evidence.probe
     assert probe is not None
@@ -45,7 +45,7 @@ def scaled(stage: str, name: str, error: float, **changes: Any) -> LoadedRecord:
 
 
 def apart(reference: LoadedRecord, stage: str, name: str, error: float) -> float:
-    """The error that the sketches recover from a tensor scaled by so much."""
+    """Return the error that sketches recover from a scaled tensor."""
     found = Pair(reference, scaled(stage, name, error)).errors(0, stage)  # type: ignore[arg-type]
     return next(tap.error for tap in found if tap.reference.name == name)
 

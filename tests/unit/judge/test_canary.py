@@ -1,4 +1,4 @@
-"""The canary finds a judge that finds nothing, and lets a sound judge pass."""
+"""The canary detects a judge without findings, and accepts a correct judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`compare` names the rung that was broken, and says nothing where only rounding differs."""
+"""`compare` names the broken rung, and accepts rounding differences."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_one_edited_text_is_found_with_shard_and_row(reference: LoadedRecord, ro
 
 
 def _half_read(rows_of_dataset: list[int]) -> LoadedRecord:
-    """A record of a run that reads 120 of 240 rows, with the steps of an ordinary one."""
+    """Return a record of a run that reads 120 of 240 rows."""
     made = make_record()
     data = made.record.evidence.data
     assert data is not None
@@ -83,7 +83,7 @@ def _half_read(rows_of_dataset: list[int]) -> LoadedRecord:
 
 
 def _texts(change: str) -> list[int]:
-    """240 rows, changed; the first 30, which the probe's own steps read, are as before."""
+    """Return 240 changed rows; the first 30, read by the probe, are unchanged."""
     rows = list(range(1000, 1240))
     if change in ("permuted", "half permuted", "quarter permuted"):
         moved = {"permuted": 240, "half permuted": 200, "quarter permuted": 110}[change]
@@ -376,7 +376,7 @@ def test_a_run_whose_own_envelope_is_wide_does_not_vouch_for_itself(reference: L
 
 
 def zero_gradient(size: float, own: float, **changes: Any) -> LoadedRecord:
-    """A record whose gradient of `embed.weight` is `size` of noise, `own` away from its fp64 run."""
+    """Return a record whose gradient of `embed.weight` is noise of `size`."""
     made = make_record(**changes)
     probe = made.record.evidence.probe
     assert probe is not None

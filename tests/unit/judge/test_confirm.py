@@ -1,4 +1,4 @@
-"""Confirmation: what makes a cause sure, what refutes it, and what leaves it open."""
+"""Confirmation: which experiments confirm, refute or keep a cause."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Laboratory = Callable[[Request], LoadedRecord | None]
 
 
 def experiment_record(plan: Plan, request: Request) -> LoadedRecord:
-    """What the trainer leaves for an experiment: the first steps, no envelope."""
+    """Return an experiment's record: first steps, without envelope."""
     whole = make_record(plan)
     probe = whole.record.evidence.probe
     assert probe is not None
@@ -53,7 +53,7 @@ def confirm(
 
 
 def snapping(plan: Plan, **healed: Any) -> Laboratory:
-    """Puts back whatever is asked for: the run is then as `healed` says."""
+    """Answer requests so that restored values remove the difference."""
 
     def run(request: Request) -> LoadedRecord:
         faulty = request.runs_on == "candidate" and not request.experiment.replays
@@ -63,7 +63,7 @@ def snapping(plan: Plan, **healed: Any) -> Laboratory:
 
 
 def rigid(plan: Plan) -> Laboratory:
-    """Whatever is put back, the candidate stays as it is."""
+    """Answer requests so that no restored value has an effect."""
     return lambda request: experiment_record(plan if request.runs_on == "candidate" else Plan(), request)
 
 

@@ -1,4 +1,4 @@
-"""The accuracy gate: within the margin, beyond what the choice of rows explains, or not to be told."""
+"""Accuracy gate: within the margin, significantly beyond, or inconclusive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rung of the portable legs: what equal bits prove, and what unequal ones find without any tolerance."""
+"""Rung of the portable legs: proofs by equal bits, findings by different bits."""
 
 from __future__ import annotations
 

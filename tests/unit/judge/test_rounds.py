@@ -1,4 +1,4 @@
-"""A round: every platform against the reference and its own baseline, and who stands alone."""
+"""Judgement of a round: reference, baselines, and a single different platform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Throughput: a drop counts only twice, and its cause is named only where the signs agree."""
+"""Throughput: a drop needs two runs, and a cause consistent signs."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_less_of_the_machine_is_not_blamed_for_more_work() -> None:
 
 
 def loaded(lost: float, **samples: float) -> SpeedEvidence:
-    """A run that lost this share of its throughput, in the same phases, under this load."""
+    """Return a run that lost this share of throughput under this load."""
     found = speed(1 / (1 - lost) - 1)
     return found.replace(samples=SAMPLES | {name: (value,) * 3 for name, value in samples.items()})
 
@@ -168,7 +168,7 @@ def test_a_rerun_on_a_quiet_machine_is_enough_to_excuse() -> None:
 
 
 def stalled(seconds: float) -> SpeedEvidence:
-    """Five steps of 70 ms with stalls of so many seconds, which the median step does not show."""
+    """Return five steps of 70 ms with stalls of so many seconds."""
     plain, wall = speed(), 5 * speed().step_seconds + seconds
     return plain.replace(steps=5, wall_seconds=wall, samples_per_second=32 * 5 / wall)
 
@@ -217,7 +217,7 @@ def test_no_throughput_is_no_pass_and_platforms_are_not_raced() -> None:
 
 
 def only(platform: str = "left", evidence: SpeedEvidence | None = None) -> LoadedRecord:
-    """A record with nothing but a speed part."""
+    """Return a record with only a speed part."""
     made = make_record()
     spec = made.record.spec.replace(probe=None, speed={"steps": 100})
     found = Evidence(speed=evidence or speed())
@@ -228,7 +228,7 @@ def only(platform: str = "left", evidence: SpeedEvidence | None = None) -> Loade
 
 
 def bare(platform: str) -> LoadedRecord:
-    """A record without a speed part."""
+    """Return a record without a speed part."""
     made = make_record()
     return LoadedRecord(made.record.replace(platform=platform), made.folder, made.arrays)
 

@@ -1,4 +1,4 @@
-"""Each constant of the tolerances, on both sides of its boundary; `docs/MATH.md` derives them."""
+"""Constants of the tolerances on both sides of their boundaries; see `docs/MATH.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the spec asks for is there exactly; what is missing is inconclusive or invalid, and never equal."""
+"""Completeness checks: missing evidence is inconclusive or invalid, never equal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def evaluation(step: int, num_rows: int = EVALUATION_ROWS) -> Content:
 
 
 def whole(change: Callable[[Content], None] = lambda _: None) -> LoadedRecord:
-    """A record of all three parts, with `change` made to its content."""
+    """Return a record of all three parts, changed by `change`."""
     made = make_record()
     spec = made.record.spec.replace(learn=LEARN, speed=SPEED)
     content = made.record.model_dump() | {"spec": spec.model_dump(), "spec_sha256": spec.digest}
@@ -170,7 +170,7 @@ def fewer(num_rows: int, *, probe_too: bool = False) -> Callable[[Content], None
 
 
 def named(content: Content) -> None:
-    """The split's shards as a dataset that was built here names them: its last six rows are for evaluation."""
+    """Return the split's shards of a built dataset; the last six rows evaluate."""
     shards = list(content["evidence"]["data"]["shards"])
     content["evidence"]["data"]["shards"] = [*shards[:-1], {**shards[-1], "key": "evaluation/00000.parquet"}]
 

@@ -1,4 +1,4 @@
-"""A round of three platforms whose reference is the one that is off: whom it accuses, and what it spends."""
+"""Round of three platforms with a wrong reference: accusations and cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is left behind: descendants in sessions of their own, orphans, and children of a killed parent."""
+"""Clean-up of descendants in other sessions, orphans, and children of killed parents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A suite that no local stack could serve is refused before anything starts."""
+"""Unsupported suites are refused before the local stack starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that is small and unpacks to much, or a record of endless lists, is refused before it is read."""
+"""Small files with large contents, and endless lists, are refused before reading."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = 2 * 8 + 64
 
 
 def with_rows(folder: Path, table: pa.Table) -> Path:
-    """A record whose `rows.parquet` is this table, with the right digest."""
+    """Return a record with this table as `rows.parquet`, with the right digest."""
     made = make_record(folder / "made", "r", "aws")
     pq.write_table(table, made / "rows.parquet", compression="zstd", use_dictionary=True)
     content = json.loads((made / RECORD_NAME).read_bytes())

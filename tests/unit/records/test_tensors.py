@@ -1,4 +1,4 @@
-"""Arrays of records come from workers: what is not well-formed is refused, with the file's name."""
+"""Malformed arrays of untrusted records are refused, with the file's name."""
 
 from __future__ import annotations
 

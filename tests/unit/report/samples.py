@@ -1,4 +1,4 @@
-"""Rounds as they come in: records with the evidence of a two-layer BERT, made in memory, and verdicts about them."""
+"""Sample rounds: records of a two-layer BERT in memory, with verdicts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def fingerprint(**changes):
 
 
 def _probe(layers: int, noise: float, start: str, wobble: float) -> tuple[dict, np.ndarray]:
-    """Sketches that differ from the reference's by `wobble` everywhere, and by `noise` from the module `start` on."""
+    """Return sketches that differ by `wobble`, and by `noise` from module `start` on."""
     generator = np.random.default_rng(5)
     other = np.random.default_rng(9)
     taps, sketches, errors = [], [], []
@@ -95,7 +95,7 @@ def _probe(layers: int, noise: float, start: str, wobble: float) -> tuple[dict, 
 def record(
     platform: str, *, layers=2, noise=0.0, start="", wobble=0.0, rate=612.0, workload="bert-tiny-reviews", **kept
 ):
-    """A record; `kept` may hold fields of the fingerprint, or `evidence`, `exit` and `record_id` whole."""
+    """Return a record; `kept` overrides fields of the fingerprint or record."""
     probe, sketches = _probe(layers, noise, start, wobble)
     step = 32 / rate
     breakdown = {"data_wait": 0.02, "host_to_device": 0.01, "forward": 0.30, "backward": 0.52, "optimizer": 0.12}
@@ -178,7 +178,7 @@ NAMES = (
 
 
 def many(count):
-    """A round of `count` platforms, one of which has drifted, or two: verdict, records and history."""
+    """Return a round of `count` platforms with one or two drifts: verdict, records, history."""
     names, drifts = NAMES[:count], {"azure", "kubernetes-on-prem-paris"}
     records, platforms, points = {}, {}, {}
     noise = np.random.default_rng(1)
@@ -199,7 +199,7 @@ def many(count):
 
 
 def nights(last="drift", name="azure", count=30, dip=22) -> History:
-    """A month in which the platform got slower one night, and ends as it ends now."""
+    """Return a month of nights with a loss of speed."""
     points: dict[str, list[HistoryPoint]] = {"aws": [], name: []}
     noise = np.random.default_rng(3)
     for index in range(count):

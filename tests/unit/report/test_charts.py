@@ -1,4 +1,4 @@
-"""Charts that do not mislead: no two platforms look alike, and nothing stands outside the picture."""
+"""Charts: distinct platforms, and no element outside the picture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def charts_of(view):
 
 
 def drawings(view):
-    """Every chart that is drawn by itself."""
+    """Yield every drawn chart."""
     for chart in charts_of(view):
         yield from chart.panels or (chart, chart.narrow)
 

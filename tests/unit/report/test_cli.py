@@ -1,4 +1,4 @@
-"""`plumbline report` and `plumbline import` against a real central store on disk."""
+"""`plumbline report` and `plumbline import` with a real central store on disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ platforms.azure = {{ work_pool = "b", data = "file://b", outbox = "file://ob" }}
 
 
 def write_record(folder, platform, **more):
-    """A record on disk, as `plumbline train` leaves it."""
+    """Write a record to disk, like `plumbline train`."""
     loaded = record(platform, **more)
     folder.mkdir(parents=True)
     save_file({"sketch": loaded.arrays["sketches"]["sketch"]}, folder / "sketches.safetensors")

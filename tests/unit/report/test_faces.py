@@ -1,4 +1,4 @@
-"""HTML, terminal, JUnit XML and step summary: whole, bounded, and deaf to what hostile records say."""
+"""HTML, terminal, JUnit XML and summary: complete, bounded, and escaped."""
 
 from __future__ import annotations
 

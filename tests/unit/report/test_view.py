@@ -1,4 +1,4 @@
-"""The view model: what a tired engineer reads first is right, and what is missing is called missing."""
+"""View model: correct headlines, and missing values marked as missing."""
 
 from __future__ import annotations
 

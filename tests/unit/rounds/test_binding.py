@@ -1,4 +1,4 @@
-"""A record counts only for the order that asked for it, and only from the machine that the suite names."""
+"""Binding of records to orders and to the suite's machines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = ("aws", "azure", "gcp")
 
 
 class World:
-    """One round over platforms whose outboxes are in memory; `deliver` plays a worker."""
+    """One round with outboxes in memory; `deliver` acts as a worker."""
 
     def __init__(self, folder: Path, *, names: tuple[str, ...] = NAMES, **platform: Any) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class World:
         return Round(round_id, self.suite, specs, round_secret(self.central, round_id))
 
     def deliver(self, name: str, *, outbox: str = "", **changes: Any) -> None:
-        """Write the record that the order of `name` asks for, with `changes`, into an outbox."""
+        """Write the record of the order of `name`, with `changes`, into an outbox."""
         order = self.round.order(Assignment(name, "w", MAIN), 0)
         self._made += 1
         folder = make_record(self.folder / f"made-{self._made}", order.record_id, name)

@@ -1,4 +1,4 @@
-"""Each verdict has events of its own, so that an automation can tell them apart."""
+"""Distinct events for each verdict."""
 
 from __future__ import annotations
 

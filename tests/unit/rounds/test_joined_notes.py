@@ -1,4 +1,4 @@
-"""What code decides on survives the joining of workloads, and sentences decide nothing."""
+"""Typed notes survive the merge of workloads."""
 
 from __future__ import annotations
 

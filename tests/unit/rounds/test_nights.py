@@ -1,4 +1,4 @@
-"""Night after night over a real store: the series, the engine, the verdict and the alerts together."""
+"""Several nights with a real store: series, engine, verdict and alerts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def loaded(index: int, slower: float, what: str = MAIN) -> LoadedRecord:
 
 
 class Nights:
-    """The road of a round without Prefect: read, judge, rerun, judge again, sum up, write, alert."""
+    """A round without Prefect: read, judge, rerun, judge again, sum up, write, alert."""
 
     def __init__(self, tmp_path: Path, **gates: object) -> None:
         self.suite = suite_of(tmp_path, **gates)

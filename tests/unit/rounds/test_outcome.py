@@ -1,4 +1,4 @@
-"""The sum of a round: quorum, unavailable platforms, several workloads, and the one line that says it."""
+"""Verdict of a round: quorum, unavailable platforms, several workloads, headline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The name of a round is part of keys and folders: no name leads elsewhere."""
+"""Round names, which become parts of keys and folders, are validated."""
 
 from __future__ import annotations
 

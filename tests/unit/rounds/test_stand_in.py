@@ -1,4 +1,4 @@
-"""A reference that failed or is not whole is judged itself, and makes no other platform inconclusive or invalid."""
+"""A failed or incomplete reference does not affect other platforms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILED = {"exit": {"status": "failed", "code": "non-finite", "message": "the los
 
 
 def judged(**changed: dict[str, Any]) -> dict[str, PlatformResult]:
-    """The results of three platforms, aws the reference; `changed` are the plans of those that differ."""
+    """Return the results of three platforms, aws as reference, with `changed` plans."""
     store = {"data": "file:///d", "outbox": "file:///o"}
     suite = Suite.model_validate({
         "name": "nightly", "store": "file:///c", "reference": "aws",

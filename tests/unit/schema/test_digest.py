@@ -1,4 +1,4 @@
-"""Digests are of values in a defined byte order, so that platforms can be compared by them."""
+"""Digests in a defined byte order, comparable across platforms."""
 
 from __future__ import annotations
 

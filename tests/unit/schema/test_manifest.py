@@ -1,4 +1,4 @@
-"""A manifest is untrusted: what it may not say is refused by name."""
+"""Untrusted manifests: forbidden values are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record that is partial, altered or of another spec is never read as if it were whole."""
+"""Partial, altered or mismatched records are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Store URLs: what their service calls a name, and nothing that could become another address."""
+"""Store URLs: names by each service's rules, and no redirection of credentials."""
 
 from __future__ import annotations
 

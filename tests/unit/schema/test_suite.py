@@ -1,4 +1,4 @@
-"""A suite is written by a person: every slip gets one line with the file, the key and the mend."""
+"""Suite files: every mistake gives one line with file, key and hint."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_cron_line_that_is_none_is_one_line_with_its_key():
 
 
 def named(platforms, workloads, part="probe"):
-    """The suite with these platforms and workloads."""
+    """Return a suite with these platforms and workloads."""
     suite = tomllib.loads(SUITE)
     platform, workload = suite["platforms"]["aws"], suite["workloads"]["reviews"]
     workload = {**{key: workload[key] for key in ("model", "data", "seed", "batch_size")}, part: {"steps": 10}}

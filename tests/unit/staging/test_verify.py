@@ -1,4 +1,4 @@
-"""`data verify` tells a dataset that is wrong from a store that is away."""
+"""`data verify` distinguishes wrong datasets from unreachable stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plumbline.stores.memory import MemoryStore
 
 
 class Away(MemoryStore):
-    """A store that loses its connection once the manifest is read."""
+    """Store that loses its connection after the manifest."""
 
     def open(self, key, **options):
         if key.endswith(".parquet"):

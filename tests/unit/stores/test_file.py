@@ -1,4 +1,4 @@
-"""A folder as a store, where it is none: never mistaken for an empty one, nor for a missing object."""
+"""URLs that are not folders are never treated as empty stores."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_where_nothing_was_written_yet_is_empty(store: FileStore, tmp_path: Path
 
 @pytest.fixture(params=["a file", "below a file"])
 def misled(request: pytest.FixtureRequest, tmp_path: Path) -> FileStore:
-    """A store whose URL leads to no folder, and to none that could be made."""
+    """Return a store whose URL is not, and cannot become, a folder."""
     (tmp_path / "x.toml").write_text("x")
     root = tmp_path / "x.toml" if request.param == "a file" else tmp_path / "x.toml" / "deeper"
     return FileStore("file:///x.toml", root)

@@ -1,4 +1,4 @@
-"""Signatures of our own, against the examples that the services publish."""
+"""Signatures, checked against the services' published examples."""
 
 from __future__ import annotations
 
