@@ -1,4 +1,4 @@
-"""An experiment's bundle on disk: the parts of records that its replays impose."""
+"""Bundle of an experiment on disk: the record parts that its replays impose."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["write_bundle"]
 
 
 def write_bundle(request: Request, records: Mapping[str, LoadedRecord], folder: Path) -> Path:
-    """Copy what the request names out of the records, under the names that its replays know."""
+    """Copy the request's record parts into `folder`, under the names in its replays."""
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for source in request.sources:
             if source.record_id not in records:
-                raise InvalidInputError("the experiment needs a record that is not here", where=source.record_id)
+                raise InvalidInputError("the experiment's record is missing", where=source.record_id)
             part = records[source.record_id].folder / source.part
             if not part.is_file():
                 raise InvalidInputError("the record has no such part", where=source.record_id, key=source.part)

@@ -1,4 +1,4 @@
-"""Experiments' bundles on their way to a platform: through its own outbox, `experiment.json` last."""
+"""Transport of experiments' bundles through a platform's outbox, `experiment.json` last."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _FILES_NAME = "files.json"
 
 
 class BundleFiles(Model):
-    """What was sent beside `experiment.json`."""
+    """List of the bundle's files beside `experiment.json`."""
 
     files: tuple[DataFile, ...] = Field(max_length=_MAX_FILES)
 
 
 def has_record(outbox: Store, record_id: str) -> bool:
-    """Whether the outbox holds the record whole: its marker is written last."""
+    """Return whether the outbox contains the complete record."""
     try:
         outbox.stat(record_key(record_id))
     except ObjectMissingError:
@@ -43,7 +43,7 @@ def _prefix(experiment_id: str) -> str:
 
 
 def publish_bundle(outbox: Store, folder: Path, experiment: Experiment) -> None:
-    """Send the bundle in `folder`; doing it again does nothing."""
+    """Upload the bundle in `folder`. Idempotent."""
     prefix = _prefix(experiment.experiment_id)
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     paths.pop(EXPERIMENT_NAME, None)
@@ -55,16 +55,16 @@ def publish_bundle(outbox: Store, folder: Path, experiment: Experiment) -> None:
 
 
 def fetch_bundle(outbox: Store, experiment_id: str, into: Path) -> Path:
-    """The bundle as a folder: exactly the files that its experiment names, as they were sent.
+    """Download the bundle's files exactly as uploaded.
 
-    A tensor that was damaged on its way would refute the right cause.
+    A tensor damaged in transit would refute the right cause.
     """
     prefix = _prefix(experiment_id)
     content = read_bytes(outbox, prefix + EXPERIMENT_NAME)
     experiment = read_model(Experiment, content, where=f"{outbox.url}/{prefix}{EXPERIMENT_NAME}")
     sources = sorted({replay.source for replay in experiment.replays if replay.source is not None})
     if experiment.experiment_id != experiment_id or len(sources) > _MAX_FILES:
-        raise InvalidInputError("is not the experiment that was asked for", where=outbox.url, key=prefix)
+        raise InvalidInputError("is not the requested experiment", where=outbox.url, key=prefix)
     where = f"{outbox.url}/{prefix}{_FILES_NAME}"
     listed = read_model(BundleFiles, read_bytes(outbox, prefix + _FILES_NAME), where=where)
     files = {file.key: file for file in listed.files}
@@ -72,7 +72,7 @@ def fetch_bundle(outbox: Store, experiment_id: str, into: Path) -> Path:
         into.mkdir(parents=True, exist_ok=True)
         for source in sources:
             if source not in files or files[source].size > _MAX_BYTES:
-                raise InvalidInputError(f"lists no {source!r} of a sane size", where=where, key="files")
+                raise InvalidInputError(f"does not list {source!r} with a valid size", where=where, key="files")
             _download(outbox, prefix, files[source], into)
         (into / EXPERIMENT_NAME).write_bytes(content)
     return into

@@ -1,4 +1,4 @@
-"""Judge a platform's series of nights: one decision engine, its detectors, its limits and its simulation. Pure."""
+"""Judgement of a platform's nights: decision engine, detectors, limits, simulation. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two questions that experiments answer: is it so, and is it the software?"""
+"""Tests of reruns (is the loss real?) and of A/B runs (is it the software?)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAST_BLOCKS = 5
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """The answer to "is it so?": the reruns' mean against the reference."""
+    """Result of the reruns: their mean against the reference."""
 
     holds: bool
     z: float
@@ -36,7 +36,7 @@ class Rerun:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The answer to "is it the software?": tonight's environment against the baseline's on one machine."""
+    """Result of an A/B: tonight's environment against the baseline's, on one machine."""
 
     size: float
     """Median of all differences between the two environments (Hodges and Lehmann): positive is worse."""
@@ -47,9 +47,9 @@ class Difference:
 
 
 def is_so(reruns: Sequence[float], reference: Reference, alpha: float) -> Rerun:
-    """Test fresh runs of tonight against the reference; the run that raised the question does not count.
+    """Test fresh reruns of tonight against the reference, without the run that raised the question.
 
-    The reruns share the night, so that their mean is held to the spread of one night, not to that of many.
+    The reruns share the night, so that their mean is compared with the spread of one night, not of many.
     """
     finite = [value for value in reruns if math.isfinite(value)]
     limit = normal_quantile(1 - alpha)
@@ -67,7 +67,7 @@ def block_order(block: int) -> tuple[bool, ...]:
 
 
 def software_difference(tonight: Values, baseline: Values, alpha: float) -> Difference | None:
-    """Test blocks of runs, [blocks, 2] of each environment; `None` below five whole blocks.
+    """Test blocks of runs, [blocks, 2] per environment; `None` below five complete blocks.
 
     Exact one-sided permutation test within blocks, on ranks aligned by their block's mean: it assumes only that runs of
     one block are exchangeable if the environments are equal. The interval is Student's at `alpha` on both sides.
@@ -86,7 +86,7 @@ def software_difference(tonight: Values, baseline: Values, alpha: float) -> Diff
 
 
 def _chance(aligned: Values) -> float:
-    """P-value of the sum of tonight's ranks among all arrangements within blocks."""
+    """Return the p-value of tonight's rank sum among all arrangements within blocks."""
     _, where = np.unique(np.round(aligned.ravel(), 12), return_inverse=True)
     counts = np.bincount(where)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[where].reshape(aligned.shape)
@@ -101,7 +101,7 @@ def _chance(aligned: Values) -> float:
 
 
 def _normal_chance(ranks: Values, observed: float) -> float:
-    """With many blocks the sum is normal: its mean and variance over the arrangements."""
+    """Return the normal approximation of the p-value, for many blocks."""
     choices = np.stack([row[_pairs()].sum(axis=1) for row in ranks])
     z = (observed - choices.mean(axis=1).sum()) / math.sqrt(max(float(choices.var(axis=1).sum()), 1e-12))
     return 0.5 * math.erfc(z / math.sqrt(2))

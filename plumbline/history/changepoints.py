@@ -26,15 +26,15 @@ _HUGE = 1e75
 """Squares of larger values overflow in sums."""
 _SHORTEST = 10
 _FEW = 24
-"""Ranks of so few values cannot be as rare as the level asks: a t-test, which trusts normal noise, decides instead."""
+"""Minimum length for ranks to reach the level; shorter series use a t-test, which assumes normal noise."""
 _DECAY = math.sqrt(2)
 _LONGEST = 512
-"""Longer windows find nothing that this many points on both sides of a change do not show."""
+"""Maximum points on each side of a change; longer windows find no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """The first index of a new level, the medians on both sides, and the chance of it by noise alone."""
+    """First index of a new level, medians on both sides, and p-value."""
 
     index: int
     before: float
@@ -43,14 +43,14 @@ class ChangePoint:
 
     @property
     def size(self) -> float:
-        """Relative change of the level; 0 where the level before is 0."""
+        """Return the relative change of the level; 0 from a level of 0."""
         return self.after / self.before - 1 if self.before else 0.0
 
 
 def changes(values: Sequence[float] | Values, *, level: float = LEVEL) -> tuple[ChangePoint, ...]:
-    """Return the changes of a series in order; `level` is the chance of one or more false ones.
+    """Return the changes of a series in order; `level` is the family-wise error rate.
 
-    Values that are not finite are left out, and indices count them all the same. Of a short or constant series: none.
+    Non-finite values are skipped, but count in indices. A short or constant series has no changes.
     """
     every = np.asarray(values, dtype=np.float64)
     places = np.flatnonzero(np.isfinite(every))
@@ -75,7 +75,7 @@ def changes(values: Sequence[float] | Values, *, level: float = LEVEL) -> tuple[
 
 
 def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float]]:
-    """Split at the largest t, if its chance at the level counts all splits (Bonferroni); then both sides again."""
+    """Split at the largest t if significant (Bonferroni), then both sides recursively."""
     count = len(array)
     if count < 2 * LEAST_SIDE or float(np.ptp(array)) <= 0:
         return []
@@ -94,7 +94,7 @@ def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float
 
 
 def difference_autocorrelation(values: Values) -> float:
-    """Return lag-1 autocorrelation from differences, which changes of level hardly touch; between 0 and 0.9.
+    """Return the lag-1 autocorrelation from differences, in [0, 0.9]; robust to level changes.
 
     E|x(t) - x(t-2)|² / E|x(t) - x(t-1)|² = 1 + rho for AR(1); winsorised means, and one standard error is added.
     """
@@ -111,7 +111,7 @@ def difference_autocorrelation(values: Values) -> float:
 
 
 def _intervals(length: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Yield (length, starts) of the seeded intervals, the shortest first."""
+    """Yield (length, starts) of the seeded intervals, shortest first."""
     sizes = sorted({min(int(_SHORTEST * _DECAY**scale), length, _LONGEST) for scale in range(40)})
     for size in sizes:
         if size < length:
@@ -123,7 +123,7 @@ def _intervals(length: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
 
 
 def _candidates(array: Values, rho: float, level: float) -> Iterator[tuple[int, int, int, float, float]]:
-    """Yield (start, end, place, chance, |z|) of each interval whose largest statistic is significant."""
+    """Yield (start, end, place, chance, |z|) of each significant interval."""
     scales = list(_intervals(len(array)))
     windows = np.lib.stride_tricks.sliding_window_view
     for size, starts in scales:
@@ -140,9 +140,9 @@ def _candidates(array: Values, rho: float, level: float) -> Iterator[tuple[int, 
 
 
 def _narrowest(candidates: list[tuple[int, int, int, float, float]]) -> list[tuple[int, float]]:
-    """Take the shortest significant interval, the surest of equal length, and drop those that contain its change."""
+    """Select the shortest significant intervals; drop others that contain the same change."""
     found: list[tuple[int, float]] = []
-    left = sorted(candidates, key=lambda one: (one[1] - one[0], one[3], -one[4]))
+    left = sorted(candidates, key=lambda candidate: (candidate[1] - candidate[0], candidate[3], -candidate[4]))
     while left:
         _, _, place, chance, _ = left[0]
         found.append((place, chance))
@@ -151,7 +151,7 @@ def _narrowest(candidates: list[tuple[int, int, int, float, float]]) -> list[tup
 
 
 def _refined(array: Values, found: list[tuple[int, float]], rho: float, level: float) -> list[tuple[int, float]]:
-    """Place each change again between its neighbours; drop one that its whole neighbourhood does not show."""
+    """Relocate each change between its neighbours; drop insignificant ones."""
     for _ in range(2):
         edges = [0, *(place for place, _ in found), len(array)]
         moved: list[tuple[int, float]] = []

@@ -1,4 +1,4 @@
-"""Since when, and how: a step or a creep, fitted to the nights up to tonight."""
+"""Dating of a loss: a step or a creep, fitted to the nights until tonight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REACH = 120
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """The first night of a loss (an index), its shape, and its size tonight."""
+    """First night of a loss (an index), its shape, and its size tonight."""
 
     index: int
     shape: Literal["step", "creep"]
@@ -26,7 +26,7 @@ class Onset:
 
 
 def onset(values: Values, reference: Reference) -> Onset:
-    """Fit a step and a ramp from the reference's centre, one per possible first night, and take the best.
+    """Fit a step and a ramp from the reference's centre for each first night; return the best.
 
     Least squares on winsorised deviations; `values` are one level's nights, finite, tonight last.
     """

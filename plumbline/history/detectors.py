@@ -1,4 +1,4 @@
-"""Three detectors: a sudden loss, a creep and a recent change of level. Each only asks a question."""
+"""Detectors of a sudden loss, a creep and a recent change; each only asks a question."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Values = NDArray[np.float64]
 Kind = Literal["sudden", "creep", "change", "anchor"]
 
 ALLOWANCE = 0.5
-"""Of the CUSUM, in SD: half of the smallest shift that it is tuned to find."""
+"""Allowance of the CUSUM in SD: half of the smallest shift to detect."""
 _WINDOWS = (16, 32, 64)
 _RECENT = 0.5
 """SD by which the mean of the last three nights must be worse before windows are scanned."""
 _REACH = 90
-"""Nights that the CUSUM looks back."""
+"""Number of nights in the CUSUM's window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One detector's question: is the series worse since `since` (an index into the values that it was given)?"""
+    """Question of a detector: is the series worse since index `since`?"""
 
     kind: Kind
     since: int
@@ -39,9 +39,9 @@ class Ask:
 
 
 def asks(values: Values, start: int, reference: Reference, allowed: Allowed) -> tuple[Ask, ...]:
-    """Return what the detectors ask about the last value; finite values of one level, higher is worse.
+    """Return the detectors' questions about the last value; finite values of one level, higher is worse.
 
-    The CUSUM starts at `start`: nights before were asked about and answered.
+    The CUSUM starts at `start`: earlier nights have already been answered.
     """
     found = (*_sudden(values, reference, allowed), *_creep(values, start, reference, allowed))
     return (*found, *_change(values, reference, allowed))
@@ -57,7 +57,7 @@ def _sudden(values: Values, reference: Reference, allowed: Allowed) -> Iterator[
 
 
 def _creep(values: Values, start: int, reference: Reference, allowed: Allowed) -> Iterator[Ask]:
-    """Page's CUSUM; the allowance grows by the centre's standard error, the height with the autocorrelation."""
+    """Yield the question of Page's CUSUM, adjusted for centre error and autocorrelation."""
     first = max(start, len(values) - _REACH, 0)
     scores = (values[first:] - reference.centre) / reference.spread
     allowance = ALLOWANCE + reference.error / reference.spread + reference.lean
@@ -72,7 +72,7 @@ def _creep(values: Values, start: int, reference: Reference, allowed: Allowed) -
 
 
 def _change(values: Values, reference: Reference, allowed: Allowed) -> Iterator[Ask]:
-    """Scan the windows that end tonight, the shortest that asks first; without a loss in the last nights, none."""
+    """Yield the question of the shortest window that ends tonight with a change."""
     if float(values[-3:].mean()) < reference.centre + _RECENT * reference.spread:
         return
     for length in _WINDOWS:
@@ -87,7 +87,7 @@ def _change(values: Values, reference: Reference, allowed: Allowed) -> Iterator[
 
 
 def _limit(length: int, reference: Reference, allowed: Allowed) -> float:
-    """The z whose chance is the one allowed, to show beside the score."""
+    """Return the z of the allowed chance, for display beside the score."""
     low, high = 1.5, 40.0
     for _ in range(40):
         middle = (low + high) / 2

@@ -44,18 +44,18 @@ Reason = Literal[
     "open-call",  # called on an earlier night, and not gone
 ]
 Software = Literal["can-differ", "equal", "unavailable"]
-"""May the software differ from the baseline's? `unavailable`: it may, and the baseline's cannot be built any more."""
+"""Whether the software may differ from the baseline's; `unavailable`: it may, but the baseline's cannot be rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A loss that an earlier night called: where it began, the level before it, and its size."""
+    """Called loss of an earlier night: its start, the level before, and its size."""
 
     since: int
     centre: float
     size: float
     level: int
-    """Where the level before it began, to return to when the loss is gone."""
+    """Start of the level before, which returns after a recovery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class Past:
     anchor: Reference | None = None
     call: Call | None = None
     prior: Reference | None = None
-    """Reference of the level before this one: its spread serves until this level shows its own."""
+    """Reference of the previous level, whose spread is used until this level has its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The experiments of tonight so far, in the unit of the series; `None`: not run."""
+    """Tonight's experiments so far, in the unit of the series; `None` means not run."""
 
     reruns: tuple[float, ...] | None = None
     tonight: Values | None = None
@@ -86,12 +86,12 @@ class Answers:
     baseline: Values | None = None
     """[blocks, 2]: runs of the baseline's environment, in the same blocks."""
     num_tested: int = 1
-    """How many series this experiment answers; the level is divided by it."""
+    """Number of series that this experiment answers, by which the level is divided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The outcome of one series tonight, and the numbers behind it."""
+    """Decision on one series tonight, with its numbers."""
 
     verdict: Literal["pass", "drift", "inconclusive"]
     reason: Reason
@@ -105,7 +105,7 @@ class Decision:
     low: float | None = None
     high: float | None = None
     new: bool = field(default=False)
-    """Called tonight, not on an earlier night."""
+    """Whether the loss was called tonight, not on an earlier night."""
 
 
 def decide(
@@ -116,7 +116,7 @@ def decide(
     *,
     software: Software = "can-differ",
 ) -> Decision:
-    """Decide on tonight's value (higher is worse); ask for reruns, then for an A/B, where a detector asks.
+    """Decide on tonight's value (higher is worse); request reruns, then an A/B, if a detector asks.
 
     Never raises on short, constant, missing or non-finite values, and never passes a night without a value.
     """
@@ -145,7 +145,7 @@ def decide(
 
 
 def advance(past: Past, tonight: float, decision: Decision) -> Past:
-    """Return the past of the next night: tonight appended, a call opened or closed, an answered question noted."""
+    """Return the next night's past, with tonight's value, calls and answers."""
     num = len(past.values)
     values = np.append(past.values, tonight)
     if decision.new and decision.onset is not None and decision.reference is not None:
@@ -160,7 +160,7 @@ def advance(past: Past, tonight: float, decision: Decision) -> Past:
 
 
 def _with_index(decision: Decision, first: int, kept: NDArray[np.bool_]) -> Decision:
-    """Date the onset by its place among all nights, those without a value included."""
+    """Convert the onset's index to one among all nights, including missing values."""
     if decision.onset is None:
         return decision
     places = np.append(np.flatnonzero(kept), len(kept))
@@ -170,7 +170,7 @@ def _with_index(decision: Decision, first: int, kept: NDArray[np.bool_]) -> Deci
 
 
 def _still_called(call: Call | None, values: Values, tonight: float) -> Decision | None:
-    """An earlier call stays open until the median of the last three nights has come back by more than half."""
+    """Keep an earlier call open until the median of three nights recovers by half."""
     if call is None:
         return None
     recent = float(np.median(np.append(values[-2:], tonight)))
@@ -187,7 +187,7 @@ def _quiet(here: Values, reference: Reference, allowed: Allowed) -> Decision:
 
 
 def _over_anchor(past: Past, values: Values, tonight: float, allowed: Allowed) -> Ask | None:
-    """Ask if the median of the last five nights lost more against the anchor than is allowed, and than noise loses."""
+    """Ask if the median of five nights exceeds the allowed loss against the anchor."""
     if past.anchor is None:
         return None
     recent = np.append(values[-4:], tonight)
@@ -199,7 +199,7 @@ def _over_anchor(past: Past, values: Values, tonight: float, allowed: Allowed) -
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A question that a detector asked, and how far it is answered."""
+    """Open question of a detector, with its answers so far."""
 
     here: Values
     reference: Reference
@@ -210,13 +210,13 @@ class _Case:
     past: Past
 
     def decision(self) -> Decision:
-        """Go through the questions in the order of their cost."""
+        """Decide by the cheapest experiments first."""
         if self.answers.reruns is None:
             return self._open("reruns" if self.allowed.num_reruns else "")
         rerun = is_so(self.answers.reruns, self.reference, self.allowed.so_alpha)
         if not math.isfinite(rerun.z):
             return self._open("")
-        if self.past.anchor is not None and any(one.kind == "anchor" for one in self.asks):
+        if self.past.anchor is not None and any(question.kind == "anchor" for question in self.asks):
             against = is_so(self.answers.reruns, self.past.anchor, self.allowed.so_alpha)
             if against.holds:
                 return self._decided("drift", "anchor", against, reference=self.past.anchor)
@@ -241,7 +241,7 @@ class _Case:
         return self._decided("drift", "software", rerun, found)
 
     def _without_experiment(self, rerun: Rerun, found: Difference | None = None) -> Decision:
-        """What is so and not the software's counts as drift only once it lasts."""
+        """Decide without a software cause: drift only if the loss lasts."""
         lost = lasting_loss(self.here, self.reference, self.allowed.lasting_alpha)
         if lost.holds and lost.size > self.allowed.least_change:
             return self._decided("drift", "lasting", rerun, found)

@@ -1,4 +1,4 @@
-"""What a series did over its whole length: each lasting change once, as a step or a creep."""
+"""Lasting changes of a series over its whole length, each as a step or a creep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One change: its first night, the level before and after, and the chance of it by noise alone."""
+    """One change: first night, level before and after, and p-value."""
 
     index: int
     shape: Literal["step", "creep"]
@@ -30,7 +30,7 @@ class Episode:
 
 
 def episodes(values: Values, *, level: float = 0.01) -> tuple[Episode, ...]:
-    """Return the changes of a series; neighbours that go the same way and fit a ramp better are one creep."""
+    """Return the changes of a series; neighbours that fit a ramp better become one creep."""
     points = changes(values, level=level)
     groups: list[list[ChangePoint]] = []
     for point in points:
@@ -72,7 +72,7 @@ def _interval(values: Values) -> tuple[float, float]:
 
 
 def _ramp(values: Values, steps: list[int]) -> int | None:
-    """Return where a ramp begins, if a flat line, a ramp and a flat line fit better than as many steps."""
+    """Return a ramp's start if it fits better than the steps, by BIC; else `None`."""
     values = np.clip(values, -1e75, 1e75)
     kept = np.isfinite(values)
     places, seen = np.flatnonzero(kept).astype(np.float64), values[kept]
@@ -93,7 +93,7 @@ def _ramp(values: Values, steps: list[int]) -> int | None:
             error = float(((seen - seen.mean() - slope * design) ** 2).sum())
             if error < best:
                 best, begin = error, first
-    # Three numbers describe a ramp, two each step: the fit pays for its numbers (BIC).
+    # A ramp has three parameters, a step two: BIC penalises both.
     penalty = np.log(len(seen)) / len(seen)
     if best <= 0 or of_steps <= 0:
         return begin if best < of_steps else None

@@ -1,4 +1,4 @@
-"""A series of any other tool: CSV or JSON lines of time, platform, metric and value. Pure: text in, lines out."""
+"""Series of other tools: CSV or JSON lines of time, platform, metric, value. Pure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class _Row:
 
 
 def parse_external(text: str, *, where: str, higher_is_worse: Sequence[str] = ()) -> tuple[Line, ...]:
-    """Return a line for each platform and metric, ordered by time; `InvalidInputError` names the row and the key.
+    """Return a line per platform and metric, ordered by time; raise with the row and the key.
 
-    `platform` may be left out. A time is ISO 8601 or seconds since 1970; an empty value, `null` or `nan` is missing.
+    `platform` is optional. A time is ISO 8601 or seconds since 1970; an empty value, `null` or `nan` is missing.
     """
     rows = [_row(content, f"{where}: row {number}") for number, content in _contents(text, where)]
     if not rows:
-        raise InvalidInputError("holds no row", where=where, hint="columns: time, platform, metric, value")
+        raise InvalidInputError("contains no row", where=where, hint="columns: time, platform, metric, value")
     found: dict[tuple[str, str], list[_Row]] = {}
     for row in rows:
         found.setdefault((row.platform, row.metric), []).append(row)

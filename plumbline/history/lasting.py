@@ -1,4 +1,4 @@
-"""Does a loss last? The newest nights against the reference's, where no experiment can say so."""
+"""Test whether a loss lasts, without experiments: newest nights against the reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LENGTHS = (5, 7, 10)
 
 @dataclass(frozen=True, slots=True)
 class Lasting:
-    """The newest nights' median against the reference, and whether it is worse at the level asked for."""
+    """Newest nights' median against the reference, and its significance."""
 
     holds: bool
     size: float
@@ -32,9 +32,9 @@ class Lasting:
 def lasting_loss(here: Values, reference: Reference, alpha: float, *, ranked: bool = True) -> Lasting:
     """Test the newest nights of a level, whose first nights are the reference.
 
-    Two tests must agree at `alpha`: the median's z, whose variance counts the autocorrelation but which trusts the
-    spread, and the exact rank sum, which trusts no distribution but takes nights as exchangeable. `ranked=False` leaves
-    out the second, for a reference whose nights are not at hand.
+    Two tests must agree at `alpha`: the median's z, which counts the autocorrelation but assumes the spread, and the
+    exact rank sum, which is distribution-free but assumes exchangeable nights. `ranked=False` skips the second, for a
+    reference without its nights.
     """
     fits = [one for one in _LENGTHS if not ranked or math.comb(reference.count + one, one) * alpha >= 1]
     length = fits[0] if fits else 0
@@ -42,8 +42,8 @@ def lasting_loss(here: Values, reference: Reference, alpha: float, *, ranked: bo
         return Lasting(False, math.nan, -math.inf, math.inf, length)
     newest = here[-length:]
     size = _median(newest) - reference.centre
-    # One standard error is added: an autocorrelation taken too small is what makes false alarms here. The anchor's
-    # loss is bounded by its size as well.
+    # Add one standard error: an underestimated autocorrelation would cause false alarms. The anchor's loss is also
+    # bounded by its size.
     error = 1 / math.sqrt(reference.count) if ranked else 0.0
     careful = replace(reference, rho=min(reference.rho + error, 0.9))
     independent = length * (1 - careful.rho) / (1 + careful.rho) / 1.5
@@ -69,7 +69,7 @@ def rank_sum_chance(above: int, newer: int, older: int) -> float:
 
 @lru_cache(maxsize=256)
 def _tails(newer: int, older: int) -> tuple[float, ...]:
-    """Gaussian binomial coefficients, by multiplying and dividing polynomials with exact integers."""
+    """Return tail probabilities from Gaussian binomial coefficients, exactly."""
     counts = [1] + [0] * (newer * older)
     for step in range(1, newer + 1):
         for place in range(len(counts) - 1, older + step - 1, -1):

@@ -19,23 +19,23 @@ __all__ = ["Allowed", "allowed_for", "cusum_height"]
 NIGHTS_A_YEAR = 365
 _DETECTORS = 3
 _EXPERIMENT_SHARE = 0.8
-"""Of the tolerated alarms, those that experiments may raise; the rest is for losses that last without an experiment."""
+"""Share of tolerated alarms for experiments; the rest is for lasting losses without experiments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What one decision may do: levels of its tests and the experiments that the night can pay for."""
+    """Limits of a decision: test levels and tonight's experiments."""
 
     ask_chance: float
-    """Chance that one detector asks in one night though nothing changed."""
+    """Chance per night that a detector asks without a change."""
     so_alpha: float = 0.05
-    """Level of "is it so?", which only saves the dearer experiment."""
+    """Level of the reruns' test, which only saves the more expensive A/B."""
     software_alpha: float = 5e-4
     """Level of the interleaved A/B."""
     lasting_alpha: float = 1e-5
     """Level of a loss that lasts, judged without an A/B."""
     num_reruns: int = 4
-    """Runs that answer "is it so?"; 0: none."""
+    """Number of reruns; 0 for none."""
     num_blocks: int = 6
     """Blocks of four runs (A B B A, then B A A B) of the A/B; 0: none."""
     least_change: float = 0.005
@@ -55,7 +55,7 @@ def allowed_for(
     least_change: float = 0.005,
     anchor_limit: float = 0.025,
 ) -> Allowed:
-    """Return the limits of a suite: `num_series` counts platforms times workloads times metrics."""
+    """Return a suite's limits; `num_series` is platforms times workloads times metrics."""
     nights = NIGHTS_A_YEAR * max(num_platforms, 1)
     points = NIGHTS_A_YEAR * max(num_series, 1)
     return Allowed(
@@ -86,5 +86,5 @@ def cusum_height(ask_chance: float, allowance: float) -> float:
 
 
 def ask_limit(ask_chance: float) -> float:
-    """Return the z of a single night that asks with `ask_chance`."""
+    """Return the z at which a single night asks with `ask_chance`."""
     return normal_quantile(1 - ask_chance)

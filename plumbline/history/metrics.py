@@ -1,4 +1,4 @@
-"""The metrics of a night: what is read from a record, which way is worse, and how the engine sees it."""
+"""Metrics of a night: source in the record, direction, and scale."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Metric:
     worse: Literal["lower", "higher"]
     scale: Literal["relative", "absolute"] = "relative"
     floor: float = 1e-3
-    """Least SD of a night, on the scale: what differs less between two nights is no news."""
+    """Minimum SD of a night, on the scale: smaller differences do not count."""
     part_of: str = ""
-    """The metric whose loss counts: a part that grows while its whole does not is a shift of cost."""
+    """Metric of the whole: a part that grows without the whole is a shift of cost."""
 
     def scores(self, values: Sequence[float | None]) -> NDArray[np.float64]:
-        """Return the values as the engine sees them, higher is worse: minus log or log, or minus or plus the value.
+        """Return the values as scores, higher is worse: signed logs or signed values.
 
-        A missing value, one that is not finite, and on the relative scale one that is not positive become `nan`.
+        A missing or non-finite value, and a non-positive value on the relative scale, become `nan`.
         """
         array = np.array([math.nan if value is None else value for value in values], dtype=np.float64)
         array[~np.isfinite(array)] = math.nan
@@ -47,7 +47,7 @@ class Metric:
         return math.exp(plain) if self.scale == "relative" else plain
 
     def change(self, score: float) -> float:
-        """Return a difference of scores as people read it: relative, or absolute; negative is lower."""
+        """Return a difference of scores for display: relative, or absolute; negative is lower."""
         plain = -score if self.worse == "lower" else score
         return math.expm1(min(plain, 700.0)) if self.scale == "relative" else plain
 
@@ -65,12 +65,12 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def metric_of(name: str, *, worse: Literal["lower", "higher"] = "lower") -> Metric:
-    """Return the metric of this name; an unknown one is relative, and `worse` says which way."""
+    """Return the metric of this name; an unknown metric is relative."""
     return _BY_NAME.get(name) or Metric(name, "", worse)
 
 
 def read_metrics(record: RunRecord) -> dict[str, float | None]:
-    """Return every metric of a record; `None` where it was not measured."""
+    """Return every metric of a record; `None` if not measured."""
     found: dict[str, float | None] = {metric.name: None for metric in METRICS}
     found |= _speed(record.evidence.speed) | _learn(record.evidence.learn)
     first = [record.timings[name] for name in ("import", "stage", "build") if name in record.timings]

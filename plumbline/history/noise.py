@@ -1,4 +1,4 @@
-"""The noise floor of a platform: how much one number per run varies where nothing changed."""
+"""Noise floor of a platform: the variation of a metric between unchanged runs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _LEAST = 3
 
 
 class NoiseFloor(Model):
-    """How much one number per run varies from run to run where nothing changed."""
+    """Variation of a metric between unchanged runs."""
 
     runs: int = Field(ge=0)
     mean: float | None = None
-    """The median: one odd night does not move it."""
+    """Median, robust to single outliers."""
     relative_sd: float | None = None
     """Robust; `None` below three runs."""
     autocorrelation: float = 0.0
 
 
 def noise_floor(values: Sequence[float]) -> NoiseFloor:
-    """Return the robust floor of these runs; values that are not finite and positive do not count."""
+    """Return the robust noise floor; skip values that are not finite and positive."""
     kept = np.array([value for value in values if math.isfinite(value) and value > 0])
     if not len(kept):
         return NoiseFloor(runs=0)
@@ -44,9 +44,9 @@ def noise_floor(values: Sequence[float]) -> NoiseFloor:
 
 
 def recommended_drop(reference: Reference, allowed: Allowed) -> float:
-    """Return the relative drop of one run against one accepted run that chance shows as rarely as a detector may ask.
+    """Return the relative drop between two runs that chance shows as rarely as a detector asks.
 
-    z * sqrt(2) * SD: both runs vary. z is Student's, for the SD itself is known from few nights.
+    z * sqrt(2) * SD: both runs vary. z is Student's, as the SD is estimated from few nights.
     """
     z = t_quantile(allowed.ask_chance, round(reference.freedom))
     return -math.expm1(-z * math.sqrt(2) * reference.spread)

@@ -24,7 +24,7 @@ def normal_tail(z: float) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(tail: float, freedom: float) -> float:
-    """Return the value that Student's t exceeds with chance `tail` (< 0.5), by bisection on `t_tail`."""
+    """Return the value that Student's t exceeds with chance `tail` (< 0.5)."""
     if not math.isfinite(freedom):
         return normal_quantile(1 - tail)
     low, high = 0.0, 1.0
@@ -37,13 +37,13 @@ def t_quantile(tail: float, freedom: float) -> float:
 
 
 def t_tail(value: float, freedom: float) -> float:
-    """Return the chance that Student's t exceeds `value`; from the regularised incomplete beta function."""
+    """Return the chance that Student's t exceeds `value`."""
     half = 0.5 * _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + value * value))
     return half if value >= 0 else 1 - half
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Regularised incomplete beta by Lentz's continued fraction (Numerical Recipes, 6.4)."""
+    """Return the regularised incomplete beta (Numerical Recipes, 6.4)."""
     if x <= 0 or x >= 1:
         return min(max(x, 0.0), 1.0)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))

@@ -1,4 +1,4 @@
-"""The reference of a series: the robust centre and spread of its first nights, and how far both are known."""
+"""Reference of a series: robust centre and spread of its first nights, with errors."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["LEAST", "MOST", "WINSOR", "Reference", "autocorrelation", "reference
 Values = NDArray[np.float64]
 
 LEAST = 5
-"""Fewer nights show neither a centre nor a spread."""
+"""Minimum number of nights for a centre and a spread."""
 MOST = 60
-"""The reference is full after as many nights: later nights, which may creep, never move it."""
+"""Maximum number of nights: later nights, which may creep, never change the reference."""
 _LAG = 7
-"""While the reference grows, the newest nights stay out, so that a creep that begins does not become the reference."""
+"""Number of newest nights left out of a growing reference, as they may contain a beginning creep."""
 _ENOUGH = 20
 _OWN_SPREAD = 10
 WINSOR = 3.0
-"""A single night counts as at most this many SD in a sum."""
+"""Maximum weight of a single night in a sum, in SD."""
 _MEDIAN_ERROR = 1.2533
 """Standard error of a median in units of SD / sqrt(n), for normal values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Centre and spread of one level of a series, in the unit of its values (higher is worse)."""
+    """Centre and spread of one level of a series (higher is worse)."""
 
     centre: float
     spread: float
@@ -41,29 +41,29 @@ class Reference:
 
     @property
     def effective(self) -> float:
-        """How many independent nights the reference is worth."""
+        """Return the effective number of independent nights."""
         return max(self.count * (1 - self.rho) / (1 + self.rho), 1.0)
 
     @property
     def error(self) -> float:
-        """Standard error of the centre."""
+        """Return the standard error of the centre."""
         return _MEDIAN_ERROR * self.spread / math.sqrt(self.effective)
 
     @property
     def freedom(self) -> float:
-        """Degrees of freedom of the spread; a robust one is worth six tenths of an SD's."""
+        """Return the degrees of freedom of the robust spread, 0.6 of an SD's."""
         return max(0.6 * (self.effective - 1), 1.0)
 
     def predicted(self, num_nights: float = 1.0) -> float:
-        """SD of the mean of `num_nights` independent future nights about the estimated centre."""
+        """Return the SD of the mean of `num_nights` future nights about the centre."""
         return math.sqrt(self.spread**2 / num_nights + self.error**2)
 
 
 def reference_of(values: Values, *, floor: float, prior: Reference | None = None) -> Reference | None:
-    """Return the reference from the finite nights of one level, the oldest first; `None` below `LEAST`.
+    """Return the reference of one level's finite nights, oldest first; `None` below `LEAST`.
 
-    `floor` is the least spread, which a constant series has too. With `prior`, the reference of the level before, one
-    night is enough: the spread is that level's until the new one shows its own, and the centre's error is as wide.
+    `floor` is the minimum spread, also of a constant series. With `prior`, the reference of the level before, one night
+    is enough: the spread is that level's until the new level has its own, and the centre's error is as wide.
     """
     kept = values[np.isfinite(values)]
     if prior is not None and 0 < len(kept) < _OWN_SPREAD:
@@ -82,7 +82,7 @@ def reference_of(values: Values, *, floor: float, prior: Reference | None = None
 
 
 def _without_trend(values: Values) -> Values:
-    """Take out a straight line: a creep within the reference is neither noise nor autocorrelation."""
+    """Remove a straight line, as a creep is neither noise nor autocorrelation."""
     if len(values) < _ENOUGH:
         return values
     time = np.arange(len(values)) - (len(values) - 1) / 2
@@ -95,7 +95,7 @@ def _middle(ordered: Values) -> float:
 
 
 def _spread(ordered: Values, centre: float) -> float:
-    """The larger of the scaled MAD and the scaled 5-95% range: a second machine class widens the latter alone."""
+    """Return the larger of the scaled MAD and the scaled 5-95% range."""
     count = len(ordered)
     mad = 1.4826 * _middle(np.sort(np.abs(ordered - centre))) * (1 + 0.8 / count)
     if count < _ENOUGH:
@@ -112,9 +112,9 @@ def _between(ordered: Values, place: float) -> float:
 
 
 def autocorrelation(values: Values) -> float:
-    """Return the lag-1 autocorrelation of one level: winsorised, corrected for its bias, never below 0 nor above 0.9.
+    """Return the lag-1 autocorrelation of one level: winsorised, bias-corrected, in [0, 0.9].
 
-    With a line taken out, the sample's value is too small by about (2 + 4 rho) / n; that much is added.
+    With a line removed, the sample's value is too small by about (2 + 4 rho) / n, which is added.
     """
     count = len(values)
     if count < _ENOUGH:

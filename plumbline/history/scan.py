@@ -18,7 +18,7 @@ from plumbline.history.quantiles import normal_quantile
 __all__ = ["LEAST_SIDE", "max_chance", "rank_scan"]
 
 LEAST_SIDE = 3
-"""The fewest nights on either side of a change."""
+"""Minimum number of nights on either side of a change."""
 
 Values = NDArray[np.float64]
 
@@ -31,13 +31,13 @@ def _scores(length: int) -> Values:
 
 @lru_cache(maxsize=512)
 def _scales(length: int) -> Values:
-    """1 / SD of the sum of the first `n` scores, drawn without replacement, for each split."""
+    """Return 1 / SD of the sum of the first `n` scores, for each split."""
     left = np.arange(LEAST_SIDE, length - LEAST_SIDE + 1, dtype=np.float64)
     return np.asarray(1 / np.sqrt(left * (length - left) / (length - 1)))
 
 
 def rank_scan(windows: Values) -> Values:
-    """Return z at every split of every row of `windows` [rows, length]: positive where the right side is higher.
+    """Return z at every split of each row of `windows` [rows, length]; positive if the right side is higher.
 
     Column `i` splits before index `LEAST_SIDE + i`. Ties are ranked in the order of their values, then of time.
     """
@@ -45,7 +45,7 @@ def rank_scan(windows: Values) -> Values:
     order = np.argsort(windows, axis=1, kind="stable")
     scored = np.empty_like(windows)
     scored[np.arange(rows)[:, None], order] = _scores(length)
-    # Equal values carry no order: all of them get the mean of their scores.
+    # Equal values get the mean of their scores.
     _share_ties(windows, order, scored)
     sums = np.cumsum(scored, axis=1)[:, LEAST_SIDE - 1 : length - LEAST_SIDE]
     return np.asarray(-sums * _scales(length))
@@ -60,7 +60,7 @@ def _share_ties(windows: Values, order: NDArray[np.intp], scored: Values) -> Non
 
 
 def max_chance(z: float, length: int, rho: float = 0.0) -> float:
-    """Return the two-sided chance that noise alone reaches `z` at some split of a window (Miller and Siegmund 1982).
+    """Return the two-sided chance that noise reaches `z` at some split (Miller and Siegmund 1982).
 
     Under lag-1 autocorrelation `rho` the variance of a sum grows by (1 + rho) / (1 - rho).
     """

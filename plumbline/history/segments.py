@@ -1,4 +1,4 @@
-"""Segments: the stretches of a series whose nights may be compared, and why each one ends."""
+"""Segments: comparable stretches of a series, with the reasons of their ends."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Boundary", "Line", "lines_of", "past_of"]
 
 
 _ANCHOR_NIGHTS = 20
-"""Of the nights after the first acceptance, those that the anchor is made of: later ones may have crept already."""
+"""Number of nights after the first acceptance in the anchor: later nights may already creep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Where a segment begins: an index into the line, and what changed there."""
+    """Start of a segment: its index, and the change there."""
 
     index: int
     what: str
@@ -34,13 +34,13 @@ class Boundary:
 
     @property
     def ends_comparison(self) -> bool:
-        """Not for a lock: a new lock is what the nights are to judge."""
+        """Return whether nights before and after are not comparable; a lock is judged."""
         return self.what in ("spec", "hardware", "baseline")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One metric of one workload on one platform over all nights, and where its segments begin."""
+    """One metric of a workload on a platform over all nights, with its segments."""
 
     platform: str
     workload: str
@@ -52,17 +52,17 @@ class Line:
     boundaries: tuple[Boundary, ...]
     calls: tuple[CallEntry, ...] = ()
     accepted: tuple[float, ...] = ()
-    """Times of the accepted records that still stand, the anchor's first."""
+    """Times of the accepted records, the anchor's first."""
 
     def day(self, index: int) -> str:
-        """Return the night at an index, as people read it."""
+        """Return the night at an index, as text."""
         return f"{datetime.fromtimestamp(self.times[index], UTC):%Y-%m-%d}"
 
 
 def lines_of(
     series: SeriesFile, metrics: Sequence[Metric], accepted: Mapping[str, Sequence[datetime]] | None = None
 ) -> tuple[Line, ...]:
-    """Return every line of a series that holds a number; `accepted` are the times of acceptance by workload."""
+    """Return every line with a value; `accepted` has acceptance times by workload."""
     found = []
     for workload in series.workloads:
         places = series.places(workload)
@@ -97,7 +97,7 @@ def _boundaries(
             for index in range(1, len(keys))
             if keys[index] != keys[index - 1]
         ]
-    # The first acceptance is the anchor, and no change of level.
+    # The first acceptance is the anchor, not a change of level.
     for stamp in accepted[1:]:
         index = bisect_left(times, stamp)
         if 0 < index < len(times):
@@ -106,23 +106,35 @@ def _boundaries(
 
 
 def past_of(line: Line, *, until: int | None = None) -> Past:
-    """Return what the engine knows before the night at `until` (default: after the last one)."""
+    """Return the engine's past before the night at `until` (default: all nights)."""
     end = len(line.values) if until is None else until
     scores = line.metric.scores(line.values[:end])
-    level = max((one.index for one in line.boundaries if one.ends_comparison and one.index <= end), default=0)
+    level = max(
+        (boundary.index for boundary in line.boundaries if boundary.ends_comparison and boundary.index <= end),
+        default=0,
+    )
     machine = max(
-        (one.index for one in line.boundaries if one.what in ("spec", "hardware") and one.index <= end), default=0
+        (
+            boundary.index
+            for boundary in line.boundaries
+            if boundary.what in ("spec", "hardware") and boundary.index <= end
+        ),
+        default=0,
     )
     call, asked = _calls(line, end, level)
     begins = call.since if call else level
-    before = [one.index for one in line.boundaries if one.ends_comparison and machine <= one.index < begins]
+    before = [
+        boundary.index
+        for boundary in line.boundaries
+        if boundary.ends_comparison and machine <= boundary.index < begins
+    ]
     prior = reference_of(scores[max([machine, *before]) : begins], floor=line.metric.floor)
     anchor = _anchor(line, scores, machine) if level > machine else None
     return Past(scores, begins, max(asked, begins), line.metric.floor, anchor, call, prior)
 
 
 def _calls(line: Line, end: int, level: int) -> tuple[Call | None, int]:
-    """Return the call open before the night at `end`, and the night after the last question answered with no."""
+    """Return the open call before the night at `end`, and the start of open questions."""
     known = {record: place for place, record in enumerate(line.records[:end])} if line.calls else {}
     asked, call = level, None
     for entry in line.calls:
@@ -140,10 +152,10 @@ def _calls(line: Line, end: int, level: int) -> tuple[Call | None, int]:
 
 
 def _anchor(line: Line, scores: NDArray[np.float64], machine: int) -> Reference | None:
-    """Return the reference of the first acceptance, if machine and task have not changed since."""
+    """Return the reference of the first acceptance, if machine and spec are unchanged."""
     first = bisect_left(line.times, line.accepted[0]) if line.accepted else len(scores)
     if not machine <= first < len(scores):
         return None
-    later = [one.index for one in line.boundaries if one.what == "baseline" and one.index > first]
+    later = [boundary.index for boundary in line.boundaries if boundary.what == "baseline" and boundary.index > first]
     end = min([*later, first + _ANCHOR_NIGHTS, len(scores)])
     return reference_of(scores[first:end], floor=line.metric.floor)

@@ -1,4 +1,4 @@
-"""Simulate years of nights on the engine itself: noise, losses, and the runs that answer its questions."""
+"""Simulation of years of nights on the engine: noise, losses and experiments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Values = NDArray[np.float64]
 SD = 0.01
 """Of one night, relative."""
 _RERUN_SHARE = 0.3
-"""SD of a rerun about its night's level, in SD of a night, where runs share their night."""
+"""SD of a rerun about its night's level, in SD of a night, if runs share their night."""
 
 
 def _ar(generator: np.random.Generator, shape: tuple[int, int], rho: float) -> Values:
@@ -32,7 +32,7 @@ def _ar(generator: np.random.Generator, shape: tuple[int, int], rho: float) -> V
 
 
 def _classes(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
-    """Two machine classes behind one name, the second by 4 SD slower, in three of ten nights."""
+    """Return nights of two machine classes, the second slower by 4 SD in 30% of nights."""
     slower = generator.random(shape) < 0.3
     return np.asarray((generator.normal(size=shape) + 4 * slower) / math.sqrt(1 + 16 * 0.21))
 
@@ -43,7 +43,7 @@ def _weekdays(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
 
 
 def _outliers(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
-    """One night in fifty is worse by 5 to 15 SD."""
+    """Return nights with 2% outliers of 5 to 15 SD."""
     odd = generator.random(shape) < 0.02
     return np.asarray(generator.normal(size=shape) + odd * generator.uniform(5, 15, size=shape))
 
@@ -62,15 +62,15 @@ NOISES: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], Values]] =
 
 
 def make_levels(generator: np.random.Generator, noise: str, num_series: int, num_nights: int) -> Values:
-    """Return nights of unchanged software, [series, nights], with an SD of about 1%."""
+    """Return nights of unchanged software, [series, nights], with an SD of 1%."""
     return SD * NOISES[noise](generator, (num_series, num_nights))
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What reruns and A/B runs show: noise of the model, and the software's true loss, by night.
+    """Results of reruns and A/B runs: model noise plus the software's true loss by night.
 
-    `shared`: reruns repeat their night's level, as on a machine that is slow all night; else they are fresh draws.
+    `shared`: reruns repeat their night's level, as on a machine that is slow all night; otherwise they are fresh draws.
     """
 
     noise: str
@@ -93,7 +93,7 @@ class World:
         return tuple((level + self.losses[night] + self.draw((1, count))[0]).tolist())
 
     def experiment(self, series: int, night: int, blocks: int, tested: int) -> tuple[Values, Values, int]:
-        """Return an interleaved A/B: both environments on the machine of this night."""
+        """Return an interleaved A/B of both environments on tonight's machine."""
         level = float(self.levels[series, night]) if self.shared else 0.0
         runs = level + self.draw((blocks, 4))
         return runs[:, :2] + self.losses[night], runs[:, 2:], tested
@@ -101,7 +101,7 @@ class World:
 
 @dataclass
 class Tally:
-    """What a simulated platform's nights came to."""
+    """Totals of a simulated platform."""
 
     calls: list[tuple[int, int, Decision]] = field(default_factory=list)
     """(series, night, decision) of every new call."""
@@ -115,7 +115,7 @@ class Tally:
 
 
 def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: Sequence[Past] | None = None) -> Tally:
-    """Run the engine over all nights from `begin` on, all series of one platform sharing one experiment a night."""
+    """Run the engine over all nights from `begin`, with one experiment per night."""
     num_series, num_nights = world.levels.shape
     seen = world.levels + world.losses[None, :]
     known = list(pasts or [Past(seen[series, :begin]) for series in range(num_series)])
@@ -141,7 +141,7 @@ def _answered(  # noqa: PLR0917 - one night's state, handed on
     first: Sequence[Decision],
     tally: Tally,
 ) -> list[Decision]:
-    """Run the experiments that tonight's decisions ask for, within the budget of one of each kind."""
+    """Run the requested experiments of tonight, within the budget."""
     final = list(first)
     answers: dict[int, Answers] = {}
     wanting = [series for series, decision in enumerate(final) if decision.needs == "reruns"]
@@ -160,5 +160,5 @@ def _answered(  # noqa: PLR0917 - one night's state, handed on
 
 
 def first_call(tally: Tally) -> int | None:
-    """Return the night of the first call; `None` without one."""
+    """Return the night of the first call; `None` without a call."""
     return min((night for _, night, _ in tally.calls), default=None)

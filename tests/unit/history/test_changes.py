@@ -109,7 +109,7 @@ def test_an_external_series_is_judged_by_the_same_engine(tmp_path: Path, capsys:
     ("text", "words"),
     [
         ("", "the column does not exist"),
-        ("time,metric,value\n", "holds no row"),
+        ("time,metric,value\n", "contains no row"),
         ("time,metric,value\nyesterday,a,1\n", "row 2: time: 'yesterday' is not a time"),
         ("time,metric,value\n1,a,fast\n", "row 2: value: 'fast' is not a number"),
         ('{"time": 1, "metric": "a"}', "row 1: value: missing"),
