@@ -12,20 +12,20 @@ CHROMIUM := $(shell command -v chromium || command -v chromium-browser || comman
 CODE := plumbline flows tasks tests bench drills
 APART := --numprocesses=2 --dist=loadfile
 SHARED := tests/unit tests/contract tests/train tests/report_browser
-FLOWS := tests/flows
+WAITING := tests/flows tests/e2e/test_kills.py
 
 .PHONY: run test check lint format faults mutants gpu drill simulate lock clean browser FORCE
 
 run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
 
-# Flows wait for a server most of the time, and two at once do no harm; beside trainings they would wait too long.
-# All others, whole rounds and injected faults, have the machine to themselves: throughput is among what they judge.
+# Flows and rounds without a throughput gate wait for servers most of the time: two at once, but not beside trainings.
+# The other whole rounds and the injected faults run alone, because throughput is among what they judge.
 test: export PLUMBLINE_NO_BROWSER := 1
 test: lint $(AZURITE) browser
 	$(BIN)/python -m pytest -q --durations=10 $(APART) $(SHARED)
-	$(BIN)/python -m pytest -q --durations=10 $(APART) $(FLOWS)
-	$(BIN)/python -m pytest -q --durations=10 tests $(patsubst %,--ignore=%,$(SHARED) $(FLOWS))
+	$(BIN)/python -m pytest -q --durations=10 $(APART) $(WAITING)
+	$(BIN)/python -m pytest -q --durations=10 tests $(patsubst %,--ignore=%,$(SHARED) $(WAITING))
 
 check: lint
 	$(BIN)/python -m pytest -q $(APART) tests/unit

@@ -17,7 +17,7 @@ _SUBSET = frozenset({
     "other-isa-weights", "missing-layer", "other-seed", "dropout-on", "tf32", "softmax-autocast", "tanh-gelu",
     "mask-ignored", "label-smoothing", "accumulation-sum", "clipping-off", "epsilon", "stale-momentum",
     "schedule-before-optimizer", "last-batch-dropped", "racing-reduction",
-    "labels-and-gelu", "order-and-smoothing", "operator-from-step-four",
+    "softmax-spelt-out", "labels-and-gelu", "order-and-smoothing", "operator-from-step-four",
     "numpy-reseeded", "bias-twice", "averaged-by-batch", "bf16-gelu-and-short-evaluation",
 })  # fmt: skip
 _CONTROLS = frozenset({"other-hostname", "two-threads", "fused-optimizer", "avx2", "loader-workers"})
