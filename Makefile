@@ -14,7 +14,7 @@ APART := --numprocesses=2 --dist=loadfile
 SHARED := tests/unit tests/contract tests/train tests/report_browser
 WAITING := tests/flows tests/e2e/test_kills.py
 
-.PHONY: run test check lint format faults mutants gpu drill simulate lock clean browser FORCE
+.PHONY: run test check lint format upgrade-bench faults mutants gpu drill simulate lock clean browser FORCE
 
 run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
@@ -57,6 +57,10 @@ simulate: $(DETECTORS)
 	PYTHONPATH=.:$(DETECTORS) $(BIN)/python -m bench.history.simulate $(SIMULATE)
 	PYTHONPATH=.:$(DETECTORS) $(BIN)/python -m bench.history.labels $(TCPD)
 	$(BIN)/python -m bench.history.scale
+
+# Seeded upgrades with the real trainer; hours on two cores, UPGRADE_BENCH="--minutes 60" for some. It goes on where it ended.
+upgrade-bench: $(INSTALLED)
+	$(BIN)/python -m bench.upgrade $(UPGRADE_BENCH)
 
 drill: $(INSTALLED) $(AZURITE)
 	$(BIN)/python -m drills $(DRILL)

@@ -12,9 +12,11 @@ from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outc
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.trials import Failure
 
-__all__ = ["Culprit", "Effect", "Speed", "TrialLine", "UpgradeAnswer"]
+__all__ = ["Culprit", "Effect", "Others", "Speed", "TrialLine", "UpgradeAnswer"]
 
 Effect = Literal["cannot-install", "cannot-train", "inputs", "numerics", "speed"]
+Others = Literal["pass", "loaded pass", "other culprits", "not judged", "not loaded", "none"]
+"""`loaded pass`: those that training loads pass, and the rest is not trained."""
 _MANY = 10_000
 
 
@@ -29,8 +31,8 @@ class Culprit(Model):
     """`confirmed`: applied alone the effect is there, and all other changes without them do not have it."""
     is_minimal: bool = True
     """False where a smaller set could not be judged."""
-    others: Literal["pass", "other culprits", "not judged"] = "pass"
-    """All other changes without these."""
+    others: Others = "pass"
+    """All other changes without these; `none` where nothing else changes, `not loaded` where training loads none."""
     sentence: str
     judgement: Judgement | None = None
     """Of these changes alone."""

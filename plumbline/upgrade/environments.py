@@ -24,9 +24,13 @@ from plumbline.upgrade.installed import Installed, installed_packages
 from plumbline.upgrade.locks.model import Lock
 from plumbline.upgrade.store import Store
 
-__all__ = ["Environment", "Environments", "check_current"]
+__all__ = ["VARIABLES", "Environment", "Environments", "check_current"]
 
 _CODE = Path(plumbline.__file__).parent
+
+
+VARIABLES = {"PYTHONSAFEPATH": "1"}
+"""Of every process in an environment: a folder of the working directory must not be imported in a package's place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,10 @@ class Environments:
         self._root = root
         self._store = store
         self.current = installed_packages() if current is None else dict(current)
+
+    def use_store(self, store: Store) -> None:
+        """Take changed packages from another store from now on."""
+        self._store = store
 
     def packages(self, changes: Sequence[PackageChange]) -> dict[str, Installed]:
         """Return what an environment with these changes holds; they have to be in the store."""
@@ -94,7 +102,7 @@ def _fill(part: Path, packages: Mapping[str, Installed]) -> None:
     site = next((part / "lib").glob("python*")) / "site-packages"
     for _, one in sorted(packages.items()):
         link_files(one.root, site, one.files)
-    shutil.copytree(_CODE, site / "plumbline", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    shutil.copytree(_CODE, site / "plumbline", dirs_exist_ok=True)
 
 
 def check_current(lock: Lock, changes: Sequence[PackageChange], current: Mapping[str, Installed]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from plumbline.errors import InconclusiveError
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement
-from plumbline.upgrade.answer import Culprit, Speed, UpgradeAnswer
+from plumbline.upgrade.answer import Culprit, Others, Speed, UpgradeAnswer
 from plumbline.upgrade.bisect import Answer, Items, Search, find_culprits
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.progress import Progress
@@ -23,6 +23,7 @@ __all__ = ["Budget", "Gate", "Parts"]
 Effect = Literal["cannot-train", "inputs", "numerics", "speed"]
 _FEW = 4
 """Fewer changes than this are searched in so few trials that making them shorter costs more than it saves."""
+_FLAKY_LOOKS = 3
 _FLAKY_REPEATS = 6
 """A pass of a flaky candidate counts after this many in a row: one that fails in half of its runs slips by in 1.6%."""
 
@@ -57,6 +58,14 @@ class _State:
     repeats: int = 1
     is_flaky: bool = False
     is_complete: bool = True
+
+
+class _UnsteadyError(Exception):
+    """The current environment does not agree with itself."""
+
+    def __init__(self, judgement: Judgement | None) -> None:
+        super().__init__("unsteady")
+        self.judgement = judgement
 
 
 class Gate:
@@ -96,7 +105,12 @@ class Gate:
         if not any(self._is_relevant(state, name) for name in state.changes):
             state.notes.append("training loads code from none of the changed packages")
             return self._answer(state, "pass")
-        return self._compared(state)
+        try:
+            return self._compared(state)
+        except _UnsteadyError as error:
+            state.culprits.clear()
+            note = "two trainings of the current environment differ: nothing can be said of an upgrade"
+            return self._answer(state, "inconclusive", error.judgement, [note])
 
     def _numerics(self) -> dict[str, bool]:
         return {"probe": self._parts.probe, "learn": self._parts.learn}
@@ -115,11 +129,7 @@ class Gate:
         if numerics is not None:
             state.imported |= set(numerics.imported or ())
             judgement = numerics.judgement
-            if numerics.outcome == "drift":
-                unsteady = self._self_agreement(state, numerics, left)
-                if unsteady is not None:
-                    return unsteady
-            elif numerics.outcome == "lost":
+            if numerics.outcome == "lost":
                 return self._answer(state, "inconclusive", numerics.judgement, [_why(numerics)])
             if numerics.outcome == "cannot-train":
                 whole_part = Trial(name="x", part="numerics", **self._numerics())
@@ -161,17 +171,20 @@ class Gate:
             self._bisected(effect, left, state, Trial(name="x", part="inputs"), whole=result)
         return result
 
-    def _self_agreement(self, state: _State, first: TrialResult, left: Items) -> UpgradeAnswer | None:
-        """Ask both sides again; `None` where the current environment agrees with itself."""
+    def _check_reference(self, state: _State) -> None:
+        """Raise `_UnsteadyError` unless a second training of the current environment agrees with the first."""
         own = self._trial("numerics", (), state)
         if own.outcome != "same":
-            note = "two trainings of the current environment differ: nothing can be said of an upgrade"
-            return self._answer(state, "inconclusive", own.judgement, [note])
-        again = self._trial("numerics", left, state)
-        if again.outcome != first.outcome:
-            state.is_flaky, state.repeats = True, _FLAKY_REPEATS
-            state.notes.append(f"the candidate gave {first.outcome} once and {again.outcome} once: trials are repeated")
-        return None
+            raise _UnsteadyError(own.judgement)
+
+    def _is_flaky(self, items: Items, state: _State, trial: Trial) -> bool:
+        """Return whether the candidate passes in one of a few repeats, after it drifted."""
+        for _ in range(_FLAKY_LOOKS):
+            if self._ask(self._named(trial, items, state)).outcome == "same":
+                state.is_flaky, state.repeats = True, _FLAKY_REPEATS
+                state.notes.append("the candidate drifts in some trainings and passes in others: trials are repeated")
+                return True
+        return False
 
     def _reduced(self, result: TrialResult, left: Items, state: _State) -> Trial:
         """Return a trial of the rung that drifted alone, where it pays and where the drift still shows."""
@@ -238,13 +251,18 @@ class Gate:
                 return {items: self._speed_answer(items, state, effect_size, drops) for items in sets}
             return self._answers(sets, state, trial, effect, results)
 
-        searched = self._search(ordered, relevant, ask, state)
+        searched, items = self._search(ordered, relevant, ask, state)
+        if effect == "numerics":
+            if _is_doubtful(searched) and self._is_flaky(ordered, state, trial):
+                results.clear()
+                searched, items = self._search(ordered, relevant, ask, state)
+            if not any(result.outcome == "same" for result in results.values()):
+                # Nothing agreed with the current environment so far: it may not agree with itself.
+                self._check_reference(state)
         for culprits in searched.culprits:
             together = tuple(sorted({*culprits.items, *culprits.companions}, key=ordered.index))
             result = next((one for key, one in results.items() if set(key) == set(together)), None)
-            others: Literal["pass", "other culprits", "not judged"] = "not judged"
-            if searched.rest_answer == "passes" and searched.is_complete:
-                others = "pass" if len(searched.culprits) == 1 else "other culprits"
+            others = _others(searched, num_changes=len(ordered), num_searched=len(items))
             state.culprits.append(
                 culprit_of(
                     effect, [state.changes[name] for name in culprits.items],
@@ -265,15 +283,15 @@ class Gate:
 
     def _search(
         self, ordered: Items, relevant: Items, ask: Callable[[Sequence[Items]], Mapping[Items, Answer]], state: _State
-    ) -> Search:
+    ) -> tuple[Search, Items]:
         """Search the changes that training loads; all of them where those alone do not show the effect."""
         options: dict[str, Any] = {
             "needs": _needs(state), "num_parallel": self._trials.num_parallel,
             "budget": max(1, self._budget.trials - self._progress.num_trials),
         }  # fmt: skip
         if relevant and len(relevant) < len(ordered) and ask([relevant])[relevant] == "fails":
-            return find_culprits(relevant, ask, **options)
-        return find_culprits(ordered, ask, **options)
+            return find_culprits(relevant, ask, **options), relevant
+        return find_culprits(ordered, ask, **options), ordered
 
     def _answers(
         self, sets: Sequence[Items], state: _State, trial: Trial, effect: Effect, results: dict[Items, TrialResult]
@@ -346,6 +364,24 @@ class Gate:
                 "seconds": time.monotonic() - self._began,
             }
         )
+
+
+def _others(searched: Search, *, num_changes: int, num_searched: int) -> Others:
+    """Return what is known of the changes that are not accused."""
+    if searched.rest_answer != "passes" or not searched.is_complete:
+        return "not judged"
+    if len(searched.culprits) > 1:
+        return "other culprits"
+    if not searched.rest:
+        return "none" if num_searched == num_changes else "not loaded"
+    return "pass" if num_searched == num_changes else "loaded pass"
+
+
+def _is_doubtful(searched: Search) -> bool:
+    """Return whether a culprit that drifts now and then explains the search better than what it found."""
+    return searched.rest_answer != "passes" or any(
+        len(culprits.items) > 1 or not culprits.is_minimal for culprits in searched.culprits
+    )
 
 
 def _answer_of(result: TrialResult, effect: Effect) -> Answer:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from plumbline.digest import digest_array, digest_json
 from plumbline.errors import ExitCode, PlumblineError
 from plumbline.loaded import write_loaded
+from plumbline.parent_watch import watch_parent
 from plumbline.schema.base import Model, Sha256, read_model
 from plumbline.schema.suite import Suite
 
@@ -102,6 +103,7 @@ def _say(line: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Build, digest, and write `inputs.json` last."""
+    watch_parent(os.environ)
     suite, workload, out = sys.argv[1:] if argv is None else argv
     try:
         inputs = build_inputs(read_model(Suite, Path(suite)), workload, Path(out))

@@ -86,5 +86,5 @@ def _has_pip_settings() -> bool:
 
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR:")] or lines or ["no message"]
+    errors = [line for line in lines if line.lower().startswith("error:")] or lines or ["no message"]
     return _PASSWORD.sub(r"\1:***@", errors[-1])[:500]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
+import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,13 +17,14 @@ from typing import Literal
 from plumbline.errors import DiskFullError, ExitCode, InconclusiveError, InvalidInputError, PlumblineError
 from plumbline.launch import run_training, trainer_environment
 from plumbline.loaded import LOADED, loaded_places, place_of
+from plumbline.parent_watch import PARENT_WATCH
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.base import read_model
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec, read_spec, write_spec
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.environments import Environment, Environments
+from plumbline.upgrade.environments import VARIABLES, Environment, Environments
 from plumbline.upgrade.inputs import INPUTS_NAME, Inputs, InputsFile, alone
 from plumbline.upgrade.needs import conflicts, needed_changes
 from plumbline.upgrade.numerics import compare_inputs, compare_training, has_equal_bits
@@ -81,6 +84,11 @@ class LocalTrials:
         self._inputs: tuple[Inputs, RunSpec, Path] | None = None
         self._references: dict[str, _Run] = {}
         shutil.rmtree(self._runs, ignore_errors=True)
+
+    def use_store(self, store: Store) -> None:
+        """Take changed packages from another store from now on; the reference trainings stay."""
+        self._store = store
+        self.environments.use_store(store)
 
     def run(self, trials: Sequence[Trial]) -> Iterator[TrialResult]:
         """Run the trials one after the other."""
@@ -242,18 +250,15 @@ class LocalTrials:
         suite, loaded = out / "suite.json", out / "loaded"
         suite.write_text(alone(self._suite, self._workload, out / "data").model_dump_json(), encoding="utf-8")
         command = [str(environment.python), "-m", "plumbline.upgrade.inputs", str(suite), self._workload, str(out)]
-        variables = trainer_environment({LOADED: str(loaded)})
-        try:
-            done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=_SECONDS)
-        except subprocess.TimeoutExpired as error:
-            raise InconclusiveError(f"no dataset within {_SECONDS:g} s", where=self._workload) from error
+        variables = trainer_environment({**VARIABLES, LOADED: str(loaded)})
+        code, said = _run_watched(command, variables, out / "said.txt", where=self._workload)
         places = loaded_places(loaded)
-        if done.returncode == ExitCode.PASS:
+        if code == ExitCode.PASS:
             return read_model(InputsFile, out / INPUTS_NAME).inputs, None, places
-        message = "\n".join(done.stderr.splitlines()[-5:])[:4000]
-        if done.returncode == ExitCode.INCONCLUSIVE:
+        message = "\n".join(said[-5:])[:4000]
+        if code == ExitCode.INCONCLUSIVE:
             raise InconclusiveError(message, where=self._workload)
-        return None, Failure(stage="import" if not places else "training", message=message), places
+        return None, Failure(stage="training" if places else "import", message=message), places
 
     def _reference_run(self, spec: RunSpec) -> _Run:
         if spec.digest not in self._references:
@@ -283,7 +288,7 @@ class LocalTrials:
             code = run_training(
                 path, out, data=f"file://{data.resolve()}", cache=self._work / "cache", platform="upgrade",
                 record_id=name, python=environment.python, timeout_seconds=limit, should_stop=self._should_stop,
-                environment={LOADED: str(self._runs / f"{name}-loaded")},
+                environment={**VARIABLES, LOADED: str(self._runs / f"{name}-loaded")},
                 on_progress=lambda event: words.append(str(event["line"])) if event.get("event") == "said" else None,
             )  # fmt: skip
         except InconclusiveError as error:
@@ -303,6 +308,27 @@ class LocalTrials:
         return tuple(
             name for name, one in sorted(packages.items()) if any(place_of(file) in places for file in one.files)
         )
+
+
+def _run_watched(
+    command: Sequence[str], variables: Mapping[str, str], log: Path, *, where: str
+) -> tuple[int, list[str]]:
+    """Run a process that ends with this one; return its exit code and the lines that it wrote."""
+    with (
+        log.open("w", encoding="utf-8") as file,
+        subprocess.Popen(
+            command, env={**variables, PARENT_WATCH: "stdin"}, stdin=subprocess.PIPE, stdout=file, stderr=file,
+            start_new_session=True,
+        ) as child,
+    ):  # fmt: skip
+        try:
+            code = child.wait(_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise InconclusiveError(f"no dataset within {_SECONDS:g} s", where=where) from error
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    return code, log.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _failure(out: Path, code: int | None, words: Sequence[str]) -> tuple[Failure, Ending]:

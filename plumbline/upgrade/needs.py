@@ -55,7 +55,10 @@ def _mixed(
 
 
 def conflicts(current: Packages, after: Packages) -> Iterator[tuple[str, str]]:
-    """Yield (package, reason) for each requirement that the candidate breaks and the current environment met."""
+    """Yield (package, reason) for each requirement that the candidate breaks and the current environment met.
+
+    The package is the one that changed: the one required, where the one that requires it did not.
+    """
     for owner, package in sorted(after.items()):
         for requirement in _active(package):
             if _met(requirement, after):
@@ -66,7 +69,9 @@ def conflicts(current: Packages, after: Packages) -> Iterator[tuple[str, str]]:
                 has = f"has {target.version}" if target else "does not contain it"
                 bare = Requirement(str(requirement))
                 bare.marker = None
-                yield owner, f"{owner} {package.version} requires {bare}, the candidate {has}"
+                before = current.get(owner)
+                is_unchanged = before is not None and before.version == package.version
+                yield name if is_unchanged else owner, f"{owner} {package.version} requires {bare}, the candidate {has}"
 
 
 def _was_broken(current: Packages, owner: str, target: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from plumbline.schema.verdict import Divergence, Judgement
-from plumbline.upgrade.answer import Culprit, Effect
+from plumbline.upgrade.answer import Culprit, Effect, Others
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.trials import Failure
 
@@ -18,13 +18,14 @@ _ALONE = {"numerics": "it drifts", "inputs": "it drifts", "speed": "it is slower
 def culprit_of(
     effect: Effect, changes: Sequence[PackageChange], *, companions: Sequence[PackageChange] = (),
     judgement: Judgement | None = None, failures: Sequence[Failure] = (), drop: float | None = None,
-    others: Literal["pass", "other culprits", "not judged"] = "pass", is_minimal: bool = True,
+    others: Others = "pass", is_minimal: bool = True,
     links: Mapping[str, str] | None = None,
 ) -> Culprit:  # fmt: skip
     """Return the culprit with its sentence; `others` is what all other changes do without it."""
     is_shown = others != "not judged" and is_minimal and (judgement is not None or effect in ("speed", "cannot-train"))
     sure: Literal["confirmed", "likely"] = "confirmed" if is_shown or effect == "cannot-install" else "likely"
-    sentence = f"{_names(changes)} {_effect(effect, judgement, failures, drop)}"
+    verb = "changes" if len(changes) == 1 else "change"
+    sentence = f"{_names(changes)} {_effect(effect, verb, judgement, failures, drop)}"
     if effect != "cannot-install":
         sentence += f"; {sure}: {_shown(effect, changes, companions, others, is_minimal=is_minimal)}"
     return Culprit(
@@ -39,7 +40,9 @@ def _names(changes: Sequence[PackageChange]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} together"
 
 
-def _effect(effect: Effect, judgement: Judgement | None, failures: Sequence[Failure], drop: float | None) -> str:
+def _effect(
+    effect: Effect, verb: str, judgement: Judgement | None, failures: Sequence[Failure], drop: float | None
+) -> str:
     if effect == "cannot-install":
         return f"cannot be installed: {_message(failures)}"
     if effect == "cannot-train":
@@ -48,7 +51,7 @@ def _effect(effect: Effect, judgement: Judgement | None, failures: Sequence[Fail
         return f"makes training slower: {drop:.1%} of the throughput is lost" if drop else "makes training slower"
     cause = judgement.causes[0] if judgement and judgement.causes else None
     at = judgement.first_divergence if judgement else None
-    return f"changes {cause.code if cause else 'training'}{f': first at {_place(at)}' if at else ''}"
+    return f"{verb} {cause.code if cause else 'training'}{f': first at {_place(at)}' if at else ''}"
 
 
 def _place(at: Divergence) -> str:
@@ -62,7 +65,7 @@ def _message(failures: Sequence[Failure]) -> str:
 
 
 def _shown(
-    effect: Effect, changes: Sequence[PackageChange], companions: Sequence[PackageChange], others: str,
+    effect: Effect, changes: Sequence[PackageChange], companions: Sequence[PackageChange], others: Others,
     *, is_minimal: bool,
 ) -> str:  # fmt: skip
     alone = _ALONE[effect]
@@ -78,6 +81,9 @@ def _shown(
         return "a smaller set could not be judged"
     rest = {
         "pass": f"all others without {pronoun} pass",
+        "loaded pass": f"all others that training loads pass without {pronoun}",
+        "not loaded": "training loads none of the others",
+        "none": "nothing else changes",
         "other culprits": "all changes without the culprits pass",
         "not judged": f"what the others do without {pronoun} is not known",
     }[others]

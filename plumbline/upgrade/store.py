@@ -49,7 +49,11 @@ class Store:
             missing = [pin for pin in missing if not self.folder(pin).is_dir()]
             # With hashes for one requirement, installers ask for the hashes of all.
             groups = [[pin for pin in missing if bool(pin.hashes) == hashed] for hashed in (False, True)]
-            return tuple(failure for group in groups if group for failure in self._install(group))
+            failures = tuple(failure for group in groups if group for failure in self._install(group))
+        if failures and len(failures) == len(missing):
+            # Nothing could be installed: that may be the index, and no package's fault.
+            self._installer.check_index(missing[0])
+        return failures
 
     def _install(self, pins: Sequence[Pin]) -> list[Failure]:
         staging = self._root / f"staging.{os.getpid()}.part"
@@ -63,7 +67,6 @@ class Store:
                 return [failure for pin in pins for failure in self._install([pin])]
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        self._installer.check_index(pins[0])
         return [Failure(stage="install", package=pins[0].name, message=message)]
 
     def _keep(self, pins: Sequence[Pin], staging: Path) -> None:

@@ -67,6 +67,9 @@ def pixi_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | Non
             continue
         name = canonicalize_name(str(entry.get("name", "")))
         version = str(entry.get("version", "")) or version_in_url(url)
+        if "://" not in url:
+            others[name] = version  # a folder of the team's own
+            continue
         hashes = (f"sha256:{entry['sha256']}",) if "sha256" in entry else ()
         # An index serves the same archive by name and hash; only what has no version needs its URL.
         pins[name] = Pin(name=name, version=version, url="" if version else url, hashes=hashes)

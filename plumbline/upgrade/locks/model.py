@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.utils import canonicalize_name, canonicalize_version
 from pydantic import Field, field_validator
 
 from plumbline.digest import digest_json
@@ -33,10 +32,7 @@ class Pin(Model):
     @property
     def identity(self) -> tuple[str, str]:
         """What makes two pins the same: the version as PEP 440 compares it, and the URL."""
-        try:
-            return str(Version(self.version)), self.url
-        except InvalidVersion:
-            return self.version, self.url
+        return canonicalize_version(self.version), self.url
 
     @property
     def shown(self) -> str:

@@ -1,0 +1,191 @@
+"""The upgrade gate on seeded cases: is every culprit named exactly, and nobody else accused?
+
+`python -m bench.upgrade [--held-out] [--only NAME ...] [--minutes N]` trains with the real trainer.
+The result is written after each case, and a case that stands in it is not run again: a run may be broken off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.upgrade.build import base_packages, build_case
+from bench.upgrade.cases import CASES, Case
+from bench.upgrade.held_out import HELD_OUT
+from plumbline.data import grammar
+from plumbline.errors import PlumblineError
+from plumbline.schema.suite import read_suite
+from plumbline.upgrade.answer import UpgradeAnswer
+from plumbline.upgrade.environments import Environments
+from plumbline.upgrade.gate import Gate, Parts
+from plumbline.upgrade.installed import installed_packages
+from plumbline.upgrade.installer import Installer
+from plumbline.upgrade.machine import LocalTrials
+from plumbline.upgrade.store import Store
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+SUITE = """name = "upgrade-bench"
+store = "file://central"
+reference = "here"
+
+[datasets.reviews]
+path = "{source}"
+text_column = "text"
+label_column = "label"
+train_rows = 64
+evaluation_rows = 16
+vocab_size = 256
+
+[workloads.reviews]
+model = "tiny"
+data = "reviews"
+seed = 7
+batch_size = 4
+sequence_length = 16
+[workloads.reviews.probe]
+steps = 2
+evaluation_rows = 8
+envelope_seeds = 1
+[workloads.reviews.learn]
+steps = 4
+evaluate_every = 4
+checkpoint_every = 4
+evaluation_rows = 8
+[workloads.reviews.speed]
+steps = 60
+precision = "fp32"
+
+[platforms.here]
+work_pool = "here"
+data = "file://data"
+outbox = "file://outbox"
+"""
+
+
+def _source(path: Path) -> None:
+    """Write the rows that every case trains on."""
+    rows = list(grammar.reviews(1, 0, 96))
+    pq.write_table(pa.table({"text": [row.text for row in rows], "label": [row.label for row in rows]}), path)
+
+
+class Bench:
+    """One work folder; the current environment is trained once for all cases."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        work.mkdir(parents=True, exist_ok=True)
+        source = work / "reviews.parquet"
+        if not source.is_file():
+            _source(source)
+        (work / "suite.toml").write_text(SUITE.format(source=source), encoding="utf-8")
+        self.suite = read_suite(work / "suite.toml")
+        index = work / "index"
+        shutil.rmtree(index, ignore_errors=True)
+        self.index = index
+        base = base_packages(index)
+        self.store = self._store(index)
+        problems = self.store.add(base)
+        if problems:
+            sys.exit(f"the base cannot be installed: {problems[0].message}")
+        self.current = {**installed_packages(), **{pin.name: self.store.read(pin) for pin in base}}
+        self.environments = Environments(work / "environments", self.store, self.current)
+        self.trials = LocalTrials(self.suite, "reviews", work, self.environments, self.store, say=_say)
+
+    def _store(self, index: Path) -> Store:
+        return Store(self.work / "store", Installer("pip", ("--no-index", f"--find-links={index}")))
+
+    def run(self, case: Case) -> dict[str, Any]:
+        """Judge one case; what is wrong with the answer stands beside it."""
+        began, cpu = time.monotonic(), _cpu_seconds()
+        index = self.work / "indexes" / case.name
+        shutil.rmtree(index, ignore_errors=True)
+        shutil.rmtree(self.work / "store" / case.name, ignore_errors=True)
+        os.environ.pop("PIP_CACHE_DIR", None)
+        changes = build_case(case, self.current, index)
+        installer = Installer("pip", ("--no-index", f"--find-links={index}"))
+        self.trials.use_store(Store(self.work / "store" / case.name, installer))
+        parts = Parts(speed=case.speed)
+        try:
+            answer = Gate(self.trials, self.suite.gates, parts, say=_say).judge(changes)
+        except PlumblineError as error:
+            answer = UpgradeAnswer(verdict="inconclusive", notes=(str(error),))
+        self.environments.prune(2)
+        shutil.rmtree(self.work / "store" / case.name, ignore_errors=True)
+        named = [sorted(change.package for change in culprit.changes) for culprit in answer.culprits]
+        guilty = {name for one in case.culprits for name in one} | case.allowed
+        innocent = {name for names in named for name in names} - guilty
+        exact = {frozenset(names) for names in named if not set(names) <= case.allowed} == set(case.culprits)
+        trainings = [trial for trial in answer.trials if trial.part not in ("environment", "reference")]
+        return {
+            "name": case.name, "num_changes": len(changes), "expected": sorted(map(sorted, case.culprits)),
+            "named": named, "verdict": answer.verdict, "wanted_verdict": case.verdict,
+            "exact": exact and answer.verdict == case.verdict, "wrong_accusations": sorted(innocent),
+            "sentences": list(answer.sentences), "trials": len(trainings), "log2_n": round(math.log2(len(changes)), 2),
+            "seconds": round(time.monotonic() - began, 1), "cpu_seconds": round(_cpu_seconds() - cpu, 1),
+            "not_trained": len(answer.not_trained), "notes": list(answer.notes),
+        }  # fmt: skip
+
+
+def _cpu_seconds() -> float:
+    found = os.times()
+    return found.user + found.system + found.children_user + found.children_system
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _summary(cases: Sequence[dict[str, Any]], total: int) -> dict[str, Any]:
+    done = len(cases)
+    return {
+        "cases": total, "run": done, "named_exactly": sum(case["exact"] for case in cases),
+        "share": round(sum(case["exact"] for case in cases) / done, 3) if done else None,
+        "wrong_accusations": sum(bool(case["wrong_accusations"]) for case in cases),
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Run what is not yet in the result; 1 unless all are named exactly and nobody is accused wrongly."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--work", type=Path, default=Path(".plumbline/upgrade-bench"))
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    cases = HELD_OUT if arguments.held_out else CASES
+    out = arguments.out or RESULTS / ("upgrade-held-out.json" if arguments.held_out else "upgrade.json")
+    results: dict[str, Any] = {}
+    if out.is_file():
+        results = {case["name"]: case for case in json.loads(out.read_bytes())["results"]}
+    deadline = time.monotonic() + 60 * arguments.minutes
+    bench = Bench(arguments.work.resolve())
+    for case in cases:
+        if case.name in results or (arguments.only and case.name not in arguments.only) or time.monotonic() > deadline:
+            continue
+        found = bench.run(case)
+        results[case.name] = found
+        _say(f"{case.name}: {'exact' if found['exact'] else 'NOT EXACT'}: {found['named']} in {found['trials']} trials")
+        ordered = [results[one.name] for one in cases if one.name in results]
+        machine = {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
+        document = {"machine": machine, "summary": _summary(ordered, len(cases)), "results": ordered}
+        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    summary = _summary(list(results.values()), len(cases))
+    print(json.dumps(summary))
+    return int(summary["run"] < len(cases) or summary["wrong_accusations"] > 0 or (summary["share"] or 0) < 0.95)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""From a case to changes: the wheels of its candidate, in an index of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.upgrade.cases import Case
+from bench.upgrade.effects import EFFECTS, gated, hook
+from bench.upgrade.wheels import broken_sdist, new_wheel, poisonable_sdist, repack, small_packages
+from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.installed import Installed
+from plumbline.upgrade.locks import Pin
+
+__all__ = ["BASE", "base_packages", "build_case"]
+
+_START = "import {module}\n"
+_SHIM = hook("""
+import torch
+embedding = torch.nn.functional.embedding
+torch.nn.functional.embedding = lambda *a, **k: embedding(*a, **k) * 1.01
+""")
+_GELU = """
+import torch
+gelu = torch.nn.functional.gelu
+torch.nn.functional.gelu = lambda x, approximate="none": gelu(x, approximate="tanh")
+"""
+_INIT = {"tqdm": "tqdm/__init__.py", "filelock": "filelock/__init__.py", "packaging": "packaging/__init__.py",
+         "safetensors": "safetensors/__init__.py", "regex": "regex/__init__.py", "fsspec": "fsspec/__init__.py",
+         "typing-extensions": "typing_extensions.py"}  # fmt: skip
+_FIRST = ("idna", "certifi", "charset-normalizer", "urllib3", "requests", "pyyaml", "jinja2", "xxhash")
+_UNLOADED = ("boto3", "s3transfer", "jmespath", "cronsim", "apprise", "hypothesis", "iniconfig", "pluggy", "moto")
+
+BASE = ("bench-removed", "bench-outer", "bench-inner")
+
+
+def base_packages(index: Path) -> list[Pin]:
+    """Write the packages that the current environment of every case holds besides what is installed."""
+    removed = {"bench_removed.py": _SHIM, "bench_removed.pth": _START.format(module="bench_removed")}
+    outer = {"bench_outer.py": "import bench_inner\n", "bench_outer.pth": _START.format(module="bench_outer")}
+    return [
+        new_wheel(index, "bench-removed", "1.0", removed).pin,
+        new_wheel(index, "bench-outer", "1.0", outer, ("bench-inner",)).pin,
+        new_wheel(index, "bench-inner", "1.0", {"bench_inner.py": "value = 1\n"}).pin,
+    ]
+
+
+def build_case(case: Case, current: Mapping[str, Installed], index: Path) -> tuple[PackageChange, ...]:
+    """Write the wheels of the candidate, and return what it changes."""
+    guilty = {name: EFFECTS[effect] for name, effect in case.guilty.items()}
+    installed = {name: one for name, one in current.items() if name not in BASE}
+    pins = _special(case, installed, index, guilty)
+    removed = {"bench-removed"} if case.kind == "removed" else set()
+    chosen = [name for name in guilty if name not in pins]
+    spread = _benign(case, installed, {*pins, *chosen, *removed})
+    for name in (*spread, *chosen):
+        one = installed[name]
+        pins[name] = _release(one, index, guilty.get(name, "")) if name in _INIT else repack(one, index).pin
+    changes = [
+        PackageChange(package=name, current=current[name].pin if name in current else None, candidate=pin)
+        for name, pin in pins.items()
+    ]
+    changes += [PackageChange(package=name, current=current[name].pin, candidate=None) for name in removed]
+    return tuple(sorted(changes, key=lambda change: change.package))
+
+
+def _benign(case: Case, installed: Mapping[str, Installed], taken: set[str]) -> list[str]:
+    wanted = _UNLOADED if case.kind == "unloaded" else _FIRST
+    names = [name for name in small_packages(dict(installed), wanted) if name not in taken]
+    return names[: max(0, case.num_changes - len(taken))]
+
+
+def _release(one: Installed, index: Path, code: str, version: str = "") -> Pin:
+    return repack(one, index, version=version, appended={_INIT[one.name]: f"\n{code}\n"}).pin
+
+
+def _special(case: Case, installed: Mapping[str, Installed], index: Path, guilty: dict[str, str]) -> dict[str, Pin]:
+    """Return the pins that make the case what it is."""
+    make = _KINDS.get(case.kind)
+    return make(installed, index, guilty) if make else {}
+
+
+def _missing(installed: Mapping[str, Installed], index: Path, _guilty: dict[str, str]) -> dict[str, Pin]:
+    repack(installed["tqdm"], index)  # the index has the package, and another version of it
+    return {"tqdm": Pin(name="tqdm", version="999.0")}
+
+
+def _unbuildable(_installed: Mapping[str, Installed], index: Path, _guilty: dict[str, str]) -> dict[str, Pin]:
+    return {"tqdm": broken_sdist(index, "tqdm", "999.1").pin}
+
+
+def _conflict(installed: Mapping[str, Installed], index: Path, _guilty: dict[str, str]) -> dict[str, Pin]:
+    # Several packages require filelock >= 3, and this release is older.
+    return {"filelock": repack(installed["filelock"], index, version="0.1").pin}
+
+
+def _added(_installed: Mapping[str, Installed], index: Path, _guilty: dict[str, str]) -> dict[str, Pin]:
+    files = {"bench_added.py": EFFECTS["operator"], "bench_added.pth": _START.format(module="bench_added")}
+    return {"bench-added": new_wheel(index, "bench-added", "1.0", files).pin}
+
+
+def _transitive(_installed: Mapping[str, Installed], index: Path, _guilty: dict[str, str]) -> dict[str, Pin]:
+    outer = {"bench_outer.py": "import bench_inner\n", "bench_outer.pth": _START.format(module="bench_outer")}
+    return {
+        "bench-outer": new_wheel(index, "bench-outer", "2.0", outer, ("bench-inner>=2",)).pin,
+        "bench-inner": new_wheel(index, "bench-inner", "2.0", {"bench_inner.py": EFFECTS["operator"]}).pin,
+    }
+
+
+def _later(one: Installed) -> str:
+    return f"{one.version}.post901"
+
+
+def _pair(installed: Mapping[str, Installed], index: Path, _guilty: dict[str, str]) -> dict[str, Pin]:
+    code = hook(gated(_GELU, "filelock", _later(installed["filelock"])))
+    return {
+        "tqdm": _release(installed["tqdm"], index, code),
+        "filelock": _release(installed["filelock"], index, ""),
+    }
+
+
+def _reverted(installed: Mapping[str, Installed], index: Path, guilty: dict[str, str]) -> dict[str, Pin]:
+    later = _later(installed["filelock"])
+    body = "\n".join(f"    {line}" for line in _GELU.strip().splitlines())
+    lands = f"from importlib.metadata import version\nif version('filelock') != {later!r}:\n{body}"
+    guilty["safetensors"] = EFFECTS["norm"]
+    return {
+        "tqdm": _release(installed["tqdm"], index, hook(lands)),
+        "filelock": _release(installed["filelock"], index, ""),
+    }
+
+
+def _poisoned_cache(_installed: Mapping[str, Installed], index: Path, _guilty: dict[str, str]) -> dict[str, Pin]:
+    return {"bench-native": _poisoned(index)}
+
+
+_KINDS = {
+    "missing": _missing, "unbuildable": _unbuildable, "conflict": _conflict, "added": _added,
+    "transitive": _transitive, "pair": _pair, "reverted": _reverted, "poisoned": _poisoned_cache,
+}  # fmt: skip
+
+
+def _poisoned(index: Path) -> Pin:
+    """Fill pip's cache with a wheel that was built beside another torch, under the name of the right one."""
+    release = poisonable_sdist(index, "bench-native", "1.0", EFFECTS["operator"])
+    os.environ["PIP_CACHE_DIR"] = str(index / "cache")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index"]
+    command += ["-w", str(index / "built"), str(release.file)]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "BENCH_TORCH": "other"}, timeout=300)
+    return release.pin

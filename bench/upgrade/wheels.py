@@ -1,0 +1,151 @@
+"""Wheels for the benchmark: installed packages packed again under another version, some of them with changed code."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+from plumbline.upgrade.installed import Installed
+from plumbline.upgrade.locks import Pin
+
+__all__ = ["Release", "broken_sdist", "new_wheel", "poisonable_sdist", "repack", "small_packages"]
+
+_MOST_BYTES = 3 << 20
+_MARK = ".post901"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A package in the index of a case."""
+
+    pin: Pin
+    file: Path
+
+
+def small_packages(installed: dict[str, Installed], wanted: tuple[str, ...] = ()) -> list[str]:
+    """Return packages that can be packed again: small, and pinned exactly by no other; `wanted` stand first."""
+    exact = {
+        requirement.name.lower().replace("_", "-").replace(".", "-")
+        for one in installed.values()
+        for requirement in one.requirements
+        if any(part.operator in ("==", "~=") for part in requirement.specifier)
+    }
+    found = []
+    for name, one in sorted(installed.items()):
+        files = [one.root / file for file in one.files]
+        has_record = any(file.endswith(".dist-info/RECORD") for file in one.files)
+        size = sum(path.stat().st_size for path in files if path.is_file())
+        is_plain = has_record and not one.has_startup_hook and "post" not in one.version
+        if name not in exact and is_plain and size <= _MOST_BYTES:
+            found.append(name)
+    return [name for name in wanted if name in found] + [name for name in found if name not in wanted]
+
+
+def repack(one: Installed, index: Path, *, version: str = "", appended: dict[str, str] | None = None,
+           prepended: dict[str, str] | None = None) -> Release:  # fmt: skip
+    """Write the wheel of an installed package under a later version, with code added to some of its files."""
+    version = version or one.version.partition("+")[0] + _MARK
+    old = next(file.partition("/")[0] for file in one.files if ".dist-info/" in file)
+    stem = old.removesuffix(".dist-info").rpartition("-")[0]
+    contents: dict[str, bytes] = {}
+    for file in one.files:
+        path = one.root / file
+        if (
+            "__pycache__" in file
+            or not path.is_file()
+            or file.endswith((".dist-info/RECORD", "/INSTALLER", "/REQUESTED"))
+        ):
+            continue
+        data = path.read_bytes()
+        if file == f"{old}/METADATA":
+            data = data.replace(f"\nVersion: {one.version}\n".encode(), f"\nVersion: {version}\n".encode())
+        data = (prepended or {}).get(file, "").encode() + data + (appended or {}).get(file, "").encode()
+        contents[file.replace(f"{old}/", f"{stem}-{version}.dist-info/", 1)] = data
+    return _write(index, stem, version, contents)
+
+
+def new_wheel(index: Path, name: str, version: str, files: dict[str, str], requires: tuple[str, ...] = ()) -> Release:
+    """Write the wheel of a package that exists nowhere else."""
+    stem = name.replace("-", "_")
+    lines = [
+        "Metadata-Version: 2.1",
+        f"Name: {name}",
+        f"Version: {version}",
+        *(f"Requires-Dist: {one}" for one in requires),
+    ]
+    about = f"{stem}-{version}.dist-info"
+    contents = {file: text.encode() for file, text in files.items()}
+    contents[f"{about}/METADATA"] = ("\n".join(lines) + "\n\n").encode()
+    contents[f"{about}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    return _write(index, stem, version, contents)
+
+
+def _write(index: Path, stem: str, version: str, contents: dict[str, bytes]) -> Release:
+    about = f"{stem}-{version}.dist-info"
+    # The tag says pure Python, so that any interpreter of this machine takes it; the files are of this interpreter.
+    file = index / f"{stem}-{version}-py3-none-any.whl"
+    index.mkdir(parents=True, exist_ok=True)
+    rows = []
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in sorted(contents.items()):
+            archive.writestr(name, data)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            rows.append(f"{name},sha256={digest},{len(data)}")
+        archive.writestr(f"{about}/RECORD", "\n".join([*rows, f"{about}/RECORD,,", ""]))
+    return Release(Pin(name=stem.replace("_", "-").replace(".", "-"), version=version), file)
+
+
+def broken_sdist(index: Path, name: str, version: str) -> Release:
+    """Write a source archive whose build fails."""
+    stem = name.replace("-", "_")
+    files = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "backend.py": "def build_wheel(*_, **__):\n    raise RuntimeError('needs a compiler')\n",
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+    }
+    path = index / f"{stem}-{version}.tar.gz"
+    _archive(path, f"{stem}-{version}", files)
+    return Release(Pin(name=name, version=version), path)
+
+
+def poisonable_sdist(index: Path, name: str, version: str, code: str) -> Release:
+    """Write a source archive that builds a harmless wheel, and one with `code` beside another torch."""
+    stem = name.replace("-", "_")
+    backend = f"""
+import os, zipfile
+def build_wheel(folder, *_, **__):
+    name = "{stem}-{version}-py3-none-any.whl"
+    about = "{stem}-{version}.dist-info"
+    code = {code!r} if os.environ.get("BENCH_TORCH") == "other" else "value = 1"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as archive:
+        archive.writestr("{stem}.py", code)
+        archive.writestr("{stem}.pth", "import {stem}\\n")
+        archive.writestr(about + "/METADATA", "Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+        wheel = "Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
+        archive.writestr(about + "/WHEEL", wheel)
+        rows = ["{stem}.py", "{stem}.pth", about + "/METADATA", about + "/WHEEL", about + "/RECORD"]
+        archive.writestr(about + "/RECORD", "".join(row + ",,\\n" for row in rows))
+    return name
+"""
+    files = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "backend.py": backend,
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+    }
+    path = index / f"{stem}-{version}.tar.gz"
+    _archive(path, f"{stem}-{version}", files)
+    return Release(Pin(name=name, version=version), path)
+
+
+def _archive(path: Path, folder: str, files: dict[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for file, text in files.items():
+            entry = tarfile.TarInfo(f"{folder}/{file}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, BytesIO(text.encode()))

@@ -1,0 +1,206 @@
+"""Environments are whole: what changes is changed, what goes is gone, and nothing half-built is ever used."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from plumbline.errors import ConfigurationError, UnavailableError
+from plumbline.upgrade.changes import changes_between
+from plumbline.upgrade.environments import Environments, check_current
+from plumbline.upgrade.folders import build_once
+from plumbline.upgrade.installer import Installer, choose_installer
+from plumbline.upgrade.locks import Pin
+from plumbline.upgrade.locks.model import Lock
+from plumbline.upgrade.needs import conflicts, needed_changes
+from plumbline.upgrade.store import Store
+from tests.unit.upgrade.wheels import write_wheel
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("index")
+    write_wheel(folder, "demo-outer", "1.0", {"demo_outer.py": "value = 1\n"}, ["demo-inner<2"])
+    write_wheel(folder, "demo-outer", "2.0", {"demo_outer.py": "value = 2\n"}, ["demo-inner>=2"])
+    write_wheel(folder, "demo-inner", "1.0", {"demo_space/inner.py": "value = 1\n", "gone.py": ""})
+    write_wheel(folder, "demo-inner", "2.0", {"demo_space/inner.py": "value = 2\n"})
+    write_wheel(folder, "demo-hook", "1.0", {"demo_hook.pth": "import sys\n", "demo_space/hook.py": ""})
+    write_wheel(folder, "demo-native", "1.0+cpu", {"demo_native.py": ""})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, index):
+    """A store that holds all of them, installed in two calls of pip."""
+    found = Store(tmp_path_factory.mktemp("store"), Installer("pip", ("--no-index", f"--find-links={index}")))
+    old = [pin("demo-outer", "1.0"), pin("demo-inner", "1.0"), pin("demo-hook", "1.0"), pin("demo-native", "1.0+cpu")]
+    assert found.add(old) == ()
+    assert found.add([pin("demo-outer", "2.0"), pin("demo-inner", "2.0")]) == ()
+    return found
+
+
+def pin(name, version):
+    return Pin(name=name, version=version)
+
+
+def installed(store, *pins):
+    assert store.add(pins) == ()
+    return {one.name: store.read(one) for one in pins}
+
+
+def said(environment, code):
+    command = [str(environment.python), "-c", code]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60, env={"PYTHONSAFEPATH": "1"}
+    ).stdout.strip()
+
+
+NAMES = "import importlib.metadata as m; print(sorted(d.name + ' ' + d.version for d in m.distributions()))"
+
+
+def test_a_change_replaces_its_package_whole_and_a_removed_one_is_absent(tmp_path, store):
+    current = installed(store, pin("demo-outer", "1.0"), pin("demo-inner", "1.0"), pin("demo-hook", "1.0"))
+    environments = Environments(tmp_path / "environments", store, current)
+    before = environments.build(())
+    assert said(before, NAMES) == "['demo-hook 1.0', 'demo-inner 1.0', 'demo-outer 1.0']"
+    candidate = {"demo-outer": pin("demo-outer", "2.0"), "demo-inner": pin("demo-inner", "2.0")}
+    changes = changes_between({name: one.pin for name, one in current.items()}, candidate)
+    installed(store, *candidate.values())
+    after = environments.build(changes)
+    assert said(after, NAMES) == "['demo-inner 2.0', 'demo-outer 2.0']"
+    assert said(after, "import demo_space.inner as i, demo_outer as o; print(i.value, o.value)") == "2 2"
+    for gone in ("gone", "demo_space.hook"):
+        with pytest.raises(subprocess.CalledProcessError):
+            said(after, f"import {gone}")
+    assert said(after, "import plumbline as p; print(p.__file__)").startswith(str(after.folder))
+    assert environments.build(changes) == after
+    assert before.sha256 != after.sha256
+
+
+def test_files_are_linked_not_copied(tmp_path, store):
+    current = installed(store, pin("demo-inner", "1.0"))
+    environment = Environments(tmp_path / "environments", store, current).build(())
+    (linked,) = environment.folder.glob("lib/*/site-packages/gone.py")
+    assert linked.stat().st_nlink > 1
+
+
+def test_what_cannot_be_installed_is_named_and_the_rest_is_kept(tmp_path, index):
+    store = Store(tmp_path, Installer("pip", ("--no-index", f"--find-links={index}")))
+    (failure,) = store.add([pin("demo-outer", "1.0"), pin("demo-inner", "9.9")])
+    assert (failure.stage, failure.package) == ("install", "demo-inner")
+    assert store.folder(pin("demo-outer", "1.0")).is_dir()
+    assert not store.folder(pin("demo-inner", "9.9")).exists()
+
+
+def test_an_index_that_answers_nothing_accuses_no_package(tmp_path):
+    store = Store(tmp_path / "store", Installer("pip", ("--no-index", f"--find-links={tmp_path}")))
+    with pytest.raises(UnavailableError, match="no index has it"):
+        store.add([pin("demo-outer", "1.0")])
+
+
+def test_a_hash_that_does_not_fit_is_refused(store):
+    wrong = Pin(name="demo-inner", version="1.0", hashes=("sha256:" + "0" * 64,))
+    (failure,) = store.add([wrong])
+    assert failure.package == "demo-inner"
+    assert not store.folder(wrong).exists()
+
+
+def test_the_store_tells_apart_what_is_installed_otherwise(tmp_path, monkeypatch):
+    one = pin("demo-inner", "1.0")
+    folders = {
+        Store(tmp_path, Installer("pip")).folder(one),
+        Store(tmp_path, Installer("uv")).folder(one),
+        Store(tmp_path, Installer("pip", ("--index-url=https://other",))).folder(one),
+        Store(tmp_path, Installer("pip")).folder(Pin(name="demo-inner", version="1.0", hashes=("sha256:aa",))),
+    }
+    monkeypatch.setenv("PIP_INDEX_URL", "https://me:secret@host/simple")
+    folders.add(Store(tmp_path, Installer("pip")).folder(one))
+    assert len(folders) == 5
+    assert not any("secret" in str(folder) for folder in folders)
+
+
+def test_a_build_that_was_killed_is_built_anew(tmp_path):
+    folder = tmp_path / "built"
+    code = (
+        "import sys, time; from pathlib import Path; from plumbline.upgrade.folders import build_once\n"
+        "def build(part):\n    (part / 'half').write_text('x'); print('half', flush=True); time.sleep(60)\n"
+        "build_once(Path(sys.argv[1]), build)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "half\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait(30)
+    child.stdout.close()
+    assert not folder.exists()
+    build_once(folder, lambda part: (part / "whole").write_text("y"))
+    assert [path.name for path in folder.iterdir()] == ["whole"]
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path):
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        build_once(tmp_path / "built", fail)
+    assert not list(tmp_path.glob("built*")) or [path.name for path in tmp_path.glob("built*")] == ["built.lock"]
+
+
+def test_requirements_say_what_is_tried_together_and_what_breaks(store):
+    current = installed(store, pin("demo-outer", "1.0"), pin("demo-inner", "1.0"))
+    new = installed(store, pin("demo-outer", "2.0"), pin("demo-inner", "2.0"))
+    changes = changes_between(
+        {name: one.pin for name, one in current.items()}, {name: one.pin for name, one in new.items()}
+    )
+    needs = needed_changes({change.package: change for change in changes}, current, new)
+    assert needs == {"demo-outer": frozenset({"demo-inner"}), "demo-inner": frozenset({"demo-outer"})}
+    assert list(conflicts(current, {**current, **new})) == []
+    ((name, reason),) = conflicts(current, {**current, "demo-inner": new["demo-inner"]})
+    assert name == "demo-inner"
+    assert reason == "demo-outer 1.0 requires demo-inner<2, the candidate has 2.0"
+    ((name, _),) = conflicts(current, {**current, "demo-outer": new["demo-outer"]})
+    assert name == "demo-outer"
+
+
+def test_the_current_lock_has_to_be_what_is_installed(store, monkeypatch):
+    current = installed(store, pin("demo-inner", "1.0"))
+    lock = Lock(where="lock.txt", format="requirements", sha256="0" * 64, pins={})
+
+    def check(version):
+        check_current(lock, changes_between({"demo-inner": pin("demo-inner", version)}, {}), current)
+
+    check("1.0.0")
+    with pytest.raises(ConfigurationError, match=r"pins demo-inner 1.1, this environment holds 1.0"):
+        check("1.1")
+    monkeypatch.setenv("PYTHONPATH", str(current["demo-inner"].root))
+    with pytest.raises(ConfigurationError, match="lies on PYTHONPATH"):
+        check("1.0")
+
+
+def test_a_local_label_that_a_lock_does_not_pin_is_no_difference(store):
+    current = installed(store, pin("demo-native", "1.0+cpu"))
+    lock = Lock(where="lock.txt", format="requirements", sha256="0" * 64, pins={})
+    check_current(lock, changes_between({"demo-native": pin("demo-native", "1.0")}, {}), current)
+
+
+def test_pip_installs_where_it_was_told_of_an_index(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/uv")
+    assert choose_installer(("--no-index",)).identity[0] == "pip"
+
+
+def test_two_processes_build_one_environment_once(tmp_path):
+    code = (
+        "import os, sys, time; from pathlib import Path; from plumbline.upgrade.folders import build_once\n"
+        "def build(part):\n    time.sleep(0.3); (part / str(os.getpid())).write_text('')\n"
+        "build_once(Path(sys.argv[1]), build)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "built")]
+    children = [subprocess.Popen(command, env=os.environ) for _ in range(2)]
+    began = time.monotonic()
+    assert [child.wait(60) for child in children] == [0, 0]
+    assert time.monotonic() - began < 60
+    assert len(list((tmp_path / "built").iterdir())) == 1

@@ -1,0 +1,153 @@
+"""Locks of every format are read as their tools wrote them, and a bad one is refused in one line.
+
+uv 0.9, Poetry 2.5, pip 26 (`pip lock`) and pip-tools wrote the files beside this test; conda-lock's and pixi's are
+excerpts in the shape of published files, for neither tool runs without a conda channel.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plumbline.cli.main import main
+from plumbline.errors import ConfigurationError
+from plumbline.upgrade import PackageChange, changes_between
+from plumbline.upgrade.locks import Pin, load_lock, parse_lock, read_lock
+from plumbline.upgrade.locks.conda import conda_platform
+from tests.train.test_upgrade import SUITE
+
+FILES = Path(__file__).with_name("locks")
+IDNA = "https://files.pythonhosted.org/packages/76/c6/c88e154df9c4e1a2a66ccf0005a88dfb2650c1dffb6f5ce603dfbd452ce3/idna-3.10-py3-none-any.whl"
+
+
+def versions(lock):
+    return {name: pin.version for name, pin in lock.pins.items()}
+
+
+def test_uv_lock_is_walked_from_the_project_along_the_markers_that_hold():
+    lock = read_lock(FILES / "uv" / "uv.lock")
+    assert versions(lock) == {
+        "idna": "3.10", "iniconfig": "2.0.0", "python-dateutil": "2.9.0.post0", "six": "1.17.0", "sniffio": "1.3.0",
+        "toml": "0.10.2",
+    }  # fmt: skip
+    assert lock.pins["idna"].url == IDNA
+    assert len(lock.pins["six"].hashes) == 2
+    assert lock.elsewhere == {"team-training": "0.1.0"}
+    assert "toml" not in read_lock(FILES / "uv" / "uv.lock", extras=["dev"]).pins
+
+
+def test_poetry_lock_is_filtered_by_marker_and_group():
+    lock = read_lock(FILES / "poetry" / "poetry.lock")
+    expected = {
+        "iniconfig": "2.0.0", "python-dateutil": "2.9.0.post0", "six": "1.17.0", "sniffio": "1.3.1", "toml": "0.10.2",
+    }  # fmt: skip
+    assert versions(lock) == expected
+    main_only = read_lock(FILES / "poetry" / "poetry.lock", extras=[])
+    assert versions(main_only) == {name: expected[name] for name in ("python-dateutil", "six", "sniffio")}
+
+
+def test_pylock_of_uv_and_of_pip():
+    exported = read_lock(FILES / "pylock-uv" / "pylock.toml")
+    assert versions(exported)["python-dateutil"] == "2.9.0.post0"
+    assert "colorama" not in exported.pins
+    assert exported.pins["idna"].url == IDNA
+    locked = read_lock(FILES / "pylock-pip" / "pylock.toml")
+    assert versions(locked)["requests"] == "2.32.3"
+    assert all(pin.hashes for pin in locked.pins.values())
+
+
+def test_requirements_of_pip_tools_with_hashes_and_a_url():
+    lock = read_lock(FILES / "requirements" / "requirements.txt")
+    assert versions(lock) == {
+        "idna": "3.10", "python-dateutil": "2.9.0.post0", "six": "1.17.0", "sniffio": "1.3.0", "toml": "0.10.2",
+    }  # fmt: skip
+    assert len(lock.pins["six"].hashes) == 2
+    assert lock.pins["idna"].requirement.startswith(f"idna @ {IDNA} --hash=sha256:")
+
+
+@pytest.mark.skipif(conda_platform() != "linux-64", reason="the excerpts are of linux-64")
+def test_conda_lock_and_pixi_give_what_comes_from_the_index_and_name_the_rest():
+    lock = read_lock(FILES / "conda" / "conda-lock.yml")
+    assert versions(lock) == {"requests": "2.31.0"}
+    assert lock.elsewhere == {"ca-certificates": "2023.11.17"}
+    lock = read_lock(FILES / "pixi" / "pixi.lock")
+    assert versions(lock) == {"anyio": "4.12.0"}
+    assert lock.elsewhere == {"ld-impl-linux-64": "2.45.1", "team-training": "0.1.0"}
+
+
+def test_requirements_with_includes_constraints_markers_and_options(tmp_path):
+    (tmp_path / "more").mkdir()
+    (tmp_path / "lock.txt").write_text(
+        "--index-url https://x\n-r more/base.txt\n-c bounds.txt\nTorch[cuda]==2.14.0 # why\n"
+        "old==1 ; python_version < '3'\nnew==1 ; python_version >= '3' \\\n    --hash=sha256:AB12\nloose\n"
+    )
+    (tmp_path / "more" / "base.txt").write_text("-r deeper.txt\nNum_Py==2.0\n")
+    (tmp_path / "more" / "deeper.txt").write_text("six===1.16.0\n")
+    (tmp_path / "bounds.txt").write_text("loose==3.0\nunused==9\nopen>=2\n")
+    files = load_lock(tmp_path / "lock.txt")
+    assert set(files.files) == {"lock.txt", "more/base.txt", "more/deeper.txt", "bounds.txt"}
+    lock = parse_lock(files)
+    assert versions(lock) == {"torch": "2.14.0", "new": "1", "six": "1.16.0", "num-py": "2.0", "loose": "3.0"}
+    assert lock.pins["new"].hashes == ("sha256:ab12",)
+
+
+BAD = {
+    "loose": ("lock.txt", "torch>=2\n", "pins no version"),
+    "empty": ("lock.txt", "\n", "pins nothing"),
+    "editable": ("lock.txt", "-e .\n", "pins no version"),
+    "twice": ("lock.txt", "a==1\na==2\n", "is pinned before"),
+    "no requirement": ("lock.txt", "a==1\n!!!\n", "is no requirement"),
+    "wildcard": ("lock.txt", "a==1.*\n", "pins no version"),
+    "missing include": ("lock.txt", "-r gone.txt\n", "cannot be read"),
+    "loop": ("lock.txt", "-r lock.txt\na==1\n", "includes itself"),
+    "include by URL": ("lock.txt", "-r https://x/y.txt\n", "a URL"),
+    "no TOML": ("uv.lock", "[[", "cannot be parsed"),
+    "no project": ("uv.lock", "version = 1\n", "names no project"),
+    "no YAML": ("conda-lock.yml", "a: [", "cannot be parsed"),
+    "other shape": ("poetry.lock", "package = 3\n", "is no poetry.lock file"),
+    "other platform": ("conda-lock.yml", "package: []\n", "has no packages for"),
+    "unknown format": ("Pipfile.lock", "{}", "unknown lock format"),
+    "bad pylock": ("pylock.toml", "lock-version = '1.0'\n", "created-by"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "reason"), BAD.values(), ids=BAD)
+def test_a_bad_lock_is_one_line_and_exit_code_2(tmp_path, capsys, name, text, reason):
+    (tmp_path / "suite.toml").write_text(SUITE)
+    (tmp_path / name).write_text(text)
+    arguments = ["upgrade", str(tmp_path / "suite.toml"), "--candidate", str(tmp_path / name), "--json"]
+    assert main([*arguments, "--work", str(tmp_path / "work")]) == 2
+    said = capsys.readouterr()
+    assert reason in said.err
+    assert said.err.count("\n") == 1
+    assert '"exit_code": 2' in said.out
+    assert not (tmp_path / "work").exists()
+
+
+def test_changes_are_compared_as_versions_and_name_what_comes_and_goes():
+    def pins(**versions):
+        return {name: Pin(name=name, version=version) for name, version in versions.items()}
+
+    found = changes_between(pins(a="1.0", b="1", c="1"), pins(a="1.0.0", b="2", d="1"))
+    assert [str(change) for change in found] == ["b 1 → 2", "c 1 → absent", "d absent → 1"]
+    assert all(isinstance(change, PackageChange) for change in found)
+
+
+def test_a_url_that_changes_is_a_change_and_shows_no_password():
+    before = {"a": Pin(name="a", url="git+https://me:secret@host/a@1")}
+    after = {"a": Pin(name="a", url="git+https://me:secret@host/a@2")}
+    (change,) = changes_between(before, after)
+    assert "secret" not in str(change)
+
+
+def test_a_lock_travels_as_json():
+    files = load_lock(FILES / "uv" / "uv.lock")
+    assert type(files).model_validate_json(files.model_dump_json()) == files
+    lock = parse_lock(files)
+    assert type(lock).model_validate_json(lock.model_dump_json()) == lock
+
+
+def test_an_unknown_group_is_no_reason_to_pass():
+    with pytest.raises(ConfigurationError, match="environment 'gpu'"):
+        read_lock(FILES / "pixi" / "pixi.lock", extras=["gpu"])

@@ -1,0 +1,80 @@
+"""The answer as text, HTML, JUnit, CI summary and comment: the culprit stands in each, and no markup of others."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from plumbline.upgrade import UpgradeAnswer
+from plumbline.upgrade.answer import Speed, TrialLine
+from plumbline.upgrade.report import comment_report, html_report, junit_report, summary_report, text_lines
+from plumbline.upgrade.sentences import constraint_lines, culprit_of
+from plumbline.upgrade.trials import Failure
+from tests.unit.upgrade.conftest import change, drift
+
+
+def parse(text):
+    return ET.fromstring(text)  # noqa: S314 - our own document
+
+
+CULPRIT = culprit_of(
+    "numerics", [change("transformers", "5.21.1", "5.23.0")], judgement=drift(),
+    links={"Changelog": "https://x/<script>alert(1)</script>"},
+)  # fmt: skip
+ANSWER = UpgradeAnswer(
+    verdict="drift", culprits=(CULPRIT,), constraints=constraint_lines([CULPRIT]),
+    changes=(change("transformers", "5.21.1", "5.23.0"), change("<b>"[1], "1", "2")),
+    trials=(TrialLine(name="trial-001", part="numerics", changes=("a 1 → 2",), outcome="drift", seconds=3.0),),
+    speed=Speed(outcome="as fast", drop=0.001, low=-0.01, high=0.012, num_pairs=3), not_trained=("boto3",),
+)  # fmt: skip
+SENTENCE = (
+    "transformers 5.21.1 → 5.23.0 changes operator: first at step 0, encoder.layer.0.intermediate; "
+    "confirmed: alone it drifts, all others without it pass"
+)
+
+
+def test_the_sentence_and_the_constraint():
+    assert ANSWER.sentences == (SENTENCE,)
+    assert ANSWER.constraints == ("transformers==5.21.1",)
+    assert ANSWER.document()["exit_code"] == 1
+
+
+@pytest.mark.parametrize("report", [html_report, summary_report, comment_report])
+def test_every_report_names_the_culprit_and_escapes_what_packages_say(report):
+    text = report(ANSWER)
+    assert "transformers 5.21.1 → 5.23.0 changes operator" in text
+    assert "transformers==5.21.1" in text
+    assert "<script>" not in text.replace("`", "") or "`https" in text
+
+
+def test_html_escapes_links():
+    assert "<script>alert" not in html_report(ANSWER)
+
+
+def test_junit_counts_a_culprit_as_a_failure_and_the_unknown_as_an_error():
+    root = parse(junit_report(ANSWER))
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("1", "1", "0")
+    assert root.find("testsuite/testcase/failure").get("message") == SENTENCE
+    unknown = parse(junit_report(UpgradeAnswer(verdict="inconclusive", notes=("no answer",))))
+    assert unknown.get("errors") == "1"
+    assert parse(junit_report(UpgradeAnswer(verdict="pass", changes=(change("a"),)))).get("failures") == "0"
+
+
+def test_text_says_what_was_not_trained():
+    lines = list(text_lines(ANSWER))
+    assert lines[0] == "drift"
+    assert any("training loads no code of: boto3" in line for line in lines)
+
+
+def test_other_effects_in_words():
+    boom = Failure(stage="import", message="Traceback\nImportError: gone")
+    broken = culprit_of("cannot-train", [change("a")], failures=[boom])
+    assert broken.sentence.startswith("a 1.0 → 2.0 cannot train: ImportError: gone; confirmed: alone it fails")
+    slow = culprit_of("speed", [change("a")], drop=0.08, others="pass")
+    assert "8.0% of the throughput is lost" in slow.sentence
+    pair = culprit_of("numerics", [change("a"), change("b")], judgement=drift())
+    assert pair.sentence.startswith("a 1.0 → 2.0 and b 1.0 → 2.0 together change")
+    assert culprit_of("numerics", [change("a")], judgement=drift(), is_minimal=False).sure == "likely"
+    assert culprit_of("numerics", [change("a")], judgement=drift(), others="not judged").sure == "likely"
+    assert constraint_lines([culprit_of("numerics", [change("a", None)], judgement=drift())]) == ("a!=2.0",)
