@@ -82,6 +82,7 @@ class LocalTrials:
         self._current: Environment | None = None
         self._candidate: Environment | None = None
         self._inputs: tuple[Inputs, RunSpec, Path] | None = None
+        self._input_places: frozenset[str] = frozenset()
         self._references: dict[str, _Run] = {}
         shutil.rmtree(self._runs, ignore_errors=True)
 
@@ -161,7 +162,10 @@ class LocalTrials:
             failure = run.failure or Failure(stage="training", message="the current environment does not train")
             outcome: Outcome = "lost" if run.is_lost else "cannot-train"
             return TrialResult(trial=trial.name, outcome=outcome, failures=(failure,))
-        return TrialResult(trial=trial.name, outcome="same", imported=self._imported(run.places, ()))
+        # What the inputs are built with counts as loaded too: a change there is compared with the inputs.
+        return TrialResult(
+            trial=trial.name, outcome="same", imported=self._imported(run.places | self._input_places, ())
+        )
 
     def _compare_inputs(self, trial: Trial, environment: Environment) -> TrialResult:
         ours, _, _ = self._own_inputs()
@@ -235,7 +239,7 @@ class LocalTrials:
         if self._inputs is None:
             environment = self._current_environment()
             out = self._runs / "inputs-current"
-            inputs, failure, _ = self._build_inputs(environment, out)
+            inputs, failure, self._input_places = self._build_inputs(environment, out)
             if inputs is None:
                 why = failure.message if failure else "no reason given"
                 what = f"the current environment cannot build the dataset: {why}"

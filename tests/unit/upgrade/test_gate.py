@@ -154,6 +154,28 @@ def test_undecided_pairs_are_no_pass():
     assert answer.verdict == "inconclusive"
 
 
+def test_a_speed_part_that_gave_no_number_is_no_pass():
+    machine = Machine(ratios=lambda _, count: [float(0)] * count)
+    answer = machine.answer
+    machine.answer = lambda trial: (
+        answer(trial).replace(outcome="lost", log_ratios=()) if trial.part == "speed" else answer(trial)
+    )
+    assert judge(machine, changes(2), Parts(inputs=False)).verdict == "inconclusive"
+
+
+def test_a_package_whose_speed_part_fails_is_named():
+    machine = Machine(ratios=lambda _, count: [float(0)] * count)
+    answer = machine.answer
+
+    def failing(trial):
+        result = answer(trial)
+        is_guilty = trial.part == "speed" and "p001" in {one.package for one in trial.changes}
+        return result.replace(outcome="cannot-train", log_ratios=()) if is_guilty else result
+
+    machine.answer = failing
+    assert named(judge(machine, changes(4), Parts(inputs=False))) == [("cannot-train", "p001")]
+
+
 def test_parallel_workers_are_asked_at_once():
     machine = Machine({"numerics": drifts_with(["p013"])}, num_parallel=3)
     rounds = []

@@ -1,0 +1,174 @@
+"""Who did it: the search for the culprits of one effect, with the trials that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from plumbline.schema.verdict import Judgement
+from plumbline.upgrade.answer import Others
+from plumbline.upgrade.bisect import Answer, Culprits, Items, Search, find_culprits
+from plumbline.upgrade.campaign import Campaign
+from plumbline.upgrade.sentences import culprit_of
+from plumbline.upgrade.throughput import PairedDrop
+from plumbline.upgrade.trials import Outcome, Trial, TrialResult
+
+__all__ = ["CulpritSearch", "Effect", "UnsteadyError"]
+
+Effect = Literal["cannot-train", "inputs", "numerics", "speed"]
+_FLAKY_LOOKS = 3
+_FLAKY_REPEATS = 6
+"""A pass of a flaky candidate counts after this many in a row: one that fails in half of its runs slips by in 1.6%."""
+_DRIFTS: dict[Outcome, Answer] = {"drift": "fails", "same": "passes"}
+_CANNOT_TRAIN: dict[Outcome, Answer] = {"cannot-train": "fails", "same": "passes", "drift": "passes"}
+
+
+class UnsteadyError(Exception):
+    """The current environment does not agree with itself."""
+
+    def __init__(self, judgement: Judgement | None) -> None:
+        super().__init__("the current environment does not agree with itself")
+        self.judgement = judgement
+
+
+class CulpritSearch:
+    """Searches the changes of one effect; `trial` is what shows it, `whole` the result for all of them."""
+
+    def __init__(
+        self, campaign: Campaign, effect: Effect, trial: Trial, *, whole: TrialResult | None = None,
+        effect_size: float = 0.0,
+    ) -> None:  # fmt: skip
+        self._campaign = campaign
+        self._effect = effect
+        self._trial = trial
+        self._whole = whole
+        self._effect_size = effect_size
+        self._results: dict[frozenset[str], TrialResult] = {}
+        self._drops: dict[frozenset[str], PairedDrop] = {}
+
+    def run(self, left: Items) -> Items:
+        """Name the culprits among `left`, which show the effect together; return the changes that remain."""
+        campaign = self._campaign
+        # Who can reach training stands first: if those alone show the effect, the others are never tried.
+        ordered = tuple(sorted(left, key=lambda name: not campaign.is_relevant(name)))
+        relevant = tuple(name for name in ordered if campaign.is_relevant(name))
+        campaign.say(f"{self._effect}: searching {len(ordered)} changes, {len(relevant)} of which training loads")
+        if self._whole is not None:
+            self._results[frozenset(ordered)] = self._whole
+        searched, num_searched = self._search(ordered, relevant)
+        if self._effect == "numerics":
+            if _is_doubtful(searched) and self._is_flaky(ordered):
+                self._results.clear()
+                searched, num_searched = self._search(ordered, relevant)
+            if not any(result.outcome == "same" for result in self._results.values()):
+                # Nothing agreed with the current environment so far: it may not agree with itself.
+                self._check_reference()
+        others = _others(searched, num_changes=len(ordered), num_searched=num_searched)
+        for culprits in searched.culprits:
+            self._name(culprits, others)
+        campaign.is_complete = campaign.is_complete and searched.is_complete
+        accused = {name for culprits in searched.culprits for name in culprits.items}
+        return tuple(name for name in left if not accused & _closure(name, campaign.needs))
+
+    def _search(self, ordered: Items, relevant: Items) -> tuple[Search, int]:
+        """Search the changes that training loads; all of them where those alone do not show the effect."""
+        campaign = self._campaign
+        options: dict[str, Any] = {
+            "needs": campaign.needs, "num_parallel": campaign.trials.num_parallel,
+            "budget": max(1, campaign.budget.trials - campaign.progress.num_trials),
+        }  # fmt: skip
+        ask = self._speed_answers if self._effect == "speed" else self._answers
+        if relevant and len(relevant) < len(ordered) and ask([relevant])[relevant] == "fails":
+            return find_culprits(relevant, ask, **options), len(relevant)
+        return find_culprits(ordered, ask, **options), len(ordered)
+
+    def _answers(self, sets: Sequence[Items]) -> dict[Items, Answer]:
+        """Ask for several sets at once; one that passes is asked again where the candidate is flaky."""
+        outcomes = _CANNOT_TRAIN if self._effect == "cannot-train" else _DRIFTS
+        answers: dict[Items, Answer] = {}
+        waiting = list(sets)
+        for _ in range(self._campaign.repeats):
+            for items, result in self._campaign.ask_many(self._trial, waiting).items():
+                self._results[frozenset(items)] = result
+                answers[items] = outcomes.get(result.outcome, "unknown")
+            waiting = [items for items in waiting if answers[items] == "passes"]
+            if not waiting:
+                break
+        return answers
+
+    def _speed_answers(self, sets: Sequence[Items]) -> Mapping[Items, Answer]:
+        """A culprit has the whole effect, all other changes have none: half of it divides them best."""
+        half = self._effect_size / 2
+        answers: dict[Items, Answer] = {}
+        for items in sets:
+            found, _ = self._campaign.paired(items, slower_above=half, fast_below=half)
+            if found is None or found.outcome == "undecided":
+                answers[items] = "unknown"
+                continue
+            self._drops[frozenset(items)] = found
+            answers[items] = "fails" if found.outcome == "slower" else "passes"
+        return answers
+
+    def _is_flaky(self, items: Items) -> bool:
+        """Return whether the candidate passes in one of a few repeats, after it drifted."""
+        campaign = self._campaign
+        for _ in range(_FLAKY_LOOKS):
+            if campaign.ask(self._trial, items).outcome == "same":
+                campaign.is_flaky, campaign.repeats = True, _FLAKY_REPEATS
+                campaign.notes.append("the candidate drifts in some trainings only: trials are repeated")
+                return True
+        return False
+
+    def _check_reference(self) -> None:
+        """Raise `UnsteadyError` unless a second training of the current environment agrees with the first."""
+        own = self._campaign.ask(self._campaign.numerics, ())
+        if own.outcome != "same":
+            raise UnsteadyError(own.judgement)
+
+    def _name(self, culprits: Culprits, others: Others) -> None:
+        campaign = self._campaign
+        together = frozenset({*culprits.items, *culprits.companions})
+        result, drop = self._results.get(together), self._drops.get(together)
+        known = [campaign.packages[name].links for name in culprits.items if name in campaign.packages]
+        campaign.culprits.append(
+            culprit_of(
+                self._effect,
+                [campaign.changes[name] for name in culprits.items],
+                companions=[campaign.changes[name] for name in culprits.companions],
+                judgement=result.judgement if result else None,
+                failures=result.failures if result else (),
+                drop=drop.drop if drop else self._effect_size or None,
+                others=others,
+                is_minimal=culprits.is_minimal,
+                links={label: url for links in known for label, url in links.items()},
+            )
+        )
+
+
+def _others(searched: Search, *, num_changes: int, num_searched: int) -> Others:
+    """Return what is known of the changes that are not accused."""
+    if searched.rest_answer != "passes" or not searched.is_complete:
+        return "not judged"
+    if len(searched.culprits) > 1:
+        return "other culprits"
+    if not searched.rest:
+        return "none" if num_searched == num_changes else "not loaded"
+    return "pass" if num_searched == num_changes else "loaded pass"
+
+
+def _is_doubtful(searched: Search) -> bool:
+    """Return whether a culprit that drifts now and then explains the search better than what it found."""
+    return searched.rest_answer != "passes" or any(
+        len(culprits.items) > 1 or not culprits.is_minimal for culprits in searched.culprits
+    )
+
+
+def _closure(name: str, needs: Mapping[str, frozenset[str]]) -> set[str]:
+    found: set[str] = set()
+    queue = [name]
+    while queue:
+        item = queue.pop()
+        if item not in found:
+            found.add(item)
+            queue += needs.get(item, ())
+    return found
