@@ -30,6 +30,8 @@ UPGRADE_EVENT = "plumbline.dependency.upgraded"
 _WATCH_CRON = "*/10 * * * *"
 _HEARTBEAT_SECONDS = 30
 """Minimum period in Prefect, in seconds."""
+_REPEATED_SECONDS = 20
+"""A second crash event of one flow run within this time is the same crash."""
 _SILENT_SECONDS = 4 * _HEARTBEAT_SECONDS
 _START_SECONDS = 300
 """Maximum seconds from PENDING to RUNNING: the worker may have died in between."""
@@ -181,6 +183,9 @@ def _automations(suite: Suite) -> Iterator[Item]:
     yield _automation(
         f"plumbline {suite.name}: resume crashed rounds",
         expect=["prefect.flow-run.Crashed"],
+        # A worker may report one crash twice: a second start would run beside the first.
+        for_each=["prefect.resource.id"],
+        within=_REPEATED_SECONDS,
         related=rounds,
         action={
             "type": "change-flow-run-state", "state": "SCHEDULED", "name": "AwaitingRetry",
@@ -191,6 +196,8 @@ def _automations(suite: Suite) -> Iterator[Item]:
         yield _automation(
             f"plumbline {suite.name}: no verdict, to {block}",
             expect=["prefect.flow-run.Crashed", "prefect.flow-run.Failed"],
+            for_each=["prefect.resource.id"],
+            within=_REPEATED_SECONDS,
             related=rounds,
             action={"type": "send-notification", "block": block, "subject": _NO_VERDICT, "body": _NO_VERDICT_BODY},
         )
