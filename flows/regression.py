@@ -15,7 +15,7 @@ from plumbline.rounds.outcome import headline
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from tasks.alert import alert_about_verdict, alert_without_verdict
-from tasks.confirm import confirm_causes, confirm_throughput
+from tasks.confirm import confirm_causes, confirm_software, confirm_throughput
 from tasks.dispatch import dispatch_trainings
 from tasks.events import Phases, ProgressReporter
 from tasks.gather import gather_records
@@ -64,6 +64,7 @@ def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> Roun
             judged = judge_records(round_, found, folder)
         with phase("confirming"):
             found, judged = confirm_throughput(round_, found, judged, folder)
+            found, judged = confirm_software(round_, found, judged, folder)
             judged = confirm_causes(round_, found, judged, folder)
         verdict = conclude(round_, judged, phase.timings)
         with phase("reporting"):

@@ -1,4 +1,4 @@
-"""Confirmation of drift by dispatched reruns and experiments."""
+"""Confirmation of drift by dispatched reruns, A/Bs and experiments."""
 
 from __future__ import annotations
 
@@ -15,24 +15,36 @@ from plumbline.rounds import Assignment, Round
 from plumbline.rounds.confirming import Wanted, absorb, apply_cases, open_cases, wanted
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import reruns_needed
-from plumbline.rounds.nights import night_reruns
+from plumbline.rounds.nights import night_abs, night_reruns
 from plumbline.stores import open_store
 from tasks.dispatch import dispatch_trainings
 from tasks.gather import gather_records
 from tasks.judge import Judged, judge_records
 
-__all__ = ["confirm_causes", "confirm_throughput"]
+__all__ = ["confirm_causes", "confirm_software", "confirm_throughput"]
 
 
 def confirm_throughput(
     round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
 ) -> tuple[GatheredRecords, Judged]:
     """Rerun slow trainings, and judge again with both measurements."""
-    reruns = tuple(dict.fromkeys((*reruns_needed(judged.results), *night_reruns(judged.nights))))
+    asked = night_reruns(judged.nights, round_.suite.dispatch.reruns)
+    reruns = tuple(dict.fromkeys((*reruns_needed(judged.results), *asked)))
     if not reruns:
         return gathered, judged
     results = dispatch_trainings(round_, reruns, Limits())
     both = gathered.plus(gather_records(round_, results, folder))
+    return both, judge_records(round_, both, folder)
+
+
+def confirm_software(
+    round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
+) -> tuple[GatheredRecords, Judged]:
+    """Run one A/B on each platform whose reruns show a loss, and judge again."""
+    asked = night_abs(judged.nights)
+    if not asked:
+        return gathered, judged
+    both = gathered.plus(gather_records(round_, dispatch_trainings(round_, asked, Limits()), folder))
     return both, judge_records(round_, both, folder)
 
 

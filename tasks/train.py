@@ -6,10 +6,10 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect import get_client, get_run_logger, task
@@ -22,11 +22,15 @@ from plumbline.dispatch import TrainingOrder
 from plumbline.errors import ExitCode, PlumblineError
 from plumbline.experiments.transport import fetch_bundle
 from plumbline.launch import run_training
+from plumbline.schema.ab import AbOrder
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import write_spec
 from plumbline.stores import RetryPolicy, Store, open_store
 from tasks.events import ProgressReporter
 from tasks.prefect_client.api import PREFECT_ERRORS
+
+if TYPE_CHECKING:
+    from plumbline.experiments.environment import Interpreters
 
 __all__ = ["PATIENCE", "train_and_publish"]
 
@@ -54,10 +58,11 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
         with ProgressReporter(logger) as progress, _orphan_watch() as is_orphaned:
             write_spec(order.spec, work / "spec.json")
             experiment = fetch_bundle(outbox, order.experiment_id, work / "experiment") if order.experiment_id else None
-            with _checkpoint(order, outbox, work / "record" / "checkpoint", logger) as checkpoint:
-                code = run_training(
+
+            def run(out: Path, python: Path | None = None) -> int:
+                return run_training(
                     work / "spec.json",
-                    work / "record",
+                    out,
                     data=order.data,
                     cache=cache,
                     platform=order.platform,
@@ -68,12 +73,20 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
                     expected=order.expected,
                     num_processes=order.expected.gpus,
                     experiment=experiment,
+                    python=python,
                     on_progress=progress.on_progress,
                     timeout_seconds=order.run_seconds + _SPARE_SECONDS,
                     should_stop=is_orphaned.is_set,
                 )
-            if (work / "record" / RECORD_NAME).is_file():
-                publish_record(open_store(order.outbox, policy=PATIENCE), work / "record")
+
+            record: Path | None = work / "record"
+            with _checkpoint(order, outbox, work / "record" / "checkpoint", logger) as checkpoint:
+                if order.ab is None:
+                    code = run(work / "record")
+                else:
+                    code, record = _run_ab(order.ab, cache, work, run)
+            if record is not None and (record / RECORD_NAME).is_file():
+                publish_record(open_store(order.outbox, policy=PATIENCE), record)
             if code == ExitCode.PASS and checkpoint is not None:
                 with suppress(PlumblineError):
                     checkpoint.clear()
@@ -82,11 +95,27 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
     return code, progress.last_line
 
 
+def _run_ab(
+    order: AbOrder, cache: Path, work: Path, run: Callable[[Path, Path | None], int]
+) -> tuple[int, Path | None]:
+    """Run an A/B: fresh processes in tonight's environment and in the baseline's, in turns."""
+    # Loaded for an A/B alone: every other training starts without them.
+    from plumbline.experiments.ab import run_ab
+    from plumbline.experiments.environment import build_environments
+
+    def train(environments: Interpreters | None, is_tonight: bool, out: Path) -> int:
+        if environments is None:
+            return run(out, None)
+        return run(out, environments.tonight if is_tonight else environments.baseline)
+
+    return run_ab(order, lambda wanted: build_environments(wanted, cache / "upgrade"), train, work / "ab")
+
+
 def _checkpoint(
     order: TrainingOrder, outbox: Store, folder: Path, logger: Any
 ) -> AbstractContextManager[CheckpointExchange | None]:
     """Share the checkpoints of `learn` with the next attempt."""
-    if order.spec.learn is None or order.experiment_id is not None:
+    if order.spec.learn is None or order.experiment_id is not None or order.ab is not None:
         return nullcontext()
     return shared_checkpoint(outbox, order.job, folder, on_problem=logger.warning)
 

@@ -61,20 +61,32 @@ def rebuild_series(
 ) -> dict[str, SeriesFile]:
     """Rebuild the series of a suite's platforms from these records of the central store.
 
-    Earlier nights' decisions are kept if the old series is readable, as records do not contain decisions.
+    Where the old series can be read, its decisions stay, which records do not hold, and so do nights whose record is no
+    longer in the store: `plumbline prune` removes records, never numbers. Of a round's records of one workload the
+    night is the one with the most parts, then the earliest: the others are confirmations.
     """
-    rows: dict[str, list[NightRow]] = {name: [] for name in platforms}
+    records = set(records)
+    nights: dict[str, dict[tuple[str, str], tuple[int, NightRow]]] = {name: {} for name in platforms}
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="series") as pool:
-        for platform, row in pool.map(lambda name: _row(central, name), records):
-            if row is not None and platform in rows:
-                rows[platform].append(row)
+        for platform, num_parts, row in pool.map(lambda name: _row(central, name), records):
+            if row is None or platform not in nights:
+                continue
+            key = (row.round or row.record, row.workload)
+            other = nights[platform].get(key)
+            if other is None or (-num_parts, row.time) < (-other[0], other[1].time):
+                nights[platform][key] = (num_parts, row)
+    rows = {name: [row for _, row in found.values()] for name, found in nights.items()}
     rebuilt = {}
     for name in platforms:
         try:
             old = read_series(central, suite, name)
         except InvalidInputError:
             old = SeriesFile(suite=suite, platform=name)
-        rebuilt[name] = extended(SeriesFile(suite=suite, platform=name), rows[name], old.calls, old.judged)
+        known = {row.record for row in rows[name]} | set(records)
+        pruned = [old.row(place) for place, record in enumerate(old.record) if record not in known]
+        pruned = [row for row in pruned if not central.has_record(row.record)]
+        empty = SeriesFile(suite=suite, platform=name)
+        rebuilt[name] = extended(empty, [*rows[name], *pruned], old.calls, old.judged)
     return rebuilt
 
 
@@ -103,13 +115,13 @@ def records_of_rounds(central: CentralStore, suite: str) -> Iterator[str]:
                 yield from result.records
 
 
-def _row(central: CentralStore, record_id: str) -> tuple[str, NightRow | None]:
+def _row(central: CentralStore, record_id: str) -> tuple[str, int, NightRow | None]:
     try:
         data = read_bytes(central.store, record_key(record_id), max_bytes=MAX_RECORD_BYTES)
         record = read_model(RunRecord, data, where=record_id, max_bytes=MAX_RECORD_BYTES)
     except InvalidInputError:
-        return "", None
-    return record.platform, row_of(record)
+        return "", 0, None
+    return record.platform, len(record.spec.parts), row_of(record)
 
 
 def _read(central: CentralStore, suite: str, platform: str) -> tuple[SeriesFile, str | None]:

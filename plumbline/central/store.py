@@ -12,14 +12,15 @@ from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores.base import ObjectMissingError, PreconditionFailedError, Store
 from plumbline.stores.writing import ensure_content, ensure_object, read_bytes, read_object
 
-__all__ = ["CentralStore"]
+__all__ = ["CentralStore", "artifact_key"]
 
 _ROUNDS = "rounds"
 _MAX_TEXT_BYTES = 64 << 20
 _SWAP_ATTEMPTS = 8
 
 
-def _artifact(sha256: str) -> str:
+def artifact_key(sha256: str) -> str:
+    """Return where the central store keeps a part of a record."""
     return f"artifacts/{sha256[:2]}/{sha256}"
 
 
@@ -33,7 +34,7 @@ class CentralStore:
         """Keep the record in `folder`: parts as artifacts, then the marker. Idempotent."""
         record = read_record(folder)
         for part in record.parts:
-            ensure_content(self.store, _artifact(part.sha256), folder / part.key, part.sha256)
+            ensure_content(self.store, artifact_key(part.sha256), folder / part.key, part.sha256)
         ensure_object(self.store, record_key(record.record_id), (folder / RECORD_NAME).read_bytes())
         return record
 
@@ -42,7 +43,7 @@ class CentralStore:
         key = record_key(record_id)
         data = read_bytes(self.store, key, max_bytes=MAX_RECORD_BYTES)
         record = checked_record(data, record_id, f"{self.store.url}/{key}")
-        return receive(self.store, record, data, into, lambda part: _artifact(part.sha256))
+        return receive(self.store, record, data, into, lambda part: artifact_key(part.sha256))
 
     def has_record(self, record_id: str) -> bool:
         """Return whether the complete record is kept."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import Field, ValidationError
 
 from plumbline.errors import InvalidInputError
+from plumbline.schema.ab import AbOrder
 from plumbline.schema.base import Model, Name, first_problem
 from plumbline.schema.expected import Expected
 from plumbline.schema.record import RunRecord
@@ -33,6 +34,8 @@ class TrainingOrder(Model):
     spec: RunSpec
     expected: Expected = Expected()
     experiment_id: Name | None = None
+    ab: AbOrder | None = None
+    """Train again and again in two environments, and answer with one record."""
     run_seconds: float = Field(gt=0)
 
     def foreign_fields(self, record: RunRecord) -> tuple[str, ...]:
@@ -46,6 +49,10 @@ class TrainingOrder(Model):
             "nonce": (self.nonce, record.nonce),
             "spec_sha256": (self.spec.digest, record.spec_sha256),
             "experiment": (self.experiment_id, experiment_id),
+            "ab": (
+                self.ab.digest if self.ab else None,
+                record.evidence.ab.order_sha256 if record.evidence.ab else None,
+            ),
         }
         return tuple(name for name, (ordered, recorded) in pairs.items() if ordered != recorded)
 

@@ -16,6 +16,8 @@ __all__ = ["Equivalence", "McNemar", "equivalence", "mcnemar", "runs_to_resolve"
 
 _POWER = 0.9
 _MOST_RUNS = 100_000
+_TWO_SIDED = 1.959964 + 1.281552
+"""Normal quantiles of a two-sided level of 5% and 90% power."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,18 @@ class McNemar:
     def difference(self) -> float:
         """The candidate's accuracy less the reference's."""
         return (self.only_candidate - self.only_reference) / self.num_rows if self.num_rows else 0.0
+
+    @property
+    def resolvable(self) -> float:
+        """The smallest difference that these rows show with 90% power at a two-sided level of 5%."""
+        return (
+            _TWO_SIDED * math.sqrt(self.only_reference + self.only_candidate) / self.num_rows if self.num_rows else 1.0
+        )
+
+    def rows_needed(self, margin: float) -> int:
+        """Return the rows that show a difference of `margin`, if as large a share of them is told apart as here."""
+        share = (self.only_reference + self.only_candidate) / self.num_rows if self.num_rows else 1.0
+        return math.ceil((_TWO_SIDED / margin) ** 2 * share)
 
 
 def mcnemar(reference_right: NDArray[np.bool_], candidate_right: NDArray[np.bool_]) -> McNemar:

@@ -24,7 +24,7 @@ _WORDS: Mapping[str, str] = {
     "went-away": "a detector asked; reruns of tonight do not show it",
     "software": "an interleaved A/B on one machine shows it: the software",
     "machine": "reruns show it, and it is not the software: the machine of this night",
-    "unconfirmed": "reruns show it; the baseline's environment cannot be built here, so that no A/B names the software",
+    "unconfirmed": "reruns show it; no A/B tells software from machine",
     "lasting": "the loss lasts over several nights",
     "anchor": "the cumulative loss against the first acceptance is over its limit",
     "too-small": "confirmed, and smaller than what counts",
@@ -44,6 +44,8 @@ class LineDecision:
     shifted: bool = False
     """A part grew while its whole did not lose: no drift."""
     recovered: bool = False
+    note: str = ""
+    """What else is known of the software, for the sentence."""
 
     @property
     def verdict(self) -> Literal["pass", "drift", "inconclusive"]:
@@ -60,16 +62,17 @@ def judge_lines(
     lines: Sequence[Line],
     allowed: Allowed,
     answers: Mapping[tuple[str, str], Answers] | None = None,
-    software: Mapping[str, Software] | None = None,
+    software: Mapping[tuple[str, str], Software] | None = None,
 ) -> tuple[LineDecision, ...]:
-    """Decide on the last night of every line; `answers` by (workload, metric), `software` by workload."""
+    """Decide on the last night of every line; `answers` and `software` by (workload, metric)."""
     found: list[LineDecision] = []
     for line in lines:
         last = len(line.values) - 1
         past = past_of(line, until=last)
         tonight = float(line.metric.scores(line.values[last:])[0])
-        given = (answers or {}).get((line.workload, line.metric.name), Answers())
-        decision = decide(past, tonight, allowed, given, software=(software or {}).get(line.workload, "can-differ"))
+        key = (line.workload, line.metric.name)
+        given = (answers or {}).get(key, Answers())
+        decision = decide(past, tonight, allowed, given, software=(software or {}).get(key, "can-differ"))
         gone = past.call is not None and decision.verdict == "pass"
         found.append(LineDecision(line, decision, recovered=gone))
     wholes = {(one.line.workload, one.line.metric.name): one.decision.verdict for one in found}
@@ -162,6 +165,8 @@ def sentence(one: LineDecision) -> str:
         )
     if decision.difference is not None:
         parts.append(f"A/B of {decision.difference.num_runs} runs: p = {decision.difference.p_value:.2g}")
+    if one.note and one.reason not in ("quiet", "learning", "missing", "went-away", "open-call", "improved"):
+        parts.append(one.note)
     return "; ".join(parts)
 
 

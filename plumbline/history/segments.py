@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,7 @@ def lines_of(
     """Return every line with a value; `accepted` has acceptance times by workload."""
     found = []
     for workload in series.workloads:
-        places = series.places(workload)
+        places = _of_tonights_class(series, series.places(workload))
         times = tuple(series.time[place] for place in places)
         stamps = tuple(sorted(one.timestamp() for one in (accepted or {}).get(workload, ())))
         records = tuple(series.record[place] for place in places)
@@ -83,6 +84,18 @@ def lines_of(
                     Line(series.platform, workload, metric, times, rounds, records, values, boundaries, mine, stamps)
                 )
     return tuple(found)
+
+
+def _of_tonights_class(series: SeriesFile, places: list[int]) -> list[int]:
+    """Leave out the nights of other machine classes, where a pool alternates between classes.
+
+    A class that is gone for good stays: its last night is a boundary of the line.
+    """
+    classes = [series.hardware[place] for place in places]
+    changes = sum(before != after for before, after in pairwise(classes))
+    if changes <= len(set(classes)) - 1:
+        return places
+    return [place for place, found in zip(places, classes, strict=True) if found == classes[-1]]
 
 
 def _boundaries(

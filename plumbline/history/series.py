@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
@@ -104,6 +105,21 @@ class SeriesFile(Model):
         """Return the rows of one workload, the oldest first."""
         wanted = {place for place, word in enumerate(self.words) if word == workload}
         return [place for place, name in enumerate(self.workload) if name in wanted]
+
+    def row(self, place: int) -> NightRow:
+        """Return one night."""
+        word = self.words.__getitem__
+        return NightRow(
+            record=self.record[place],
+            round=self.round[place],
+            time=datetime.fromtimestamp(self.time[place], UTC),
+            workload=word(self.workload[place]),
+            spec=word(self.spec[place]),
+            lock=word(self.lock[place]),
+            hardware=word(self.hardware[place]),
+            software=word(self.software[place]),
+            metrics={name: column[place] for name, column in self.metrics.items()},
+        )
 
     @property
     def workloads(self) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def summarise(line: Line, allowed: Allowed, *, last: int | None = None) -> LineS
     metric, end = line.metric, len(line.values)
     scores = metric.scores(line.values)
     first = max(end - last, 0) if last else 0
-    (decided,) = judge_lines([line], allowed, software={line.workload: "unavailable"})
+    (decided,) = judge_lines([line], allowed, software={(line.workload, line.metric.name): "unavailable"})
     past = past_of(line, until=end - 1)
     reference = reference_of(past.values[past.level :], floor=past.floor, prior=past.prior)
     return LineSummary(

@@ -65,6 +65,11 @@ class LoadedRecord:
         return self._part("evaluation", _check_evaluation)
 
     @cached_property
+    def answers(self) -> Arrays:
+        """`row_ids` and `right`, 0 or 1, of the learn part's last evaluation; empty in records that hold none."""
+        return self._part("answers", _check_answers)
+
+    @cached_property
     def capture(self) -> Arrays:
         """Return the whole tensors that an experiment captured."""
         return self._part("capture", _no_check)
@@ -169,6 +174,21 @@ def _check_evaluation(_record: RunRecord, content: Arrays) -> str:
     lengths: dict[str, Any] = {name: array.shape[:1] for name, array in content.items()}
     if len(set(lengths.values())) > 1:
         return f"contains arrays of different lengths: {lengths}"
+    return ""
+
+
+def _check_answers(record: RunRecord, content: Arrays) -> str:
+    row_ids, right = content.get("row_ids"), content.get("right")
+    if row_ids is None or right is None or set(content) != {"row_ids", "right"}:
+        return "has other arrays than row_ids and right"
+    if row_ids.dtype != np.int64 or right.dtype != np.uint8 or row_ids.ndim != 1 or row_ids.shape != right.shape:
+        return "row_ids is not int64, right not uint8, or their lengths differ"
+    if right.size and right.max() > 1:
+        return "right holds values other than 0 and 1"
+    learn = record.evidence.learn
+    last = learn.evaluations[-1] if learn and learn.evaluations else None
+    if last is None or last.num_rows != len(right) or last.accuracy != int(right.sum()) / max(len(right), 1):
+        return "the rows that are right do not give the accuracy of the last evaluation"
     return ""
 
 

@@ -11,14 +11,15 @@ from pydantic import TypeAdapter, ValidationError
 from plumbline.digest import digest_json
 from plumbline.dispatch import Job, TrainingOrder, job_key, record_id
 from plumbline.errors import ConfigurationError
+from plumbline.schema.ab import AbOrder
 from plumbline.schema.base import Name
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 
-__all__ = ["MAIN", "RERUN", "Assignment", "Round", "check_round_id", "new_round_id", "night_of"]
+__all__ = ["AB", "MAIN", "RERUN", "Assignment", "Round", "check_round_id", "new_round_id", "night_of"]
 
 
-MAIN, RERUN = "main", "rerun"
+MAIN, RERUN, AB = "main", "rerun", "ab"
 _DATE_DIGITS = 8
 _LONGEST_NAME = 120
 _NONCE_DIGITS = 32
@@ -51,10 +52,11 @@ class Assignment:
     platform: str
     workload: str
     what: str
-    """`MAIN`, `RERUN` (the speed part alone, again), or an experiment's name."""
+    """`MAIN`, `RERUN` (its speed alone, once more), `AB`, or an experiment's name."""
     experiment_id: str | None = None
     title: str = ""
-    """Title of an experiment, for its run in the UI."""
+    """What an experiment tries, in words, for people who look at its run."""
+    ab: AbOrder | None = None
 
     def run_name(self, night: str) -> str:
         """Return the run's name in Prefect's UI."""
@@ -91,8 +93,9 @@ class Round:
             key=job_key(self.id, assignment.platform, text),
             platform=assignment.platform,
             start_seconds=platform.start_seconds,
-            run_seconds=platform.run_seconds,
-            retries=platform.retries,
+            run_seconds=self._run_seconds(assignment),
+            # Started again, an A/B would spend its budget twice.
+            retries=platform.retries if assignment.ab is None else 0,
         )
 
     def order(self, assignment: Assignment, attempt: int) -> TrainingOrder:
@@ -110,10 +113,15 @@ class Round:
             attempt=attempt,
             nonce=digest_json([self.secret, name])[:_NONCE_DIGITS],
             expected=platform.expected,
-            spec=_speed_only(spec) if assignment.what.startswith(RERUN) else spec,
+            spec=_speed_only(spec) if assignment.what == AB or assignment.what.startswith(RERUN) else spec,
             experiment_id=assignment.experiment_id,
-            run_seconds=platform.run_seconds,
+            ab=assignment.ab,
+            run_seconds=self._run_seconds(assignment),
         )
+
+    def _run_seconds(self, assignment: Assignment) -> float:
+        limit = self.suite.platforms[assignment.platform].run_seconds
+        return limit if assignment.ab is None else limit + assignment.ab.seconds
 
 
 def _speed_only(spec: RunSpec) -> RunSpec:

@@ -15,6 +15,8 @@ the first 8 bytes of the SHA-256 of the raw value.
 
 `evaluation.safetensors` (probe, learn): `row_ids` int64 [rows], `predictions` int64 [rows], `logits` float32.
 
+`answers.safetensors` (learn, classification): `row_ids` int64 [rows] of the last evaluation, `right` uint8 [rows].
+
 `capture.safetensors` (experiments): the whole tensors that an experiment asked for.
 """
 
@@ -24,6 +26,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from plumbline.schema.ab import AbEvidence
 from plumbline.schema.base import Model, Sha256
 from plumbline.schema.manifest import Shard
 
@@ -272,3 +275,5 @@ class Evidence(Model):
     probe: ProbeEvidence | None = None
     speed: SpeedEvidence | None = None
     learn: LearnEvidence | None = None
+    ab: AbEvidence | None = None
+    """Of the interleaved runs whose record this is."""

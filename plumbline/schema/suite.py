@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 _HINT = "docs/SUITE.md lists every key"
+_LEAST_BLOCKS = 5
 _IS_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -104,6 +105,8 @@ class Gates(Model):
     """Minimum drop for a rerun, in standard errors of both median steps."""
     false_alarms_a_year: float = Field(default=1.0, gt=0)
     """Over all platforms, workloads and metrics together."""
+    questions_a_year: float = Field(default=100.0, gt=0)
+    """How often in a year noise alone may make a detector ask for reruns, over all series of the suite."""
     unjudged_nights: int = Field(default=7, ge=1)
     """Number of consecutive unjudged nights of a platform before an `unjudged` alert."""
 
@@ -190,6 +193,18 @@ class Dispatch(Model):
     """Behaviour of a second round of the same suite during a first."""
     experiments: int = Field(default=6, ge=0, le=50)
     """Maximum number of experiments per platform and round."""
+    reruns: int = Field(default=4, ge=1, le=20)
+    """Reruns of the speed part that answer a question of the history, for one workload of a platform in one round."""
+    ab_blocks: int = Field(default=6, ge=0, le=50)
+    """Blocks of four runs, two in each environment, of the A/B on a platform in one round; 0: no A/B."""
+    ab_seconds: float = Field(default=7200.0, gt=0)
+    """Maximum time of one A/B; later blocks are not started."""
+
+    @model_validator(mode="after")
+    def _has_enough_blocks(self) -> Self:
+        if 0 < self.ab_blocks < _LEAST_BLOCKS:
+            raise ValueError(f"ab_blocks: fewer than {_LEAST_BLOCKS} blocks decide nothing; 0 turns the A/B off")
+        return self
 
 
 def _suggested(problem: str, word: str, choices: Iterable[str]) -> str:
@@ -244,8 +259,9 @@ class Suite(Model):
                 yield f"{platform}-{workload}", text
                 if content.speed is not None:
                     yield f"{platform}-{workload}-rerun", f"the rerun of {text}"
-                    for number in range(2, 5):
+                    for number in range(2, self.dispatch.reruns + 1):
                         yield f"{platform}-{workload}-rerun-{number}", f"rerun {number} of {text}"
+                    yield f"{platform}-{workload}-ab", f"the A/B of {text}"
 
 
 def read_suite(path: Path) -> Suite:

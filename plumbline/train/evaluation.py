@@ -41,6 +41,7 @@ class _Sums:
 
     def __init__(self) -> None:
         self._kept: dict[str, list[NDArray[Any]]] = {"row_ids": [], "predictions": [], "logits": []}
+        self._right_rows: list[NDArray[np.uint8]] = []
         self._right, self._terms, self._loss = 0, 0, 0.0
 
     def add(self, batch: Batch, logits: NDArray[Any], loss: float | None) -> None:
@@ -51,10 +52,13 @@ class _Sums:
         self._loss += loss * counted if counted and loss is not None else 0.0
         for name, array in (("row_ids", batch["row_ids"].numpy()), ("predictions", predictions), ("logits", kept)):
             self._kept[name].append(array)
+        if labels.ndim == 1:
+            self._right_rows.append((predictions == labels).astype(np.uint8))
 
     def evidence(self, step: int, *, training_mode: bool) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
         arrays = {name: np.concatenate(pieces) for name, pieces in self._kept.items()}
-        return _evidence(arrays, self._right, self._terms, self._loss, step=step, training_mode=training_mode), arrays
+        found = _evidence(arrays, self._right, self._terms, self._loss, step=step, training_mode=training_mode)
+        return found, arrays | ({"right": np.concatenate(self._right_rows)} if self._right_rows else {})
 
 
 def _evidence(

@@ -180,7 +180,11 @@ class LearnRun:
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the last evaluation's arrays."""
-        return self.evaluation
+        return {name: array for name, array in self.evaluation.items() if name != "right"}
+
+    def answers(self) -> dict[str, NDArray[np.generic]]:
+        """Return which rows the last evaluation has right; empty where a row has more than one answer."""
+        return {name: self.evaluation[name] for name in ("row_ids", "right")} if "right" in self.evaluation else {}
 
 
 def _dropout_of(model: torch.nn.Module) -> tuple[float, ...]:

@@ -229,7 +229,7 @@ class ProbeRun:
             "state": dict(observer.states),
         }
         if self.evaluation:
-            parts["evaluation"] = self.evaluation
+            parts["evaluation"] = {name: array for name, array in self.evaluation.items() if name != "right"}
         return parts
 
 

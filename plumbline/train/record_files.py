@@ -21,7 +21,7 @@ from plumbline.schema.record import RECORD_NAME, RunRecord
 
 __all__ = ["PARTS", "clear_parts", "write_parts", "write_record", "writing"]
 
-PARTS = ("batches", "sketches", "state", "evaluation", "capture")
+PARTS = ("batches", "sketches", "state", "evaluation", "answers", "capture")
 _ROWS = "rows.parquet"
 
 

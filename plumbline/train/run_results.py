@@ -83,4 +83,6 @@ class RunResults:
         parts = self.probe.arrays() if self.probe else {}
         if self.learn and "evaluation" not in parts:
             parts["evaluation"] = self.learn.arrays()
+        if self.learn and (answers := self.learn.answers()):
+            parts["answers"] = answers
         return parts

@@ -46,9 +46,12 @@ def test_the_curve_is_whole(undisturbed: Trained) -> None:
     assert [evaluation.step for evaluation in learn.evaluations] == [8, 16, 24]
     assert all(evaluation.num_rows == 40 for evaluation in learn.evaluations)
     assert learn.resumed_at == ()
+    answers = load_record(undisturbed.folder).answers
+    assert len(answers["row_ids"]) == 40
+    assert int(answers["right"].sum()) / 40 == learn.evaluations[-1].accuracy
     assert undisturbed.arrays("evaluation")["row_ids"].tolist() == list(range(96, 136))
     assert {path.name for path in undisturbed.folder.iterdir()} == {
-        "record.json", "evaluation.safetensors", "rows.parquet",
+        "record.json", "answers.safetensors", "evaluation.safetensors", "rows.parquet",
     }  # fmt: skip
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from plumbline.history.equivalence import McNemar, mcnemar
 from plumbline.judge.gates.gate import GateRequest, GateResult
 from plumbline.judge.pair import Pair
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding, Outcome
 
-__all__ = ["accuracy_error", "accuracy_gate", "learn", "parting"]
+__all__ = ["accuracy_error", "accuracy_gate", "learn", "parting", "shared_rows"]
 
 
 _UNEXPLAINED = Cause(
@@ -42,7 +45,36 @@ def learn(pair: Pair, gates: Gates) -> list[Finding]:
         return [_finding("inconclusive", None, gates, "no accuracy was measured")]
     gap = theirs.accuracy - ours.accuracy
     detail = f"{theirs.accuracy:.4f} where the reference reached {ours.accuracy:.4f} on {theirs.num_rows} rows"
-    return [_finding(_outcome(abs(gap), accuracy_error(ours, theirs), gates), gap, gates, detail)]
+    shared = shared_rows(pair)
+    outcome = _outcome(abs(gap), accuracy_error(ours, theirs), gates)
+    if shared is not None:
+        detail = f"{detail}; {_resolution(shared, gates)}"
+        if outcome == "drift" and shared.p_value > _two_sided(gates.accuracy_standard_errors):
+            outcome = "inconclusive"
+    return [_finding(outcome, gap, gates, detail)]
+
+
+def shared_rows(pair: Pair) -> McNemar | None:
+    """Compare both sides' answers row by row; `None` where a side keeps none, or the rows are not the same."""
+    left, right = pair.reference.answers, pair.candidate.answers
+    if not left or not right or not np.array_equal(left["row_ids"], right["row_ids"]):
+        return None
+    return mcnemar(left["right"] == 1, right["right"] == 1)
+
+
+def _resolution(shared: McNemar, gates: Gates) -> str:
+    """Return what these rows can and cannot tell apart."""
+    margin = gates.accuracy_margin
+    return (
+        f"of the same rows {shared.only_reference} only the reference has right, {shared.only_candidate} only the "
+        f"candidate (McNemar p = {shared.p_value:.2g}); they resolve {shared.resolvable:.4f}, "
+        f"{margin:g} takes {shared.rows_needed(margin)} rows"
+    )
+
+
+def _two_sided(standard_errors: float) -> float:
+    """Return the two-sided chance of a normal value beyond as many standard errors."""
+    return math.erfc(standard_errors / math.sqrt(2))
 
 
 def parting(pair: Pair) -> int | None:

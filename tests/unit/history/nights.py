@@ -62,11 +62,14 @@ def run_nights(
             continue
         stamps = [BEGIN + timedelta(days=day) for day in (accepted or []) if day <= index]
         lines = lines_of(series, METRICS, {"bert": stamps})
-        (one,) = judge_lines(lines, allowed, software={"bert": "can-differ" if answered else "equal"})
+        (one,) = judge_lines(lines, allowed, software={("bert", "throughput"): "can-differ" if answered else "equal"})
         while one.decision.needs:
             given = answered(index, one) if answered else _repeated(value)
             (one,) = judge_lines(
-                lines, allowed, {("bert", "throughput"): given}, {"bert": "can-differ" if answered else "equal"}
+                lines,
+                allowed,
+                {("bert", "throughput"): given},
+                {("bert", "throughput"): "can-differ" if answered else "equal"},
             )
         entry = call_entry(one)
         series = extended(series, [], [entry] if entry else [])

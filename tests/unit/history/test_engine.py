@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline.history import Answers, Past, decide
-from plumbline.history.series import extended
+from plumbline.history.metrics import METRICS
+from plumbline.history.night import judge_lines
+from plumbline.history.segments import lines_of
+from plumbline.history.series import SeriesFile, extended
 from plumbline.history.simulate import NOISES, World, first_call, make_levels, simulate_platform
 from tests.unit.history.nights import ALLOWED, BEGIN, line_of, night, noise, run_nights, series_of
 
@@ -167,3 +170,38 @@ def test_a_series_is_ordered_by_time_not_by_the_name_of_its_round() -> None:
         from_behind = extended(from_behind, [row])
     assert from_behind.time == series.time == tuple((BEGIN + timedelta(days=day)).timestamp() for day in range(10))
     assert from_behind.metrics == series.metrics
+
+
+def test_a_part_that_grows_while_the_whole_does_not_is_a_shift_of_cost() -> None:
+    def decided(throughput: float) -> dict[str, str]:
+        series = SeriesFile(suite="nightly", platform="aws")
+        wholes, parts = noise(3, 41), noise(4, 41, level=0.01)
+        wholes[40], parts[40] = wholes[40] * throughput, parts[40] * 1.6
+        rows = [
+            night(index, {"throughput": float(whole), "data_wait": float(part)})
+            for index, (whole, part) in enumerate(zip(wholes, parts, strict=True))
+        ]
+        lines = lines_of(extended(series, rows), METRICS)
+        equal = dict.fromkeys((("bert", "throughput"), ("bert", "data_wait")), "equal")
+        answers = {
+            ("bert", line.metric.name): Answers(reruns=tuple(line.metric.scores(line.values[-1:]).tolist()) * 4)
+            for line in lines
+        }
+        return {one.line.metric.name: one.reason for one in judge_lines(lines, ALLOWED, answers, equal)}
+
+    assert decided(1.0) == {"throughput": "quiet", "data_wait": "shift"}
+    lost = decided(0.85)
+    assert lost["throughput"] == "machine"
+    assert lost["data_wait"] != "shift"
+
+
+def test_alternating_machine_classes_are_each_judged_by_their_own_nights() -> None:
+    rows = [{"hardware": "A10G" if index % 3 else "L4"} for index in range(120)]
+    values = noise(6, 120) * np.array([1.0 if index % 3 else 1.4 for index in range(120)])
+    _, found = run_nights(values, rows)
+    assert not [index for index, one in found if one.verdict == "drift"]
+    values[100:] *= 0.9
+    _, found = run_nights(values, rows)
+    called = [index for index, one in found if one.decision.new]
+    assert called, "both classes have a reference"
+    assert 100 <= min(called) <= 112

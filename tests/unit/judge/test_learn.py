@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from plumbline.errors import CorruptDataError
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
+from plumbline.schema.verdict import Finding
 
 from .conftest import make_record, other_kernel
 
@@ -18,6 +21,54 @@ def learned(accuracy: float, losses: tuple[float, ...], weights: str, **changes:
     learn = {"steps": 2, "losses": losses, "evaluations": [evaluation.to_json()], "weights_sha256": weights * 64}
     evidence = made.record.evidence.replace(learn=learn | changes)
     return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+
+
+def answered(right: list[int], losses: tuple[float, ...], weights: str, **changes: Any) -> LoadedRecord:
+    made = learned(sum(right) / len(right), losses, weights, **changes)
+    learn = made.record.evidence.learn
+    last = learn.evaluations[-1].replace(num_rows=len(right))  # type: ignore[union-attr]
+    evidence = made.record.evidence.replace(learn=learn.replace(evaluations=(last,)))  # type: ignore[union-attr]
+    answers = {"row_ids": np.arange(len(right)), "right": np.array(right, np.uint8)}
+    return LoadedRecord(made.record.replace(evidence=evidence), made.folder, {**made.arrays, "answers": answers})
+
+
+def _gate(reference: LoadedRecord, candidate: LoadedRecord) -> Finding:
+    return next(one for one in compare(reference, candidate).findings if one.check == "learn.accuracy")
+
+
+def test_one_pair_is_compared_row_by_row_and_says_what_it_resolves() -> None:
+    reference = answered([1] * 850 + [0] * 150, (0.7, 0.5), "a")
+    worse = answered([0] * 100 + [1] * 750 + [0] * 150, (0.7, 0.6), "b", fingerprint=other_kernel())
+    finding = _gate(reference, worse)
+    assert finding.outcome == "drift"
+    assert "100 only the reference has right, 0 only the candidate (McNemar p = 1.6e-30)" in finding.detail
+    assert "they resolve 0.0324, 0.02 takes 2627 rows" in finding.detail
+
+
+def test_rows_that_do_not_tell_two_runs_apart_are_no_drift() -> None:
+    # Twelve rows: the accuracies are far apart, the rows on which the runs disagree are few.
+    reference = answered([1] * 12, (0.7, 0.5), "a")
+    few = answered([1] * 7 + [0] * 5, (0.7, 0.6), "b", fingerprint=other_kernel())
+    assert _gate(reference, few).outcome == "inconclusive"
+    without = LoadedRecord(few.record, few.folder, {k: v for k, v in few.arrays.items() if k != "answers"})
+    assert _gate(reference, without).outcome == "drift"
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"row_ids": np.arange(4), "right": np.array([1, 1, 1, 1], np.uint8)},  # another accuracy than the evidence's
+        {"row_ids": np.arange(4), "right": np.array([2, 0, 0, 0], np.uint8)},
+        {"row_ids": np.arange(3), "right": np.array([1, 1, 0, 0], np.uint8)},
+        {"row_ids": np.arange(4), "right": np.array([1.0, 1.0, 0.0, 0.0])},
+        {"right": np.array([1, 1, 0, 0], np.uint8)},
+    ],
+)
+def test_answers_that_contradict_the_accuracy_are_corrupt(answers: dict[str, Any]) -> None:
+    made = answered([1, 1, 0, 0], (0.7, 0.5), "a")
+    assert made.answers["right"].sum() == 2
+    with pytest.raises(CorruptDataError):
+        _ = LoadedRecord(made.record, made.folder, {**made.arrays, "answers": answers}).answers
 
 
 @pytest.mark.parametrize(

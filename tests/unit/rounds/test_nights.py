@@ -208,7 +208,7 @@ def _accuracy_result(difference: float, nights: int = 60) -> PlatformResult:
         for index, value in enumerate(values)
     ]  # fmt: skip
     lines = lines_of(extended(series, rows), METRICS)
-    decided = judge_lines(lines, limits_of(suite_of(Path("/x"))), software={"unit": "equal"})
+    decided = judge_lines(lines, limits_of(suite_of(Path("/x"))), software={("unit", "accuracy"): "equal"})
     finding = Finding(check="learn.accuracy", outcome="inconclusive", observed=-0.021, against="baseline r000")
     return with_equivalence(PlatformResult(verdict="inconclusive", findings=(finding,)), decided, 0.02)
 
@@ -220,3 +220,21 @@ def test_many_nights_resolve_what_one_pair_of_runs_cannot() -> None:
     lost = _accuracy_result(0.05)
     assert lost.verdict == "drift"
     assert lost.findings[-1].check == "history.accuracy.equivalence"
+
+
+def test_a_rebuilt_series_holds_no_confirmation(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    for index, value in enumerate(noise(8, 8)):
+        nights.night(index, value)
+        for what, part in ((MAIN, value), ("rerun", 0.2)):
+            folder = tmp_path / "records" / f"{index}-{what}"
+            folder.mkdir(parents=True)
+            later = timedelta(hours=1 if what != MAIN else 0)
+            record = loaded(index, part, what).record
+            changes = {"parts": (), "started_at": record.started_at + later, "finished_at": record.finished_at + later}
+            (folder / "record.json").write_text(record.replace(**changes).model_dump_json())
+            nights.central.put_record(folder)
+    kept = read_series(nights.central, "nightly", "left")
+    again = rebuild_series(nights.central, "nightly", nights.central.list_records(), ["left"])["left"]
+    assert again == kept
+    assert len(again) == 8

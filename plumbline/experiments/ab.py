@@ -1,0 +1,107 @@
+"""Run an A/B on this machine: blocks of trainings in two environments, each in a fresh process.
+
+Blocks alternate A B B A and B A A B, so that a steady trend of the machine cancels. Of the trainings one record stays,
+the first of tonight's environment; the metrics of all of them stand in its evidence.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from plumbline.digest import canonical_json
+from plumbline.errors import DiskFullError, ExitCode, PlumblineError
+from plumbline.history.answers import block_order
+from plumbline.history.metrics import read_metrics
+from plumbline.schema.ab import AbEvidence, AbOrder, AbRun
+from plumbline.schema.record import RECORD_NAME, RunRecord, read_record
+from plumbline.staging.part import disk_errors
+
+__all__ = ["run_ab"]
+
+Built = TypeVar("Built")
+"""What `build` makes of both environments."""
+
+
+@dataclass
+class _Runs(Generic[Built]):
+    """The trainings so far."""
+
+    train: Callable[[Built | None, bool, Path], int]
+    built: Built | None
+    folder: Path
+    runs: list[AbRun]
+    kept: Path | None = None
+    count: int = 0
+
+    def run(self, block: int, *, is_tonight: bool) -> tuple[int, str]:
+        """Train once; return the exit code and, of a failure, the record's message."""
+        out = self.folder / f"run-{self.count:03d}"
+        self.count += 1
+        code = self.train(self.built, is_tonight, out)
+        record = _read(out)
+        if code == ExitCode.PASS and record is not None:
+            self.runs.append(AbRun(block=block, is_tonight=is_tonight, metrics=read_metrics(record)))
+        if is_tonight and (self.kept is None or code != ExitCode.PASS) and record is not None:
+            self.kept = out
+        else:
+            shutil.rmtree(out, ignore_errors=True)
+        return code, record.exit.message if record is not None else f"the trainer ended with exit code {code}"
+
+
+def run_ab(
+    order: AbOrder, build: Callable[[AbOrder], Built], train: Callable[[Built | None, bool, Path], int], folder: Path,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[int, Path | None]:  # fmt: skip
+    """Run the blocks; return the exit code and the folder of the record, `None` where no training left one.
+
+    `build` makes both environments; `train` trains in tonight's (true) or in the baseline's, and gets `None` where
+    they could not be built. Where the baseline's cannot be built, or cannot train, the evidence says so. A training of
+    tonight's environment that fails ends the A/B with its own record.
+    """
+    why = ""
+    try:
+        runs = _Runs(train, build(order), folder, [])
+    except DiskFullError:
+        raise  # says nothing about the environment
+    except PlumblineError as error:
+        runs = _Runs(train, None, folder, [])
+        code, _ = runs.run(0, is_tonight=True)
+        return code, _finished(runs, order, str(error))
+    began = clock()
+    for block in range(order.num_blocks):
+        if block and (clock() - began) * (block + 1) / block > order.seconds:
+            break
+        for is_tonight in block_order(block):
+            code, message = runs.run(block, is_tonight=is_tonight)
+            if code != ExitCode.PASS and is_tonight:
+                return code, _finished(runs, order, message)
+            if code != ExitCode.PASS:
+                why = f"the baseline's environment cannot train: {message}"
+                break
+        if why:
+            break
+    return int(ExitCode.PASS), _finished(runs, order, why)
+
+
+def _finished(runs: _Runs[Built], order: AbOrder, why: str) -> Path | None:
+    """Write the evidence into the record that stays."""
+    record = _read(runs.kept) if runs.kept is not None else None
+    if record is None or runs.kept is None:
+        return None
+    evidence = AbEvidence(order_sha256=order.digest, runs=tuple(runs.runs), unavailable=why[:2000])
+    whole = record.replace(evidence=record.evidence.replace(ab=evidence))
+    with disk_errors(runs.kept):
+        (runs.kept / RECORD_NAME).write_bytes(canonical_json(whole.to_json()))
+    return runs.kept
+
+
+def _read(folder: Path) -> RunRecord | None:
+    try:
+        return read_record(folder)
+    except PlumblineError:
+        return None

@@ -1,0 +1,42 @@
+"""The two environments of an A/B: this one, and this one with the baseline's version of each package that differs.
+
+Both are built the same way, so that neither gains by where its files lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from plumbline.errors import UnavailableError
+from plumbline.schema.ab import AbOrder
+from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.environments import Environments
+from plumbline.upgrade.installer import choose_installer
+from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.store import Store
+
+__all__ = ["Interpreters", "build_environments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreters:
+    """The interpreter of each environment."""
+
+    tonight: Path
+    baseline: Path
+
+
+def build_environments(order: AbOrder, root: Path) -> Interpreters:
+    """Build both below `root`, where their packages are kept; `PlumblineError` where the baseline's cannot be built."""
+    store = Store(root / "store", choose_installer())
+    environments = Environments(root / "environments", store)
+    changes = [
+        PackageChange(package=pin.name, current=None, candidate=pin if version else None)
+        for pin, version in ((Pin(name=name, version=version), version) for name, version in order.packages)
+    ]
+    failures = store.add(change.candidate for change in changes if change.candidate is not None)
+    if failures:
+        raise UnavailableError(failures[0].message, where=failures[0].package)
+    environments.prune()
+    return Interpreters(environments.build(()).python, environments.build(changes).python)

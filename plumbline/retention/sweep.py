@@ -1,0 +1,208 @@
+"""Remove rounds from the central store so that a crash at any moment leaves no reference without its object.
+
+Order: the mark that a round has started (written if it is missing), then `round.json` and what lies beside it, then the
+records of the round, then artifacts that no remaining record names, then the mark. A record is unusable from the moment
+its `record.json` is gone. An interrupted removal leaves the mark: the next one finds a round without a verdict there,
+and goes on. Series, baselines, anchors, specs and alerts are never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from plumbline.alerts.due import start_key, started_at
+from plumbline.baseline import Baseline, BaselineBook
+from plumbline.central import CentralStore
+from plumbline.central.outbox import RECORDS, record_key
+from plumbline.central.series import read_series
+from plumbline.central.store import artifact_key
+from plumbline.errors import InvalidInputError, UnavailableError
+from plumbline.retention.choice import Choice, StoredRound, choose
+from plumbline.schema.base import read_model
+from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import ObjectMissingError, read_bytes
+
+__all__ = ["Sweep", "plan_sweep", "remove"]
+
+_AT_ONCE = 8
+_OPEN = timedelta(days=1)
+"""A younger round without a verdict may still be running."""
+_STARTED = "started/"
+_ARTIFACTS = "artifacts/"
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What goes, and what stays."""
+
+    choice: Choice
+    marks: dict[str, str]
+    """By round that goes: its mark, or the one to write."""
+    records: tuple[str, ...]
+    artifacts: tuple[str, ...]
+    """Keys of artifacts that no remaining record names."""
+    num_bytes: int
+    seen: frozenset[str] = frozenset()
+    """Every record that was there; one that comes later may name an artifact too."""
+    unread: tuple[str, ...] = ()
+    """Records that cannot be read: they stay, and so does every artifact, because they may name any."""
+    open_rounds: tuple[str, ...] = ()
+    """Rounds of any suite that may still be running."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What the sweep reads of one record."""
+
+    round_id: str
+    artifacts: frozenset[str]
+
+
+def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days: float) -> Sweep:
+    """Return what a removal would take; `InvalidInputError` for a damaged baseline, which may name any record."""
+    baselines = _baselines(central)
+    marks = {key: (suite_of, name) for key, suite_of, name in _marks(central)}
+    rounds, foreign = _rounds(central, suite, marks)
+    entries = [entry for one in baselines for entry in (*one.records, *one.rejected, one.anchor) if entry is not None]
+    accepted = {entry.record_id for entry in entries}
+    choice = choose(
+        rounds,
+        accepted_records=accepted,
+        accepted_rounds={entry.round_id for entry in entries if entry.round_id},
+        now=now,
+        keep_days=keep_days,
+    )
+    gone = frozenset(choice.gone)
+    named = {name for one in (*rounds, *foreign) if one.name not in gone for name in one.records} | accepted
+    folders = (f"{RECORDS}/", _ARTIFACTS, "rounds/")
+    sizes = {info.key: info.size for folder in folders for info in central.store.list(folder)}
+    records, unread = _read_records(central, central.list_records())
+    going = tuple(name for name, one in records.items() if one.round_id in gone and name not in named)
+    remaining = frozenset().union(*(one.artifacts for name, one in records.items() if name not in set(going)))
+    artifacts = () if unread else tuple(key for key in sizes if key.startswith(_ARTIFACTS) and key not in remaining)
+    removed = [*artifacts, *(record_key(name) for name in going)]
+    removed += [key for key in sizes if key.startswith("rounds/") and key.split("/")[1] in gone]
+    mine = {name: key for key, (suite_of, name) in marks.items() if suite_of == suite.name}
+    times = {one.name: one.started_at for one in rounds}
+    return Sweep(
+        choice=choice,
+        marks={name: mine.get(name) or start_key(suite.name, name, times[name] or now) for name in choice.gone},
+        records=going,
+        artifacts=artifacts,
+        num_bytes=sum(sizes.get(key, 0) for key in removed),
+        seen=frozenset(records),
+        unread=unread,
+        open_rounds=tuple(_open_rounds(central, marks, now)),
+    )
+
+
+def remove(central: CentralStore, plan: Sweep) -> None:
+    """Remove what the plan names; the same plan again removes what is left of it.
+
+    `UnavailableError` where a round may be running: it may be about to name an artifact that goes.
+    """
+    if plan.open_rounds:
+        hint = "wait until no round runs"
+        raise UnavailableError(f"{plan.open_rounds[0]} has no verdict yet", where=central.store.url, hint=hint)
+    store = central.store
+    for name, mark in plan.marks.items():
+        central.put_text(mark, "")
+        store.delete(f"rounds/{name}/round.json")
+        _delete(central, [info.key for info in store.list(f"rounds/{name}/")])
+    _delete(central, [record_key(name) for name in plan.records])
+    again, unread = _read_records(central, set(central.list_records()) - plan.seen)
+    named = frozenset().union(*(one.artifacts for one in again.values()))
+    _delete(central, [key for key in plan.artifacts if key not in named] if not unread else [])
+    _delete(central, plan.marks.values())
+
+
+def _delete(central: CentralStore, keys: Iterable[str]) -> None:
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="prune") as pool:
+        list(pool.map(central.store.delete, keys))
+
+
+def _baselines(central: CentralStore) -> tuple[Baseline, ...]:
+    """Return every baseline, those whose records were all rejected included."""
+    book = BaselineBook(central)
+    _, damaged = book.list()
+    for why in damaged.values():
+        raise InvalidInputError(f"{why}", hint="repair it first: nothing is removed while a baseline cannot be read")
+    return book.everything()
+
+
+def _marks(central: CentralStore) -> Iterator[tuple[str, str, str]]:
+    """Yield (key, suite, round) of every round that has started."""
+    for info in central.store.list(_STARTED):
+        parts = info.key.split("/")
+        _, dash, name = parts[-1].partition("-")
+        if len(parts) == 3 and dash and name:
+            yield info.key, parts[1], name
+
+
+def _rounds(
+    central: CentralStore, suite: Suite, marks: dict[str, tuple[str, str]]
+) -> tuple[list[StoredRound], list[StoredRound]]:
+    """Return the rounds of the suite, and those of other suites."""
+    times = {name: started_at(key) for key, (suite_of, name) in marks.items() if suite_of == suite.name}
+    mine: list[StoredRound] = []
+    foreign: list[StoredRound] = []
+    judged = _judged_times(central, suite)
+    names = central.list_rounds()
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="prune") as pool:
+        for name, verdict in zip(names, pool.map(lambda name: _round(central, name), names), strict=True):
+            when = times.get(name) or judged.get(name)
+            is_mine = verdict is not None and verdict.suite == suite.name
+            (mine if is_mine else foreign).append(StoredRound(name, when, verdict))
+    known = {one.name for one in (*mine, *foreign)}
+    mine += [StoredRound(name, when, None) for name, when in times.items() if name not in known]
+    return mine, foreign
+
+
+def _round(central: CentralStore, name: str) -> RoundVerdict | None:
+    """Return the verdict; `None` for one that cannot be read: it counts as another suite's, and stays."""
+    try:
+        return central.get_round(name)
+    except InvalidInputError:
+        return None
+
+
+def _judged_times(central: CentralStore, suite: Suite) -> dict[str, datetime]:
+    """Return when each round ended, as the series remember it: for rounds without a mark."""
+    found: dict[str, datetime] = {}
+    for platform in suite.platforms:
+        series = read_series(central, suite.name, platform)
+        found |= {name: datetime.fromtimestamp(one.time, UTC) for name, one in series.judged.items()}
+        found |= {name: datetime.fromtimestamp(when, UTC) for name, when in zip(series.round, series.time, strict=True)}
+    return found
+
+
+def _open_rounds(central: CentralStore, marks: dict[str, tuple[str, str]], now: datetime) -> Iterator[str]:
+    known = set(central.list_rounds())
+    for key, (_, name) in marks.items():
+        when = started_at(key)
+        if name not in known and when is not None and now - when < _OPEN:
+            yield name
+
+
+def _read_records(central: CentralStore, names: Iterable[str]) -> tuple[dict[str, _Named], tuple[str, ...]]:
+    names = list(names)
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="prune") as pool:
+        found = dict(zip(names, pool.map(lambda name: _read_record(central, name), names), strict=True))
+    unread = tuple(name for name, one in found.items() if one is None)
+    return {name: one for name, one in found.items() if one is not None}, unread
+
+
+def _read_record(central: CentralStore, name: str) -> _Named | None:
+    try:
+        data = read_bytes(central.store, record_key(name), max_bytes=MAX_RECORD_BYTES)
+        record = read_model(RunRecord, data, where=name, max_bytes=MAX_RECORD_BYTES)
+    except ObjectMissingError:
+        return _Named("", frozenset())
+    except InvalidInputError:
+        return None
+    return _Named(record.round_id, frozenset(artifact_key(part.sha256) for part in record.parts))

@@ -1,0 +1,146 @@
+"""Is it the software? Tonight's software against the baseline's, the A/B that asks, and what it answers. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pydantic import ValidationError
+
+from plumbline.history.engine import Answers, Software
+from plumbline.history.metrics import Metric
+from plumbline.history.series import software_key
+from plumbline.judge.gates.throughput_causes import speed_cause
+from plumbline.records import LoadedRecord
+from plumbline.schema.ab import AbEvidence, AbOrder, AbRun
+from plumbline.schema.fingerprint import Fingerprint
+from plumbline.schema.suite import Dispatch
+from plumbline.schema.verdict import Cause, CauseCode
+
+__all__ = ["MACHINE_CODES", "SoftwareChange", "ab_answers", "machine_cause", "software_change", "with_ab"]
+
+_LEAST_BLOCKS = 5
+_WHOLE = [False, False, True, True]
+_OWN = frozenset({"plumbline", "plumbline-training"})
+_BESIDE = ("os", "driver", "container_image", "plumbline")
+"""Fields of the fingerprint that no installed package puts back."""
+_FOLLOWS = ("cuda", "cudnn", "nccl", "numerics")
+"""Fields that follow from packages where packages differ."""
+MACHINE_CODES: frozenset[CauseCode] = frozenset({"loader", "transfer", "throttling", "slow-device", "contention"})
+
+
+@dataclass(frozen=True, slots=True)
+class SoftwareChange:
+    """How tonight's software differs from the baseline's, and whether the baseline's can be built on the worker."""
+
+    state: Software
+    order: AbOrder | None = None
+    """What an A/B has to put back; `None` where it cannot."""
+    changes: tuple[str, ...] = ()
+    """Each package that differs, as `package before → after`."""
+    beside: tuple[str, ...] = ()
+    """Fields of the fingerprint that differ and are not put back."""
+    why: str = ""
+    """Why no A/B tells software from machine."""
+
+    @property
+    def note(self) -> str:
+        """What a finding says of it; empty where the software is equal."""
+        left = f"not put back: {', '.join(self.beside)}" if self.beside and self.state == "can-differ" else ""
+        return "; ".join(part for part in (self.why, left) if part)
+
+
+def software_change(
+    baseline: Fingerprint | None, tonight: Fingerprint, budget: Dispatch, *, same_for_weeks: bool
+) -> SoftwareChange:
+    """Compare tonight's software with the accepted record's; `same_for_weeks`: the last nights had tonight's too."""
+    if baseline is None:
+        if same_for_weeks:
+            return SoftwareChange("equal")
+        return SoftwareChange("unavailable", why="without an accepted baseline there is no environment to compare with")
+    if software_key(baseline) == software_key(tonight):
+        return SoftwareChange("equal")
+    before, after = _packages(baseline), _packages(tonight)
+    names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    changes = tuple(f"{name} {before.get(name, 'absent')} → {after.get(name, 'absent')}" for name in names)
+    fields = _BESIDE if names else (*_BESIDE, *_FOLLOWS)
+    beside = tuple(name for name in fields if getattr(baseline, name) != getattr(tonight, name))
+    found = SoftwareChange("unavailable", changes=changes, beside=beside)
+    why = _obstacle(baseline, tonight, names, beside, budget)
+    if why:
+        return replace(found, why=why)
+    try:
+        packages = tuple((name, before.get(name, "")) for name in names)
+        order = AbOrder(packages=packages, num_blocks=budget.ab_blocks, seconds=budget.ab_seconds)
+    except ValidationError:
+        return replace(found, why="the baseline's environment cannot be built: a package has no valid name or version")
+    return replace(found, state="can-differ", order=order)
+
+
+def _obstacle(
+    baseline: Fingerprint, tonight: Fingerprint, names: Sequence[str], beside: Sequence[str], budget: Dispatch
+) -> str:
+    """Return why no A/B can be ordered; empty if one can."""
+    if _minor(baseline.python) != _minor(tonight.python):
+        return f"the baseline ran on Python {baseline.python}: its environment cannot be built here"
+    if not names:
+        return f"the baseline's {', '.join(beside) or 'Python'} cannot be put back"
+    return "" if budget.ab_blocks else "the suite turns the A/B off (dispatch.ab_blocks = 0)"
+
+
+def with_ab(change: SoftwareChange, evidence: AbEvidence | None, lost: str = "") -> SoftwareChange:
+    """Return the change once its A/B has ended; one that answers nothing leaves no environment to ask."""
+    if evidence is None:
+        return (
+            replace(change, state="unavailable", order=None, why=f"the A/B left no record: {lost}") if lost else change
+        )
+    if evidence.unavailable:
+        why = f"the baseline's environment cannot be built any more: {evidence.unavailable}"
+        return replace(change, state="unavailable", order=None, why=why)
+    blocks = len(_whole_blocks(evidence))
+    if blocks < _LEAST_BLOCKS:
+        why = f"the A/B came to {blocks} whole blocks within dispatch.ab_seconds, {_LEAST_BLOCKS} are needed"
+        return replace(change, state="unavailable", order=None, why=why)
+    return change
+
+
+def ab_answers(answers: Answers, evidence: AbEvidence, metric: Metric, num_tested: int) -> Answers:
+    """Return the answers with the A/B's runs as the engine sees them, [blocks, 2] of each environment."""
+    blocks = _whole_blocks(evidence)
+    ours, theirs = (np.full((len(blocks), 2), math.nan) for _ in range(2))
+    for row, runs in enumerate(blocks):
+        for array, is_tonight in ((ours, True), (theirs, False)):
+            values = [run.metrics.get(metric.name) for run in runs if run.is_tonight == is_tonight]
+            array[row] = metric.scores(values)
+    return replace(answers, tonight=ours, baseline=theirs, num_tested=num_tested)
+
+
+def _whole_blocks(evidence: AbEvidence) -> list[list[AbRun]]:
+    """Return the blocks with two runs in each environment, in order."""
+    blocks: dict[int, list[AbRun]] = {}
+    for run in evidence.runs:
+        blocks.setdefault(run.block, []).append(run)
+    return [runs for _, runs in sorted(blocks.items()) if sorted(run.is_tonight for run in runs) == _WHOLE]
+
+
+def machine_cause(baseline: LoadedRecord | None, runs: Sequence[LoadedRecord]) -> Cause | None:
+    """Return the cause that the signs of tonight's runs name, of those that are the machine's; all have to agree."""
+    before = baseline.record.evidence.speed if baseline is not None else None
+    speeds = [run.record.evidence.speed for run in runs]
+    if before is None or not speeds or None in speeds:
+        return None
+    named = [speed_cause(before, speed) for speed in speeds if speed is not None]
+    code, why, evidence = named[0]
+    if code is None or code not in MACHINE_CODES or any(other != code for other, _, _ in named):
+        return None
+    return Cause(code=code, sure="likely", why=why, evidence=evidence)
+
+
+def _packages(fingerprint: Fingerprint) -> dict[str, str]:
+    return {name: version for name, version in fingerprint.packages.items() if name not in _OWN}
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

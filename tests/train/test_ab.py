@@ -1,0 +1,78 @@
+"""The A/B trains in the baseline's environment for real: half of its runs import what that environment holds."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from plumbline.errors import UnavailableError
+from plumbline.experiments.ab import run_ab
+from plumbline.experiments.environment import Interpreters, build_environments
+from plumbline.launch import run_training
+from plumbline.schema.ab import AbOrder
+from plumbline.schema.record import read_record
+from plumbline.schema.spec import write_spec
+from tests.train.conftest import Workshop
+
+MARKING = """import os
+with open(os.environ["AB_MARK"], "a") as file:
+    file.write("%s\\n" % os.environ.get("AB_SIDE"))
+"""
+
+
+def make_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
+    """Write a wheel by hand: an index that no network reaches."""
+    about = f"{name}-{version}.dist-info"
+    files = {
+        **files,
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    listed = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for path, text in {**files, f"{about}/RECORD": listed}.items():
+            wheel.writestr(path, text)
+
+
+@pytest.mark.slow
+def test_half_of_the_runs_train_in_the_baselines_environment(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(tmp_path / "wheels", "abmark", "1.5", {"sitecustomize.py": MARKING})
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("AB_MARK", str(tmp_path / "marks"))
+    spec = workshop.spec(probe=None, speed={"steps": 10})
+    write_spec(spec, tmp_path / "spec.json")
+
+    def train(built: Interpreters | None, is_tonight: bool, out: Path) -> int:
+        assert built is not None
+        side = {"AB_SIDE": "tonight" if is_tonight else "baseline"}
+        return run_training(
+            tmp_path / "spec.json", out, data=workshop.url, cache=tmp_path / "cache", platform="here",
+            record_id="ab", environment=side, python=built.tonight if is_tonight else built.baseline,
+        )  # fmt: skip
+
+    order = AbOrder(packages=(("abmark", "1.5"),), num_blocks=5, seconds=0.001)
+    code, folder = run_ab(
+        order,
+        lambda wanted: build_environments(wanted, tmp_path / "upgrade"),
+        train,
+        tmp_path / "ab",
+    )
+    assert code == 0
+    assert folder is not None
+    found = read_record(folder).evidence.ab
+    assert found is not None
+    assert found.unavailable == ""
+    assert [run.is_tonight for run in found.runs] == [True, False, False, True]
+    assert all(run.metrics["throughput"] for run in found.runs)
+    sides = [line for line in (tmp_path / "marks").read_text().split() if line != "None"]
+    assert set(sides) == {"baseline"}
+
+    gone = AbOrder(packages=(("abmark", "0.1"),), num_blocks=5, seconds=0.001)
+    with pytest.raises(UnavailableError, match="abmark"):
+        build_environments(gone, tmp_path / "upgrade")
