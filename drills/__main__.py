@@ -72,7 +72,7 @@ class Outcomes:
         if self._out is None:
             return
         cases = json.loads(self._out.read_text(encoding="utf-8"))["cases"] if self._out.exists() else []
-        cases = [one for one in cases if one["name"] != case["name"]] + [case]
+        cases = [item for item in cases if item["name"] != case["name"]] + [case]
         place = {"machine": machine.machine(), "cores": os.cpu_count(), "python": machine.python_version()}
         self._out.write_text(json.dumps({"place": place, "cases": cases}, indent=1) + "\n", encoding="utf-8")
 

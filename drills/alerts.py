@@ -86,7 +86,7 @@ def controller_crashes(stack: RunningStack, hook: Receiver, client: SyncPrefectC
         os.kill(pid, 9)
     say("the controller's process is killed with SIGKILL")
     wait_until(lambda: bool(_titles(hook, "without a verdict")), "an alert has arrived")
-    alert = next(one for one in hook.got if "without a verdict" in one["title"])
+    alert = next(item for item in hook.got if "without a verdict" in item["title"])
     for line in (alert["title"], *alert["message"].splitlines()):
         say(f"    | {line}")
     time.sleep(15)

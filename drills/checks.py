@@ -61,8 +61,8 @@ def expect_pass(
     verdict = round_.verdict(seconds)
     expect(verdict["verdict"] == "pass", f"verdict pass (is {verdict['verdict']}: {verdict['notes']})")
     if notes:
-        found = verdict["platforms"][platform]["notes"]
-        expect(any(notes in note["text"] for note in found), f"a note contains {notes!r} ({found})")
+        result = verdict["platforms"][platform]["notes"]
+        expect(any(notes in note["text"] for note in result), f"a note contains {notes!r} ({result})")
     expect_settled(stack, round_, verdict)
     return verdict
 
@@ -75,15 +75,15 @@ def expect_settled(
     `resumes` counts starts of the controller after silence: each takes the heartbeat's window longer.
     """
     platforms = verdict["platforms"].values()
-    attempts = 1 + max(sum(_is_attempt(note) for note in found["notes"]) for found in platforms)
+    attempts = 1 + max(sum(_is_attempt(note) for note in platform["notes"]) for platform in platforms)
     deadline = _deadline_seconds(round_.suite, attempts + min(reruns, 1)) + round_.waited_seconds + 150.0 * resumes
     expect(round_.took < deadline, f"the round ended after {round_.took:.0f} s, its deadline is {deadline:.0f} s")
     expect_no_leftovers(stack, verdict["round"])
     central = CentralStore(open_store(round_.suite.store))
     stored = [name for name in central.list_records() if name.startswith(verdict["round"])]
-    judged = [record for found in verdict["platforms"].values() for record in found["records"]]
+    judged = [record for result in verdict["platforms"].values() for record in result["records"]]
     expect(sorted(stored) == sorted(judged), f"the stored records are those judged, each once: {len(stored)}")
-    available = [name for name, found in verdict["platforms"].items() if not found["unavailable"]]
+    available = [name for name, result in verdict["platforms"].items() if not result["unavailable"]]
     expected = len(available) * len(round_.suite.workloads) + reruns
     expect(len(stored) == expected, f"{len(stored)} records of {len(available)} platforms: none is lost")
 
@@ -94,7 +94,7 @@ def _is_attempt(note: dict[str, str]) -> bool:
 
 def _deadline_seconds(suite: Suite, attempts: int) -> float:
     """Return the bound that docs/OPERATIONS.md states, for this number of attempts."""
-    slowest = max(one.start_seconds + one.run_seconds for one in suite.platforms.values())
+    slowest = max(platform.start_seconds + platform.run_seconds for platform in suite.platforms.values())
     return _COMMAND_SECONDS + attempts * (slowest + _CANCEL_AND_SETTLE_SECONDS)
 
 

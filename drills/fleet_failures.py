@@ -82,8 +82,8 @@ def _cancelled(night: FleetNight, platform: str) -> Steps:
     while True:
         with suppress(HTTPError, PrefectHTTPStatusError, OSError), open_client(night.stack) as client:
             # An earlier attempt may have failed.
-            found = read_trainings(client, night.round_id, f"platform:{platform}")
-            running = [run.id for run in found if run.state is not None and not run.state.is_final()]
+            result = read_trainings(client, night.round_id, f"platform:{platform}")
+            running = [run.id for run in result if run.state is not None and not run.state.is_final()]
             if running:
                 client.set_flow_run_state(running[0], Cancelling())
                 return

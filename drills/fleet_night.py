@@ -47,12 +47,12 @@ class FleetNight:
         """Return the process of a platform's training; all processes are read a few times a second."""
         now = time.monotonic()
         if now - self._trainers[0] > 3 * LOOK_SECONDS:
-            found = {}
+            result = {}
             for pid in self.stack.processes(TRAINER, f"--round-id {self.round_id}"):
                 with suppress(OSError, ValueError):
                     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-                    found[words[words.index("--platform") + 1]] = pid
-            self._trainers = (now, found)
+                    result[words[words.index("--platform") + 1]] = pid
+            self._trainers = (now, result)
         return self._trainers[1].get(platform)
 
     def hold(self, platform: str) -> None:

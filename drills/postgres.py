@@ -76,7 +76,7 @@ def _make_cluster(folder: Path, user: str | None) -> None:
 
 def binary(name: str) -> str:
     """Return the path of a PostgreSQL program, or exit with a hint."""
-    found = shutil.which(name) or next((str(path) for path in sorted(Path("/").glob(f"{_BINARIES}/{name}"))), None)
-    if found is None:
+    result = shutil.which(name) or next((str(path) for path in sorted(Path("/").glob(f"{_BINARIES}/{name}"))), None)
+    if result is None:
         raise SystemExit(f"{name} is not installed (Debian: apt-get install postgresql)")
-    return found
+    return result

@@ -20,10 +20,10 @@ TRAINER = "plumbline.train"
 
 def parent(pid: int) -> int:
     """Return the parent of a process."""
-    found = read_ppid(pid)
-    if found is None:
+    result = read_ppid(pid)
+    if result is None:
         raise AssertionError(f"the process {pid} has ended")
-    return found
+    return result
 
 
 def read_ppid(pid: int) -> int | None:

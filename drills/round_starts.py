@@ -60,8 +60,8 @@ def schedule_fires(stack: RunningStack) -> None:
         wait_until(lambda: bool(_rounds(central, suite.name)), "a scheduled round has a verdict", 240)
     finally:
         stack.deploy(suite.replace(schedule=None))
-    found = _rounds(central, suite.name)[0]
-    expect(found.verdict == "pass", f"the scheduled round {found.round} passes: {found.notes}")
+    result = _rounds(central, suite.name)[0]
+    expect(result.verdict == "pass", f"the scheduled round {result.round} passes: {result.notes}")
     say(f"{time.monotonic() - began:.0f} s from the deployment to the verdict")
     with open_client(stack) as client:
         deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")

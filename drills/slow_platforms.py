@@ -78,7 +78,7 @@ def _send(pids: list[int], number: signal.Signals) -> None:
 
 
 def _speed_findings(verdict: dict[str, Any], platform: str) -> list[dict[str, Any]]:
-    return [one for one in verdict["platforms"][platform]["findings"] if one["check"].startswith("speed.")]
+    return [item for item in verdict["platforms"][platform]["findings"] if item["check"].startswith("speed.")]
 
 
 def _reruns(verdict: dict[str, Any], platform: str) -> list[str]:

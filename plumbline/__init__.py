@@ -1,4 +1,4 @@
-"""Plumbline: proves that training is the same on every cloud, and names what made it differ."""
+"""Proof that training is the same on every cloud, with causes of drift."""
 
 __all__ = ["__version__"]
 

@@ -1,4 +1,4 @@
-"""Which files a process loaded code from: what an upgrade asks to know which packages training uses.
+"""Record of the packages that a process loaded code from, for upgrades.
 
 The parent names a folder in `LOADED`. Each process that ends leaves one JSON file there: the modules it imported and
 the shared libraries it mapped, as the first two parts of their path below `site-packages`.
@@ -30,7 +30,7 @@ class LoadedFiles(Model):
 
 
 def place_of(path: str) -> str:
-    """Return the first two parts of a path below `site-packages`, by which packages are told apart."""
+    """Return the first two parts of a path below `site-packages`."""
     return "/".join(PurePosixPath(path).parts[:_PARTS])
 
 

@@ -59,7 +59,7 @@ def sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def small_sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return a sketch of 8 numbers: buckets of `sketch` added up, which is a sketch again."""
+    """Return a sketch reduced to 8 numbers, by adding buckets."""
     found: NDArray[np.float64] = sketch(values).reshape(8, -1).sum(axis=1)
     return found
 

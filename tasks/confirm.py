@@ -49,7 +49,7 @@ def confirm_software(
 
 
 def confirm_causes(round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path) -> Judged:
-    """Run the next experiment of all open cases until closed or out of budget."""
+    """Run the experiments of all open cases within their budgets."""
     cases = open_cases(round_, gathered, judged.baselines, judged.results)
     known = {record.record.record_id: record for record in gathered.records.values()}
     known |= {record.record.record_id: record for lot in judged.baselines.values() for record in lot.values()}

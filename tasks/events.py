@@ -1,4 +1,4 @@
-"""Progress of a flow run: a Prefect artifact for controller, command line and UI."""
+"""Progress of a flow run, as a Prefect artifact."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _checkpoint(
 
 @contextmanager
 def _orphan_watch() -> Iterator[threading.Event]:
-    """Yield an event that is set once the round has had no controller for a while."""
+    """Yield an event that is set once the controller is gone."""
     is_orphaned, is_over = threading.Event(), threading.Event()
     parent = flow_run.parent_flow_run_id
     if parent:

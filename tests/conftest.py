@@ -65,8 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Collect the deselected tests of a `pytest -n` worker."""
-    told: dict[str, list[str]] = getattr(node, "workeroutput", {}).get("not_run", {})
-    node.config.stash.setdefault(_NOT_RUN, {}).update(told)
+    output: dict[str, list[str]] = getattr(node, "workeroutput", {}).get("not_run", {})
+    node.config.stash.setdefault(_NOT_RUN, {}).update(output)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -72,12 +72,12 @@ def _rounds(state: Path, repeat: int) -> dict[str, Any]:
         "start_seconds": round(up, 1),
         "refused_requests": log.count(_REFUSED),
         "locked": log.count(_LOCKED),
-        "rounds": [{key: one[key] for key in ("seconds", "whole_seconds", "pace_seconds")} for one in rounds],
+        "rounds": [{key: item[key] for key in ("seconds", "whole_seconds", "pace_seconds")} for item in rounds],
     }
 
 
 def _summary(blocks: list[dict[str, Any]]) -> dict[str, Any]:
-    whole = [one["whole_seconds"] for block in blocks for one in block["rounds"]]
+    whole = [item["whole_seconds"] for block in blocks for item in block["rounds"]]
     median = statistics.median(whole)
     return {
         "rounds": len(whole),
@@ -86,7 +86,7 @@ def _summary(blocks: list[dict[str, Any]]) -> dict[str, Any]:
         "median_first_step_seconds": round(statistics.median(o["seconds"] for b in blocks for o in b["rounds"]), 1),
         "median_start_seconds": statistics.median(block["start_seconds"] for block in blocks),
         "refused_requests": sum(block["refused_requests"] for block in blocks),
-        "hangs": sum(one > 3 * median for one in whole),
+        "hangs": sum(item > 3 * median for item in whole),
     }
 
 
@@ -97,9 +97,9 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=5)
     args = parser.parse_args()
-    found: dict[str, list[dict[str, Any]]] = {"sqlite": [], "postgresql": []}
+    result: dict[str, list[dict[str, Any]]] = {"sqlite": [], "postgresql": []}
     for _ in range(args.blocks):
-        for database, blocks in found.items():
+        for database, blocks in result.items():
             blocks.append(block(database, args.repeat))
             print(json.dumps({database: blocks[-1]}), flush=True)
     version = subprocess.run([binary("postgres"), "--version"], capture_output=True, text=True, check=True)
@@ -107,10 +107,10 @@ def main() -> int:
         "machine": machine.machine(), "cores": os.cpu_count(), "python": machine.python_version(),
         "postgresql": version.stdout.strip(),
     }  # fmt: skip
-    summary = {database: _summary(blocks) for database, blocks in found.items()}
+    summary = {database: _summary(blocks) for database, blocks in result.items()}
     print(json.dumps(summary, indent=1))
     if args.out:
-        content = {"place": place, "summary": summary, "blocks": found}
+        content = {"place": place, "summary": summary, "blocks": result}
         args.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -61,8 +61,8 @@ _IDLE_SECONDS = 15.0
 def rounds_of(client: SyncPrefectClient, suite: str) -> list[FlowRun]:
     """Return the controllers' runs, latest first."""
     wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=["plumbline-round", f"suite:{suite}"]))
-    found = client.read_flow_runs(flow_run_filter=wanted, limit=200)
-    return sorted(found, key=lambda run: str(run.created), reverse=True)
+    result = client.read_flow_runs(flow_run_filter=wanted, limit=200)
+    return sorted(result, key=lambda run: str(run.created), reverse=True)
 
 
 def _pace() -> float:
@@ -93,10 +93,10 @@ def _first_step(client: SyncPrefectClient, run: FlowRun) -> datetime:
 def _moments(client: SyncPrefectClient, run: FlowRun, since: datetime) -> dict[str, float | None]:
     """Return creation and state times, relative to the trigger."""
     states = sorted(client.read_flow_run_states(run.id), key=lambda state: str(state.timestamp))
-    told = {"created": _seconds(since, run.created)}
+    output = {"created": _seconds(since, run.created)}
     for state in states:
-        told.setdefault(str(state.type.value).lower(), _seconds(since, state.timestamp))
-    return told
+        output.setdefault(str(state.type.value).lower(), _seconds(since, state.timestamp))
+    return output
 
 
 def once(client: SyncPrefectClient, stack: RunningStack, trigger: Callable[[], object]) -> dict[str, Any]:
@@ -108,11 +108,11 @@ def once(client: SyncPrefectClient, stack: RunningStack, trigger: Callable[[], o
     trigger()
     deadline = time.monotonic() + _ROUND_SECONDS
     time.sleep(_QUIET_SECONDS)
-    while not (found := [run for run in rounds_of(client, stack.suite.name) if run.id not in before and _over(run)]):
+    while not (result := [run for run in rounds_of(client, stack.suite.name) if run.id not in before and _over(run)]):
         if time.monotonic() > deadline:
             raise SystemExit("the round did not end")
         time.sleep(_POLL_SECONDS)
-    controller = found[0]
+    controller = result[0]
     if controller.state is None or not controller.state.is_completed():
         raise SystemExit(f"the round did not pass: {controller.state}")
     round_id = _round_of(client, controller, stack.suite.name)
@@ -129,7 +129,7 @@ def once(client: SyncPrefectClient, stack: RunningStack, trigger: Callable[[], o
             "trainer_import_seconds": round(timings["import"], 3),
             "trainer_stage_seconds": round(timings["stage"], 3),
         }
-    steps = [one["first_step"] for one in platforms.values()]
+    steps = [item["first_step"] for item in platforms.values()]
     pace.append(_pace())
     return {
         "seconds": max(steps), "faster_platform": min(steps), "whole_seconds": _seconds(since, controller.end_time),
@@ -185,7 +185,7 @@ def measure(state: Path, repeat: int) -> dict[str, Any]:
                 print(json.dumps({name: rounds[name][-1]}), flush=True)
                 time.sleep(2)
     return {
-        name: {"median_seconds": statistics.median(one["seconds"] for one in lot), "rounds": lot}
+        name: {"median_seconds": statistics.median(item["seconds"] for item in lot), "rounds": lot}
         for name, lot in rounds.items()
     }
 
@@ -203,14 +203,14 @@ def main() -> int:
     args = parser.parse_args()
     state = Path(tempfile.mkdtemp(prefix="plumbline-first-"))
     try:
-        found = measure(state, args.repeat)
+        result = measure(state, args.repeat)
     finally:
         shutil.rmtree(state, ignore_errors=True)
     load = os.getloadavg()
     place = {"machine": machine.machine(), "cores": os.cpu_count(), "python": _python(), "load": load}
-    print(json.dumps({name: one["median_seconds"] for name, one in found.items()}))
+    print(json.dumps({name: item["median_seconds"] for name, item in result.items()}))
     if args.out:
-        args.out.write_text(json.dumps({"place": place, **found}, indent=1) + "\n", encoding="utf-8")
+        args.out.write_text(json.dumps({"place": place, **result}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -142,14 +142,14 @@ def main() -> int:
     modules, began = args.module or list(MODULES), time.monotonic()
     with ThreadPoolExecutor(args.shards) as pool:
         parts = [(place, args.shards) for place in range(args.shards)]
-        found = list(pool.map(lambda part: _shard(modules, args.sample, args.seed, part, args.seconds), parts))
-    results = sorted((one for part in found for one in part["results"]), key=lambda one: (one["file"], one["line"]))
-    killed = sum(one["outcome"] != "survived" for one in results)
+        parts = list(pool.map(lambda part: _shard(modules, args.sample, args.seed, part, args.seconds), parts))
+    results = sorted((one for part in parts for one in part["results"]), key=lambda one: (one["file"], one["line"]))
+    killed = sum(result["outcome"] != "survived" for result in results)
     document = {
         "command": " ".join(["python", "bench/judge/mutants.py", *sys.argv[1:]]), "modules": modules,
-        "mutants": found[0]["mutants"], "drawn": found[0]["drawn"], "tried": len(results), "killed": killed,
+        "mutants": parts[0]["mutants"], "drawn": parts[0]["drawn"], "tried": len(results), "killed": killed,
         "share": killed / len(results) if results else None, "seconds": round(time.monotonic() - began),
-        "survivors": [one for one in results if one["outcome"] == "survived"], "results": results,
+        "survivors": [result for result in results if result["outcome"] == "survived"], "results": results,
     }  # fmt: skip
     args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(f"{killed} of {len(results)} tried are killed ({document['mutants']} in all)")

@@ -89,7 +89,7 @@ def main() -> int:
             outcome = _try(Path(name), mutant)
             results.append(dict(zip(("file", "old", "new", "tests"), mutant, strict=True)) | {"outcome": outcome})
             print(f"{outcome}: {mutant[0]}: {mutant[1]} -> {mutant[2]}", flush=True)
-    killed = sum(one["outcome"] == "killed" for one in results)
+    killed = sum(result["outcome"] == "killed" for result in results)
     content = {"killed": killed, "tried": len(results), "seconds": round(time.monotonic() - began), "results": results}
     RESULT.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return 0 if killed == len(results) else 1

@@ -49,13 +49,13 @@ class Clients:
         """Return the client of this name."""
         who, _, rest = name.partition("-")
         what, _, count = rest.rpartition("-")
-        one: Callable[[str], int] = getattr(self, f"_{who}")(what, verify) if who != "stager" else self._whole
+        item: Callable[[str], int] = getattr(self, f"_{who}")(what, verify) if who != "stager" else self._whole
         if who in ("stager", "s5cmd"):
             return lambda: getattr(self, f"_run_{who}")(what, int(count), verify)
 
         def run() -> int:
             with ThreadPoolExecutor(int(count)) as pool:
-                return sum(pool.map(one, self.keys))
+                return sum(pool.map(item, self.keys))
 
         return run
 

@@ -60,7 +60,7 @@ def main() -> None:
     if arguments.child:
         child(arguments.child, arguments.connections)
         return
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for shards, size in (CASES[number] for number in arguments.cases):
         with serve(shards, size) as (url, _), tempfile.TemporaryDirectory() as folder:
             os.environ["AWS_ENDPOINT_URL"] = url
@@ -68,12 +68,12 @@ def main() -> None:
             cold, warm = (
                 json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(2)
             )
-            found.append(
+            result.append(
                 {"shards": shards, "size": size, "cold": cold, "warm": warm, "load_average": os.getloadavg()[0]}
             )
-            print(json.dumps(found[-1]), flush=True)
+            print(json.dumps(result[-1]), flush=True)
     if arguments.out:
-        arguments.out.write_text(json.dumps({"connections": arguments.connections, "cases": found}, indent=1) + "\n")
+        arguments.out.write_text(json.dumps({"connections": arguments.connections, "cases": result}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--mib", nargs="*", type=int, default=[16, 64, 192])
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for kind in (".csv", ".jsonl", ".parquet"):
         for size in arguments.mib:
             with tempfile.TemporaryDirectory() as folder:
@@ -80,13 +80,13 @@ def main() -> None:
                 begin = time.perf_counter()
                 command = [sys.executable, "-c", CHILD, str(path), str(Path(folder) / "out")]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
-                found.append({
+                result.append({
                     "kind": kind, "text_mib": size, "rows": count, "seconds": time.perf_counter() - begin,
                     "peak_mib": int(done.stderr.split()[-1]) / 1024, "load_average": os.getloadavg()[0],
                 })  # fmt: skip
-                print(json.dumps(found[-1]), flush=True)
+                print(json.dumps(result[-1]), flush=True)
     if arguments.out:
-        arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

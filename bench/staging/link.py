@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=["4x4", "4x8", "8x8", "4x1"], help="CONNECTIONSxWINDOW")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    found: dict[str, Any] = {"shards": arguments.shards, "size": arguments.size, "rate": RATE, "cases": []}
+    result: dict[str, Any] = {"shards": arguments.shards, "size": arguments.size, "rate": RATE, "cases": []}
     # nginx's own limit lets the first second of every answer pass; the tests' server paces each 64 KiB.
     with FaultServer(rate=RATE) as server, tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         publish(Path(folder), arguments.shards, arguments.size)
@@ -60,21 +60,21 @@ def main() -> None:
             f"/{path.relative_to(root)}": path.read_bytes() for path in (root / "bucket").rglob("*") if path.is_file()
         }
         os.environ.update(ENVIRONMENT | {"AWS_ENDPOINT_URL": server.url})
-        one = arguments.size / RATE
+        item = arguments.size / RATE
         for connections, window in (map(int, case.split("x")) for case in arguments.cases):
             _, _, whole = stage(connections, arguments.shards, 0.0)
             # Training that is a quarter slower than the link: what it waits for is the stager's fault.
-            first, waits, total = stage(connections, window, 1.25 * one / connections)
+            first, waits, total = stage(connections, window, 1.25 * item / connections)
             case = {
-                "connections": connections, "window": window, "one_shard_seconds": one, "first_shard_seconds": first,
-                "first_over_one": first / one, "whole_download_seconds": whole, "waited_seconds": sum(waits),
+                "connections": connections, "window": window, "one_shard_seconds": item, "first_shard_seconds": first,
+                "first_over_one": first / item, "whole_download_seconds": whole, "waited_seconds": sum(waits),
                 "waited_over_whole": sum(waits) / whole, "first_wait_over_whole": waits[0] / whole,
                 "total_seconds": total, "load_average": os.getloadavg()[0],
             }  # fmt: skip
-            found["cases"].append(case)
+            result["cases"].append(case)
             print(json.dumps(case), flush=True)
     if arguments.out:
-        arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

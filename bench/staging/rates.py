@@ -82,7 +82,7 @@ def measure(arguments: argparse.Namespace, names: list[str]) -> dict[str, Any]:
         "load_average": load,
         "mib_per_second": rates,
         "cpu_seconds": cpu,
-        "median": {name: statistics.median(found) for name, found in rates.items()},
+        "median": {name: statistics.median(result) for name, result in rates.items()},
     }
 
 
@@ -117,18 +117,20 @@ def main() -> None:
         child(arguments)
         return
     names = arguments.only or list(COLD if arguments.cold else WARM)
-    found = measure(arguments, names)
+    result = measure(arguments, names)
     pairs = [
-        (one, other) for one in names if one.startswith(("plumbline", "stager")) for other in names if one != other
+        (item, other) for item in names if item.startswith(("plumbline", "stager")) for other in names if item != other
     ]
-    found["paired_ratio"] = {f"{one} / {other}": ratio(found["mib_per_second"], one, other) for one, other in pairs}
-    found["cpu_ratio"] = {f"{one} / {other}": ratio(found["cpu_seconds"], other, one) for one, other in pairs}
-    found |= {key: getattr(arguments, key) for key in ("shards", "size", "rounds", "cold", "no_verify")}
-    text = json.dumps(found, indent=1)
+    result["paired_ratio"] = {
+        f"{item} / {other}": ratio(result["mib_per_second"], item, other) for item, other in pairs
+    }
+    result["cpu_ratio"] = {f"{item} / {other}": ratio(result["cpu_seconds"], other, item) for item, other in pairs}
+    result |= {key: getattr(arguments, key) for key in ("shards", "size", "rounds", "cold", "no_verify")}
+    text = json.dumps(result, indent=1)
     if arguments.out:
         arguments.out.write_text(text + "\n")
     shown = ("median", "paired_ratio", "cpu_ratio")
-    print(json.dumps({name: found[name] for name in shown}, indent=1))
+    print(json.dumps({name: result[name] for name in shown}, indent=1))
 
 
 if __name__ == "__main__":

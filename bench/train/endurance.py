@@ -57,7 +57,7 @@ def _can_be_nobody() -> bool:
 def repeats(workload: Workload, count: int) -> dict[str, Any]:
     """Train the same spec repeatedly."""
     spec = workload.spec(8, probe={"steps": 20, "envelope_seeds": 1}, learn={"steps": 20, "evaluation_rows": 64})
-    as_nobody, found, seconds = _can_be_nobody(), [], []
+    as_nobody, result, seconds = _can_be_nobody(), [], []
     for place in range(count):
         with tempfile.TemporaryDirectory(prefix=f"place-{place}-") as folder:
             out, user = Path(folder) / "out", NOBODY if as_nobody and place % 2 else None
@@ -68,8 +68,8 @@ def repeats(workload: Workload, count: int) -> dict[str, Any]:
             started = time.monotonic()
             subprocess.run(command, env=environment, check=True, stderr=subprocess.DEVNULL, user=user, cwd=folder)
             seconds.append(time.monotonic() - started)
-            found.append(digests(read_record(out)))
-    equal = sum(one == found[0] for one in found)
+            result.append(digests(read_record(out)))
+    equal = sum(item == result[0] for item in result)
     return {"runs": count, "equal": equal, "as_another_user": count // 2 if as_nobody else 0, "seconds": seconds}
 
 
@@ -99,7 +99,7 @@ def kills(workload: Workload, count: int, seed: int) -> dict[str, Any]:
         _command(spec, workload, calm, folder / "cache"), env=environment, check=True, stderr=subprocess.DEVNULL
     )
     length = read_record(calm).timings["learn"]
-    expected, found = digests(read_record(calm)), []
+    expected, result = digests(read_record(calm)), []
     for place in range(count):
         out = folder / f"killed-{place}"
         command = _command(spec, workload, out, folder / "cache")
@@ -113,12 +113,12 @@ def kills(workload: Workload, count: int, seed: int) -> dict[str, Any]:
             subprocess.run(command, env=environment, check=True, stderr=subprocess.DEVNULL)
         record = read_record(out)
         assert record.evidence.learn is not None
-        found.append({
+        result.append({
             "killed_after_seconds": moments, "resumed_at": list(record.evidence.learn.resumed_at),
             "equal": digests(record) == expected,
         })  # fmt: skip
         shutil.rmtree(out)
-    return {"kills": found, "equal": sum(f["equal"] for f in found), "seconds": time.monotonic() - started}
+    return {"kills": result, "equal": sum(f["equal"] for f in result), "seconds": time.monotonic() - started}
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ def main() -> None:
         formulas["transformers"].add(check["transformers"])
         formulas["torch"].add(check["torch"].partition("+")[0])
     document = {
-        "formulas": [one | {name: sorted(one[name]) for name in ("transformers", "torch")} for one in sets.values()]
+        "formulas": [item | {name: sorted(item[name]) for name in ("transformers", "torch")} for item in sets.values()]
     }
     arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(f"{len(sets)} sets of formulas from {len(arguments.checks)} checks")

@@ -134,7 +134,7 @@ def _judged(reference: LoadedRecord, candidate: LoadedRecord) -> Found:
         "verdict": judgement.verdict,
         "notes": [note.to_json() for note in judgement.notes],
         "causes": [cause.code for cause in judgement.causes],
-        "findings": [one.model_dump(mode="json") for one in judgement.findings],
+        "findings": [finding.model_dump(mode="json") for finding in judgement.findings],
     }
 
 
@@ -188,26 +188,26 @@ CHECKS: dict[str, Callable[[Place], Found]] = {
 def _run(name: str, place: Place) -> Found:
     began = time.perf_counter()
     try:
-        found = CHECKS[name](place)
+        result = CHECKS[name](place)
     except Exception as error:  # noqa: BLE001 - time on a GPU is dear: one check that breaks takes no other along
         traceback.print_exc()
         said = next(iter(str(error).splitlines()), "") or type(error).__name__
-        found = {"asked": {}, "holds": None, "could_not_be_run": said}
-    found = {"check": name, "machine": machine(), "took_seconds": time.perf_counter() - began, **found}
+        result = {"asked": {}, "holds": None, "could_not_be_run": said}
+    result = {"check": name, "machine": machine(), "took_seconds": time.perf_counter() - began, **result}
     place.out.mkdir(parents=True, exist_ok=True)
-    (place.out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (place.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     state = (
-        found.get("could_not_be_run")
-        or {True: "holds", False: "does not hold", None: "not judged here"}[found["holds"]]
+        result.get("could_not_be_run")
+        or {True: "holds", False: "does not hold", None: "not judged here"}[result["holds"]]
     )
-    print(f"{name}: {state} {found['asked'] or ''}".rstrip(), flush=True)
-    return found
+    print(f"{name}: {state} {result['asked'] or ''}".rstrip(), flush=True)
+    return result
 
 
 def _code(found: list[Found]) -> ExitCode:
-    if any(one["holds"] is False for one in found):
+    if any(item["holds"] is False for item in found):
         return ExitCode.DRIFT
-    return ExitCode.INCONCLUSIVE if any("could_not_be_run" in one for one in found) else ExitCode.PASS
+    return ExitCode.INCONCLUSIVE if any("could_not_be_run" in item for item in found) else ExitCode.PASS
 
 
 def main(argv: list[str] | None = None) -> int:

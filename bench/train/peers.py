@@ -50,8 +50,8 @@ def bare(context: Context, total: int) -> Iterator[Step]:
     batches = itertools.chain.from_iterable(iter(loader) for _ in itertools.count())
 
     def step() -> None:
-        found = zip(MODEL_FIELDS, next(batches), strict=True)
-        inputs = {name: values.to(device, non_blocking=True) for name, values in found}
+        result = zip(MODEL_FIELDS, next(batches), strict=True)
+        inputs = {name: values.to(device, non_blocking=True) for name, values in result}
         optimizer.zero_grad(set_to_none=True)
         with autocast(spec.speed.precision, device):
             loss = model(**inputs).loss

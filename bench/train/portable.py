@@ -72,7 +72,7 @@ def _child(attention: str, *, onednn: bool) -> None:
 
     torch.backends.mkldnn.enabled = onednn  # type: ignore[assignment]
     apply_settings("fp32", strict=True, part="probe")
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with join_ranks() as ranks:
         for task in ("sequence-classification", "masked-lm"):
             spec = shipped_spec(task, attention)  # type: ignore[arg-type]
@@ -81,14 +81,14 @@ def _child(attention: str, *, onednn: bool) -> None:
             assert leg.evidence is not None
             assert leg.evidence.repeated
             assert not leg.evidence.unportable
-            found[task] = {
+            result[task] = {
                 "portable": digest_json([step.to_json() for step in leg.evidence.steps])[:16],
                 "native": _native(task, attention, ranks),
             }
         if ranks.is_first:
             versions = {"torch": torch.__version__, "transformers": transformers.__version__}
             isa = torch.backends.cpu.get_cpu_capability()
-            print("RESULT " + json.dumps({"tasks": found, "isa": isa, **versions}))
+            print("RESULT " + json.dumps({"tasks": result, "isa": isa, **versions}))
 
 
 def _run(name: str, setting: dict[str, Any], path: list[str]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def main() -> None:
     if arguments.child:
         _child(arguments.attention, onednn=not arguments.without_onednn)
         return
-    settings: list[tuple[str, dict[str, Any], list[str]]] = [(name, one, []) for name, one in SETTINGS.items()]
+    settings: list[tuple[str, dict[str, Any], list[str]]] = [(name, item, []) for name, item in SETTINGS.items()]
     settings += [(folder.name, {}, [str(folder)]) for folder in (*arguments.transformers, *arguments.torch)]
     known = json.loads(arguments.out.read_text())["rows"] if arguments.out.is_file() else []
     rows = {row["setting"]: row for row in known if "failed" not in row}

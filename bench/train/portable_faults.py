@@ -95,7 +95,9 @@ def main() -> None:
         bench = Bench(Path(folder))
         with Trainer(arguments.core, Path(folder) / "work") as trainer:
             for entry in [
-                one for one in _ENTRIES if one.name not in rows and (not arguments.name or one.name in arguments.name)
+                item
+                for item in _ENTRIES
+                if item.name not in rows and (not arguments.name or item.name in arguments.name)
             ][first::count]:
                 rows[entry.name] = row = _row(bench, trainer, entry)
                 sys.stderr.write(json.dumps(row) + "\n")

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    core, found = min(os.sched_getaffinity(0)), []
+    core, results_found = min(os.sched_getaffinity(0)), []
     for batch, length in SHAPES:
         with tempfile.TemporaryDirectory() as folder:
             workload = Workload(Path(folder), "tiny", length)
@@ -60,10 +60,10 @@ def main() -> None:
             write_spec(workload.spec(batch, probe={"steps": 20}), spec)
             runs = [_once(workload, spec, core) for _ in range(arguments.repeats)]
         median = statistics.median(run["cpu"] for run in runs)
-        found.append({"batch": batch, "length": length, "cpu_seconds": median, "runs": runs})
+        results_found.append({"batch": batch, "length": length, "cpu_seconds": median, "runs": runs})
         print(f"{batch} x {length}: {median:.1f} CPU seconds", flush=True)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    result = {"machine": machine(), "shapes": found}
+    result = {"machine": machine(), "shapes": results_found}
     arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

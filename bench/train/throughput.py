@@ -99,7 +99,7 @@ def measure(context: Context, rounds: int) -> tuple[list[dict[str, dict[str, flo
     """
     precision, device = context.spec.speed.precision, context.ranks.device
     total = 10 * (WARMUP + rounds) if device.type == "cuda" else WARMUP + rounds
-    found = []
+    result = []
     left_out = [] if "trainer" in VARIANTS else ["trainer: accelerate is not installed (make .venv/peers)"]
     with contextlib.ExitStack() as stack:
         steps = {name: stack.enter_context(make(context, total)) for name, make in VARIANTS.items()}
@@ -114,8 +114,8 @@ def measure(context: Context, rounds: int) -> tuple[list[dict[str, dict[str, flo
                     del steps[name]
                     continue
                 seconds[name] = {"wall": wall, "cpu": cpu}
-            found.append(seconds)
-    return found[WARMUP:], left_out
+            result.append(seconds)
+    return result[WARMUP:], left_out
 
 
 def _ratios(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
@@ -125,14 +125,14 @@ def _ratios(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
         "evidence (ours/unobserved)": ("ours", "unobserved"),
         "strict/default": ("strict", "unobserved"),
     }
-    found: dict[str, Any] = {}
-    for name, (one, other) in asked.items():
+    result: dict[str, Any] = {}
+    for name, (item, other) in asked.items():
         for clock in ("wall", "cpu"):
-            values = [r[one][clock] / r[other][clock] for r in rounds if one in r and other in r]
+            values = [r[item][clock] / r[other][clock] for r in rounds if item in r and other in r]
             if values:
                 low, median, high = statistics.quantiles(values, n=4)
-                found.setdefault(name, {})[clock] = {"median": median, "quartiles": [low, high]}
-    return found
+                result.setdefault(name, {})[clock] = {"median": median, "quartiles": [low, high]}
+    return result
 
 
 def main() -> None:

@@ -48,12 +48,12 @@ def _steps(record: LoadedRecord) -> Any:
 
 def _judged(reference: LoadedRecord, candidate: LoadedRecord) -> dict[str, Any]:
     judgement = compare(reference, candidate)
-    closest = [one for one in judgement.findings if one.observed is not None]
+    closest = [finding for finding in judgement.findings if finding.observed is not None]
     return {
         "verdict": judgement.verdict,
         "notes": [note.to_json() for note in judgement.notes],
         "causes": [cause.code for cause in judgement.causes],
-        "findings": [{"metric": one.metric, "observed": one.observed, "limit": one.limit} for one in closest],
+        "findings": [{"metric": item.metric, "observed": item.observed, "limit": item.limit} for item in closest],
     }
 
 
@@ -70,20 +70,20 @@ def main() -> None:
         spec = workload.spec(16, probe={"steps": 20}, learn={"steps": 20, "evaluation_rows": 64})
         path = Path(folder) / "spec.json"
         write_spec(spec, path)
-        found, reference = [], None
+        results_found, reference = [], None
         for place, python in enumerate(arguments.python):
             once, again = (_train(python, path, Path(folder) / f"out-{place}-{run}", workload) for run in (1, 2))
             reference = reference or once
             packages = once.record.fingerprint.packages
-            found.append({
+            results_found.append({
                 "packages": {name: packages.get(name, "") for name in PACKAGES},
                 "agrees_with_itself": _digests(once) == _digests(again),
                 "against_the_first": _judged(reference, once),
             })  # fmt: skip
-    result = {"machine": machine(), "environments": found}
+    result = {"machine": machine(), "environments": results_found}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    sys.stdout.write(json.dumps(results_found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
 
 
 def missed(state: AlertState, suite: str, due: datetime, alerts: Sequence[Alert], now: datetime) -> AlertState:
-    """Add an alert about a round that did not run, once per due time."""
+    """Add an alert about a missed round, once per due time."""
     return add_once(state, missed_message(suite, due), alerts, now)
 
 
@@ -157,7 +157,7 @@ def _is_there(result: PlatformResult | None, workload: str) -> bool:
 def _remind(
     entry: Open, alert_message: AlertMessage, alerts: Sequence[Alert], now: datetime
 ) -> tuple[Open, list[Outgoing]]:
-    """Alert every subscribed block that is due for a first message or a reminder."""
+    """Alert every subscribed block due for a first message or reminder."""
     due = [
         alert
         for alert in alerts

@@ -16,7 +16,7 @@ _PARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One cause, failed check or absence, on one platform, in one workload if known."""
+    """Cause, failed check or absence on a platform, in one workload if known."""
 
     platform: str
     workload: str

@@ -42,7 +42,7 @@ class BaselineBook:
         return {name: baseline for name, baseline in baselines.items() if baseline is not None}
 
     def list(self) -> tuple[tuple[Baseline, ...], dict[str, str]]:
-        """Return every baseline in key order, and the reason of each damaged one by key."""
+        """Return all baselines, and the reasons of damaged ones by key."""
         baselines: dict[str, Baseline] = {}
         damaged: dict[str, str] = {}
         for info in [info for info in self._central.store.list(f"{_FOLDER}/") if info.key.endswith(".json")]:

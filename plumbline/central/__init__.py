@@ -1,4 +1,4 @@
-"""Transport of records: from a run to its outbox, and into the central store."""
+"""Transport of records: outboxes, gathering, and the central store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record in an outbox: `record.json` is written last, so that a record is complete or absent."""
+"""Records in an outbox: complete or absent, as `record.json` comes last."""
 
 from __future__ import annotations
 

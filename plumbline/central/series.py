@@ -59,7 +59,7 @@ def extend_series(
 def rebuild_series(
     central: CentralStore, suite: str, records: Iterable[str], platforms: Sequence[str]
 ) -> dict[str, SeriesFile]:
-    """Rebuild the series of a suite's platforms from these records of the central store.
+    """Rebuild the series of a suite's platforms from stored records.
 
     Where the old series can be read, its decisions stay, which records do not hold, and so do nights whose record is no
     longer in the store: `plumbline prune` removes records, never numbers. Of a round's records of one workload the

@@ -158,7 +158,7 @@ def _refuse_other_than_pass(verdict: RoundVerdict, platforms: Sequence[str]) -> 
 
 
 def _compared(baseline: Baseline | None, new: Accepted) -> list[str]:
-    """Return lines that compare the new record with the last one and the anchor."""
+    """Compare the new record with the last one and the anchor."""
     if baseline is None or not baseline.records:
         return []
     pairs = [("the last baseline", baseline.records[-1])]

@@ -1,4 +1,4 @@
-"""Nights of a suite for a command: from series files, or from older rounds."""
+"""Nights of a suite, from series files or older rounds."""
 
 from __future__ import annotations
 

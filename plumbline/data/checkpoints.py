@@ -65,7 +65,7 @@ def checkpoint_folder(model: str, sizes: Mapping[str, Any]) -> Path | None:
 
 
 def _download(name: str, revision: str) -> Path:
-    """Download a Hub model at the commit of `revision`, or use the local cache."""
+    """Download a Hub model at the commit of `revision`, if not cached."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import disable_progress_bars

@@ -1,4 +1,4 @@
-"""Columns of a row's text, second text and label: given, or guessed if unambiguous."""
+"""Columns of text, second text and label: given, or guessed if unambiguous."""
 
 from __future__ import annotations
 

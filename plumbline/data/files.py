@@ -1,4 +1,4 @@
-"""Files of a source by split: a file, folder or glob, local or in a store."""
+"""Files of a source by split, local or in a store."""
 
 from __future__ import annotations
 

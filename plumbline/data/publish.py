@@ -41,7 +41,7 @@ class Published:
 
 
 def publish(folder: Path, store: Store, name: str = "", progress: Progress | None = None) -> Published:
-    """Send the dataset in `folder` to `store`; skip existing files, verify written ones."""
+    """Send the dataset in `folder` to `store`, and verify written files."""
     manifest = read_manifest(folder)
     if name and name != manifest.name:
         why = f"contains the dataset {manifest.name!r}, not {name!r}"
@@ -76,7 +76,7 @@ def publish(folder: Path, store: Store, name: str = "", progress: Progress | Non
 
 
 def _check_folder(folder: Path, manifest: Manifest) -> None:
-    """Raise unless all files match the manifest, as published files are never replaced."""
+    """Raise unless all files match the manifest."""
     for file in manifest.files:
         path = folder / file.key
         if not path.is_file() or path.stat().st_size != file.size or digest_file(path) != file.sha256:

@@ -1,4 +1,4 @@
-"""Reader of a user's CSV, TSV, JSON, JSONL or Parquet file, with checks of each row."""
+"""Reader of users' data files, with checks of each row."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _object(values: Any, where: str) -> Mapping[str, Any]:
 
 
 def _json(source: Path, options: ColumnOptions, where: str) -> _Values:
-    """Yield the rows of a JSON array, also below the key `data`, or of JSON lines."""
+    """Yield the rows of a JSON array, or of JSON lines."""
     with _opened(source, where) as raw:
         first = raw.read(_MAX_LINE_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     if first.startswith(b"{") and _is_object(first.splitlines()[0]) and b"\n" in first.strip():

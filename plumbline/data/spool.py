@@ -1,4 +1,4 @@
-"""Rows in a temporary file, to shuffle, split and re-read datasets larger than memory.
+"""Rows in a temporary file, for datasets larger than memory.
 
 A row in memory is its file offset and its place in the order: 16 bytes, whatever the length of its text.
 """

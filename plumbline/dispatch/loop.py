@@ -157,7 +157,7 @@ def run_jobs(
     tell: Callable[[Sequence[TrainingRun]], None] = lambda _: None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> dict[str, Result]:
-    """Run every job to its result: platforms in parallel, jobs per platform in sequence."""
+    """Run every job: platforms in parallel, each platform's jobs in sequence."""
     driver = _Driver(jobs, orchestrator, limits, clock)
     pause = _POLL_SECONDS[0]
     try:

@@ -8,7 +8,7 @@ __all__ = ["job_key", "record_id"]
 
 
 def job_key(round_id: str, platform: str, purpose: str) -> str:
-    """Return the name of a training in a round: a workload, rerun or experiment."""
+    """Return the name of a round's training, rerun or experiment."""
     return bounded_name(f"{round_id}-{platform}-{purpose}")
 
 

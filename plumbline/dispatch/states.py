@@ -127,7 +127,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a training run: the attempt with the complete record, or the reason."""
+    """Result of a training run: the recorded attempt, or the reason."""
 
     attempt: int | None
     why: str = ""

@@ -162,7 +162,7 @@ def _demand(holds: bool, problem: str) -> None:
 
 
 def examine_conformance(url: str) -> Iterator[CheckResult]:
-    """Run every step of the contract at `url` until the first failure, then clean up."""
+    """Run the contract's steps at `url` until the first failure; clean up."""
     store = open_store(url, policy=_QUICK)
     trial = _Trial(store, f"plumbline-doctor-{secrets.token_hex(8)}")
     steps: list[tuple[str, str, Callable[[], None]]] = [

@@ -108,7 +108,7 @@ def _accelerator(platform: str, report: Report, expected: Expected) -> CheckResu
 
 
 def _driver(platform: str, report: Report) -> CheckResult:
-    """Check the driver against torch's CUDA version, as torch would fall back to the CPU."""
+    """Check that the driver supports torch's CUDA version."""
     right = is_driver_new_enough(report.driver, report.cuda)
     least = least_driver(report.cuda)
     needs = f"needs {least} or newer" if least is not None else "is unknown to this version of Plumbline"

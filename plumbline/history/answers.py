@@ -1,4 +1,4 @@
-"""Tests of reruns (is the loss real?) and of A/B runs (is it the software?)."""
+"""Tests of reruns (is the loss real?) and A/B runs (the software?)."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ class Difference:
 
 
 def is_so(reruns: Sequence[float], reference: Reference, alpha: float) -> Rerun:
-    """Test fresh reruns of tonight against the reference, without the run that raised the question.
+    """Test fresh reruns of tonight against the reference.
 
-    The reruns share the night, so that their mean is compared with the spread of one night, not of many.
+    The run that raised the question is excluded. The reruns share the night, so that their mean is compared with the
+    spread of one night, not of many.
     """
     finite = [value for value in reruns if math.isfinite(value)]
     limit = normal_quantile(1 - alpha)

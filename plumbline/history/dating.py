@@ -1,4 +1,4 @@
-"""Dating of a loss: a step or a creep, fitted to the nights until tonight."""
+"""Dating of a loss: a step or a creep, fitted by least squares."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ Software = Literal["can-differ", "equal", "unavailable"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Called loss of an earlier night: its start, the level before, and its size."""
+    """Called loss of an earlier night: start, previous level, and size."""
 
     since: int
     centre: float
@@ -170,7 +170,7 @@ def _with_index(decision: Decision, first: int, kept: NDArray[np.bool_]) -> Deci
 
 
 def _still_called(call: Call | None, values: Values, tonight: float) -> Decision | None:
-    """Keep an earlier call open until the median of three nights recovers by half."""
+    """Keep a call open until three nights' median recovers by half."""
     if call is None:
         return None
     recent = float(np.median(np.append(values[-2:], tonight)))
@@ -187,7 +187,7 @@ def _quiet(here: Values, reference: Reference, allowed: Allowed) -> Decision:
 
 
 def _over_anchor(past: Past, values: Values, tonight: float, allowed: Allowed) -> Ask | None:
-    """Ask if the median of five nights exceeds the allowed loss against the anchor."""
+    """Ask if five nights' median exceeds the loss allowed against the anchor."""
     if past.anchor is None:
         return None
     recent = np.append(values[-4:], tonight)

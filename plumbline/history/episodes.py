@@ -1,4 +1,4 @@
-"""Lasting changes of a series over its whole length, each as a step or a creep."""
+"""Lasting changes of a whole series, each as step or creep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reference of a series: robust centre and spread of its first nights, with errors."""
+"""Reference of a series: robust centre and spread, with their errors."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One metric of a workload on a platform over all nights, with its segments."""
+    """One metric of a workload on a platform, over all nights."""
 
     platform: str
     workload: str
@@ -147,7 +147,7 @@ def past_of(line: Line, *, until: int | None = None) -> Past:
 
 
 def _calls(line: Line, end: int, level: int) -> tuple[Call | None, int]:
-    """Return the open call before the night at `end`, and the start of open questions."""
+    """Return the call open before night `end`, and the questions' start."""
     known = {record: place for place, record in enumerate(line.records[:end])} if line.calls else {}
     asked, call = level, None
     for entry in line.calls:

@@ -32,7 +32,7 @@ def _ar(generator: np.random.Generator, shape: tuple[int, int], rho: float) -> V
 
 
 def _classes(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
-    """Return nights of two machine classes, the second slower by 4 SD in 30% of nights."""
+    """Return nights of two machine classes, 30% slower by 4 SD."""
     slower = generator.random(shape) < 0.3
     return np.asarray((generator.normal(size=shape) + 4 * slower) / math.sqrt(1 + 16 * 0.21))
 
@@ -68,7 +68,7 @@ def make_levels(generator: np.random.Generator, noise: str, num_series: int, num
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Results of reruns and A/B runs: model noise plus the software's true loss by night.
+    """Results of reruns and A/B runs: noise plus the software's loss.
 
     `shared`: reruns repeat their night's level, as on a machine that is slow all night; otherwise they are fresh draws.
     """

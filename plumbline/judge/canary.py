@@ -1,4 +1,4 @@
-"""Canary: known small faults in copies of tonight's records, which the judge must find."""
+"""Canary: small known faults that the judge must find."""
 
 from __future__ import annotations
 

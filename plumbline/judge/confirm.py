@@ -251,7 +251,7 @@ class Confirmation:
         )
 
     def _reach(self) -> int | None:
-        """Return how many steps the restored captures cover; `None` without captures."""
+        """Return the number of steps covered by restored captures, if any."""
         return min((each.way.steps for each in self.kept if each.way.kinds), default=None)
 
     def _suspected(self) -> Confirmation:

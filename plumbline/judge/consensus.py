@@ -40,7 +40,7 @@ def trusted_reference(records: Records, reference: str, baselines: Records) -> s
 
 
 def own_error(records: Records, name: str, other: str) -> float | None:
-    """Return the maximum relative error of a platform's first forward pass against its fp64 run."""
+    """Return the worst relative error of a first forward pass against fp64."""
     pair = Pair(records[other], records[name])
     return max((tap.own[1] for tap in pair.errors(0, "forward") if tap.own[1] is not None), default=None)
 

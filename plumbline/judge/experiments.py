@@ -1,4 +1,4 @@
-"""Experiments for each suspicion: the values to restore, and the captures that they need."""
+"""Experiments for each suspicion: values to restore, and captures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Intervention:
-    """One way to restore the reference's value of a suspect, for the first `steps`."""
+    """One way to restore a suspect's value for the first `steps`."""
 
     description: str
     steps: int

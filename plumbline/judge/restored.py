@@ -166,7 +166,7 @@ def located(
     *,
     rounding: tuple[str, ...] = (),
 ) -> Mismatch | None:
-    """Return the first different module of two short runs, tapped at the last step."""
+    """Return the first different module of two short, tapped runs."""
     rungs = frozenset[str]().union(*(each.rungs for each in ways))
     exact = not any(each.by_definition for each in ways)
     mismatches = walk(_pair(reference, candidate, steps, rungs, exact=exact, rounding=rounding)).mismatches

@@ -1,4 +1,4 @@
-"""Judgement of a round: every platform against the reference platform and its own baseline."""
+"""Judgement of a round: platforms against the reference and their baselines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Local stack: all servers of a round as child processes, with state in one folder.
+"""Local stack: all servers of a round as child processes.
 
-The package only starts processes: it imports neither Prefect nor a cloud's SDK.
+All state is in one folder. The package only starts processes: it imports neither Prefect nor a cloud's SDK.
 """
 
 from plumbline.localstack.stack import Stack, is_local

@@ -1,4 +1,4 @@
-"""Data files of the local stack, in a checkout or below `share` of an installation."""
+"""Data files of the local stack, in a checkout or an installation."""
 
 from __future__ import annotations
 

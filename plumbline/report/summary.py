@@ -35,7 +35,7 @@ def safe(text: object, limit: int = 240) -> str:
 
 
 def _code(text: str) -> str:
-    """Return an address as code, so that no viewer turns it into a link."""
+    """Return an address as code, which viewers do not link."""
     return f"`{clean(text, 300).replace('`', '')}`"
 
 

@@ -1,4 +1,4 @@
-"""Canary of a round: the judge is tested on copies of tonight's records. Pure."""
+"""Canary of a round: a test of the judge on tonight's records."""
 
 from __future__ import annotations
 

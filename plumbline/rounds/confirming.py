@@ -55,7 +55,7 @@ def open_cases(round_: Round, gathered: GatheredRecords, baselines: Baselines, r
 def _case(
     round_: Round, name: str, workload: str, candidate: LoadedRecord, sides: Sequence[tuple[str | None, LoadedRecord]]
 ) -> list[Case]:
-    """Return the case against the first side with a testable drift, as a list."""
+    """Return the case against the first side with a testable drift."""
     for reference, record in sides:
         judgement = compare(record, candidate, gates_of(round_, name))
         confirmation = Confirmation.begin(record, candidate, judgement, round_.suite.dispatch.experiments)

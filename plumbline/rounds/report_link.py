@@ -19,7 +19,7 @@ _SET = "set report_url in the suite for a link that opens in a browser"
 
 @dataclass(frozen=True, slots=True)
 class ReportLink:
-    """Address of a report, with a note if it is temporary or not a link."""
+    """Address of a report, with a note on its validity."""
 
     url: str
     note: str = ""

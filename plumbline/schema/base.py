@@ -1,4 +1,4 @@
-"""Base of all models in files and messages, and their reader for untrusted bytes."""
+"""Base of all models, and their reader for untrusted bytes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def read_model(kind: type[M], source: bytes | Path, *, where: str = "", max_byte
 
 
 def _refuse_duplicates(data: bytes, where: str) -> None:
-    """Raise for a duplicate key in an object, as readers differ on its value."""
+    """Raise for a duplicate key in a JSON object."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         counts = Counter(key for key, _ in pairs)

@@ -107,7 +107,7 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
 
 
 def check_part(folder: Path, part: DataFile) -> None:
-    """Raise `CorruptDataError` unless the part exists with the right bytes, and is no link."""
+    """Raise `CorruptDataError` unless the part is a file with its bytes."""
     path = folder / part.key
     if path.is_symlink() or not path.is_file():
         raise CorruptDataError("is missing from the record", where=str(path))

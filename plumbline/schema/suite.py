@@ -41,7 +41,7 @@ _IS_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Workload(Model):
-    """A training; with built dataset and weights, a RunSpec."""
+    """Training settings of a suite, from which a RunSpec is made."""
 
     task: Task = "sequence-classification"
     model: str

@@ -51,7 +51,7 @@ class Cache:
         return self.folder / "parts" / f"{sha256}.part", self._object(sha256)
 
     def path(self, sha256: str, size: int | None = None) -> Path | None:
-        """Return the verified object's path, or `None` if absent or of a different size."""
+        """Return the verified object's path, or `None` if absent."""
         path = self._object(sha256)
         try:
             right = path.stat().st_size == size or size is None

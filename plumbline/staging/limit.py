@@ -1,4 +1,4 @@
-"""Size limit of the local cache: from the environment, else a share of the disk."""
+"""Size limit of the local cache."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class Stager:
         return now
 
     def fetch(self, key: str, sha256: str) -> Path:
-        """Return an object outside the manifest, kept in the cache until the stager is closed."""
+        """Return an object outside the manifest, kept until the stager closes."""
         self._leases.enter_context(self._cache.lease(sha256))
         path = self._cache.path(sha256)
         if path is not None:
@@ -249,7 +249,7 @@ class Stager:
         return not fast and self._pace.hurries(ahead, now)
 
     def _spread(self, job: _Job) -> None:
-        """Allow the next file to begin: the last stripe of `job` has its connection."""
+        """Allow the next file, as `job` has its last connection."""
         with self._changed:
             if self._spreading is job:
                 self._spreading = None

@@ -209,7 +209,7 @@ class AzureStore:
             yield reader
 
     def _get(self, key: str, headers: dict[str, str]) -> tuple[int, Mapping[str, str], Any]:
-        """Return status, headers and unread body of a GET, signed here or by the SDK."""
+        """Return status, headers and unread body of a GET."""
         from azure.core.pipeline.transport import HttpRequest
 
         name, client = joined(self._prefix, checked_key(key, self.url)), self._client

@@ -1,4 +1,4 @@
-"""Authorization of a GET to Azure Blob Storage, by account key or identity token.
+"""Authorization of GET requests to Azure Blob Storage.
 
 Source: https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key
 """

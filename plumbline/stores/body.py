@@ -61,7 +61,7 @@ class HttpBody:
 
 
 def _reader_of(raw: Any) -> Callable[[memoryview], int]:
-    """Return a function that reads the arrived bytes of a body into a buffer."""
+    """Return a function that reads a body's arrived bytes."""
     inner = raw._fp  # noqa: SLF001 - urllib3 has no readinto that does not copy
     if isinstance(inner, HTTPResponse) and not inner.chunked and isinstance(inner.fp, BufferedReader):
         return inner.fp.readinto1
@@ -85,7 +85,7 @@ def range_of(offset: int, length: int | None) -> str:
 def body_of(
     key: str, status: int, headers: Mapping[str, str], raw: Any, *, offset: int, length: int | None
 ) -> Iterator[HttpBody]:
-    """Open the body of a GET of `length` bytes from `offset`, also if the server ignored the range."""
+    """Open the body of a GET, whether the server honoured the range or not."""
     body = None
     try:
         body = _checked(key, status, headers, raw, offset=offset, length=length)

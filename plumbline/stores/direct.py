@@ -41,7 +41,7 @@ class DirectReads:
         self._pool = urllib3.connection_from_url(base_url, **options)
 
     def get(self, target: str, headers: Mapping[str, str], *, where: str) -> Any:
-        """Send a GET of `target` (path and query); return the unread urllib3 response."""
+        """Send a GET of `target`; return the unread urllib3 response."""
         from urllib3.exceptions import HTTPError
 
         try:

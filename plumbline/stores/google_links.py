@@ -38,7 +38,7 @@ def url_to_sign(endpoint: str, bucket: str, name: str, seconds: int, *, email: s
 
 
 def signed_url(credentials: Any, endpoint: str, bucket: str, name: str, seconds: int, *, where: str) -> str:
-    """Return a link to the object `name`, valid for `seconds` (at most a week).
+    """Return a link to an object, valid up to a week.
 
     Raises:
         AccessError: if the credentials cannot sign: a person's login, or a missing right.

@@ -197,7 +197,7 @@ class S3Store:
             yield reader
 
     def _get(self, key: str, name: str, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], Any]:
-        """Return status, headers and unread body of a GET, signed here or by the SDK."""
+        """Return status, headers and unread body of a GET."""
         from botocore.exceptions import BotoCoreError
 
         _ = self._client  # makes `_reads`

@@ -55,7 +55,7 @@ def _fused() -> Callable[..., torch.Tensor]:
 
 
 def _fused_bits(places: torch.Tensor, first: torch.Tensor, second: torch.Tensor, limit: int) -> torch.Tensor:
-    """Compute the mask in a fused kernel, or unfused if it cannot be built."""
+    """Compute the mask, in a fused kernel if possible."""
     global _fusing  # noqa: PLW0603 - the compiler is tried once only
     if _fusing:
         try:

@@ -1,4 +1,4 @@
-"""Envelope: the measured effect of rounding alone, and the distance from exact arithmetic."""
+"""Envelope: the measured effect of rounding alone."""
 
 from __future__ import annotations
 

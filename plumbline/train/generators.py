@@ -42,7 +42,7 @@ def digest_states(states: dict[str, bytes]) -> dict[str, str]:
 
 
 def pack_states(states: dict[str, bytes]) -> NDArray[np.uint8]:
-    """Return all states in a single array: lengths, name and state of each."""
+    """Return all states packed into a single array."""
     packed = b"".join(
         struct.pack(_WORD, len(name)) + struct.pack(_WORD, len(state)) + name.encode() + state
         for name, state in sorted(states.items())

@@ -58,7 +58,7 @@ def _disks() -> tuple[float, float, float] | None:
 
 
 class Host:
-    """Reader of CPU, quota, pressure, page-fault and disk activity; shares are per second."""
+    """Reader of CPU, quota, pressure, page-fault and disk activity."""
 
     def __init__(self) -> None:
         self._machine, self._own = _machine_jiffies(), own_jiffies()

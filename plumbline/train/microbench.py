@@ -23,7 +23,7 @@ _FEWEST = 5
 
 
 def _median_seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Return the median seconds of a call, over at least `_FEWEST` calls and `_SECONDS`."""
+    """Return the median seconds of a call."""
     wait: Callable[[], object] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     for _ in range(2):
         work()
@@ -60,7 +60,7 @@ def _transfer(device: torch.device, size: int) -> float:
 
 
 def _disk_read(folder: Path, size: int) -> float | None:
-    """Return the bytes per second of reading a fresh file, past the page cache."""
+    """Return the read rate of a fresh file, past the page cache."""
     if not hasattr(os, "posix_fadvise"):
         return None
     with tempfile.TemporaryFile(dir=folder) as file:

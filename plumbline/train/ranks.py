@@ -1,4 +1,4 @@
-"""Position of this process in a distributed training, and exchange of small values."""
+"""Ranks of a distributed training, and exchange of small values."""
 
 from __future__ import annotations
 

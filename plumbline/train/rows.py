@@ -100,7 +100,7 @@ class Rows:
         return self._shards[index], row - int(self._starts[index])
 
     def _read(self, index: int) -> tuple[slice, list[Any]]:
-        """Read, check and hash a shard's planned rows; return their places and texts."""
+        """Read, check and hash a shard's planned rows."""
         shard, start = self._shards[index], int(self._starts[index])
         first, last = np.searchsorted(self.ids, (start, start + shard.num_rows))
         here = self.ids[first:last] - start

@@ -1,4 +1,4 @@
-"""Results of a run so far, for its record, also if the training fails."""
+"""Results of a run so far, for its record."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RunResults:
         )
 
     def remains(self) -> Evidence:
-        """Return the evidence of a failed training: every part that can still be read."""
+        """Return all readable evidence of a failed training."""
         return Evidence(
             data=self.data,
             model=self.probe.model_evidence if self.probe else None,

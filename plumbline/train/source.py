@@ -85,7 +85,7 @@ def _emit(progress: Progress) -> None:
 def open_source(
     spec: RunSpec, data: str | None, cache_folder: Path, *, emit_progress: bool = False
 ) -> Iterator[Source]:
-    """Open the dataset of `spec` from its store, or from the cache by digest."""
+    """Open the dataset of `spec`, from its store or the cache."""
     from plumbline.staging import Cache, Stager, cache_limit
 
     cache = Cache(cache_folder, max_bytes=cache_limit(cache_folder))

@@ -225,7 +225,7 @@ def _channel(block: NotificationBlock) -> Channel:
 
 
 def _load(block: str, known: Blocks) -> Block:
-    """Return the server's block, or the local one if the server does not answer."""
+    """Return the server's block, or the local one if unreachable."""
     ours = known.get(block)
     if ours is not None and PREFECT_API_URL.value() is None:
         # Prefect would start a temporary server without blocks.

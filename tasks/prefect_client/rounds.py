@@ -1,4 +1,4 @@
-"""A round for the command line: start the deployed flow, follow, cancel, read the verdict."""
+"""A round for the command line: start, follow, cancel, read the verdict."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class RoundRun:
         return is_crashed and self._num_resumed < _MAX_RESUMED
 
     def _resume_crashed(self, display: Display) -> None:
-        """Restart a crashed run if the automation did not, as SQLite may lose its action."""
+        """Restart a crashed run if the automation did not."""
         if self._state is None or not self._may_be_resumed():
             return
         if time.time() - self._state.timestamp.timestamp() >= _RESUME_SECONDS:

@@ -65,8 +65,8 @@ def start_azurite(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
         process = subprocess.Popen([node, AZURITE, *arguments], stdout=out, stderr=out, start_new_session=True)
     pause = threading.Event()
     for _ in range(1200):
-        if found := re.search(r"successfully listens on (\S+)", log.read_text()):
-            return process, found[1]
+        if result := re.search(r"successfully listens on (\S+)", log.read_text()):
+            return process, result[1]
         assert process.poll() is None, log.read_text()
         pause.wait(0.05)
     process.kill()

@@ -41,9 +41,9 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     store = MemoryStore()
     publish_record(store, record)
     publish_record(store, record)
-    found = fetch_record(store, "record-1", tmp_path / "into")
-    assert found == tmp_path / "into/record-1"
-    assert same_tree(found, record)
+    result = fetch_record(store, "record-1", tmp_path / "into")
+    assert result == tmp_path / "into/record-1"
+    assert same_tree(result, record)
     assert [path.name for path in (tmp_path / "into").iterdir()] == ["record-1"]
 
 
@@ -142,20 +142,20 @@ def test_gather_tells_everything_apart_and_heals_by_itself(tmp_path: Path) -> No
     swap_in(outboxes["no-part"], "records/record-no-part/rows.parquet", None)
 
     central = CentralStore(MemoryStore("memory://central"))
-    found = gather(outboxes, expected, central, tmp_path / "into")
-    assert {name: entry.state for name, entry in found.items()} == {
+    result = gather(outboxes, expected, central, tmp_path / "into")
+    assert {name: entry.state for name, entry in result.items()} == {
         "good": "complete", "late": "missing", "partial": "partial", "other-platform": "foreign",
         "other-id": "foreign", "spoiled": "corrupt", "malformed": "corrupt", "no-part": "corrupt",
         "down": "unreachable", "nowhere": "unreachable",
     }  # fmt: skip
-    assert all(entry.why for entry in found.values() if entry.state != "complete")
+    assert all(entry.why for entry in result.values() if entry.state != "complete")
     assert central.list_records() == ["record-good"]
-    assert found["good"].record == read_record(folders["good"])
+    assert result["good"].record == read_record(folders["good"])
 
     publish_record(outboxes["late"], folders["late"])
     again = gather(outboxes, expected, central, tmp_path / "into")
     assert again["late"].state == "complete"
-    assert again["good"] == found["good"]
+    assert again["good"] == result["good"]
     assert central.list_records() == ["record-good", "record-late"]
     assert same_tree(central.get_record("record-late", tmp_path / "back"), folders["late"])
 
@@ -191,8 +191,8 @@ def test_a_byte_that_was_wrong_on_its_way_is_fetched_again(name: str, tmp_path: 
         outbox, central = OnceWrong(name, 0), CentralStore(MemoryStore())
         publish_record(outbox, make_record(tmp_path / f"made-{reads}", "record-1", "aws"))
         outbox.reads = reads
-        found = gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / f"into-{reads}")
-        assert found["aws"].state == state, found["aws"].why
+        result = gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / f"into-{reads}")
+        assert result["aws"].state == state, result["aws"].why
         assert central.has_record("record-1") is (state == "complete")
 
 
@@ -209,14 +209,14 @@ def test_what_is_damaged_in_the_central_store_is_one_platforms_trouble_at_most(t
     artifact = f"artifacts/{part.sha256[:2]}/{part.sha256}"
     central.store.create(artifact, b"rotten")
     expected = {name: f"record-{name}" for name in outboxes}
-    found = gather(outboxes, expected, central, tmp_path / "into")
-    assert {name: entry.state for name, entry in found.items()} == dict.fromkeys(outboxes, "complete")
+    result = gather(outboxes, expected, central, tmp_path / "into")
+    assert {name: entry.state for name, entry in result.items()} == dict.fromkeys(outboxes, "complete")
     assert same_tree(central.get_record("record-aws", tmp_path / "back"), folders["aws"])
 
     swap_in(central.store, "records/record-aws/record.json", b"another record")
-    found = gather(outboxes, expected, central, tmp_path / "into")
-    assert {name: entry.state for name, entry in found.items()} == {"aws": "unreachable", "azure": "complete"}
-    assert "cannot be kept: " in found["aws"].why
+    result = gather(outboxes, expected, central, tmp_path / "into")
+    assert {name: entry.state for name, entry in result.items()} == {"aws": "unreachable", "azure": "complete"}
+    assert "cannot be kept: " in result["aws"].why
 
 
 def test_gather_again_fetches_no_part_twice(tmp_path: Path) -> None:
@@ -273,6 +273,6 @@ def test_two_clouds_gathered_into_a_third_store(
         publish_record(outbox, make_record(tmp_path / platform, f"record-{platform}", platform))
         ensure_object(outbox, "records/record-stranger/rows.parquet", b"not ours")
     central = CentralStore(open_store(f"file://{tmp_path}/central"))
-    found = gather(outboxes, {name: f"record-{name}" for name in outboxes}, central, tmp_path / "into")
-    assert {name: entry.state for name, entry in found.items()} == {"aws": "complete", "azure": "complete"}
+    result = gather(outboxes, {name: f"record-{name}" for name in outboxes}, central, tmp_path / "into")
+    assert {name: entry.state for name, entry in result.items()} == {"aws": "complete", "azure": "complete"}
     assert central.list_records() == ["record-aws", "record-azure"]

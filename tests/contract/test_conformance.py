@@ -47,11 +47,11 @@ def url(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, t
 
 
 def test_a_right_store_passes_and_keeps_what_is_not_ours(url: str) -> None:
-    found = list(examine_conformance(url))
-    assert [result for result in found if not result.well] == []
-    assert len(found) == 10
+    results_found = list(examine_conformance(url))
+    assert [result for result in results_found if not result.well] == []
+    assert len(results_found) == 10
     assert [info.key for info in open_store(url).list()] == ["theirs"]
-    assert all("needs" in result.what for result in found)
+    assert all("needs" in result.what for result in results_found)
 
 
 class Replacing(MemoryStore):

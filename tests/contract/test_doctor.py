@@ -109,11 +109,11 @@ def test_s3_wrong_credentials(
     clean_environment: pytest.MonkeyPatch, strict_aws: Aws, bucket: str, *, secret_alone: bool
 ) -> None:
     keys = (strict_aws.worker[0] if secret_alone else "AKIAIOSFODNN7EXAMPLE", "wrong")
-    found = visit_aws(clean_environment, strict_aws, keys, bucket)
-    assert (found.well, found.code) == (False, 2)
-    assert f"s3://{bucket}/team: wrong credentials: refused: HTTP 403" in found.what
-    assert ("SignatureDoesNotMatch" if secret_alone else "InvalidAccessKeyId") in found.what
-    assert "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role" in found.hint
+    result = visit_aws(clean_environment, strict_aws, keys, bucket)
+    assert (result.well, result.code) == (False, 2)
+    assert f"s3://{bucket}/team: wrong credentials: refused: HTTP 403" in result.what
+    assert ("SignatureDoesNotMatch" if secret_alone else "InvalidAccessKeyId") in result.what
+    assert "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role" in result.hint
 
 
 def test_s3_wrong_permissions(clean_environment: pytest.MonkeyPatch, strict_aws: Aws) -> None:
@@ -122,10 +122,10 @@ def test_s3_wrong_permissions(clean_environment: pytest.MonkeyPatch, strict_aws:
         (strict_aws.writer, "outbox", "write and read"),
         (strict_aws.writer, "data", "read"),
     ):
-        found = visit_aws(clean_environment, strict_aws, keys, bucket)
-        assert (found.well, found.code) == (False, 2)
-        assert found.what == f"s3://{bucket}/team: wrong permissions: refused: HTTP 403 AccessDenied"
-        assert found.hint.startswith(f"allow this environment's identity to {needs} s3://{bucket}/team (infra/aws")
+        result = visit_aws(clean_environment, strict_aws, keys, bucket)
+        assert (result.well, result.code) == (False, 2)
+        assert result.what == f"s3://{bucket}/team: wrong permissions: refused: HTTP 403 AccessDenied"
+        assert result.hint.startswith(f"allow this environment's identity to {needs} s3://{bucket}/team (infra/aws")
     # Another's prefix in the right bucket.
     assert "wrong permissions" in visit_aws(clean_environment, strict_aws, strict_aws.worker, "outbox", "others").what
 
@@ -169,12 +169,12 @@ def test_azure_wrong_credentials(blob: pytest.MonkeyPatch) -> None:
     assert visit_azure().well
     assert visit_azure(needs="read", dataset="reviews").well
     blob.setenv("AZURE_STORAGE_KEY", "d3Jvbmc=")
-    for found in (visit_azure(), visit_azure(needs="read", dataset="reviews")):
-        assert (found.well, found.code) == (False, 2)
-        assert "wrong credentials: refused: " in found.what
+    for result in (visit_azure(), visit_azure(needs="read", dataset="reviews")):
+        assert (result.well, result.code) == (False, 2)
+        assert "wrong credentials: refused: " in result.what
         # Azure itself says AuthenticationFailed.
-        assert re.search("AuthorizationFailure|AuthenticationFailed", found.what)
-        assert "AZURE_STORAGE_KEY" in found.hint
+        assert re.search("AuthorizationFailure|AuthenticationFailed", result.what)
+        assert "AZURE_STORAGE_KEY" in result.hint
     blob.delenv("AZURE_STORAGE_KEY")
     blob.setenv("AZURE_STORAGE_SAS_TOKEN", token(expired=True, read=True, write=True, create=True))
     assert "wrong credentials" in visit_azure().what
@@ -183,22 +183,22 @@ def test_azure_wrong_credentials(blob: pytest.MonkeyPatch) -> None:
 def test_azure_without_any_credentials(clean_environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     # The first of the identities' sources alone: the others ask the network.
     clean_environment.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")
-    found = visit_azure()
-    assert found.what == f"az://{ACCOUNT}/doctor/team: wrong credentials: no usable credentials"
-    assert "or the machine's identity" in found.hint
+    result = visit_azure()
+    assert result.what == f"az://{ACCOUNT}/doctor/team: wrong credentials: no usable credentials"
+    assert "or the machine's identity" in result.hint
     assert caplog.messages == []
 
 
 def test_azure_wrong_permissions(blob: pytest.MonkeyPatch) -> None:
     blob.setenv("AZURE_STORAGE_SAS_TOKEN", token(read=True, list=True))
     assert visit_azure(needs="read", dataset="reviews").well
-    found = visit_azure()
-    assert (found.well, found.code) == (False, 2)
-    assert "wrong permissions: refused: " in found.what
-    assert "AuthorizationPermissionMismatch" in found.what
-    assert "write and read az://" in found.hint
-    assert "infra/azure" in found.hint
-    assert "sig=" not in found.what + found.hint
+    result = visit_azure()
+    assert (result.well, result.code) == (False, 2)
+    assert "wrong permissions: refused: " in result.what
+    assert "AuthorizationPermissionMismatch" in result.what
+    assert "write and read az://" in result.hint
+    assert "infra/azure" in result.hint
+    assert "sig=" not in result.what + result.hint
     blob.setenv("AZURE_STORAGE_SAS_TOKEN", token(write=True, create=True))
     assert "wrong permissions" in visit_azure().what
 

@@ -65,12 +65,12 @@ def test_processes_on_one_cache_move_each_byte_once(
 
 def on_disk(cache: Path, dataset: Dataset) -> dict[str, int]:
     """Return the bytes of each staged object by its path on the server."""
-    found = {}
+    result = {}
     for file in dataset.manifest.files:
         final, part = Cache(cache).path(file.sha256), cache / "parts" / f"{file.sha256}.part"
         size = file.size if final else part.stat().st_size if part.exists() else 0
-        found[f"/bucket/data/reviews/{file.key}"] = size
-    return found
+        result[f"/bucket/data/reviews/{file.key}"] = size
+    return result
 
 
 @pytest.mark.slow

@@ -51,8 +51,8 @@ def test_a_range_that_breaks_off_goes_on_where_it_was_and_ends_where_it_should(
     store: Store, fault_server: FaultServer, fault: Fault
 ) -> None:
     fault_server.faults.append(fault)
-    found, info = read_from(store, "key", 50_000, length=100_000)
-    assert (found, info.size) == (DATA[50_000:150_000], SIZE)
+    result, info = read_from(store, "key", 50_000, length=100_000)
+    assert (result, info.size) == (DATA[50_000:150_000], SIZE)
     first, second = asked(fault_server)
     assert first == (50_000, 150_000)
     # A reset may discard all bytes that had arrived.

@@ -74,20 +74,20 @@ def finished_round(store: str, report_url: str = "") -> tuple[RoundVerdict, str]
     verdict = verdict_of("drift", {"aws": passing(), "azure": drifted()})
     records = {name: record(name) for name in platforms}
     central = CentralStore(open_store(store))
-    for one in records.values():
-        central.put_text(f"records/{one.record.record_id}/record.json", one.record.model_dump_json())
-    assigned = {Assignment(name, "bert-tiny-reviews", MAIN): one for name, one in records.items()}
-    this = Round(verdict.round, suite, {"bert-tiny-reviews": spec()})
-    return write_report(this, verdict, GatheredRecords(assigned), {}, central), records["azure"].record.record_id
+    for item in records.values():
+        central.put_text(f"records/{item.record.record_id}/record.json", item.record.model_dump_json())
+    assigned = {Assignment(name, "bert-tiny-reviews", MAIN): item for name, item in records.items()}
+    round_ = Round(verdict.round, suite, {"bert-tiny-reviews": spec()})
+    return write_report(round_, verdict, GatheredRecords(assigned), {}, central), records["azure"].record.record_id
 
 
 def link_in_the_alert(verdict: RoundVerdict) -> str:
     """Send the alert through a webhook; return the received link."""
-    told = trouble_message(verdict, TROUBLE, since_round=verdict.round, since=NOW)
+    output = trouble_message(verdict, TROUBLE, since_round=verdict.round, since=NOW)
     with receiver() as inbox:
         block: Any = AppriseUrl(url=inbox.url)
         with block.raise_on_failure():
-            block.notify(told.body, told.subject)
+            block.notify(output.body, output.subject)
         (message,) = inbox.got
     match = re.search(r"^report: (\S+)$", message["message"], re.MULTILINE)
     assert match is not None, message
@@ -137,8 +137,8 @@ def test_a_folder_without_a_site_gives_a_path_and_says_so(tmp_path: Path, browse
     verdict, record_id = finished_round(f"file://{tmp_path}/central")
     assert verdict.report == f"{tmp_path}/central/rounds/{verdict.round}/report.html"
     assert "a path on the controller's disk, not a link" in verdict.report_note
-    told = trouble_message(verdict, TROUBLE, since_round=verdict.round, since=NOW)
-    assert f"note: {verdict.report_note}" in told.body
+    output = trouble_message(verdict, TROUBLE, since_round=verdict.round, since=NOW)
+    assert f"note: {verdict.report_note}" in output.body
     page = Path(verdict.report).read_text(encoding="utf-8")
     assert f'href="../../records/{record_id}/record.json"' in page
     assert "azure has drifted" in opened(browser, Path(verdict.report).as_uri())

@@ -126,7 +126,7 @@ def test_waits_tell_which_file_how_long_and_why(tmp_path: Path) -> None:
 
 
 def test_who_waits_is_told_how_far_it_is_and_the_record_how_long_it_took_and_why(tmp_path: Path) -> None:
-    store, told = SlowStore(), []
+    store, output = SlowStore(), []
     published(store, make_dataset(3, 100))
     with Stager(store, "reviews", Cache(tmp_path)) as stager:
         stager.start(stager.manifest.train[:1])
@@ -134,7 +134,7 @@ def test_who_waits_is_told_how_far_it_is_and_the_record_how_long_it_took_and_why
     store.gate = threading.Semaphore(0)
 
     def tell(progress: Progress) -> None:
-        told.append(progress.words)
+        output.append(progress.words)
         store.gate.release(10)
 
     # A clock of whole seconds, so that each look at it is worth telling.
@@ -144,12 +144,12 @@ def test_who_waits_is_told_how_far_it_is_and_the_record_how_long_it_took_and_why
         stager.start(stager.manifest.train)
         for file in stager.manifest.train:
             stager.wait(file)
-        assert told[0].startswith("1 of 3 files, 0.0 MiB/s")
-        assert told[0].endswith("1 from the cache")
-        found = waited(stager)
-    assert found["data_wait"] >= 1.0
-    assert sum(found.values()) == 2 * found["data_wait"]
-    assert all(name.startswith("data_wait: ") and len(name) > 20 for name in found if name != "data_wait")
+        assert output[0].startswith("1 of 3 files, 0.0 MiB/s")
+        assert output[0].endswith("1 from the cache")
+        result = waited(stager)
+    assert result["data_wait"] >= 1.0
+    assert sum(result.values()) == 2 * result["data_wait"]
+    assert all(name.startswith("data_wait: ") and len(name) > 20 for name in result if name != "data_wait")
 
 
 def test_an_error_reaches_whoever_waits_as_itself(tmp_path: Path) -> None:
@@ -220,15 +220,15 @@ def test_what_was_used_longest_ago_is_evicted_and_what_is_in_use_never(tmp_path:
     datasets = [make_dataset(3, 1000, seed=seed, name=name) for seed, name in enumerate(["one", "two", "three"])]
     for dataset in datasets:
         dataset.put(store.create)
-    one, two, three = (dataset.manifest for dataset in datasets)
+    item, two, three = (dataset.manifest for dataset in datasets)
     cache = Cache(tmp_path, max_bytes=datasets[0].size * 2)
     stage_all(store, cache, "two")
     with Stager(store, "one", cache) as stager:
-        stager.start(one.files)
-        for file in one.files:
+        stager.start(item.files)
+        for file in item.files:
             stager.wait(file)
         stage_all(store, cache, "three")
-        assert all(cache.path(file.sha256) for file in (*one.files, *three.files))
+        assert all(cache.path(file.sha256) for file in (*item.files, *three.files))
         assert not any(cache.path(file.sha256) for file in two.files)
     assert sum(path.stat().st_size for path in tmp_path.glob("objects/*/*")) <= datasets[0].size * 2
     with pytest.raises(ConfigurationError, match="more than the cache's limit"):

@@ -101,12 +101,12 @@ _OPENERS = {"s3": _s3, "s3-locked": _s3_locked, "az": _az, "gs": _gs, "gs-fake":
 def read_from(
     store: Store, key: str, offset: int = 0, if_match: str | None = None, length: int | None = None
 ) -> tuple[bytes, ObjectInfo]:
-    found = bytearray()
+    result = bytearray()
     buffer = memoryview(bytearray(1000))
     with store.open(key, offset=offset, length=length, if_match=if_match) as reader:
         while size := reader.readinto(buffer):
-            found += buffer[:size]
-        return bytes(found), reader.info
+            result += buffer[:size]
+        return bytes(result), reader.info
 
 
 def test_what_was_written_reads_back_from_any_offset(store: Store) -> None:

@@ -82,8 +82,8 @@ def test_the_first_shard_comes_in_stripes_over_all_connections_and_no_byte_twice
     dataset = make_dataset(6, SIZE)
     publish(fault_server, patient_store, dataset)
     assert stage_train(patient_store, Cache(tmp_path)) == 6 * SIZE
-    found = sorted((entry.offset, entry.end) for entry in of_first_shard(fault_server))
-    assert found == [(start, start + STRIPE) for start in range(0, SIZE, STRIPE)]
+    result = sorted((entry.offset, entry.end) for entry in of_first_shard(fault_server))
+    assert result == [(start, start + STRIPE) for start in range(0, SIZE, STRIPE)]
     assert fault_server.body_bytes("train") == 6 * SIZE
     assert stripe_threads() == []
     assert_cache_is_right(Cache(tmp_path))

@@ -24,7 +24,7 @@ _LOG_TAIL = 6000
 
 def processes_of(folder: Path) -> dict[int, str]:
     """Return every process whose command line or environment contains `folder`."""
-    needle, found = str(folder).encode(), {}
+    needle, result = str(folder).encode(), {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -33,8 +33,8 @@ def processes_of(folder: Path) -> dict[int, str]:
         except OSError:
             continue
         if needle in command or needle in environment:
-            found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
-    return found
+            result[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
+    return result
 
 
 @dataclass
@@ -56,22 +56,22 @@ class Round:
 
     def kill(self, words: str) -> None:
         """Kill (SIGKILL) the first process of this round whose command line contains `words`."""
-        found = [pid for pid, command in processes_of(self.folder).items() if words in command]
-        assert found, f"no process with {words!r} among {processes_of(self.folder)}"
-        os.kill(min(found), signal.SIGKILL)
+        result = [pid for pid, command in processes_of(self.folder).items() if words in command]
+        assert result, f"no process with {words!r} among {processes_of(self.folder)}"
+        os.kill(min(result), signal.SIGKILL)
 
     def kill_flow_run(self, flow: str) -> None:
         """Kill (SIGKILL) the process of a running flow run of this flow."""
         runs = [UUID(row["id"]) for row in read_flow_runs(self.folder, flow) if row["state_type"] == "RUNNING"]
         variables = {f"PREFECT__FLOW_RUN_ID={run}".encode() for run in runs}
-        found = []
+        result = []
         for pid, command in processes_of(self.folder).items():
             with suppress(OSError):
                 environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 if "prefect.engine" in command and variables.intersection(environment):
-                    found.append(pid)
-        assert found, f"no process of {runs} among {processes_of(self.folder)}"
-        os.kill(min(found), signal.SIGKILL)
+                    result.append(pid)
+        assert result, f"no process of {runs} among {processes_of(self.folder)}"
+        os.kill(min(result), signal.SIGKILL)
 
     def kill_each(self, words: str, times: int) -> None:
         """Kill (SIGKILL) so many processes whose command line contains `words`, as they appear."""

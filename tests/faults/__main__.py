@@ -43,8 +43,8 @@ CATALOGUE = (
 
 
 def _known(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"results": [], "seconds": 0.0}
-    return found
+    result: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"results": [], "seconds": 0.0}
+    return result
 
 
 def _merged(
@@ -53,7 +53,7 @@ def _merged(
     """Merge known and fresh results; keep known results of held-out sets."""
     entries = SETS[held_out - 1].entries if held_out else (*CATALOGUE, *SPEED)
     known = known or _known(HELD_OUT_RESULTS[held_out] if held_out else RESULTS)
-    fresh = {(one.name, one.seed): asdict(one) for one in results}
+    fresh = {(result.name, result.seed): asdict(result) for result in results}
     if held_out:
         fresh = {key: fresh[key] for key in fresh.keys() - {(one["name"], one["seed"]) for one in known["results"]}}
     order = {one.name: place for place, one in enumerate(entries)}
@@ -96,30 +96,30 @@ class Book:
     def is_judged(self, entry: Entry, seed: int) -> bool:
         """Return whether the present judge has judged this before."""
         key = (entry.name, seed, self._judge)
-        return any((one["name"], one["seed"], one.get("judge")) == key for one in self._before["results"])
+        return any((item["name"], item["seed"], item.get("judge")) == key for item in self._before["results"])
 
 
-def _asked(one: Entry, args: argparse.Namespace) -> bool:
+def _asked(entry: Entry, args: argparse.Namespace) -> bool:
     everything = not args.family and not args.name
-    return everything or one.family in args.family or one.name in args.name
+    return everything or entry.family in args.family or entry.name in args.name
 
 
-def _is_due(one: Entry, seed: int, args: argparse.Namespace, book: Book) -> bool:
-    return _asked(one, args) and not (args.resume and book.is_judged(one, seed))
+def _is_due(entry: Entry, seed: int, args: argparse.Namespace, book: Book) -> bool:
+    return _asked(entry, args) and not (args.resume and book.is_judged(entry, seed))
 
 
 def _run(args: argparse.Namespace) -> None:
     """Run the requested entries, and keep each result."""
-    seeds, cores = ([int(one) for one in text.split(",")] for text in (args.seeds, args.cores))
+    seeds, cores = ([int(item) for item in text.split(",")] for text in (args.seeds, args.cores))
     began = time.monotonic()
     entries = SETS[args.held_out - 1].entries if args.held_out else CATALOGUE
     book = Book(HELD_OUT_RESULTS[args.held_out] if args.held_out else RESULTS, args.held_out)
-    work = [(one, seed) for seed in seeds for one in entries if _is_due(one, seed, args, book)]
+    work = [(entry, seed) for seed in seeds for entry in entries if _is_due(entry, seed, args, book)]
     with tempfile.TemporaryDirectory(prefix="plumbline-faults-") as folder:
         if work:
             run_all(Path(folder), work, tuple(cores), on_result=book.add, seconds=args.seconds)
         left = args.seconds - (time.monotonic() - began)
-        if not args.held_out and left > 0 and any(_is_due(one, seed, args, book) for one in SPEED for seed in seeds):
+        if not args.held_out and left > 0 and any(_is_due(item, seed, args, book) for item in SPEED for seed in seeds):
             for result in run_speed(Path(folder), seeds, cores[0]):
                 book.add(result)
 

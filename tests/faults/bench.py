@@ -131,8 +131,8 @@ class Bench:
 def _candidate(entry: Entry, trainer: Trainer, side: Side, record_id: str) -> LoadedRecord | None:
     if entry.setting in ("apart", "two processes"):
         return trainer.train_apart(side, record_id, processes=2 if entry.setting == "two processes" else 1)
-    found = trainer.train(side, record_id)
-    return trainer.train(side, record_id) if found is not None and entry.setting == "repeat" else found
+    result = trainer.train(side, record_id)
+    return trainer.train(side, record_id) if result is not None and entry.setting == "repeat" else result
 
 
 def _result(entry: Entry, seed: int, first: Judgement, final: Judgement) -> Result:

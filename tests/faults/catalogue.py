@@ -38,22 +38,22 @@ class Entry:
     def words(self) -> str:
         """Return the description, from the injectors' docstrings."""
         names = [name for name in (self.alter, *self.inject.split(",")) if name]
-        found = [(inspect.getdoc(_function(name)) or "").split("\n")[0] for name in names]
-        return " ".join(found) or _WORDS[self.name]
+        result = [(inspect.getdoc(_function(name)) or "").split("\n")[0] for name in names]
+        return " ".join(result) or _WORDS[self.name]
 
 
 def _function(name: str) -> Callable[..., None]:
     module, _, function = name.partition(".")
-    found: Callable[..., None] = getattr(import_module(f"tests.faults.injectors.{module}"), function)
-    return found
+    result: Callable[..., None] = getattr(import_module(f"tests.faults.injectors.{module}"), function)
+    return result
 
 
 def injector(name: str) -> Callable[[str], None]:
     """Return the function that applies a fault in the current process."""
 
     def inject(_record_id: str) -> None:
-        for one in name.split(","):
-            _function(one)()
+        for item in name.split(","):
+            _function(item)()
 
     return inject
 

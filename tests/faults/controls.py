@@ -127,10 +127,10 @@ class Matrix:
         settings = {key: value for key, value in KERNELS[cell.kernel].items() if key != "processes"}
         side = Side(spec, self.world.data, "right", **settings)
         name = "candidate"
-        found = trainer.train_apart(side, name, processes=2) if processes == 2 else trainer.train(side, name)
-        if found is None:
+        result = trainer.train_apart(side, name, processes=2) if processes == 2 else trainer.train(side, name)
+        if result is None:
             return {"cell": cell.name, "verdict": "no record"}
-        return {"cell": cell.name, **_measured(known[spec], found)}
+        return {"cell": cell.name, **_measured(known[spec], result)}
 
 
 def _measured(reference: LoadedRecord, candidate: LoadedRecord) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def main() -> int:
     args = parser.parse_args()
     known = json.loads(RESULT.read_bytes())["cells"] if RESULT.is_file() else []
     every = cells(args.sizes.split(","), [int(seed) for seed in args.seeds.split(",")])
-    done, lock = {one["cell"] for one in known}, threading.Lock()
+    done, lock = {item["cell"] for item in known}, threading.Lock()
 
     def keep(result: dict[str, Any]) -> None:
         with lock:

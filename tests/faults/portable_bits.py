@@ -46,7 +46,7 @@ def first_difference(left: PortableEvidence, right: PortableEvidence) -> str:
         for name in ("outputs", "loss", "gradients", "weights"):
             mine, other = getattr(ours, name), getattr(theirs, name)
             if name == "outputs":  # checkpointing calls modules again
-                mine, other = (tuple(one for one in each if "#" not in one[0]) for each in (mine, other))
+                mine, other = (tuple(item for item in each if "#" not in item[0]) for each in (mine, other))
             if mine != other:
                 places = dict(other) if name != "loss" else {}
                 differing = [key for key, value in mine if places.get(key) != value] if name != "loss" else []

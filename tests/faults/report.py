@@ -60,14 +60,14 @@ def _share(part: int, whole: int) -> str:
 
 def totals_of(results: list[dict[str, Any]]) -> Totals:
     """Return the totals, with the project's requirements."""
-    faults = [one for one in results if one["expected"] and one["family"] != _SPEED]
-    controls = [one for one in results if not one["expected"]]
-    speed = [one for one in results if one["expected"] and one["family"] == _SPEED]
-    detected, right = sum(one["detected"] for one in faults), sum(map(_right, faults))
+    faults = [result for result in results if result["expected"] and result["family"] != _SPEED]
+    controls = [result for result in results if not result["expected"]]
+    speed = [result for result in results if result["expected"] and result["family"] == _SPEED]
+    detected, right = sum(fault["detected"] for fault in faults), sum(map(_right, faults))
     confirmed, wrong = sum(map(_confirmed, faults)), sum(map(_wrong, faults))
     flagged = sum(map(_flagged, controls))
-    quiet = [one for one in speed if not _loaded(one)]
-    slow, named = sum(one["detected"] for one in quiet), sum(map(_right, quiet))
+    quiet = [item for item in speed if not _loaded(item)]
+    slow, named = sum(item["detected"] for item in quiet), sum(map(_right, quiet))
     misnamed = sum(map(_wrong, speed))
     count = len(faults)
     rows = [
@@ -95,10 +95,11 @@ def totals_of(results: list[dict[str, Any]]) -> Totals:
 
 def _table(results: list[dict[str, Any]]) -> list[str]:
     by_name: dict[str, list[dict[str, Any]]] = {}
-    for one in results:
-        by_name.setdefault(one["name"], []).append(one)
+    for item in results:
+        by_name.setdefault(item["name"], []).append(item)
     words = {
-        one.name: one.words for one in (*FAULTS, *CONTROLS, *SPEED, *(one for held in SETS for one in held.entries))
+        item.name: item.words
+        for item in (*FAULTS, *CONTROLS, *SPEED, *(entry for held in SETS for entry in held.entries))
     }
     lines = [
         "| fault | what it does | expected | detected | first divergence | named | confirmed |",
@@ -108,8 +109,8 @@ def _table(results: list[dict[str, Any]]) -> list[str]:
         if not runs[0]["expected"]:
             continue
         named = ", ".join(f"{code}: {count}" for code, count in Counter(map(_named, runs)).items())
-        place = Counter(one["divergence"].split(" ")[0].replace("@None", "") for one in runs).most_common(1)[0][0]
-        detected, sure = sum(one["detected"] for one in runs), sum(map(_confirmed, runs))
+        place = Counter(run["divergence"].split(" ")[0].replace("@None", "") for run in runs).most_common(1)[0][0]
+        detected, sure = sum(run["detected"] for run in runs), sum(map(_confirmed, runs))
         expected = runs[0]["expected"]
         lines.append(
             f"| {name} | {words[name]} | {expected} | {detected}/{len(runs)} | {place} | {named} | {sure}/{len(runs)} |"
@@ -125,14 +126,14 @@ def _table(results: list[dict[str, Any]]) -> list[str]:
 
 def _confusion(results: list[dict[str, Any]]) -> list[str]:
     counts: Counter[tuple[str, str]] = Counter()
-    for one in results:
-        counts[one["expected"] or "(control)", _named(one)] += 1
-    expected = list(dict.fromkeys(one["expected"] or "(control)" for one in results))
-    found = [code for code in expected if any((row, code) in counts for row in expected)]
-    found += sorted({named for _, named in counts} - set(found))
-    lines = ["| expected \\ named | " + " | ".join(found) + " |", "|---" * (len(found) + 1) + "|"]
+    for result in results:
+        counts[result["expected"] or "(control)", _named(result)] += 1
+    expected = list(dict.fromkeys(result["expected"] or "(control)" for result in results))
+    results_found = [code for code in expected if any((row, code) in counts for row in expected)]
+    results_found += sorted({named for _, named in counts} - set(results_found))
+    lines = ["| expected \\ named | " + " | ".join(results_found) + " |", "|---" * (len(results_found) + 1) + "|"]
     for row in expected:
-        cells = " | ".join(str(counts[row, column]) if counts[row, column] else "" for column in found)
+        cells = " | ".join(str(counts[row, column]) if counts[row, column] else "" for column in results_found)
         lines.append(f"| {row} | {cells} |")
     return lines
 
@@ -158,10 +159,10 @@ def _held_out(held: HeldOut, document: dict[str, Any]) -> list[str]:
     results = document["results"]
     if not results:
         return []
-    faults = [one for one in results if one["expected"]]
-    missed = Counter((one["name"], one["expected"], _named(one)) for one in faults if not _right(one))
-    seeds = ", ".join(map(str, sorted({one["seed"] for one in results})))
-    fault_count, count = (len({one["name"] for one in some}) for some in (faults, results))
+    faults = [result for result in results if result["expected"]]
+    missed = Counter((fault["name"], fault["expected"], _named(fault)) for fault in faults if not _right(fault))
+    seeds = ", ".join(map(str, sorted({result["seed"] for result in results})))
+    fault_count, count = (len({item["name"] for item in some}) for some in (faults, results))
     raw = "faults-held-out.json" if held.number == 1 else f"faults-held-out-{held.number}.json"
     return [
         f"### Set {held.number}",
@@ -186,14 +187,14 @@ def _held_out(held: HeldOut, document: dict[str, Any]) -> list[str]:
 def _rates(document: dict[str, Any], totals: Totals) -> list[str]:
     """Return the head of the page: scope and required totals."""
     results = document["results"]
-    seeds = sorted({one["seed"] for one in results})
-    judge = max((one["judge_seconds"] for one in results), default=0.0)
-    experiments = sum(one["experiments"] for one in results)
+    seeds = sorted({result["seed"] for result in results})
+    judge = max((result["judge_seconds"] for result in results), default=0.0)
+    experiments = sum(result["experiments"] for result in results)
     return [
         "# The fault benchmark",
         "",
         f"Written by `{document['command']}`; not by hand. Machine: {document['machine']}.",
-        f"{len({one['name'] for one in results})} entries of the catalogue, seeds {', '.join(map(str, seeds))}:",
+        f"{len({result['name'] for result in results})} entries of the catalogue, seeds {', '.join(map(str, seeds))}:",
         f"{len(results)} judged trainings, {experiments} experiments, {document['seconds']:.0f} s. The slowest",
         f"comparison of two records took {judge * 1e3:.0f} ms. Raw: `bench/results/faults.json`.",
         "",
@@ -221,7 +222,7 @@ def write_report(document: dict[str, Any], held_out: list[tuple[HeldOut, dict[st
     results = document["results"]
     totals = totals_of(results)
     lines = [*_rates(document, totals), "", "## Held out", "", *_HELD_OUT, ""]
-    lines += [line for held, found in held_out for line in _held_out(held, found)]
+    lines += [line for held, result in held_out for line in _held_out(held, result)]
     lines += ["## The catalogue", "", *_table(results), "", "## Confusion", "", *_confusion(results)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -84,10 +84,10 @@ def run_speed(root: Path, seeds: list[int], core: int) -> list[Result]:
             for place, entry in enumerate(SPEED):
                 # The machine's own pace changes over minutes: the baseline is taken anew now and then.
                 if place % 5 == 0:
-                    found = trainer.train(side, f"baseline-{seed}-{place}")
-                    if found is None:
+                    results_found = trainer.train(side, f"baseline-{seed}-{place}")
+                    if results_found is None:
                         raise RuntimeError("the baseline failed")
-                    baseline = found
+                    baseline = results_found
                 result = _judged(trainer, side, baseline, entry, seed)
                 results.append(result)
                 mark = "  " if result.right else "! "

@@ -25,22 +25,24 @@ _CONTROLS = frozenset({"other-hostname", "two-threads", "fused-optimizer", "avx2
 
 @pytest.mark.slow
 def test_faults_of_every_family_are_named_and_controls_pass(tmp_path: Path) -> None:
-    chosen = [one for one in CATALOGUE if one.name in _SUBSET] + [one for one in CONTROLS if one.name in _CONTROLS]
-    assert {one.family for one in chosen} == {one.family for one in (*FAULTS, *CONTROLS)}
+    chosen = [item for item in CATALOGUE if item.name in _SUBSET] + [
+        item for item in CONTROLS if item.name in _CONTROLS
+    ]
+    assert {item.family for item in chosen} == {item.family for item in (*FAULTS, *CONTROLS)}
     assert len(chosen) == len(_SUBSET) + len(_CONTROLS)
-    results = run_all(tmp_path, [(one, SEED) for one in chosen])
-    missed = [one for one in results if not one.right]
+    results = run_all(tmp_path, [(item, SEED) for item in chosen])
+    missed = [result for result in results if not result.right]
     assert not missed
-    faults = [one for one in results if one.expected]
-    assert sum(set(one.sure) == {"confirmed"} for one in faults) >= 0.8 * len(faults)
+    faults = [result for result in results if result.expected]
+    assert sum(set(fault.sure) == {"confirmed"} for fault in faults) >= 0.8 * len(faults)
 
 
 def test_the_catalogue_is_as_large_as_promised() -> None:
     assert len(FAULTS) >= 45
     assert len(CONTROLS) >= 12
     entries = (*CATALOGUE, *SETS[1].entries)
-    assert len({one.name for one in entries}) == len(entries)
-    assert all(one.words for one in entries)
+    assert len({entry.name for entry in entries}) == len(entries)
+    assert all(entry.words for entry in entries)
 
 
 def test_what_the_held_out_set_first_gave_is_never_replaced() -> None:

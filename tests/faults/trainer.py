@@ -146,10 +146,10 @@ class Laboratory:
             if known is not None:
                 self._folders[known.record.record_id] = known.folder
             return known
-        found = self._train(request, side, request.experiment.experiment_id)
-        if found is not None:
-            self._folders[found.record.record_id] = found.folder
-        return found
+        result = self._train(request, side, request.experiment.experiment_id)
+        if result is not None:
+            self._folders[result.record.record_id] = result.folder
+        return result
 
     def _train(self, request: Request, side: Side, record_id: str) -> LoadedRecord | None:
         bundle = self._trainer.folder / f"bundle-{record_id}"

@@ -59,8 +59,8 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        found = list(reviews(11, 0, TRAIN_ROWS + EVALUATION_ROWS))
-        rows = [Row(_text(row, place), row.label) for place, row in enumerate(found)]
+        result = list(reviews(11, 0, TRAIN_ROWS + EVALUATION_ROWS))
+        rows = [Row(_text(row, place), row.label) for place, row in enumerate(result)]
         data, self.vocab_size = train_tokenizer([row.text for row in rows], 600, lowercase=False)
         self.content = Content(rows[:TRAIN_ROWS], rows[TRAIN_ROWS:], json.loads(data))
         self.manifests = {name: self._publish(self.content, root / "data", name) for name in ("labelled", "plain")}

@@ -191,19 +191,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _object(self, name: str, query: dict[str, str]) -> None:
         owner = self.server.owner
-        found = owner.objects.get(name)
-        if found is None:
+        result = owner.objects.get(name)
+        if result is None:
             return self._refuse(404, "notFound")
         wanted = query.get("ifGenerationMatch")
         if wanted is not None and not wanted.isdecimal():
             return self._refuse(400, "invalid")
-        if wanted is not None and int(wanted) != found[0]:
+        if wanted is not None and int(wanted) != result[0]:
             return self._refuse(412, "conditionNotMet")
         if self.command == "DELETE":
             del owner.objects[name]
             return self._reply(204)
         if query.get("alt") == "media":
-            return self._give(found)
+            return self._give(result)
         return self._json(owner.describe(name))
 
     def _give(self, found: tuple[int, bytes, str]) -> None:
@@ -240,15 +240,15 @@ class _Handler(BaseHTTPRequestHandler):
         if kind == "resumable":
             return self._begin(json.loads(body), generation)
         if kind == "multipart":
-            told, data = self._related(body)
-            return self._finish(told, data, generation)
+            output, data = self._related(body)
+            return self._finish(output, data, generation)
         return self._refuse(400, "invalid")
 
     def _related(self, body: bytes) -> tuple[dict[str, Any], bytes]:
         boundary = self.headers["Content-Type"].partition("boundary=")[2].encode()
         _, first, second, _ = body.split(b"--" + boundary, 3)
-        told = json.loads(first.partition(b"\r\n\r\n")[2])
-        return told, second.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
+        output = json.loads(first.partition(b"\r\n\r\n")[2])
+        return output, second.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
 
     def _finish(self, told: dict[str, Any], data: bytes, generation: str | None) -> None:
         if told.get("md5Hash") not in (None, base64.b64encode(hashlib.md5(data).digest()).decode()):  # noqa: S324
@@ -291,10 +291,10 @@ class _Handler(BaseHTTPRequestHandler):
         session.data += body
         if not whole:
             return self._incomplete(session)
-        told = {"name": session.name, "md5Hash": session.md5, "contentType": session.content_type}
+        output = {"name": session.name, "md5Hash": session.md5, "contentType": session.content_type}
         if base64.b64encode(hashlib.md5(session.data).digest()).decode() != session.md5:  # noqa: S324
             return self._refuse(400, "invalid")
-        session.done = owner.put(told["name"], bytes(session.data), session.generation, session.content_type)
+        session.done = owner.put(output["name"], bytes(session.data), session.generation, session.content_type)
         return self._refuse(412, "conditionNotMet") if session.done is None else self._json(session.done)
 
     def _incomplete(self, session: Session) -> None:
@@ -321,8 +321,8 @@ class _Handler(BaseHTTPRequestHandler):
         head, claims, signature = form["assertion"][0].split(".")
         if not self._is_ours(f"{head}.{claims}".encode(), _unpadded(signature)):
             return self._json({"error": "invalid_grant"}, 400)
-        told = json.loads(_unpadded(claims))
-        right = told["iss"] == EMAIL and told["exp"] > time.time() and "devstorage" in told["scope"]
+        output = json.loads(_unpadded(claims))
+        right = output["iss"] == EMAIL and output["exp"] > time.time() and "devstorage" in output["scope"]
         return self._json(self.server.owner.issue_token()) if right else self._json({"error": "invalid_grant"}, 400)
 
     def _is_ours(self, message: bytes, signature: bytes) -> bool:
@@ -347,8 +347,8 @@ class _Handler(BaseHTTPRequestHandler):
         if seconds > 604800 or not begin - 900 <= time.time() <= begin + seconds:
             return self._reply(400, b"<Error><Code>ExpiredToken</Code></Error>")
         bucket = f"/{quote(self.server.owner.bucket)}/"
-        found = self.server.owner.objects.get(unquote(path.removeprefix(bucket))) if path.startswith(bucket) else None
-        return self._give(found) if found else self._reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        result = self.server.owner.objects.get(unquote(path.removeprefix(bucket))) if path.startswith(bucket) else None
+        return self._give(result) if result else self._reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
 
 
 def _unpadded(text: str) -> bytes:

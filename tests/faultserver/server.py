@@ -180,11 +180,11 @@ class _Handler(BaseHTTPRequestHandler):
         if body is None or isinstance(fault, Missing):
             return self._refuse(404, "NoSuchKey")
         if self.path.startswith("/storage/v1/") and "alt=media" not in self.path:
-            told = json.dumps({"size": str(len(body)), "generation": self._generation(body)}).encode()
+            output = json.dumps({"size": str(len(body)), "generation": self._generation(body)}).encode()
             self.send_response(200)
-            self.send_header("Content-Length", str(len(told)))
+            self.send_header("Content-Length", str(len(output)))
             self.end_headers()
-            self.wfile.write(told)
+            self.wfile.write(output)
             return None
         return self._answer(path, body, fault)
 
@@ -205,17 +205,17 @@ class _Handler(BaseHTTPRequestHandler):
         if partial and offset >= len(body):
             return self._refuse(416, "InvalidRange")
         rest = body[offset:end] if partial else body
-        told = len(rest) + (fault.by if isinstance(fault, WrongLength) else 0)
+        output = len(rest) + (fault.by if isinstance(fault, WrongLength) else 0)
         self.send_response(206 if partial else 200)
-        self._describe(body, told)
+        self._describe(body, output)
         if partial:
-            total = len(body) + told - len(rest)
-            self.send_header("Content-Range", f"bytes {offset}-{offset + told - 1}/{total}")
+            total = len(body) + output - len(rest)
+            self.send_header("Content-Range", f"bytes {offset}-{offset + output - 1}/{total}")
         served = Served("GET", path, offset, end)
         with owner.lock:
             owner.served.append(served)
         self.end_headers()
-        sent = self._send(rest[:told], fault)
+        sent = self._send(rest[:output], fault)
         with owner.lock:
             served.sent = sent
         if isinstance(fault, WrongLength):

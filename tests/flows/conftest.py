@@ -46,8 +46,8 @@ def _settings(stack: Stack) -> Iterator[None]:
 
 @pytest.fixture
 def client(_settings: None) -> Iterator[SyncPrefectClient]:
-    with get_client(sync_client=True) as one:
-        yield one
+    with get_client(sync_client=True) as item:
+        yield item
 
 
 @pytest.fixture(scope="session")

@@ -201,14 +201,14 @@ class RunningStack:
                 for run in client.read_flow_runs(flow_run_filter=wanted)
                 if run.deployment_id is not None and client.read_deployment(run.deployment_id).entrypoint == entrypoint
             }
-        found = []
+        result = []
         for pid in find_by_mark(self.stack.mark):
             with suppress(OSError):
                 environment = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
                 line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 if "prefect" in line and any(f"PREFECT__FLOW_RUN_ID={run}" in environment for run in runs):
-                    found.append(pid)
-        return found
+                    result.append(pid)
+        return result
 
     @contextmanager
     def _client(self) -> Iterator[SyncPrefectClient]:
@@ -239,24 +239,24 @@ class RunningStack:
 
     def processes(self, *words: str) -> list[int]:
         """Return the stack's processes whose command line or environment has all words."""
-        found = []
+        result = []
         for pid in find_by_mark(self.stack.mark):
             try:
                 line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
             if all(word in line for word in words):
-                found.append(pid)
-        return found
+                result.append(pid)
+        return result
 
     def until_running(self, *words: str, seconds: float = 90.0) -> list[int]:
         """Wait for such processes, and return them."""
         deadline = time.monotonic() + seconds
-        while not (found := self.processes(*words)):
+        while not (result := self.processes(*words)):
             if time.monotonic() > deadline:
                 raise AssertionError(f"no process with {words}")
             time.sleep(0.05)
-        return found
+        return result
 
     def kill(self, *words: str, number: signal.Signals = signal.SIGKILL) -> list[int]:
         """Send a signal to every process whose command line has all words."""

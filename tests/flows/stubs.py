@@ -139,8 +139,8 @@ class StubWorkers:
             tags=FlowRunFilterTags(all_=[f"suite:{self._suite.name}"]),
             state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
         )
-        found = client.read_flow_runs(flow_run_filter=wanted, limit=200)
-        return [run for run in found if "order" in run.parameters and str(run.id) not in self.ran]
+        result = client.read_flow_runs(flow_run_filter=wanted, limit=200)
+        return [run for run in result if "order" in run.parameters and str(run.id) not in self.ran]
 
     def _run(self, client: SyncPrefectClient, run: FlowRun) -> None:
         order = run.parameters["order"]

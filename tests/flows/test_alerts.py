@@ -41,9 +41,9 @@ from tests.flows.webhook_server import Receiver, receiver
 
 @pytest.fixture
 def webhook(_settings: None) -> Iterator[Receiver]:
-    with receiver() as one:
-        AppriseUrl(url=one.url).save("hook", overwrite=True)
-        yield one
+    with receiver() as item:
+        AppriseUrl(url=item.url).save("hook", overwrite=True)
+        yield item
 
 
 class Mailbox:
@@ -118,8 +118,8 @@ def test_a_message_that_two_senders_come_to_at_once_is_sent_by_one(webhook: Rece
 def test_a_message_whose_sender_died_is_sent_by_the_next(webhook: Receiver, tmp_path: Path) -> None:
     book, long_ago = book_of(tmp_path), datetime(2026, 1, 1, tzinfo=UTC)
     book.change(lambda state: update(state, verdict(0, "drift"), ALERTS, NIGHT))
-    for one in book.read()[0].pending:
-        book.change(partial(claim, wanted=one, now=long_ago, until=long_ago + timedelta(minutes=5)))
+    for item in book.read()[0].pending:
+        book.change(partial(claim, wanted=item, now=long_ago, until=long_ago + timedelta(minutes=5)))
     assert deliver_pending(book, NOBODY) == []
     assert len(webhook.got) == 1
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_delivered_is_said_and_kept_and_sent_later(webhook: Recei
     failed = night(book, 0, "drift")
     assert len(failed) == 1
     assert "could not be delivered to apprise-url/hook" in failed[0]
-    assert [one.failures for one in book.read()[0].pending] == [1]
+    assert [item.failures for item in book.read()[0].pending] == [1]
     assert night(book, 1, "drift") == []
     assert len(webhook.got) == 1
     assert book.read()[0].pending == ()
@@ -178,7 +178,7 @@ def test_what_a_record_says_is_no_markup_in_a_mail(mailbox: Mailbox, tmp_path: P
     book = book_of(tmp_path)
     book.change(lambda state: update(state, verdict(0, "drift").replace(platforms={"azure": azure}), ALERTS[1:], NIGHT))
     assert deliver_pending(book, NOBODY, sleep=lambda _: None) == []
-    (mail,) = (message_from_bytes(one) for one in mailbox.mails)
+    (mail,) = (message_from_bytes(item) for item in mailbox.mails)
     parts = {
         part.get_content_type(): part.get_payload(decode=True).decode()
         for part in mail.walk()
@@ -220,8 +220,8 @@ def test_a_missed_round_is_told_while_the_server_is_away_and_where_there_is_none
     )
     with temporary_settings(**away):
         assert check_missed_rounds(suite, NIGHT) == ("", [])
-        told, failed = check_missed_rounds(suite, NIGHT + timedelta(hours=26))
-    assert (told, failed) == ("the round that was due at 2026-11-21 02:00 UTC did not start", [])
+        output, failed = check_missed_rounds(suite, NIGHT + timedelta(hours=26))
+    assert (output, failed) == ("the round that was due at 2026-11-21 02:00 UTC did not start", [])
     assert len(webhook.got) == 1
 
 
@@ -262,7 +262,7 @@ def test_a_block_whose_code_is_gone_is_one_failure_and_stops_no_other_message(
     assert len(failed) == 1
     assert failed[0].endswith("to retired/old: retired/old cannot be used: UnknownBlockType")
     assert len(webhook.got) == 1
-    assert [one.block for one in book.read()[0].pending] == ["retired/old"]
+    assert [item.block for item in book.read()[0].pending] == ["retired/old"]
 
 
 @pytest.fixture
@@ -287,8 +287,8 @@ def test_the_server_alerts_about_a_round_that_ended_without_a_verdict(
         # Again: the triggers' service takes up a new automation in its own time.
         assert time.monotonic() < deadline, "no alert arrived"
         runs.append(client.create_flow_run_from_deployment(deployment).id)
-        for one in (Running(), state):
-            client.set_flow_run_state(runs[-1], one, force=True)
+        for item in (Running(), state):
+            client.set_flow_run_state(runs[-1], item, force=True)
         for _ in range(20):
             time.sleep(0 if webhook.got else 0.1)
     assert webhook.got[0]["title"] == f"[plumbline] {suite.name}: a round ended without a verdict"
@@ -304,18 +304,18 @@ def test_a_crashed_round_is_started_again_by_the_server(client: SyncPrefectClien
     while not resumed:
         assert time.monotonic() < deadline, "no crashed round was started again"
         run = client.create_flow_run_from_deployment(deployment).id
-        for one in (Running(), Crashed(message="killed by SIGKILL")):
-            client.set_flow_run_state(run, one, force=True)
+        for item in (Running(), Crashed(message="killed by SIGKILL")):
+            client.set_flow_run_state(run, item, force=True)
         for _ in range(20):
-            found = client.read_flow_run(run).state
-            resumed = found is not None and found.name == "AwaitingRetry"
+            result = client.read_flow_run(run).state
+            resumed = result is not None and result.name == "AwaitingRetry"
             time.sleep(0 if resumed else 0.1)
 
 
 def test_a_finding_of_digests_says_what_was_expected_in_few_words() -> None:
     finding = Finding(check="probe.batch", outcome="drift", observed="a" * 64, limit="b" * 64, against="platform aws")
     result = PlatformResult(verdict="drift", findings=(finding,))
-    told = trouble_message(
+    output = trouble_message(
         verdict(1, "drift").replace(platforms={"azure": result}), Trouble("azure", "", "probe.batch", "drift"),
         since_round="night-1", since=NIGHT,
     )  # fmt: skip
@@ -323,4 +323,4 @@ def test_a_finding_of_digests_says_what_was_expected_in_few_words() -> None:
     worded = verdict(1, "drift").replace(platforms={"azure": PlatformResult(verdict="drift", findings=(lost,))})
     without_number = trouble_message(worded, Trouble("azure", "", "x", "drift"), since_round="night-1", since=NIGHT)
     assert "baseline.record: its digest does not match\n" in without_number.body
-    assert "probe.batch: aaaaaaaaaaaa..., expected bbbbbbbbbbbb..., against platform aws\n" in told.body
+    assert "probe.batch: aaaaaaaaaaaa..., expected bbbbbbbbbbbb..., against platform aws\n" in output.body

@@ -48,9 +48,11 @@ def test_deploying_twice_changes_nothing_the_second_time(
     )
     path = str(write(suite, tmp_path))
     assert main(["deploy", path, "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["changes"]
+    loaded = json.loads(capsys.readouterr().out)["changes"]
     # Other tests share the block and the controllers' pool with this one.
-    assert {one["verb"] for one in found if one["name"] not in ("apprise-url/deploy-test", "plumbline")} == {"create"}
+    assert {item["verb"] for item in loaded if item["name"] not in ("apprise-url/deploy-test", "plumbline")} == {
+        "create"
+    }
     assert client.read_work_pools(limit=200) == [] or suite.platforms["aws"].work_pool not in {
         pool.name for pool in client.read_work_pools(limit=200)
     }
@@ -59,25 +61,27 @@ def test_deploying_twice_changes_nothing_the_second_time(
     assert main(["deploy", path, "--json"]) == 0
     assert verbs(capsys.readouterr().out) == ["keep"] * len(first)
     nightly = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
-    assert [(one.schedule.cron, one.schedule.timezone) for one in nightly.schedules] == [("0 2 * * *", "Europe/Berlin")]
+    assert [(schedule.schedule.cron, schedule.schedule.timezone) for schedule in nightly.schedules] == [
+        ("0 2 * * *", "Europe/Berlin")
+    ]
 
 
 def test_a_changed_suite_changes_what_it_says_and_keeps_what_it_no_longer_names(
     client: SyncPrefectClient, suite: Suite
 ) -> None:
     deployments.apply(client, deployments.plan(client, suite.name, desired(suite, controllers="ctl")))
-    one = suite.replace(
+    item = suite.replace(
         platforms={"aws": suite.platforms["aws"].model_dump()},
         schedule=Schedule(cron="5 3 * * *", timezone="UTC"),
     )
-    changes = deployments.plan(client, suite.name, desired(one, controllers="ctl"))
-    told = {change.item.name: change for change in changes}
-    assert told[f"plumbline-regression/{suite.name}"].fields["cron"] == (None, "5 3 * * *")
-    assert told[f"plumbline-training/{suite.name}-azure"].verb == "extra"
+    changes = deployments.plan(client, suite.name, desired(item, controllers="ctl"))
+    output = {change.item.name: change for change in changes}
+    assert output[f"plumbline-regression/{suite.name}"].fields["cron"] == (None, "5 3 * * *")
+    assert output[f"plumbline-training/{suite.name}-azure"].verb == "extra"
     deployments.apply(client, changes)
     assert client.read_deployment_by_name(f"plumbline-training/{suite.name}-azure").name
     deployments.prune(client, changes)
-    left = deployments.plan(client, suite.name, desired(one, controllers="ctl"))
+    left = deployments.plan(client, suite.name, desired(item, controllers="ctl"))
     assert {change.verb for change in left} == {"keep"}
 
 
@@ -157,8 +161,8 @@ def test_a_suite_that_names_no_block_of_the_server_is_told(
 ) -> None:
     suite = suite.replace(alerts=({"on": ("missed",), "block": "apprise-url/nobody"},))
     assert main(["deploy", str(write(suite, tmp_path))]) == 2
-    told = capsys.readouterr().err
-    assert "alerts: the block apprise-url/nobody does not exist on the server (create it in Prefect" in told
+    output = capsys.readouterr().err
+    assert "alerts: the block apprise-url/nobody does not exist on the server (create it in Prefect" in output
 
 
 @pytest.mark.usefixtures("client")
@@ -183,12 +187,12 @@ def test_an_address_that_makes_no_block_is_told_and_not_shown(
     capsys: pytest.CaptureFixture[str],
     case: tuple[str, str, str],
 ) -> None:
-    block, address, told = case
+    block, address, output = case
     monkeypatch.setenv("WHERE", address)
     suite = suite.replace(alerts=({"on": ("drift",), "block": block, "address_from": "WHERE"},))
     assert main(["deploy", str(write(suite, tmp_path))]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert output in error
     assert block in error
     assert not address or address not in error
 

@@ -23,7 +23,7 @@ from tests.flows.stubs import deploy
 
 
 def checks(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
-    return {one["where"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
+    return {item["where"]: item for item in json.loads(capsys.readouterr().out)["checks"]}
 
 
 def write(suite: Suite, folder: Path) -> Path:
@@ -38,18 +38,18 @@ def test_the_doctor_on_a_server(
     path = write(suite, tmp_path)
     command = ["doctor", str(path), "--state", str(tmp_path), "--json"]
     assert main(command) == 2
-    found = checks(capsys)
-    assert "does not exist" in str(found["aws: worker"]["what"])
-    assert "plumbline deploy" in str(found["aws: worker"]["hint"])
-    assert found["central store"]["well"]
+    result = checks(capsys)
+    assert "does not exist" in str(result["aws: worker"]["what"])
+    assert "plumbline deploy" in str(result["aws: worker"]["hint"])
+    assert result["central store"]["well"]
     deploy(suite)
     main(command)
     assert "no worker online" in str(checks(capsys)["aws: worker"]["what"])
     client.send_worker_heartbeat(suite.platforms["aws"].work_pool, "w1", heartbeat_interval_seconds=30)
     main(command)
-    found = checks(capsys)
-    assert found["aws: worker"]["well"]
-    assert not found["azure: worker"]["well"]
+    result = checks(capsys)
+    assert result["aws: worker"]["well"]
+    assert not result["azure: worker"]["well"]
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         main(command)
     assert "PREFECT_API_URL" in str(checks(capsys)["Prefect API"]["hint"])
@@ -78,10 +78,10 @@ def test_without_an_api_url_nothing_is_done_on_a_server_that_nobody_named(
         assert "Traceback" not in done.stderr
     # The doctor tells it among its other findings.
     done = plumbline("doctor", path, "--json")
-    found = {one["where"]: one for one in json.loads(done.stdout)["checks"]}
-    assert (done.returncode, found["Prefect API"]["what"]) == (2, "PREFECT_API_URL is not set")
-    assert found["Prefect API"]["hint"] == "set it to the server's address: http://HOST:4200/api"
-    assert found["central store"]["well"]
+    result = {item["where"]: item for item in json.loads(done.stdout)["checks"]}
+    assert (done.returncode, result["Prefect API"]["what"]) == (2, "PREFECT_API_URL is not set")
+    assert result["Prefect API"]["hint"] == "set it to the server's address: http://HOST:4200/api"
+    assert result["central store"]["well"]
 
 
 def test_a_clock_that_is_off_here_is_told_of_this_machine_not_of_every_worker(
@@ -92,9 +92,9 @@ def test_a_clock_that_is_off_here_is_told_of_this_machine_not_of_every_worker(
     prefect = services.prefect_environment(stack.api_url, tmp_path / "home")
     environment = {**services.inherited(), **prefect, **jumped_clock(tmp_path, -7200.0)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    found = {one["where"]: one for one in json.loads(done.stdout)["checks"]}["Prefect API's clock"]
-    assert re.fullmatch(r"7[12][0-9]{2} s ahead of this machine.s", found["what"])
-    assert "time service here, or on the server" in found["hint"]
+    result = {item["where"]: item for item in json.loads(done.stdout)["checks"]}["Prefect API's clock"]
+    assert re.fullmatch(r"7[12][0-9]{2} s ahead of this machine.s", result["what"])
+    assert "time service here, or on the server" in result["hint"]
 
 
 def test_a_server_that_wants_a_password(suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,9 +110,9 @@ def test_a_server_that_wants_a_password(suite: Suite, tmp_path: Path, capsys: py
             time.sleep(0.1)
         with temporary_settings({PREFECT_API_URL: url}):
             assert main(["doctor", str(write(suite, tmp_path)), "--state", str(tmp_path), "--json"]) == 2
-            found = checks(capsys)["Prefect API"]
-            assert found["what"] == f"{url}: wrong credentials: HTTP 401"
-            assert "PREFECT_API_KEY, or PREFECT_API_AUTH_STRING" in str(found["hint"])
+            check = checks(capsys)["Prefect API"]
+            assert check["what"] == f"{url}: wrong credentials: HTTP 401"
+            assert "PREFECT_API_KEY, or PREFECT_API_AUTH_STRING" in str(check["hint"])
             assert main(["deploy", str(write(suite, tmp_path))]) == 2
         assert "PREFECT_API_AUTH_STRING" in capsys.readouterr().err
         with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: "admin:secret"}):

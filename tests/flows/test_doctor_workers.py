@@ -87,8 +87,8 @@ def test_what_the_workers_see(
     start_worker("aws", {})
     start_worker("azure", sick_place(tmp_path))
     assert main(["doctor", str(path), "--state", str(tmp_path), "--workers", "--json"]) == 2
-    found = {one["where"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
-    ill = {where: (one["what"], one["hint"]) for where, one in found.items() if not one["well"]}
+    result = {item["where"]: item for item in json.loads(capsys.readouterr().out)["checks"]}
+    ill = {where: (item["what"], item["hint"]) for where, item in result.items() if not item["well"]}
     assert ill.keys() == {f"azure's {what}" for what in ("clock", "disk", "plumbline", "torch", "accelerator")}
     assert ill["azure's clock"][0].endswith("s ahead of this machine's")
     assert 3500 < float(ill["azure's clock"][0].split()[0]) <= 3600
@@ -99,6 +99,6 @@ def test_what_the_workers_see(
     assert "lock file" in ill["azure's torch"][1]
     assert ill["azure's accelerator"][0].endswith("expected: NVIDIA A10G")
     for name in ("aws", "azure"):
-        assert found[f"{name}'s worker, outbox"]["well"]
-        assert found[f"{name}'s worker, data"]["well"]
-    assert found["aws's torch"]["well"]
+        assert result[f"{name}'s worker, outbox"]["well"]
+        assert result[f"{name}'s worker, data"]["well"]
+    assert result["aws's torch"]["well"]

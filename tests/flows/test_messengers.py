@@ -28,10 +28,10 @@ ADDRESSES = {
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Internet]:
-    with internet(tmp_path, HOSTS) as one:
-        for name, value in one.variables.items():
+    with internet(tmp_path, HOSTS) as item:
+        for name, value in item.variables.items():
             monkeypatch.setenv(name, value)
-        yield one
+        yield item
 
 
 @pytest.mark.usefixtures("_settings")
@@ -74,7 +74,7 @@ def test_slack_teams_and_pagerduty_get_what_the_suite_made_blocks_of(
     assert world.got[0][1].endswith("FQx")
     assert slack[0]["attachments"][0]["color"] != slack[1]["attachments"][0]["color"]
     assert "TF32 was on\n\nprobe.forward" in teams[0]["attachments"][0]["content"]["body"][-1]["text"]
-    assert [one["event_action"] for one in pager] == ["trigger", "resolve"]
+    assert [item["event_action"] for item in pager] == ["trigger", "resolve"]
     assert pager[0]["dedup_key"] == pager[1]["dedup_key"] == "s/azure"
     assert (pager[0]["payload"]["severity"], pager[0]["routing_key"]) == ("error", "R0123456789ABCDEF")
 

@@ -88,10 +88,10 @@ def test_a_creep_fails_the_flow_alerts_once_and_cannot_be_accepted(
         verdict, state = night(index, suite, stack, material, tmp_path, lambda _, loss=crept[index]: float(loss))
         assert (verdict.verdict, state) == ("drift", "Drift")
     pending = AlertBook(central, suite.name).read()[0].pending
-    assert [one.event for one in pending] == ["drift"]
+    assert [item.event for item in pending] == ["drift"]
     # The creep began on 10 April; the drift is dated to it within a few nights.
     assert any(f"since 2026-04-{day:02d}" in pending[0].body for day in range(8, 15)), pending[0].body
-    finding = next(one for one in verdict.platforms["p00"].findings if one.check == "history.throughput")
+    finding = next(item for item in verdict.platforms["p00"].findings if item.check == "history.throughput")
     assert finding.outcome == "drift"
     # Reruns are no nights: one row for each round.
     assert len(read_series(central, suite.name, "p00")) == PAST + CREPT + 2
@@ -119,5 +119,5 @@ def test_a_blind_judge_is_caught_by_the_canary(
     monkeypatch.setattr(comparison, "walk", blind)
     verdict, state = night(1, suite, stack, material, tmp_path, lambda _: 0.0)
     assert (verdict.verdict, state) == ("invalid", "Invalid")
-    checks = {one.check for one in verdict.platforms["p00"].findings if one.outcome == "invalid"}
+    checks = {finding.check for finding in verdict.platforms["p00"].findings if finding.outcome == "invalid"}
     assert checks == {"canary.weights", "canary.batches", "canary.layer-norm-eps"}

@@ -69,7 +69,7 @@ class Team:
 
     def checks(self, *options: str) -> dict[str, dict[str, object]]:
         done = self.run("plumbline", "doctor", "../suites/nightly.toml", "--json", *options)
-        return {one["where"]: one for one in json.loads(done.stdout)["checks"]}
+        return {item["where"]: item for item in json.loads(done.stdout)["checks"]}
 
 
 @pytest.fixture
@@ -85,18 +85,18 @@ def team(client: SyncPrefectClient, stack: Stack, tmp_path: Path) -> Iterator[Te
         team.write(suite)
         yield team
         stop(team.workers.values(), grace_seconds=15)
-    for one in client.read_deployments(limit=200):
-        if "suite:one-road" in one.tags:
-            client.delete_deployment(one.id)
+    for deployment in client.read_deployments(limit=200):
+        if "suite:one-road" in deployment.tags:
+            client.delete_deployment(deployment.id)
 
 
 def runs_of(client: SyncPrefectClient, flow: str, deployment: str) -> list[FlowRun]:
-    found = client.read_flow_runs(
+    result = client.read_flow_runs(
         flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])),
         deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=[deployment])),
         limit=200,
     )
-    return [run for run in found if run.state is not None]
+    return [run for run in result if run.state is not None]
 
 
 def start_everything(team: Team) -> None:
@@ -143,11 +143,11 @@ def test_the_doctor_finds_what_would_lose_the_night(team: Team) -> None:
     team.write(team.suite)
     start_everything(team)
     deadline = time.monotonic() + 60
-    while not all(one["well"] for one in team.checks().values()):
+    while not all(check["well"] for check in team.checks().values()):
         assert time.monotonic() < deadline, team.checks()
         time.sleep(1)
     asked = team.checks("--workers")
-    assert all(one["well"] for one in asked.values()), asked
+    assert all(item["well"] for item in asked.values()), asked
     assert {"controllers's store: central store", "first's store: outbox"} <= asked.keys() or any(
         where.startswith("controllers") for where in asked
     )
@@ -160,8 +160,8 @@ def test_the_doctor_finds_what_would_lose_the_night(team: Team) -> None:
     while team.checks()["controllers: worker"]["well"]:
         assert time.monotonic() < deadline, "the killed worker still counts as online"
         time.sleep(2)
-    found = {where: one["what"] for where, one in team.checks().items() if not one["well"]}
-    assert "no worker online" in str(found["controllers: worker"])
-    assert found["plumbline-regression/one-road"] == "the deployed suite differs from the file"
-    assert "invalid cron" in str(found["one-road: schedule"])
-    assert "does not exist" in str(found["alerts: apprise-url/nobody"])
+    result = {where: item["what"] for where, item in team.checks().items() if not item["well"]}
+    assert "no worker online" in str(result["controllers: worker"])
+    assert result["plumbline-regression/one-road"] == "the deployed suite differs from the file"
+    assert "invalid cron" in str(result["one-road: schedule"])
+    assert "does not exist" in str(result["alerts: apprise-url/nobody"])

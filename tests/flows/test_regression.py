@@ -76,15 +76,15 @@ def test_equal_records_pass_and_the_ui_shows_it(
     assert (verdict.verdict, state) == ("pass", "Completed: pass: p00, p01")
     assert Path(verdict.report).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     shown = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(like_="even-%")), limit=10)
-    assert {one.key for one in shown} == {f"even-{what}" for what in ("verdict", "findings", "plots", "report")}
-    plots = next(str(one.data) for one in shown if one.key == "even-plots")
+    assert {item.key for item in shown} == {f"even-{what}" for what in ("verdict", "findings", "plots", "report")}
+    plots = next(str(item.data) for item in shown if item.key == "even-plots")
     assert plots.count("](data:image/svg+xml;base64,") >= 1
-    runs = {one.flow_run_id for one in shown}
+    runs = {item.flow_run_id for item in shown}
     progress = ArtifactFilter(
         flow_run_id=ArtifactFilterFlowRunId(any_=runs), type=ArtifactFilterType(any_=["progress"])
     )
     bars = client.read_artifacts(artifact_filter=progress)
-    assert [(one.data, one.description) for one in bars] == [(100.0, "done: pass")]
+    assert [(bar.data, bar.description) for bar in bars] == [(100.0, "done: pass")]
     assert emitted(stack, "even", 3) == {"plumbline.platform.pass": 2, "plumbline.round.pass": 1}
 
 
@@ -95,7 +95,7 @@ def emitted(stack: Stack, suite: str, count: int) -> dict[str, int]:
     for _ in range(100):
         wanted = {"filter": {"resource": {"labels": label}, "event": {"prefix": ["plumbline."]}}, "limit": 50}
         answer = httpx.post(f"{stack.api_url}/events/filter", json=wanted, timeout=20)
-        names = [one["event"] for one in answer.raise_for_status().json()["events"]]
+        names = [item["event"] for item in answer.raise_for_status().json()["events"]]
         if len(names) >= count:
             break
         time.sleep(0.2)
@@ -115,7 +115,7 @@ def test_failures_of_infrastructure_are_tried_again_and_never_drift(
     results = verdict.platforms
     assert (verdict.verdict, state.partition(":")[0]) == ("inconclusive", "Inconclusive")
     passed = ["p00", "p01", "p02", "p03", "p06", "p07"]
-    assert [name for name, one in results.items() if one.verdict == "pass"] == passed
+    assert [name for name, item in results.items() if item.verdict == "pass"] == passed
     for name, why in (("p06", "no answer within 32 s"), ("p07", "the token has expired")):
         assert results[name].records[0].endswith("-1")
         assert any(f"attempt 1 failed: s3://data: {why}" in note.text for note in results[name].notes)
@@ -135,7 +135,7 @@ def test_a_reference_without_its_store_or_with_last_nights_record_takes_no_other
     suite = suite_of(tmp_path, "blind", 4, retries=0)
     kinds = {"p00": "always store gone", "p01": "always other device", "p02": "always last night"}
     verdict, state = play(suite, stack, material, tmp_path, kinds)
-    assert {name: one.verdict for name, one in verdict.platforms.items()} == {
+    assert {name: item.verdict for name, item in verdict.platforms.items()} == {
         "p00": "inconclusive", "p01": "invalid", "p02": "invalid", "p03": "pass",
     }  # fmt: skip
     assert state.startswith("Invalid: invalid: p01: platform.gpus")
@@ -162,11 +162,11 @@ def test_twenty_platforms_five_of_them_failing(stack: Stack, material: Material,
     kinds = dict(zip(chance.sample(sorted(suite.platforms), 5), faults, strict=True))
     verdict, _ = play(suite, stack, material, tmp_path, kinds)
     gone = {name for name, kind in kinds.items() if kind.startswith("always")}
-    assert {name for name, one in verdict.platforms.items() if one.unavailable} == gone
-    assert {one.verdict for name, one in verdict.platforms.items() if name not in gone} == {"pass"}
+    assert {name for name, item in verdict.platforms.items() if item.unavailable} == gone
+    assert {item.verdict for name, item in verdict.platforms.items() if name not in gone} == {"pass"}
     assert verdict.verdict == "inconclusive"
     kept = CentralStore(open_store(suite.store)).list_records()
-    assert sorted(kept) == sorted(record for one in verdict.platforms.values() for record in one.records)
+    assert sorted(kept) == sorted(record for platform in verdict.platforms.values() for record in platform.records)
 
 
 @pytest.mark.usefixtures("client")
@@ -193,9 +193,9 @@ def test_a_baseline_that_went_bad_in_the_store_is_said_and_the_other_platforms_a
     BaselineBook(central).accept(accepted.record)
     (tmp_path / "central" / "baselines" / material[0].digest / "p01.json").write_bytes(b"{")
     verdict, state = play(suite, stack, material, tmp_path, {}, night="20261121", measure=drifting(material))
-    assert {name: one.verdict for name, one in verdict.platforms.items()} == {"p00": "pass", "p01": "drift"}
+    assert {name: item.verdict for name, item in verdict.platforms.items()} == {"p00": "pass", "p01": "drift"}
     verdict, state = play(suite, stack, material, tmp_path, {}, night="20261122")
-    assert {name: one.verdict for name, one in verdict.platforms.items()} == {"p00": "pass", "p01": "invalid"}
+    assert {name: item.verdict for name, item in verdict.platforms.items()} == {"p00": "pass", "p01": "invalid"}
     assert "baseline.record" in state
     path = tmp_path / "suite.toml"
     path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
@@ -244,12 +244,12 @@ def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
     client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
 ) -> None:
     suite = suite_of(tmp_path, "again", 3, start_seconds=5)
-    this = Round(f"20261120-020000-{suite.name}", suite, {"tiny": material[0]})
-    order = this.order(this.assignments()[1], 0)
+    round_ = Round(f"20261120-020000-{suite.name}", suite, {"tiny": material[0]})
+    order = round_.order(round_.assignments()[1], 0)
     deploy(suite)
     name = training_deployment(suite.name, order.platform)
     run = run_deployment(name, parameters={"order": order.to_json()}, timeout=0, idempotency_key=order.record_id)
     verdict, _ = play(suite, stack, material, tmp_path, {"p01": "always absent", "p02": "always absent"})
-    gone = {name: one.unavailable for name, one in verdict.platforms.items() if one.unavailable}
+    gone = {name: item.unavailable for name, item in verdict.platforms.items() if item.unavailable}
     assert gone == {"p01": "no worker started the run within 5 s", "p02": "no worker came online within 5 s"}
     assert client.read_flow_run(run.id).state_type is StateType.CANCELLED

@@ -51,9 +51,9 @@ def test_a_drop_is_drift_only_if_an_independent_rerun_shows_it(
 
     verdict, state = night(1, suite, stack, material, tmp_path, measure=measure)
     p00, p01 = verdict.platforms["p00"], verdict.platforms["p01"]
-    assert [len(one.records) for one in (p00, p01)] == [1, 2]
+    assert [len(item.records) for item in (p00, p01)] == [1, 2]
     assert (verdict.verdict, state) == (("drift", "Drift") if lasts else ("pass", "Completed"))
     assert p00.verdict == "pass"
-    (finding,) = [one for one in p01.findings if one.check == "speed.throughput"]
+    (finding,) = [item for item in p01.findings if item.check == "speed.throughput"]
     assert "rerun" in finding.detail
     assert [(cause.code, cause.sure) for cause in p01.causes] == ([("software", "confirmed")] if lasts else [])

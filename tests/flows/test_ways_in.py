@@ -59,9 +59,11 @@ def test_a_round_on_a_server_of_the_teams(
         done = run(stack, tmp_path, *command, "--prepare")
     assert done.returncode == 0, done.stderr
     verdict = json.loads(done.stdout)
-    assert {name: one["verdict"] for name, one in verdict["platforms"].items()} == {"p00": "pass", "p01": "pass"}
+    assert {name: item["verdict"] for name, item in verdict["platforms"].items()} == {"p00": "pass", "p01": "pass"}
     ours = FlowRunFilter(name=FlowRunFilterName(any_=[f"by-api {verdict['round']}"]))
-    assert [one.state.type.value for one in client.read_flow_runs(flow_run_filter=ours) if one.state] == ["COMPLETED"]
+    assert [item.state.type.value for item in client.read_flow_runs(flow_run_filter=ours) if item.state] == [
+        "COMPLETED"
+    ]
     # What the command left behind is what it has built, and no server of its own.
     assert not (tmp_path / ".plumbline" / "prefect").exists()
 
@@ -89,7 +91,7 @@ def everything(client: SyncPrefectClient, suite: Suite) -> list[dict[str, Any]]:
     """Return the server's objects of the suite, without ids and times."""
     pools = sorted({platform.work_pool for platform in suite.platforms.values()} | {"plumbline"})
     items = observe(client, suite.name, pools, ["apprise-url/both-ways"])
-    held = [{"kind": one.kind, "name": one.name, "fields": one.fields, "initial": one.initial} for one in items]
+    held = [{"kind": item.kind, "name": item.name, "fields": item.fields, "initial": item.initial} for item in items]
     for one in client.read_deployments(limit=200):
         if f"suite:{suite.name}" in one.tags:
             what = ("parameter_openapi_schema", "enforce_parameter_schema", "pull_steps", "paused", "path")
@@ -97,24 +99,24 @@ def everything(client: SyncPrefectClient, suite: Suite) -> list[dict[str, Any]]:
             held[-1]["schedules"] = [(each.active, each.schedule.model_dump()) for each in one.schedules]
     held += [
         {
-            "name": one.name,
-            "description": one.description,
-            "enabled": one.enabled,
-            "trigger": one.trigger.model_dump(exclude={"id"}),
+            "name": automation.name,
+            "description": automation.description,
+            "enabled": automation.enabled,
+            "trigger": automation.trigger.model_dump(exclude={"id"}),
         }
-        for one in client.read_automations()
-        if one.name.startswith(f"plumbline {suite.name}: ")
+        for automation in client.read_automations()
+        if automation.name.startswith(f"plumbline {suite.name}: ")
     ]
     return sorted(held, key=lambda one: json.dumps(one, default=str, sort_keys=True))
 
 
 def take_away(client: SyncPrefectClient, suite: Suite) -> None:
-    for one in client.read_automations():
-        if one.name.startswith(f"plumbline {suite.name}: "):
-            client.delete_automation(one.id)
-    for one in client.read_deployments(limit=200):
-        if f"suite:{suite.name}" in one.tags:
-            client.delete_deployment(one.id)
+    for item in client.read_automations():
+        if item.name.startswith(f"plumbline {suite.name}: "):
+            client.delete_automation(item.id)
+    for item in client.read_deployments(limit=200):
+        if f"suite:{suite.name}" in item.tags:
+            client.delete_deployment(item.id)
     for platform in suite.platforms.values():
         client.delete_work_pool(platform.work_pool)
 
@@ -147,7 +149,7 @@ def test_prefect_deploy_gives_what_plumbline_deploy_gives_item_by_item(
     done = run(stack, tmp_path, *command.removeprefix("#   ").replace("FILE", "prefect.yaml").split())
     assert done.returncode == 0, done.stdout + done.stderr
     assert everything(client, suite) == by_us
-    assert len([one for one in by_us if one.get("kind") == "automation"]) == 5
+    assert len([item for item in by_us if item.get("kind") == "automation"]) == 5
     again = run(stack, tmp_path, "plumbline", "deploy", "suite.toml", "--json")
     assert {change["verb"] for change in json.loads(again.stdout)["changes"]} == {"keep"}
 

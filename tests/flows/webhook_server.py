@@ -52,12 +52,12 @@ class Receiver:
 @contextmanager
 def receiver() -> Iterator[Receiver]:
     """Start a webhook on a free port."""
-    one = Receiver()
+    item = Receiver()
     try:
-        yield one
+        yield item
     finally:
-        one.server.shutdown()
-        one.server.server_close()
+        item.server.shutdown()
+        item.server.server_close()
 
 
 @dataclass

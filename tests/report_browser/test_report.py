@@ -86,7 +86,7 @@ def test_nothing_is_clipped_on_a_desk_or_in_a_hand_and_the_cause_is_on_the_first
     frame = f'<iframe style="border:0;width:{width}px;height:844px" srcdoc="{escape(page)}"></iframe>'
     dom, console = browser.open(f"<!doctype html><body style='margin:0'>{frame}{MEASURE}</body>")
     assert console == []
-    found = json.loads(unescape(re.search(r"<title>(.*?)</title>", dom)[1]))
-    assert found["found"] == []
-    assert found["drawn"] == 4
-    assert 0 < found["seen"] <= 844
+    result = json.loads(unescape(re.search(r"<title>(.*?)</title>", dom)[1]))
+    assert result["found"] == []
+    assert result["drawn"] == 4
+    assert 0 < result["seen"] <= 844

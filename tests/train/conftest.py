@@ -122,9 +122,9 @@ class Workshop:
     ) -> Trained:
         """Train in a separate process."""
         out = out or self.out()
-        one = {"OMP_NUM_THREADS": "1", **(environment or {})}
+        item = {"OMP_NUM_THREADS": "1", **(environment or {})}
         done = subprocess.run(
-            self.command(spec, out, *more), env=trainer_environment(one), capture_output=True, text=True, timeout=120,
+            self.command(spec, out, *more), env=trainer_environment(item), capture_output=True, text=True, timeout=120,
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
@@ -164,45 +164,45 @@ def _default_determinism() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def differing_steps(one: Trained, other: Trained, field: str) -> list[int]:
+def differing_steps(trained: Trained, other: Trained, field: str) -> list[int]:
     """Return the steps at which a field of the evidence differs."""
-    pairs = zip(one.probe.steps, other.probe.steps, strict=True)
+    pairs = zip(trained.probe.steps, other.probe.steps, strict=True)
     return [a.step for a, b in pairs if getattr(a, field) != getattr(b, field)]
 
 
-def tap_errors(one: Trained, other: Trained) -> dict[tuple[int, str, str], float]:
+def tap_errors(trained: Trained, other: Trained) -> dict[tuple[int, str, str], float]:
     """Return the relative error of each common tap."""
-    mine, theirs = one.arrays("sketches")["sketch"], other.arrays("sketches")["sketch"]
+    mine, theirs = trained.arrays("sketches")["sketch"], other.arrays("sketches")["sketch"]
     places = {(tap.step, tap.stage, tap.name): place for place, tap in enumerate(other.probe.taps)}
     errors = {}
-    for place, tap in enumerate(one.probe.taps):
+    for place, tap in enumerate(trained.probe.taps):
         key = (tap.step, tap.stage, tap.name)
         if key in places:
-            found = relative_error(mine[place], theirs[places[key]], tap.norm)
-            errors[key] = np.inf if found is None else found
+            result = relative_error(mine[place], theirs[places[key]], tap.norm)
+            errors[key] = np.inf if result is None else result
     return errors
 
 
-def within_envelope(one: Trained, other: Trained, factor: float = 16.0) -> bool:
+def within_envelope(trained: Trained, other: Trained, factor: float = 16.0) -> bool:
     """Return whether every tap's error is within `factor` envelopes."""
-    assert one.probe.envelope is not None
+    assert trained.probe.envelope is not None
     allowed = {
         (tap.step, tap.stage, tap.name): factor * max(error or 0.0, 2.0**-23)
-        for tap, error in zip(one.probe.taps, one.probe.envelope.errors, strict=True)
+        for tap, error in zip(trained.probe.taps, trained.probe.envelope.errors, strict=True)
     }
-    errors = tap_errors(one, other)
+    errors = tap_errors(trained, other)
     assert errors
     return all(error <= allowed[key] for key, error in errors.items())
 
 
 def processes_below(folder: Path) -> list[str]:
     """Command lines of running processes that name `folder`."""
-    found = []
+    result = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if str(folder) in line and path.parent.name != str(os.getpid()):
-            found.append(line)
-    return found
+            result.append(line)
+    return result

@@ -17,7 +17,7 @@ def ran(code: str) -> str:
 
 
 def test_the_others_are_there_for_who_asks_later() -> None:
-    told = ran("""
+    output = ran("""
 import transformers
 from transformers.models import BertModel
 from transformers import AutoConfig, BertForMaskedLM
@@ -25,7 +25,7 @@ print(BertModel is modeling_bert.BertModel, BertForMaskedLM is modeling_bert.Ber
 print(transformers.BertConfig is BertConfig, AutoConfig.for_model("bert").__class__ is BertConfig)
 print(modeling_bert is transformers.models.bert.modeling_bert, transformers.models.__name__)
 """)
-    assert told.split() == ["True"] * 5 + ["transformers.models"]
+    assert output.split() == ["True"] * 5 + ["transformers.models"]
 
 
 def test_who_has_loaded_all_of_it_before_keeps_it() -> None:

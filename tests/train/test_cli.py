@@ -28,10 +28,10 @@ def test_it_trains_and_prints_one_document(
     workshop: Workshop, baseline: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main([*arguments(workshop, tmp_path, "--data", workshop.url), "--json", "--platform", "laptop"])
-    found = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert found["status"] == "completed"
-    assert found["parts"] == ["probe"]
+    assert result["status"] == "completed"
+    assert result["parts"] == ["probe"]
     record = read_record(tmp_path / "out")
     assert record.platform == "laptop"
     assert record.evidence.probe.steps[-1].weights_sha256 == baseline.probe.steps[-1].weights_sha256

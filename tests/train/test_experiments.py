@@ -24,12 +24,12 @@ NOTHING = (
 
 
 def files(workshop: Workshop, baseline: Trained) -> dict[str, object]:
-    found = {name: baseline.folder / name for name in ("batches.safetensors", "state.safetensors")}
-    return {**found, "weights.safetensors": workshop.weights}
+    result = {name: baseline.folder / name for name in ("batches.safetensors", "state.safetensors")}
+    return {**result, "weights.safetensors": workshop.weights}
 
 
-def equal(one: Trained, other: Trained) -> bool:
-    return other.probe.steps == one.probe.steps[: len(other.probe.steps)]
+def equal(trained: Trained, other: Trained) -> bool:
+    return other.probe.steps == trained.probe.steps[: len(other.probe.steps)]
 
 
 @pytest.mark.parametrize("replay", NOTHING, ids=lambda replay: replay["rung"])
@@ -166,8 +166,8 @@ def test_generators_put_back_undo_a_library_that_draws(
     assert equal(baseline, workshop.experiment(spec, {"replays": [replay]}, files(workshop, baseline)))
 
 
-def loss_errors(one: Trained, other: Trained) -> float:
-    return max(abs(a.loss - b.loss) / a.loss for a, b in zip(one.probe.steps, other.probe.steps, strict=True))
+def loss_errors(trained: Trained, other: Trained) -> float:
+    return max(abs(a.loss - b.loss) / a.loss for a, b in zip(trained.probe.steps, other.probe.steps, strict=True))
 
 
 def test_the_loss_by_definition_undoes_another_loss(
@@ -221,9 +221,9 @@ def test_evaluation_by_definition_undoes_one_in_training_mode(
 
 
 def test_precision_and_attention_can_be_asked_for(workshop: Workshop) -> None:
-    found = workshop.experiment(workshop.spec(), {"precision": "fp64", "attention": "sdpa", "steps": 1})
-    assert found.probe.steps[0].logits_dtype == "float64"
-    assert found.record.fingerprint.numerics["probe.attention"] == "sdpa"
+    result = workshop.experiment(workshop.spec(), {"precision": "fp64", "attention": "sdpa", "steps": 1})
+    assert result.probe.steps[0].logits_dtype == "float64"
+    assert result.record.fingerprint.numerics["probe.attention"] == "sdpa"
 
 
 @pytest.mark.parametrize(

@@ -151,10 +151,10 @@ def dies(patch: pytest.MonkeyPatch, part: str, step: int, *, after: bool = False
         return asked
 
     def steps(self, place, batch):
-        found = plain(self, place, batch) if after else None
+        result = plain(self, place, batch) if after else None
         if (self.part, place) == (part, step):
             dead.append(step)
-        return found or answers(plain)(self, place, batch)
+        return result or answers(plain)(self, place, batch)
 
     patch.setattr(Engine, "step", steps)
     if part == "speed":  # of a part that has ended every event is read
@@ -179,7 +179,7 @@ def test_a_device_that_dies_takes_no_other_parts_evidence_along(
         assert curve is None
     else:  # as far as it was read when the device died; of the weights nothing is known
         assert (curve.steps, len(curve.losses), curve.weights_sha256) == (2, 2, None)
-        assert [one.step for one in curve.evaluations] == [2]
+        assert [evaluation.step for evaluation in curve.evaluations] == [2]
     assert {"batches.safetensors", "sketches.safetensors"} <= {file.key for file in record.parts}
 
 
@@ -286,15 +286,15 @@ def test_one_edited_row_is_found_with_its_number(workshop: Workshop, tmp_path: P
     value = 1 - before.column("label")[11].as_py() if value is None else value
     url = republished(workshop, tmp_path, edited(11, column, value))
     spec = workshop.spec(batch_size=32, probe={"steps": 3, "envelope_seeds": 0})
-    one, other = workshop.train(spec), workshop.train(spec, data=url)
+    item, other = workshop.train(spec), workshop.train(spec, data=url)
     assert other.record.exit.status == "completed"
     assert other.record.evidence.data.manifest_sha256 != spec.data.manifest_sha256
-    rows = [pq.read_table(found.folder / "rows.parquet").to_pylist() for found in (one, other)]
+    rows = [pq.read_table(result.folder / "rows.parquet").to_pylist() for result in (item, other)]
     changed = [a["row_id"] for a, b in zip(*rows, strict=True) if a != b]
     assert changed == [11]
-    batches = [found.arrays("batches")[field] for found in (one, other)]
+    batches = [result.arrays("batches")[field] for result in (item, other)]
     step, place = np.argwhere((batches[0] != batches[1]).reshape(3, 32, -1).any(axis=-1))[0]
-    assert one.arrays("batches")["row_ids"][step, place] == 11
+    assert item.arrays("batches")["row_ids"][step, place] == 11
 
 
 def test_the_process_leaves_one_clear_line_and_the_exit_code(workshop: Workshop, tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_an_auxiliary_leg_without_memory_costs_itself_and_not_the_record(  # noq
     trained = workshop.train(workshop.spec())
     assert trained.record.exit.status == "completed"
     legs = {"envelope": trained.probe.envelope, "portable": trained.probe.portable}
-    assert [name for name, found in legs.items() if found is None] == [leg]
+    assert [name for name, result in legs.items() if result is None] == [leg]
     assert list(trained.probe.lost_legs) == [leg]
     assert trained.probe.steps == baseline.probe.steps
     assert trained.probe.evaluation == baseline.probe.evaluation

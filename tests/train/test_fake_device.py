@@ -47,7 +47,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of Fa
 
 
 class _Reads(TorchFunctionMode):
-    """Answers whoever reads a value with some value, since there is none; on the device only where a GPU would."""
+    """Fake values for code that reads a tensor on the fake device."""
 
     _answers = {"item": 0.5, "__float__": 0.5, "__int__": 1, "__bool__": False}
 

@@ -87,7 +87,7 @@ def test_a_checkpoint_is_trained_compared_and_a_planted_fault_is_named(tmp_path,
     assert spec.data.class_names == ("negative", "positive")
     reference = train(tmp_path, spec, "reference")
     code, answer = compared(capsys, reference, train(tmp_path, spec, "again"))
-    assert (code, answer["verdict"]) == (0, "pass"), [one for one in answer["findings"] if one["outcome"] != "pass"]
+    assert (code, answer["verdict"]) == (0, "pass"), [item for item in answer["findings"] if item["outcome"] != "pass"]
     with faulty(monkeypatch, ACTIVATIONS[family]):
         bad = train(tmp_path, spec, "bad")
     code, answer = compared(capsys, reference, bad)

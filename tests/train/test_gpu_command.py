@@ -55,11 +55,11 @@ def test_a_trainer_that_does_not_run_keeps_nobody_waiting(tmp_path: Path) -> Non
     given = ("--device", "cpu", "--size", "tiny", "--only", "throughput-base", "--out", str(tmp_path / "out"))
     done = gpu(*given, peers=peers)
     assert done.returncode == 3, done.stdout + done.stderr
-    found = json.loads((tmp_path / "out" / "throughput-base.json").read_bytes())
-    assert found["could_not_be_run"].startswith("trainer: ")
-    assert "accelerate>=" in found["could_not_be_run"]
-    assert {"ours/bare", "strict/default"} <= set(found["ratios"])
-    assert "ours/trainer" not in found["ratios"]
+    result = json.loads((tmp_path / "out" / "throughput-base.json").read_bytes())
+    assert result["could_not_be_run"].startswith("trainer: ")
+    assert "accelerate>=" in result["could_not_be_run"]
+    assert {"ours/bare", "strict/default"} <= set(result["ratios"])
+    assert "ours/trainer" not in result["ratios"]
 
 
 def test_what_does_not_hold_and_what_could_not_be_run_are_told_apart(
@@ -74,5 +74,5 @@ def test_what_does_not_hold_and_what_could_not_be_run_are_told_apart(
     monkeypatch.setitem(CHECKS, "dropout", lambda _place: {"asked": {}, "holds": True})
     missing, failed, held = (_run(name, place) for name in ("mfu-large", "probe-base", "dropout"))
     assert missing["could_not_be_run"] == "accelerate is not installed"
-    assert [_code(found) for found in ([held], [held, missing], [held, missing, failed])] == [0, 3, 1]
+    assert [_code(result) for result in ([held], [held, missing], [held, missing, failed])] == [0, 3, 1]
     assert json.loads((tmp_path / "out" / "probe-base.json").read_bytes())["holds"] is False

@@ -35,9 +35,9 @@ def undisturbed(workshop: Workshop) -> Trained:
 
 
 def ending(record: RunRecord) -> dict[str, object]:
-    found = record.evidence.learn.to_json()
-    found.pop("resumed_at")
-    return found
+    result = record.evidence.learn.to_json()
+    result.pop("resumed_at")
+    return result
 
 
 def test_the_curve_is_whole(undisturbed: Trained) -> None:
@@ -162,7 +162,7 @@ def test_asked_to_stop_one_of_two_processes_stops_both_with_a_checkpoint(worksho
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *rest]
     environment = trainer_environment({"OMP_NUM_THREADS": "1"})
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
-        killer = threading.Timer(60, lambda: [os.kill(one, signal.SIGKILL) for one in (_rank(0, out), _rank(1, out))])
+        killer = threading.Timer(60, lambda: [os.kill(item, signal.SIGKILL) for item in (_rank(0, out), _rank(1, out))])
         killer.start()
         for line in child.stderr:
             event = json.loads(line) if line.startswith("{") else {}

@@ -19,8 +19,8 @@ def hidden(masked: Workshop) -> Trained:
 
 def test_the_share_hidden_and_what_stands_in_its_place(masked: Workshop) -> None:
     probe = {"steps": 24, "evaluation_rows": 8, "envelope_seeds": 0}
-    found = masked.train(masked.spec(probe=probe, data={**masked.spec().data.to_json(), "mask_probability": 0.4}))
-    batches = found.arrays("batches")
+    result = masked.train(masked.spec(probe=probe, data={**masked.spec().data.to_json(), "mask_probability": 0.4}))
+    batches = result.arrays("batches")
     labels, ids = batches["labels"], batches["input_ids"]
     hidden = labels != -100
     words = (batches["attention_mask"] == 1) & ((labels != -100) | (ids > 4))
@@ -37,8 +37,8 @@ def test_the_share_hidden_and_what_stands_in_its_place(masked: Workshop) -> None
 
 def test_another_epoch_hides_other_tokens(masked: Workshop) -> None:
     probe = {"steps": 13, "evaluation_rows": 8, "envelope_seeds": 0}
-    found = masked.train(masked.spec(probe=probe, batch_size=16))
-    batches = found.arrays("batches")
+    result = masked.train(masked.spec(probe=probe, batch_size=16))
+    batches = result.arrays("batches")
     first = dict(zip(batches["row_ids"][:6].reshape(-1), batches["labels"][:6].reshape(-1, 16), strict=True))
     again = zip(batches["row_ids"][6:12].reshape(-1), batches["labels"][6:12].reshape(-1, 16), strict=True)
     assert sum(not np.array_equal(first[row], labels) for row, labels in again) > 80
@@ -74,7 +74,7 @@ def test_a_batch_with_nothing_hidden_has_no_loss_but_no_failure_either(masked: W
         batch_size=2, optimizer={"accumulation_steps": 2}, probe={"steps": 12, "envelope_seeds": 0},
         data={**masked.spec().data.to_json(), "mask_probability": 0.05},
     )  # fmt: skip
-    found = masked.train(spec)
-    labels = found.arrays("batches")["labels"]
+    result = masked.train(spec)
+    labels = result.arrays("batches")["labels"]
     assert ((labels != -100).any(axis=-1) == 0).any(), "the draw no longer holds a row without hidden tokens"
-    assert all(torch.isfinite(torch.tensor(step.loss)) for step in found.probe.steps)
+    assert all(torch.isfinite(torch.tensor(step.loss)) for step in result.probe.steps)

@@ -59,7 +59,7 @@ def test_the_notebook_trains_compares_and_imports(bundle, tmp_path):
     assert (
         main(["train", str(bundle), "--out", str(reference), "--data", data, "--cache", str(tmp_path / "cache")]) == 0
     )
-    told = executed(
+    output = executed(
         tmp_path,
         PLUMBLINE_SPEC=str(bundle),
         PLUMBLINE_RECORD=str(record),
@@ -67,14 +67,14 @@ def test_the_notebook_trains_compares_and_imports(bundle, tmp_path):
         PLUMBLINE_STORE=f"file://{tmp_path}/central",
         HOME=str(tmp_path),
     )
-    assert "torch 2." in told["install"]
-    assert told["compare"].rstrip().endswith("verdict: pass")
-    found, expected = read_record(record), read_record(reference)
-    assert found.platform == "notebook"
-    assert found.evidence.probe.steps == expected.evidence.probe.steps
-    assert f"weights {found.evidence.probe.steps[-1].weights_sha256[:16]}" in told["record"]
-    assert (tmp_path / "central" / "records" / found.record_id / "record.json").is_file()
-    assert socket.gethostname() == found.fingerprint.hostname
+    assert "torch 2." in output["install"]
+    assert output["compare"].rstrip().endswith("verdict: pass")
+    result, expected = read_record(record), read_record(reference)
+    assert result.platform == "notebook"
+    assert result.evidence.probe.steps == expected.evidence.probe.steps
+    assert f"weights {result.evidence.probe.steps[-1].weights_sha256[:16]}" in output["record"]
+    assert (tmp_path / "central" / "records" / result.record_id / "record.json").is_file()
+    assert socket.gethostname() == result.fingerprint.hostname
 
 
 def test_the_notebook_is_committed_without_outputs():

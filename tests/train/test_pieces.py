@@ -88,10 +88,10 @@ def test_a_checkpoint_is_taken_as_it_is_and_completed(tmp_path: Path, task: str)
     folder = checkpoint(tmp_path / "checkpoint", task)
     model = {**MODEL, "vocab_size": 256, "checkpoint": str(folder), "task": "sequence-classification"}
     make_weights(model, 3, tmp_path / "w.safetensors")
-    found, shipped = load_file(tmp_path / "w.safetensors"), load_file(folder / "model.safetensors")
+    result, shipped = load_file(tmp_path / "w.safetensors"), load_file(folder / "model.safetensors")
     name = "bert.encoder.layer.1.output.dense.weight"
-    assert np.array_equal(found[name], shipped[name])
-    same = np.array_equal(found["classifier.weight"], shipped.get("classifier.weight"))
+    assert np.array_equal(result[name], shipped[name])
+    same = np.array_equal(result["classifier.weight"], shipped.get("classifier.weight"))
     assert same == (task == "sequence-classification")
 
 
@@ -163,15 +163,15 @@ def test_one_unit_in_the_last_place_is_just_that() -> None:
 
 def test_the_same_values_with_and_without_datasets(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = workshop.spec(probe={"steps": 2, "envelope_seeds": 0})
-    found = importlib.util.find_spec
-    assert found("datasets") is not None
-    one = workshop.train(spec)
+    result = importlib.util.find_spec
+    assert result("datasets") is not None
+    item = workshop.train(spec)
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "datasets" else found(name, *more)
+        importlib.util, "find_spec", lambda name, *more: None if name == "datasets" else result(name, *more)
     )
     other = workshop.train(spec)
-    assert other.record.evidence.data == one.record.evidence.data
-    assert [step.batch for step in other.probe.steps] == [step.batch for step in one.probe.steps]
+    assert other.record.evidence.data == item.record.evidence.data
+    assert [step.batch for step in other.probe.steps] == [step.batch for step in item.probe.steps]
 
 
 def test_a_record_has_no_leftovers_and_anyone_may_read_it(workshop: Workshop) -> None:

@@ -49,18 +49,18 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_a_product_has_one_result_in_any_order_and_any_library(slices: int, inner: int) -> None:
     left, right = normal(24, inner), normal(inner, 40, seed=1)
     right[:, 3] *= 1e-30
-    found = exact_product(left, right, slices)
+    result = exact_product(left, right, slices)
     for seed in range(8):
         order = torch.from_numpy(np.random.default_rng(seed).permutation(inner))
-        assert torch.equal(exact_product(left[:, order], right[order], slices), found)
+        assert torch.equal(exact_product(left[:, order], right[order], slices), result)
     numpys = torch.matmul
     try:  # NumPy's library is OpenBLAS, torch's is not
         torch.matmul = lambda a, b: torch.from_numpy(np.matmul(a.numpy(), b.numpy()))
-        assert torch.equal(exact_product(left, right, slices), found)
+        assert torch.equal(exact_product(left, right, slices), result)
     finally:
         torch.matmul = numpys
     limit = {1: 5e-7 * 8, 2: 1e-11, 3: 1e-15}[slices]
-    error = (found - left @ right).abs() / (left.abs() @ right.abs())
+    error = (result - left @ right).abs() / (left.abs() @ right.abs())
     assert error.max() < limit
 
 
@@ -74,10 +74,10 @@ def test_plain_fp64_products_depend_on_the_order() -> None:
 def test_extreme_rows_stay_finite_and_zeros_stay_zero() -> None:
     left, right = torch.zeros(3, 4, dtype=torch.float64), normal(4, 5)
     left[1], left[2] = 1e-308, 1e300
-    found = exact_product(left, right, 2)
-    assert torch.isfinite(found).all()
-    assert (found[0] == 0).all()
-    assert torch.allclose(found[2], left[2] @ right, rtol=1e-9)
+    result = exact_product(left, right, 2)
+    assert torch.isfinite(result).all()
+    assert (result[0] == 0).all()
+    assert torch.allclose(result[2], left[2] @ right, rtol=1e-9)
 
 
 def test_a_device_whose_fp64_products_are_emulated_from_fewer_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,15 +99,15 @@ def test_a_device_whose_fp64_products_are_emulated_from_fewer_bits_is_refused(mo
     ],
 )
 def test_functions_agree_with_the_library(name: str, values: torch.Tensor, limit: float) -> None:
-    found, right = getattr(functions, name)(values), getattr(torch, name)(values)
-    assert ((found - right).abs() / right.abs()).max() < limit
+    result, right = getattr(functions, name)(values), getattr(torch, name)(values)
+    assert ((result - right).abs() / right.abs()).max() < limit
 
 
 @pytest.mark.parametrize("name", ["cos", "sin"])
 def test_angles_agree_with_the_library(name: str) -> None:
     values = torch.cat([torch.linspace(-9, 9, 20_001), torch.linspace(0, 8192, 20_001), torch.tensor([9.9e5])]).double()
-    found, right = getattr(functions, name)(values), getattr(torch, name)(values)
-    assert (found - right).abs().max() < 3e-16
+    result, right = getattr(functions, name)(values), getattr(torch, name)(values)
+    assert (result - right).abs().max() < 3e-16
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_angles_agree_with_the_library(name: str) -> None:
     ],
 )
 def test_functions_at_their_ends(name: str, values: list[float], right: list[float]) -> None:
-    found = getattr(functions, name)(torch.tensor(values, dtype=torch.float64)).tolist()
-    assert found == pytest.approx(right, nan_ok=True, abs=0)
+    result = getattr(functions, name)(torch.tensor(values, dtype=torch.float64)).tolist()
+    assert result == pytest.approx(right, nan_ok=True, abs=0)
 
 
 def test_each_ieee_operation_is_rounded_as_ieee_says() -> None:
@@ -132,7 +132,7 @@ def test_each_ieee_operation_is_rounded_as_ieee_says() -> None:
     left, right = normal(20_000).abs() * spread, normal(20_000, seed=1) * spread
     pairs = list(zip(left.tolist(), right.tolist(), strict=True))
     with portable_arithmetic(2):
-        found = {"mul": left * right, "add": left + right, "sub": left - right, "div": left / right,
+        result = {"mul": left * right, "add": left + right, "sub": left - right, "div": left / right,
                  "sqrt": left.sqrt(), "half power": left**0.5, "rsqrt": left.rsqrt()}  # fmt: skip
     expected: dict[str, Callable[[float, float], float]] = {
         "mul": lambda a, b: a * b, "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "div": lambda a, b: a / b,
@@ -140,7 +140,7 @@ def test_each_ieee_operation_is_rounded_as_ieee_says() -> None:
         "rsqrt": lambda a, _: 1 / math.sqrt(a),
     }  # fmt: skip
     for name, operation in expected.items():
-        wrong = sum(value != operation(*pair) for value, pair in zip(found[name].tolist(), pairs, strict=True))
+        wrong = sum(value != operation(*pair) for value, pair in zip(result[name].tolist(), pairs, strict=True))
         assert wrong == 0, f"{name}: {wrong} of {len(pairs)} values"
     with portable_arithmetic(2):
         ends = torch.tensor([0.0, math.inf, -1.0, math.nan], dtype=torch.float64).sqrt()
@@ -177,9 +177,9 @@ def test_scattered_sums_do_not_depend_on_the_order_of_rows() -> None:
     def scattered(index: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda whole: whole.new_zeros((4, 3)).index_add(0, index, whole)
 
-    found = summed_as_integers(values, 1000, scattered(places))
-    assert torch.equal(summed_as_integers(values[order], 1000, scattered(places[order])), found)
-    assert torch.allclose(found, torch.zeros(4, 3, dtype=torch.float64).index_add(0, places, values), rtol=1e-12)
+    result = summed_as_integers(values, 1000, scattered(places))
+    assert torch.equal(summed_as_integers(values[order], 1000, scattered(places[order])), result)
+    assert torch.allclose(result, torch.zeros(4, 3, dtype=torch.float64).index_add(0, places, values), rtol=1e-12)
 
 
 def test_powers_on_the_host_are_running_products() -> None:
@@ -315,9 +315,9 @@ def test_a_product_in_two_halves_is_another_order_of_operations(
     monkeypatch.setattr(functional, "linear", in_halves)
     changed = _leg()
     assert first_difference(right.steps, changed.steps).startswith("outputs of step 0")
-    found = reordered(_pair(right, changed))
-    assert found is not None
-    assert found[1] < 1e-13
+    result = reordered(_pair(right, changed))
+    assert result is not None
+    assert result[1] < 1e-13
 
 
 def test_one_unit_in_the_last_place_of_one_weight_changes_the_bits(right: PortableEvidence) -> None:
@@ -343,10 +343,10 @@ def test_a_device_that_computes_wrongly_disagrees_with_itself(monkeypatch: pytes
 
     def flipped(values: torch.Tensor) -> torch.Tensor:
         calls[0] += 1
-        found = form(values)
+        result = form(values)
         if calls[0] == 7:  # the repetition of the first step: two micro-batches in each of three steps come before
-            found.view(torch.int64).view(-1)[0] ^= 1 << 30
-        return found
+            result.view(torch.int64).view(-1)[0] ^= 1 << 30
+        return result
 
     monkeypatch.setitem(FORMS, "tanh", flipped)
     assert not _leg().repeated

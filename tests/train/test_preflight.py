@@ -73,7 +73,7 @@ def test_only_a_completed_record_keeps_its_folder(workshop: Workshop, baseline: 
 def test_a_failing_disk_is_no_wrong_usage(
     number: int, kind: type[Exception], workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker's training is tried again after it; a wrong path's is not."""
+    """A failed disk is retried, a wrong path is not."""
 
     def fails(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))

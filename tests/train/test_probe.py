@@ -31,10 +31,10 @@ def digests(trained: Trained) -> dict[str, object]:
     return {**evidence, "parts": [part.sha256 for part in trained.record.parts]}
 
 
-def is_kernel(one: Trained, other: Trained) -> bool:
+def is_kernel(trained: Trained, other: Trained) -> bool:
     """Return whether the judge passes the pair, as rounding or equal."""
-    judgement = compare(load_record(one.folder), load_record(other.folder))
-    equal = digests(one) == digests(other)
+    judgement = compare(load_record(trained.folder), load_record(other.folder))
+    equal = digests(trained) == digests(other)
     return judgement.verdict == "pass" and (equal or any(note.code == "rounding" for note in judgement.notes))
 
 
@@ -183,12 +183,12 @@ def test_a_wrong_operator_leaves_the_envelope_at_its_module(
 )
 def test_precisions_are_in_force_and_recorded(workshop: Workshop, precision: str, linear: int, dtype: str) -> None:
     probe = {"steps": 3, "evaluation_rows": 8, "envelope_seeds": 0, "precision": precision}
-    found = workshop.train(workshop.spec(probe=probe))
-    assert found.record.fingerprint.mantissa_bits["linear"] == linear
-    assert found.probe.steps[0].logits_dtype == dtype
-    taps = {tap.name: tap.dtype for tap in found.probe.taps if tap.stage == "forward"}
+    result = workshop.train(workshop.spec(probe=probe))
+    assert result.record.fingerprint.mantissa_bits["linear"] == linear
+    assert result.probe.steps[0].logits_dtype == dtype
+    taps = {tap.name: tap.dtype for tap in result.probe.taps if tap.stage == "forward"}
     assert taps["bert.encoder.layer.0.attention.self.query"] == dtype
-    assert (found.probe.steps[0].loss_scale is not None) == (precision == "fp16")
+    assert (result.probe.steps[0].loss_scale is not None) == (precision == "fp16")
 
 
 def test_tf32_is_set_on_every_leaf_and_read_back(workshop: Workshop) -> None:
@@ -203,13 +203,13 @@ def test_tf32_is_set_on_every_leaf_and_read_back(workshop: Workshop) -> None:
 def test_each_model_of_a_run_has_the_device_to_itself(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, cyclic: bool
 ) -> None:
-    """Or a run that fits by itself is out of memory here: the probe's models are gone before `speed` builds its own."""
+    """The probe's models are freed before `speed` builds its own."""
     plain = Engine.__init__
     made: list[weakref.ref[Any]] = []
     alive: list[tuple[str, int]] = []
 
     def build(self: Engine, spec: Any, model: Any, ranks: Any, **given: Any) -> None:
-        alive.append((given["part"], sum(one() is not None for one in made)))
+        alive.append((given["part"], sum(item() is not None for item in made)))
         plain(self, spec, model, ranks, **given)
         self.torchs_own = self if cyclic else None  # as some of torch's releases, wrappers and compilers leave them
         made.extend((weakref.ref(model), weakref.ref(self.optimizer)))

@@ -63,9 +63,9 @@ def test_another_machine_goes_on_and_ends_on_the_same_bits(workshop: Workshop, t
 
 def test_a_training_of_another_spec_or_job_starts_from_the_beginning(workshop: Workshop, tmp_path: Path) -> None:
     outbox = MemoryStore()
-    one, other = tmp_path / "one", tmp_path / "other"
-    saved(one, b"tensors")
-    assert CheckpointExchange(outbox, "a", one).publish()
+    item, other = tmp_path / "one", tmp_path / "other"
+    saved(item, b"tensors")
+    assert CheckpointExchange(outbox, "a", item).publish()
     assert not CheckpointExchange(outbox, "b", other).fetch()
     assert CheckpointExchange(outbox, "a", other).fetch()
     # What lies there is no checkpoint of this spec: the trainer leaves it alone.
@@ -127,12 +127,12 @@ def test_an_outbox_that_is_away_costs_the_checkpoint_and_not_the_training(tmp_pa
         def open(self, *_: object, **__: object) -> object:  # type: ignore[override]
             raise StoreUnavailableError("no answer", where=self.url)
 
-    told: list[str] = []
+    output: list[str] = []
     store: Store = Away()
-    with shared_checkpoint(store, "a", tmp_path / "made", on_problem=told.append):
+    with shared_checkpoint(store, "a", tmp_path / "made", on_problem=output.append):
         saved(tmp_path / "made", b"tensors")
-    assert len(told) == 2
-    assert "no answer" in told[0]
+    assert len(output) == 2
+    assert "no answer" in output[0]
 
 
 def test_the_last_checkpoint_of_a_training_that_was_stopped_is_uploaded(tmp_path: Path) -> None:

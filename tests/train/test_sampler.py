@@ -42,10 +42,10 @@ def test_the_disks_rates_count_each_byte_once(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(host.time, "monotonic", lambda: next(clock))
     sampled = host.Host()
     table.write_text(DISKS.format(read=100 + 4000, written=10 + 400, busy=500))
-    found = sampled.read()
-    assert found["disk_read_bytes_per_second"] == pytest.approx(4000 * 512 / 2)
-    assert found["disk_written_bytes_per_second"] == pytest.approx(400 * 512 / 2)
-    assert found["disk_busy"] == pytest.approx(0.25)
+    result = sampled.read()
+    assert result["disk_read_bytes_per_second"] == pytest.approx(4000 * 512 / 2)
+    assert result["disk_written_bytes_per_second"] == pytest.approx(400 * 512 / 2)
+    assert result["disk_busy"] == pytest.approx(0.25)
 
 
 def test_a_machine_without_disk_counters_says_nothing_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,11 +108,11 @@ def test_the_other_ranks_of_a_training_are_no_foreign_load(tmp_path: Path, launc
             subprocess.Popen([sys.executable, *command], env={**environment, **rank}, start_new_session=True)
             for rank in ranks
         )
-        assert [one.wait(120) for one in started[1:]] == [0] * len(ranks)
+        assert [item.wait(120) for item in started[1:]] == [0] * len(ranks)
     finally:
-        for one in started:
-            one.kill()
-            one.communicate()
+        for item in started:
+            item.kill()
+            item.communicate()
     jiffies, *processes = (tmp_path / "found").read_text().split()
     assert set(processes) == {(tmp_path / name).read_text() for name in ("pid0", "pid1", "loader")}
     assert float(jiffies) / os.sysconf("SC_CLK_TCK") >= 0.9  # 0.5 s of the other rank, 0.5 s of its loader
@@ -138,11 +138,11 @@ def test_a_gpu_is_sampled_as_far_as_nvml_tells(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(nvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(nvml, "nvmlDeviceGetHandleByUUID", asked.append)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1234-5678"))
-    found = sampler._Gpu(0).read()
+    result = sampler._Gpu(0).read()
     assert asked == ["GPU-1234-5678"]
-    assert (found["gpu_power_watts"], found["gpu_throttle_reasons"]) == (350.5, 4)
-    assert (found["gpu_ecc_errors"], found["gpu_pcie_width"]) == (None, None)
-    assert found["foreign_gpu_processes"] == 0  # the one process there is this one, by the host's number
+    assert (result["gpu_power_watts"], result["gpu_throttle_reasons"]) == (350.5, 4)
+    assert (result["gpu_ecc_errors"], result["gpu_pcie_width"]) == (None, None)
+    assert result["foreign_gpu_processes"] == 0  # the one process there is this one, by the host's number
 
 
 @pytest.mark.parametrize("module", ["pynvml", "pynvml.nvml"])

@@ -42,11 +42,11 @@ def test_one_number_and_what_explains_it(measured: Trained) -> None:
 
 
 def test_the_machine_is_measured_before_and_after(measured: Trained) -> None:
-    found = measured.record.evidence.speed.microbenchmarks
-    names = {name for name in found if not name.endswith("_after")}
+    result = measured.record.evidence.speed.microbenchmarks
+    names = {name for name in result if not name.endswith("_after")}
     assert {"gemm_flops", "host_gemm_flops", "host_copy_bytes_per_second", "device_copy_bytes_per_second"} <= names
-    assert {f"{name}_after" for name in names} <= set(found)
-    assert all(value > 0 for value in found.values())
+    assert {f"{name}_after" for name in names} <= set(result)
+    assert all(value > 0 for value in result.values())
 
 
 def test_the_sampler_reads_what_the_judge_asks_for(measured: Trained) -> None:
@@ -218,9 +218,9 @@ def test_events_are_read_late_and_in_order(monkeypatch: pytest.MonkeyPatch) -> N
     assert (len(clock), Event.waits) == (70, 70 - 64)
     assert clock.totals() == pytest.approx([1.75] * 70)
     assert (len(clock), Event.waits) == (70, 70)
-    found = clock.breakdown(16)
-    assert "communication" not in found
-    assert {name: found[name] for name in ("data_wait", "forward", "backward", "optimizer")} == pytest.approx(
+    result = clock.breakdown(16)
+    assert "communication" not in result
+    assert {name: result[name] for name in ("data_wait", "forward", "backward", "optimizer")} == pytest.approx(
         {"data_wait": 0.25, "forward": 0.5, "backward": 0.5, "optimizer": 0.25}
     )
 

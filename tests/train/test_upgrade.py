@@ -102,7 +102,7 @@ def test_whole_environments_are_trained_and_the_drift_is_seen(tmp_path):
     )
     built, reference, changed = trials.run(asked)
     assert built.outcome == "same", built
-    assert [one.has_startup_hook for one in built.packages] == [False, True]
+    assert [package.has_startup_hook for package in built.packages] == [False, True]
     assert {"torch", "transformers", "numpy"} <= set(reference.imported)
     assert "prefect" not in reference.imported
     assert changed.outcome == "drift", changed

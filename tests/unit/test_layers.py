@@ -62,14 +62,14 @@ def test_every_module_of_an_environment_loads_without_the_other_ones_packages(bl
 
 
 def imports_of(path: Path) -> set[str]:
-    found = set()
+    result = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             private = [alias.name for alias in node.names if alias.name.startswith("_")]
-            found |= {node.module, *(f"{node.module}.{name}" for name in private)}
-    return found
+            result |= {node.module, *(f"{node.module}.{name}" for name in private)}
+    return result
 
 
 def test_the_product_imports_documented_modules_of_prefect_alone():

@@ -35,8 +35,8 @@ def test_errors_from_a_ten_millionth_to_one_on_a_thousand_tensors() -> None:
         error = structured(generator, shape, place % 4)
         error *= wanted * np.linalg.norm(values) / np.linalg.norm(error)
         norm = float(np.linalg.norm(values))
-        found = relative_error(sketch(values), sketch(values + error), norm)
-        ratios.append(found / wanted)
+        result = relative_error(sketch(values), sketch(values + error), norm)
+        ratios.append(result / wanted)
     assert max(ratios) <= ERROR_FACTOR
     assert min(ratios) >= 1 / ERROR_FACTOR
     assert 0.98 < np.mean(ratios) < 1.02
@@ -54,8 +54,8 @@ def test_tensors_longer_than_a_block_of_the_hash() -> None:
     generator = np.random.Generator(np.random.Philox(6))
     values = generator.standard_normal(3_000_017)
     other = values * (1 + 1e-4)
-    found = relative_error(sketch(values), sketch(other), float(np.linalg.norm(values)))
-    assert 1e-4 / ERROR_FACTOR < found < 1e-4 * ERROR_FACTOR
+    result = relative_error(sketch(values), sketch(other), float(np.linalg.norm(values)))
+    assert 1e-4 / ERROR_FACTOR < result < 1e-4 * ERROR_FACTOR
     repeated = np.tile(generator.standard_normal(1_000_003), 3)
     assert np.linalg.norm(sketch(repeated)) == pytest.approx(np.linalg.norm(repeated), rel=0.5)
 

@@ -1,4 +1,4 @@
-"""Interface of a gate: a rule on a pair of records, with limits from `[gates]`."""
+"""Interface of a gate: a rule on two records, with suite limits."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[str, .
 
 
 def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
-    """Return a line if the device was slow both before and after the part."""
+    """Return a line if the device itself was slow, before and after."""
     for name in ("gemm_flops", "host_gemm_flops", "device_copy_bytes_per_second"):
         drops = [_drop(left, right, name + suffix) for suffix in ("", "_after")]
         known = [drop for drop in drops if drop is not None]
@@ -193,7 +193,7 @@ def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str
 
 
 def _disk(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
-    """Return a line for each sign that the disk caused a wait for data."""
+    """Return the signs that the disk delayed the data."""
     lines = []
     for name, label in (
         ("disk_busy", "the busiest disk at work"),

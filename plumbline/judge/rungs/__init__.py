@@ -1,1 +1,1 @@
-"""Rungs of the evidence ladder: pure functions from a pair of records to mismatches."""
+"""Rungs of the evidence ladder: pure functions that find mismatches."""

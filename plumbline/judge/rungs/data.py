@@ -144,7 +144,7 @@ def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows)
 
 
 def _first_read(pair: Pair, which: NDArray[np.int64]) -> tuple[int | None, int]:
-    """Return the first (step, row) that reads a different row, else (None, first row)."""
+    """Return the first (step, row) with a different row."""
     read = pair.candidate.batches.get("row_ids")
     if read is not None:
         hit = np.isin(read, which)

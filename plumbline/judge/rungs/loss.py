@@ -13,7 +13,7 @@ __all__ = ["loss"]
 
 
 def loss(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch if only one side's loss contradicts its own logits and labels."""
+    """Return a mismatch if only one side's loss contradicts its logits."""
     left, right = pair.common[step]
     off = (relative(left.loss_reference, left.loss), relative(right.loss_reference, right.loss))
     limit = pair.loss_limit(0)

@@ -47,7 +47,7 @@ def architecture(pair: Pair) -> Mismatch | None:
 
 
 def restructured(pair: Pair) -> frozenset[str]:
-    """Return the parameters that differ by name, shape or tie, and so are not comparable."""
+    """Return the parameters that differ by name, shape or tie."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     return frozenset(name for name, _ in _structure(left, right)) if left and right else frozenset()
 

@@ -47,7 +47,7 @@ _MANTISSA, _ONE, _ROOT_OF_TWO = (1 << 52) - 1, 1023 << 52, 1.4142135623730951
 
 
 def _blocked(function: Elementwise) -> Elementwise:
-    """Apply `function` block by block on the CPU, and to the whole tensor elsewhere."""
+    """Apply `function` block by block on the CPU."""
 
     def applied(values: torch.Tensor) -> torch.Tensor:
         if values.device.type != "cpu" or values.numel() <= _BLOCK:
@@ -128,7 +128,7 @@ def log(values: torch.Tensor) -> torch.Tensor:
 
 @_blocked
 def erf(values: torch.Tensor) -> torch.Tensor:
-    """Return the error function, by Taylor's series around the nearest entry of the table."""
+    """Return the error function, by Taylor's series around table entries."""
     size = values.abs().clamp_(max=float(ERF_LIMIT))
     nearest = size.mul(ERF_STEP).round_().nan_to_num_(nan=0.0)
     rest = size.sub_(nearest / ERF_STEP)

@@ -129,7 +129,7 @@ class PortableLeg:
 
     @property
     def exact_steps(self) -> int:
-        """Return over how many first steps the leg is precise enough to replace fp64."""
+        """Return the number of first steps precise enough to replace fp64."""
         return 0 if self.evidence is None or self.evidence.unportable else self._num_exact
 
     @property

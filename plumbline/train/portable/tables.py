@@ -1,4 +1,4 @@
-"""Tables of exp, log and erf from decimal arithmetic, equal under every C library."""
+"""Reproducible tables of exp, log and erf, from decimal arithmetic."""
 
 from __future__ import annotations
 

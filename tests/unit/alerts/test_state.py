@@ -50,10 +50,10 @@ class Nights:
         verdict = RoundVerdict(
             round=f"night-{self.number}", suite="s", verdict=worst([azure.verdict]), platforms={"azure": azure}
         )
-        before = {one.id for one in self.state.pending}
+        before = {item.id for item in self.state.pending}
         self.state = update(self.state, verdict, ALERTS, NIGHT + timedelta(days=self.number))
-        self.sent = [one for one in self.state.pending if one.id not in before]
-        return [one.subject.removeprefix("[plumbline] s: ") for one in self.sent]
+        self.sent = [item for item in self.state.pending if item.id not in before]
+        return [item.subject.removeprefix("[plumbline] s: ") for item in self.sent]
 
 
 def test_a_drift_of_the_second_workload_is_not_swallowed_by_the_first() -> None:

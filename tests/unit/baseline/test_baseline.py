@@ -37,9 +37,9 @@ def test_the_record_accepted_last_is_current_until_it_is_rejected(central: Centr
     assert book.read(BASE.spec_sha256, "left") is None
     book.accept(record(1))
     book.accept(record(2))
-    found = book.read(BASE.spec_sha256, "left")
-    assert found is not None
-    assert found.current == "r002"
+    result = book.read(BASE.spec_sha256, "left")
+    assert result is not None
+    assert result.current == "r002"
     assert book.reject(BASE.spec_sha256, "left").current == "r001"
     book.reject(BASE.spec_sha256, "left", "r001")
     assert book.read(BASE.spec_sha256, "left") is None
@@ -50,11 +50,11 @@ def test_accepting_twice_counts_once_and_the_list_is_bounded(central: CentralSto
     book = BaselineBook(central)
     for number in [*range(MAX_ACCEPTED + 5), 10]:
         book.accept(record(number))
-    found = book.read(BASE.spec_sha256, "left")
-    assert found is not None
-    names = [one.record_id for one in found.records]
+    result = book.read(BASE.spec_sha256, "left")
+    assert result is not None
+    names = [item.record_id for item in result.records]
     assert len(names) == len(set(names)) == MAX_ACCEPTED
-    assert found.current == "r010"
+    assert result.current == "r010"
 
 
 def test_a_record_that_nothing_can_be_held_against_is_refused(central: CentralStore) -> None:
@@ -74,9 +74,9 @@ def test_writers_at_the_same_time_lose_nothing(central: CentralStore) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    found = BaselineBook(central).read(BASE.spec_sha256, "left")
-    assert found is not None
-    assert {one.record_id for one in found.records} == {f"r{number:03d}" for number in range(4)}
+    result = BaselineBook(central).read(BASE.spec_sha256, "left")
+    assert result is not None
+    assert {item.record_id for item in result.records} == {f"r{number:03d}" for number in range(4)}
 
 
 def _suite(tmp_path: Path) -> Path:
@@ -150,11 +150,15 @@ def test_history_and_calibration_over_rounds(
     capsys.readouterr()
     assert main(["history", suite, "--json", "--last", "3"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [one["round"] for one in document["platforms"]["left"]["nights"]] == ["round-001", "round-002", "round-003"]
+    assert [item["round"] for item in document["platforms"]["left"]["nights"]] == [
+        "round-001",
+        "round-002",
+        "round-003",
+    ]
     assert main(["calibrate", suite, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["platforms"]["left"]
-    assert found["noise"]["runs"] == 4
-    assert 0.01 < found["throughput_drop"] < 0.2
+    result = json.loads(capsys.readouterr().out)["platforms"]["left"]
+    assert result["noise"]["runs"] == 4
+    assert 0.01 < result["throughput_drop"] < 0.2
 
 
 def test_a_round_that_cannot_be_read_costs_no_command_the_others(
@@ -174,7 +178,7 @@ def test_a_round_that_cannot_be_read_costs_no_command_the_others(
 
     both = [f"plumbline: the round {name}" for name in ("round-008", "round-001")]
     history, left_out = told("history")
-    nights = [one["round"] for one in history["platforms"]["left"]["nights"]]
+    nights = [item["round"] for item in history["platforms"]["left"]["nights"]]
     assert (nights, left_out) == (["round-000", "round-002", "round-003"], both)
     calibrated, left_out = told("calibrate")
     assert (calibrated["platforms"]["left"]["noise"]["runs"], left_out) == (3, both)
@@ -269,9 +273,9 @@ def test_a_round_that_drifted_is_refused_unless_forced_with_a_reason(
     assert "is drift, not a pass, and cannot be approved" in _told(capsys)[0]
     assert main(["baseline", "accept", suite, "--force"]) == 2
     assert "needs a reason" in _told(capsys)[0]
-    found = BaselineBook(central).read(BASE.spec_sha256, "left")
-    assert found is not None
-    assert found.current == "r001"
+    result = BaselineBook(central).read(BASE.spec_sha256, "left")
+    assert result is not None
+    assert result.current == "r001"
     assert main(["baseline", "accept", suite, "--force", "--reason", "new kernel"]) == 0
     assert "against the last baseline r001" in capsys.readouterr().err
     assert main(["baseline", "log", suite, "--json"]) == 0
@@ -294,9 +298,9 @@ def test_a_rejected_record_is_restored(
     assert main(["baseline", "reject", suite, "--reason", "a test"]) == 0
     assert BaselineBook(central).read(BASE.spec_sha256, "left") is None
     assert main(["baseline", "restore", suite]) == 0
-    found = BaselineBook(central).read(BASE.spec_sha256, "left")
-    assert found is not None
-    assert (found.current, found.anchor and found.anchor.record_id) == ("r001", "r001")
+    result = BaselineBook(central).read(BASE.spec_sha256, "left")
+    assert result is not None
+    assert (result.current, result.anchor and result.anchor.record_id) == ("r001", "r001")
     capsys.readouterr()
     assert main(["baseline", "restore", suite]) == 2
     assert "no such record was rejected" in _told(capsys)[0]
@@ -313,19 +317,19 @@ def test_reject_leaves_the_baselines_of_other_suites_alone(
     capsys.readouterr()
     assert main(["baseline", "reject", str(other)]) == 2
     assert "this suite has not accepted such a record" in _told(capsys)[0]
-    found = BaselineBook(central).read(BASE.spec_sha256, "left")
-    assert found is not None
-    assert found.current == "r001"
+    result = BaselineBook(central).read(BASE.spec_sha256, "left")
+    assert result is not None
+    assert result.current == "r001"
 
 
 def test_the_anchor_stays_when_the_list_is_full_and_changes_only_by_decision(central: CentralStore) -> None:
     book = BaselineBook(central)
     for number in range(MAX_ACCEPTED + 5):
         book.accept(record(number))
-    found = book.read(BASE.spec_sha256, "left")
-    assert found is not None
-    assert found.anchor is not None
-    assert found.anchor.record_id == "r000"
+    result = book.read(BASE.spec_sha256, "left")
+    assert result is not None
+    assert result.anchor is not None
+    assert result.anchor.record_id == "r000"
     moved = book.accept(record(60), Note(why="new machines", as_anchor=True))
     assert moved.anchor is not None
     assert moved.anchor.record_id == "r060"

@@ -27,13 +27,13 @@ def test_records_that_cannot_be_read(
         (tmp_path / name).mkdir()
         if content is not None:
             (tmp_path / name / "record.json").write_bytes(content)
-    found = main(["compare", str(tmp_path / "left"), str(tmp_path / "right"), "--json"])
+    result = main(["compare", str(tmp_path / "left"), str(tmp_path / "right"), "--json"])
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert (told["verdict"], told["exit_code"]) == ({2: None, 3: "inconclusive", 4: "invalid"}[found], found)
-    assert told["error"]["message"] in err
+    output = json.loads(out)
+    assert (output["verdict"], output["exit_code"]) == ({2: None, 3: "inconclusive", 4: "invalid"}[result], result)
+    assert output["error"]["message"] in err
     if content is not None:
-        assert (found, told["verdict"]) == (code, verdict)
+        assert (result, output["verdict"]) == (code, verdict)
 
 
 def test_without_json_nothing_is_printed_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,9 +42,9 @@ def test_debug_adds_a_traceback_and_changes_no_code(
     line = capsys.readouterr().err
     assert len(line.splitlines()) == 1
     assert main(["--debug", *argv]) == code
-    told = capsys.readouterr().err
-    assert "Traceback" in told
-    assert told.endswith(line)
+    output = capsys.readouterr().err
+    assert "Traceback" in output
+    assert output.endswith(line)
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), ValueError("two\nlines"), AssertionError(), RecursionError("deep")])
@@ -53,10 +53,10 @@ def test_what_nobody_foresaw_is_one_line_and_no_drift(
 ) -> None:
     argv = failing(monkeypatch, error)
     assert main(argv) == 3
-    told = capsys.readouterr().err
-    assert len(told.splitlines()) == 1
-    assert f"a defect of Plumbline, not of its input: {type(error).__name__}" in told
-    assert "--debug" in told
+    output = capsys.readouterr().err
+    assert len(output.splitlines()) == 1
+    assert f"a defect of Plumbline, not of its input: {type(error).__name__}" in output
+    assert "--debug" in output
     assert main(["--debug", *argv]) == 3
     assert "Traceback" in capsys.readouterr().err
 
@@ -101,8 +101,8 @@ LATE = ["numpy", "pyarrow", "pydantic", "prefect", "torch", "plumbline.judge", "
 def loaded_by(*argv: str) -> set[str]:
     """Return the large libraries that a command line imports before its command."""
     code = f"import sys, plumbline.cli.main as m; m._commands({argv!r}); print(*(set({LATE!r}) & sys.modules.keys()))"
-    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    return set(told.stdout.split())
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(output.stdout.split())
 
 
 def test_a_round_does_not_wait_for_what_other_commands_load() -> None:
@@ -129,9 +129,9 @@ def test_what_is_no_command_is_told_what_there_is(word: str, capsys: pytest.Capt
     with pytest.raises(SystemExit) as ended:
         main([word])
     assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert f"invalid choice: '{word}'" in told
-    assert "compare" in told
+    output = capsys.readouterr().err
+    assert f"invalid choice: '{word}'" in output
+    assert "compare" in output
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,11 @@ def test_json_is_printed_on_every_outcome(
     verdict: str | None,
 ) -> None:
     assert main([*failing(monkeypatch, error), "--json"]) == code
-    told = json.loads(capsys.readouterr().out)
-    assert (told["verdict"], told["exit_code"], told["findings"], told["causes"]) == (verdict, code, [], [])
-    assert told["error"]["message"]
+    output = json.loads(capsys.readouterr().out)
+    assert (output["verdict"], output["exit_code"], output["findings"], output["causes"]) == (verdict, code, [], [])
+    assert output["error"]["message"]
     if isinstance(error, CorruptDataError):
-        assert told["error"] | {"message": ""} == {
+        assert output["error"] | {"message": ""} == {
             "message": "", "where": "a/rows.parquet", "key": "parts", "hint": "x",
         }  # fmt: skip
     assert main(failing(monkeypatch, error)) == code
@@ -182,9 +182,9 @@ def test_what_cannot_be_read_is_json_too(tmp_path: Path, capsys: pytest.CaptureF
         code = main(words)
     except SystemExit as ended:
         code = int(str(ended.code))
-    told = json.loads(capsys.readouterr().out)
-    assert (code, told["exit_code"]) in ((2, 2), (4, 4))
-    assert told["error"]["message"]
+    output = json.loads(capsys.readouterr().out)
+    assert (code, output["exit_code"]) in ((2, 2), (4, 4))
+    assert output["error"]["message"]
 
 
 def test_a_terminal_gets_no_escape_sequence_of_an_error(

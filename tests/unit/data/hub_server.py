@@ -32,16 +32,16 @@ class _Hub(BaseHTTPRequestHandler):
     def _tree(self, folder: str, whole: bool) -> list[dict[str, object]]:
         """Return the entries of a folder, in the Hub's format."""
         below = {name: data for name, data in self.files.items() if not folder or name.startswith(f"{folder}/")}
-        found: dict[str, dict[str, object]] = {}
+        result: dict[str, dict[str, object]] = {}
         for name, data in below.items():
             rest = name.removeprefix(f"{folder}/")
             if "/" in rest:
                 place = name[: len(name) - len(rest)] + rest.partition("/")[0]
-                found[place] = {"type": "directory", "path": place, "size": 0, "oid": "0" * 40}
+                result[place] = {"type": "directory", "path": place, "size": 0, "oid": "0" * 40}
             if whole or "/" not in rest:
                 oid = hashlib.sha256(data).hexdigest()
-                found[name] = {"type": "file", "path": name, "size": len(data), "oid": oid}
-        return list(found.values())
+                result[name] = {"type": "file", "path": name, "size": len(data), "oid": oid}
+        return list(result.values())
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)

@@ -53,7 +53,7 @@ def objects(rows, names=("text", "label")) -> list[dict[str, Any]]:
 
 
 def lines(rows, names=("text", "label"), end="\n") -> bytes:
-    return "".join(json.dumps(one, ensure_ascii=False) + end for one in objects(rows, names)).encode()
+    return "".join(json.dumps(item, ensure_ascii=False) + end for item in objects(rows, names)).encode()
 
 
 def document(value) -> bytes:

@@ -71,16 +71,16 @@ def test_the_tokenizer_is_a_lower_casing_bert_one(built):
     folder, manifest = built
     tokenizer = Tokenizer.from_file(str(folder / manifest.tokenizer.key))
     assert tokenizer.get_vocab_size() == manifest.vocab_size
-    one, two = tokenizer.encode("The Battery is GREAT."), tokenizer.encode("the battery is great.")
-    assert one.ids == two.ids
-    assert one.tokens[0] == "[CLS]"
-    assert one.tokens[-1] == "[SEP]"
+    item, two = tokenizer.encode("The Battery is GREAT."), tokenizer.encode("the battery is great.")
+    assert item.ids == two.ids
+    assert item.tokens[0] == "[CLS]"
+    assert item.tokens[-1] == "[SEP]"
     pair = tokenizer.encode("good", "bad")
     assert pair.type_ids[0] == 0
     assert pair.type_ids[-1] == 1
     assert [tokenizer.token_to_id(token) for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")] == [0, 1, 2, 3, 4]
-    assert "[UNK]" not in one.tokens
-    assert tokenizer.decode(one.ids) == "the battery is great."
+    assert "[UNK]" not in item.tokens
+    assert tokenizer.decode(item.ids) == "the battery is great."
 
 
 def test_a_cased_tokenizer_differs():

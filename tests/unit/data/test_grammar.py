@@ -30,7 +30,7 @@ def sample():
 
 def test_the_oracle_reaches_the_derived_accuracy_to_four_sigma(sample):
     best = best_accuracy()
-    right = sum((found > 0) == label for found, label in sample)
+    right = sum((result > 0) == label for result, label in sample)
     sigma = math.sqrt(best * (1 - best) / SAMPLE)
     assert abs(right / SAMPLE - best) < 4 * sigma
     assert 0.85 < best < 0.97
@@ -38,14 +38,14 @@ def test_the_oracle_reaches_the_derived_accuracy_to_four_sigma(sample):
 
 def test_labels_are_turned_over_at_the_stated_rate_for_each_clearness_of_the_text(sample):
     for distance, rate in FLIP_RATES.items():
-        labels = [(found > 0) == label for found, label in sample if abs(found) == distance]
+        labels = [(result > 0) == label for result, label in sample if abs(result) == distance]
         assert len(labels) > SAMPLE / 20
         wrong = 1 - sum(labels) / len(labels)
         assert abs(wrong - rate) < 4 * math.sqrt(rate * (1 - rate) / len(labels))
 
 
 def test_no_score_is_zero_and_neither_label_is_a_majority(sample):
-    assert {abs(found) for found, _ in sample} == set(FLIP_RATES)
+    assert {abs(result) for result, _ in sample} == set(FLIP_RATES)
     assert abs(sum(label for _, label in sample) / SAMPLE - 0.5) < 4 * 0.5 / math.sqrt(SAMPLE)
 
 

@@ -103,12 +103,12 @@ def test_a_bad_row_is_named_by_file_row_and_column(tmp_path, kind, content, mess
 def test_whatever_the_bytes_the_answer_is_rows_or_one_line(tmp_path, kind, content):
     path = tmp_path / f"rows.{kind}"
     path.write_bytes(b"text,label\n" * (kind == "csv") + content)
-    found: list[object] = []
+    result: list[object] = []
     try:
-        found += read_rows(path, COLUMNS)
+        result += read_rows(path, COLUMNS)
     except InvalidInputError as error:
-        found.append(error)
-    assert all("\n" not in str(one) if isinstance(one, InvalidInputError) else one.text.strip() for one in found)
+        result.append(error)
+    assert all("\n" not in str(item) if isinstance(item, InvalidInputError) else item.text.strip() for item in result)
 
 
 def test_a_parquet_file_whose_text_is_no_utf8_is_refused(tmp_path):

@@ -38,12 +38,12 @@ def test_there_are_thirty_files_and_more():
 def test_a_file_is_imported_right_and_the_same_every_time(tmp_path, case):
     manifest = build(case, tmp_path / "in", tmp_path / "out")
     assert tuple(entry.name for entry in manifest.classes) == case.classes
-    found = rows_of(tmp_path / "out", manifest)
-    assert len(found) == 40
+    result = rows_of(tmp_path / "out", manifest)
+    assert len(result) == 40
     if case.same_as in {"rows", "splits"} or case.rows:
-        assert found == sorted(case.rows or ROWS)
+        assert result == sorted(case.rows or ROWS)
     elif case.same_as == "pairs":
-        assert found == sorted(PAIRS)
+        assert result == sorted(PAIRS)
     counts = [(entry.train_rows, entry.evaluation_rows) for entry in manifest.classes]
     assert sum(train for train, _ in counts) == sum(shard.num_rows for shard in manifest.train)
     assert sum(evaluation for _, evaluation in counts) == sum(shard.num_rows for shard in manifest.evaluation)
@@ -81,13 +81,13 @@ def test_ready_made_splits_are_kept_apart(tmp_path):
 
 
 def test_the_classes_do_not_depend_on_the_order_of_the_rows(tmp_path):
-    found = []
+    result = []
     for name, rows in (("a", ROWS), ("b", ROWS[::-1])):
         path = tmp_path / f"{name}.csv"
         path.write_text("label,text\n" + "".join(f'{label},"row {i}"\n' for i, (_, label) in enumerate(rows)))
         source = DatasetSource(path=str(path), vocab_size=100)
-        found.append(build_dataset(source, "mine", "sequence-classification", tmp_path / name))
-    assert [[entry.name for entry in manifest.classes] for manifest in found] == [["negative", "positive"]] * 2
+        result.append(build_dataset(source, "mine", "sequence-classification", tmp_path / name))
+    assert [[entry.name for entry in manifest.classes] for manifest in result] == [["negative", "positive"]] * 2
 
 
 def test_files_that_evaluate_may_be_named_apart(tmp_path):

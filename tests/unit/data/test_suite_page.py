@@ -57,15 +57,17 @@ def test_every_key_stands_there_with_its_default(title):
 
 
 def test_no_model_of_a_suite_is_left_out():
-    found, open_models = set(), [Suite]
+    result, open_models = set(), [Suite]
     while open_models:
         model = open_models.pop()
-        found.add(model)
+        result.add(model)
         text = " ".join(str(field.annotation) for field in model.model_fields.values())
         names = set(re.findall(r"plumbline\.schema\.\w+\.(\w+)", text))
         new = {getattr(suite, name, None) or getattr(spec, name) for name in names}
-        open_models += [one for one in new if isinstance(one, type) and issubclass(one, Model) and one not in found]
-    assert found == set(SECTIONS.values())
+        open_models += [
+            item for item in new if isinstance(item, type) and issubclass(item, Model) and item not in result
+        ]
+    assert result == set(SECTIONS.values())
 
 
 def test_the_example_is_a_suite_and_every_size_is_named():

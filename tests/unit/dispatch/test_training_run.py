@@ -70,7 +70,7 @@ def test_no_worker_is_unavailable_at_the_start_deadline_and_is_not_tried_again(o
 def test_a_run_that_nobody_starts_is_cancelled_before_it_is_given_up() -> None:
     looks = [(float(now), child(ChildState.SCHEDULED)) for now in range(5, 102, 3)]
     training, actions = play((1, ONLINE), *looks, (102, child(ChildState.CANCELLED)), (102, recorded(False)))
-    assert [one for one in actions if one is not Action.NONE] == [Action.START, Action.CANCEL, Action.LOOK]
+    assert [action for action in actions if action is not Action.NONE] == [Action.START, Action.CANCEL, Action.LOOK]
     assert training.result is not None
     assert training.result.why == "no worker started the run within 100 s"
 
@@ -78,7 +78,7 @@ def test_a_run_that_nobody_starts_is_cancelled_before_it_is_given_up() -> None:
 def test_a_run_that_a_worker_took_and_lost_is_tried_again() -> None:
     looks = [(float(now), child(ChildState.PENDING)) for now in range(5, 102, 3)]
     training, actions = play((1, ONLINE), *looks, (140, child(ChildState.PENDING)), (141, recorded(False)))
-    assert [one for one in actions if one is not Action.NONE] == [Action.START, Action.CANCEL, Action.FORCE]
+    assert [action for action in actions if action is not Action.NONE] == [Action.START, Action.CANCEL, Action.FORCE]
     assert (training.phase, training.attempt) == (Phase.SEEKING, 1)
     assert "a worker claimed the run and did not start it within 100 s" in training.notes[0]
 

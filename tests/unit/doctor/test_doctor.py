@@ -28,7 +28,7 @@ EXPECTED = Expected(torch="2.13.0", accelerator="NVIDIA A10G")
 
 def sick(report: Report, expected: Expected = EXPECTED) -> list[CheckResult]:
     asked, answered = NOON - timedelta(seconds=2), NOON + timedelta(seconds=2)
-    return [one for one in examine_report("aws", report, expected, asked, answered) if not one.well]
+    return [item for item in examine_report("aws", report, expected, asked, answered) if not item.well]
 
 
 def test_a_healthy_place() -> None:
@@ -54,14 +54,14 @@ def test_a_healthy_place() -> None:
     ],
 )
 def test_each_ailment_is_found_alone_and_has_its_mend(change: Mapping[str, object], where: str, hint: str) -> None:
-    found = sick(GOOD.replace(**change))
-    assert [one.where for one in found] == [where]
-    assert hint in found[0].hint
+    result = sick(GOOD.replace(**change))
+    assert [item.where for item in result] == [where]
+    assert hint in result[0].hint
 
 
 def test_a_round_trip_that_took_long_is_no_skewed_clock() -> None:
     late = list(examine_report("aws", GOOD, EXPECTED, NOON - timedelta(minutes=5), NOON + timedelta(minutes=5)))
-    assert all(one.well for one in late)
+    assert all(item.well for item in late)
 
 
 def test_a_cpu_platform_needs_no_gpu() -> None:
@@ -107,11 +107,11 @@ def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_url_that_leads_to_a_file_is_no_dataset_that_is_missing(tmp_path: Path, needs: Any) -> None:
     (tmp_path / "x.toml").write_text("x")
     url = f"file://{tmp_path}/x.toml"
-    found = examine_store(Visit("data", url, needs, "reviews" if needs == "read" else ""))
-    assert (found.well, found.code) == (False, 2)
-    assert found.what.startswith(url)
-    assert "folder" in found.what
-    assert found.hint == "use the URL of a folder that exists or can be created"
+    result = examine_store(Visit("data", url, needs, "reviews" if needs == "read" else ""))
+    assert (result.well, result.code) == (False, 2)
+    assert result.what.startswith(url)
+    assert "folder" in result.what
+    assert result.hint == "use the URL of a folder that exists or can be created"
 
 
 def test_a_store_that_keeps_nothing_of_what_was_written_holds_no_nameless_dataset(
@@ -121,8 +121,8 @@ def test_a_store_that_keeps_nothing_of_what_was_written_holds_no_nameless_datase
         raise ObjectMissingError("no such object", where="file:///x", key=key)
 
     monkeypatch.setattr("plumbline.doctor.stores.read_bytes", gone)
-    found = examine_store(Visit("outbox", f"file://{tmp_path}", "write and read"))
-    assert found.what == f"file://{tmp_path}: does not return the object just written"
+    result = examine_store(Visit("outbox", f"file://{tmp_path}", "write and read"))
+    assert result.what == f"file://{tmp_path}: does not return the object just written"
 
 
 def test_a_full_disk_is_found(tmp_path: Path) -> None:
@@ -162,6 +162,6 @@ def test_looking_here_imports_no_torch_and_names_its_version(tmp_path: Path) -> 
     ],
 )
 def test_what_a_refusal_means(url: str, what: str, told: str, hint: str) -> None:
-    found, how = explain_refusal(AccessError(what), url, "write and read")
-    assert found == f"{told}: {what}"
+    result, how = explain_refusal(AccessError(what), url, "write and read")
+    assert result == f"{told}: {what}"
     assert hint in how

@@ -40,8 +40,8 @@ def test_a_step_is_dated_within_two_nights(size: float) -> None:
     for seed in range(50):
         values = _generator(2, seed).normal(size=100)
         values[60:] += size
-        found = changes(values)
-        hits += len(found) == 1 and abs(found[0].index - 60) <= 2
+        result = changes(values)
+        hits += len(result) == 1 and abs(result[0].index - 60) <= 2
     assert hits >= 42
 
 
@@ -50,26 +50,26 @@ def test_ten_thousand_points_take_under_a_second_of_processor_time() -> None:
     values[3000:] += 2
     values[6000:] -= 3
     started = time.process_time()
-    found = changes(values)
+    result = changes(values)
     assert time.process_time() - started < 1.0
-    assert [abs(one.index - at) <= 3 for one, at in zip(found, (3000, 6000), strict=True)] == [True, True]
+    assert [abs(item.index - at) <= 3 for item, at in zip(result, (3000, 6000), strict=True)] == [True, True]
 
 
 def test_short_series_with_clear_changes_are_split() -> None:
     # As apache/otava's own tests label them.
     first = [1.02, 0.95, 0.99, 1.00, 1.12, 1.00, 1.01, 0.98, 1.01, 0.96]
     second = [0.50, 0.51, 0.48, 0.48, 0.55, 0.50, 0.49, 0.51, 0.50, 0.49]
-    assert [one.index for one in changes(first + second)] == [10]
+    assert [change.index for change in changes(first + second)] == [10]
     levels = [0.3, 2.4, 1.5, -0.9, -0.5, 99.7, 98.3, 99.1, 149.0, 149.7, 149.5, 149.1, 148.8, 150.0]
-    assert [one.index for one in changes(levels)] == [5, 8]
+    assert [change.index for change in changes(levels)] == [5, 8]
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.just(1.0)), max_size=80))
 def test_no_series_raises(values: list[float]) -> None:
-    for one in changes(values):
-        assert 0 < one.index < len(values)
-        assert 0 <= one.p_value <= 1
+    for change in changes(values):
+        assert 0 < change.index < len(values)
+        assert 0 <= change.p_value <= 1
     if len({value for value in values if math.isfinite(value)}) <= 1:
         assert changes(values) == ()
         assert episodes(np.array(values, dtype=np.float64)) == ()
@@ -80,11 +80,11 @@ def test_a_creep_is_one_episode_and_a_step_another() -> None:
     values[100:] -= 6
     values[200:260] += np.linspace(0, 14, 60)
     values[260:] += 14
-    found = episodes(values)
-    assert [one.shape for one in found] == ["step", "creep"]
-    assert abs(found[0].index - 100) <= 2
-    assert abs(found[1].index - 200) <= 12
-    assert found[1].low <= 108 <= found[1].high + 1
+    result = episodes(values)
+    assert [item.shape for item in result] == ["step", "creep"]
+    assert abs(result[0].index - 100) <= 2
+    assert abs(result[1].index - 200) <= 12
+    assert result[1].low <= 108 <= result[1].high + 1
 
 
 def test_an_external_series_is_judged_by_the_same_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +145,7 @@ def test_equivalence_takes_enough_runs_and_says_how_many() -> None:
         equivalence(generator.normal(0, 0.0137, runs).tolist(), generator.normal(0, 0.0137, runs).tolist(), 0.01)
         for _ in range(200)
     ]
-    assert 0.82 <= np.mean([one is not None and one.outcome == "equivalent" for one in shown]) <= 0.97
+    assert 0.82 <= np.mean([item is not None and item.outcome == "equivalent" for item in shown]) <= 0.97
 
 
 def test_mcnemar_counts_the_rows_on_which_two_models_disagree() -> None:
@@ -153,9 +153,9 @@ def test_mcnemar_counts_the_rows_on_which_two_models_disagree() -> None:
     assert mcnemar(left, right).p_value == 1.0
     right[:30] = False
     left[40:50] = False
-    found = mcnemar(left, right)
-    assert (found.only_reference, found.only_candidate, found.difference) == (30, 10, -0.02)
-    assert found.p_value == pytest.approx(0.00222, abs=1e-4)  # scipy.stats.binomtest(10, 40).pvalue
+    result = mcnemar(left, right)
+    assert (result.only_reference, result.only_candidate, result.difference) == (30, 10, -0.02)
+    assert result.p_value == pytest.approx(0.00222, abs=1e-4)  # scipy.stats.binomtest(10, 40).pvalue
 
 
 def test_quantiles_and_rank_sums_are_those_of_the_tables() -> None:

@@ -100,15 +100,15 @@ def test_lost_reruns_leave_the_question_open_and_never_pass() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_boiling_frog_is_called_before_five_percent_are_lost(seed: int) -> None:
     lost = 0.001 * np.maximum(0, np.arange(120) - 20)
-    _, found = run_nights(noise(seed, 120) * np.exp(-lost), accepted=[20, *range(50, 120, 30)])
-    called = next(index for index, one in found if one.verdict == "drift")
+    _, result = run_nights(noise(seed, 120) * np.exp(-lost), accepted=[20, *range(50, 120, 30)])
+    called = next(index for index, item in result if item.verdict == "drift")
     assert called > 20
     assert lost[called] < 0.05
 
 
 def test_accepted_noise_is_no_loss_against_the_anchor() -> None:
-    _, found = run_nights(noise(9, 150), accepted=[20, *range(50, 150, 30)])
-    assert not [index for index, one in found if one.verdict == "drift"]
+    _, result = run_nights(noise(9, 150), accepted=[20, *range(50, 150, 30)])
+    assert not [index for index, item in result if item.verdict == "drift"]
 
 
 def test_a_step_a_faster_machine_and_a_creep_are_each_called_once_and_dated() -> None:
@@ -117,30 +117,30 @@ def test_a_step_a_faster_machine_and_a_creep_are_each_called_once_and_dated() ->
     values[140:] *= 1.5
     values[200:] *= np.exp(-0.10 * np.arange(1, 61) / 60)
     rows = [{"hardware": "A10G" if index < 140 else "L4"} for index in range(260)]
-    series, found = run_nights(values, rows)
-    called = [(index, one.decision.onset) for index, one in found if one.decision.new]
+    series, result = run_nights(values, rows)
+    called = [(index, item.decision.onset) for index, item in result if item.decision.new]
     assert [onset.shape for _, onset in called if onset] == ["step", "creep"]
     assert [abs(onset.index - at) <= 2 for (_, onset), at in zip(called, (80, 200), strict=True) if onset] == [True] * 2
-    assert [(one.index, one.what) for one in line_of(series).boundaries] == [(140, "hardware")]
-    assert all(one.verdict == "drift" for index, one in found if 84 <= index < 140)
+    assert [(boundary.index, boundary.what) for boundary in line_of(series).boundaries] == [(140, "hardware")]
+    assert all(item.verdict == "drift" for index, item in result if 84 <= index < 140)
 
 
 def test_a_called_loss_that_is_gone_recovers() -> None:
     values = noise(6, 120)
     values[60:80] *= 0.9
-    _, found = run_nights(values)
-    verdicts = dict(found)
+    _, result = run_nights(values)
+    verdicts = dict(result)
     assert verdicts[79].verdict == "drift"
-    assert any(one.recovered for _, one in found)
-    assert all(one.verdict != "drift" for index, one in found if index > 85)
+    assert any(item.recovered for _, item in result)
+    assert all(item.verdict != "drift" for index, item in result if index > 85)
 
 
 def test_lasting_gain_asks_for_a_new_baseline() -> None:
     values = noise(7, 90)
     values[60:] *= 1.08
-    _, found = run_nights(values)
-    assert "improved" in {one.reason for _, one in found}
-    assert "drift" not in {one.verdict for _, one in found}
+    _, result = run_nights(values)
+    assert "improved" in {item.reason for _, item in result}
+    assert "drift" not in {item.verdict for _, item in result}
 
 
 @settings(max_examples=150, deadline=None)

@@ -38,11 +38,11 @@ def requirements(name):
     """Return a lock file's requirements by name, without hashes."""
     lines = (ROOT / "locks" / f"{name}.txt").read_text().splitlines()
     wanted = [Requirement(line.removesuffix("\\")) for line in lines if line[:1].isalnum()]
-    return {canonicalize_name(one.name): one for one in wanted}
+    return {canonicalize_name(item.name): item for item in wanted}
 
 
 def pins(name):
-    return {key: str(one.specifier).removeprefix("==") for key, one in requirements(name).items()}
+    return {key: str(item.specifier).removeprefix("==") for key, item in requirements(name).items()}
 
 
 def required(extra):
@@ -71,26 +71,26 @@ def instructions(path):
 def test_dockerfiles_copy_what_exists_and_run_as_nobody_in_particular(name):
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     allowed = {line[1:] for line in ignored if line.startswith("!")}
-    found = instructions(INFRA / name / "Dockerfile")
+    result = instructions(INFRA / name / "Dockerfile")
     known = {"ARG", "FROM", "ENV", "RUN", "WORKDIR", "COPY", "USER", "ENTRYPOINT", "CMD"}
-    assert {word for word, _ in found} <= known
-    assert [rest for word, rest in found if word == "USER"][-1] == "plumbline"
-    for word, rest in found:
+    assert {word for word, _ in result} <= known
+    assert [rest for word, rest in result if word == "USER"][-1] == "plumbline"
+    for word, rest in result:
         if word == "COPY":
             for source in rest.split()[:-1]:
                 assert (ROOT / source).exists(), source
                 assert source.split("/")[0] in allowed
         if word in ("ENTRYPOINT", "CMD"):
             assert isinstance(json.loads(rest), list)
-    installs = [rest for word, rest in found if word == "RUN" and "pip install" in rest]
+    installs = [rest for word, rest in result if word == "RUN" and "pip install" in rest]
     assert all("-r locks/" in rest or "--no-deps" in rest for rest in installs)
 
 
 def test_the_trainer_s_image_takes_the_trainer_s_lock_alone():
-    found = instructions(INFRA / "worker" / "Dockerfile")
-    second = [index for index, (word, _) in enumerate(found) if word == "FROM"][1]
-    assert found[second][1] == "trainer AS worker"
-    text = " ".join(rest for _, rest in found[:second])
+    result = instructions(INFRA / "worker" / "Dockerfile")
+    second = [index for index, (word, _) in enumerate(result) if word == "FROM"][1]
+    assert result[second][1] == "trainer AS worker"
+    text = " ".join(rest for _, rest in result[:second])
     assert "locks/trainer-cuda.txt" in text
     assert "locks/controller.txt" not in text
 
@@ -127,9 +127,9 @@ def test_the_gpu_lock_pins_cuda_and_states_the_driver_that_it_needs():
     assert len(nvidia) >= 15
     linux = {"sys_platform": "linux", "platform_machine": "x86_64"}
     laptop = {"sys_platform": "darwin", "platform_machine": "arm64"}
-    for one in requirements("trainer-cuda").values():
-        assert one.marker.evaluate(linux)
-        assert not one.marker.evaluate(laptop)
+    for requirement in requirements("trainer-cuda").values():
+        assert requirement.marker.evaluate(linux)
+        assert not requirement.marker.evaluate(laptop)
     runtime = cuda["nvidia-cuda-runtime"]
     second = (ROOT / "locks" / "trainer-cuda.txt").read_text().splitlines()[1]
     assert f"CUDA {runtime} needs the NVIDIA driver {least_driver(runtime)} or newer" in second
@@ -146,8 +146,8 @@ def test_the_gpu_lock_pins_cuda_and_states_the_driver_that_it_needs():
     ],
 )
 def test_the_build_of_torch_that_pip_would_take_is_recognised(chosen, is_cpu):
-    found = runpy.run_path(str(INFRA / "install_torch.py"))["is_cpu_build"]
-    assert found({} if chosen is None else {"install": chosen}) is is_cpu
+    result = runpy.run_path(str(INFRA / "install_torch.py"))["is_cpu_build"]
+    assert result({} if chosen is None else {"install": chosen}) is is_cpu
 
 
 def test_cloud_init_is_what_cloud_init_reads():
@@ -253,7 +253,7 @@ def test_the_job_template_and_its_variables_fit_together(template):
     used = set(re.findall(r"\{\{ (\w+) \}\}", json.dumps(template["job_configuration"])))
     assert used == set(properties)
     jsonschema.Draft202012Validator.check_schema(template["variables"])
-    defaults = {name: one["default"] for name, one in properties.items() if "default" in one}
+    defaults = {name: item["default"] for name, item in properties.items() if "default" in item}
     assert set(properties) - set(defaults) == set(template["variables"]["required"]) == {"image"}
     jsonschema.validate({**defaults, "image": "registry/worker:1"}, template["variables"])
     for wrong in ({"gpus": 0}, {"image": ""}, {"shm_size": "8"}, {"memory": "lots"}, {"pod_watch_timeout_seconds": 1}):
@@ -262,7 +262,7 @@ def test_the_job_template_and_its_variables_fit_together(template):
 
 
 def test_the_job_gives_one_training_its_gpu_and_repeats_nothing(template):
-    defaults = {name: one.get("default") for name, one in template["variables"]["properties"].items()}
+    defaults = {name: item.get("default") for name, item in template["variables"]["properties"].items()}
     values = {**defaults, "image": "registry/worker:1", "name": "run", "gpus": 2}
     job = filled(template["job_configuration"]["job_manifest"], values)
     assert "{{" not in json.dumps(job)
@@ -298,7 +298,7 @@ def test_policies_of_aws_delete_nothing_and_name_their_buckets(path):
 
 def test_a_worker_cannot_write_where_its_data_lies():
     policy = json.loads((INFRA / "aws" / "worker-policy.json").read_text())
-    writing = [one["Resource"] for one in policy["Statement"] if "s3:PutObject" in one["Action"]]
+    writing = [item["Resource"] for item in policy["Statement"] if "s3:PutObject" in item["Action"]]
     assert writing == ["arn:aws:s3:::OUTBOX-BUCKET/PREFIX/*"]
     azure = json.loads((INFRA / "azure" / "worker-outbox-role.json").read_text())
     assert azure["Actions"] == []
@@ -326,9 +326,11 @@ def test_the_readmes_name_files_that_exist(path):
 def test_the_lock_pins_what_every_python_needs(full):
     pinned = pins("all")
     place = {"python_full_version": full, "python_version": full.rpartition(".")[0], "extra": ""}
-    installed = {canonicalize_name(one.metadata["Name"]): one for one in metadata.distributions()}
+    installed = {
+        canonicalize_name(distribution.metadata["Name"]): distribution for distribution in metadata.distributions()
+    }
     asked = [Requirement(text) for name in pinned if name in installed for text in installed[name].requires or ()]
-    needed = {canonicalize_name(one.name) for one in asked if one.marker is None or one.marker.evaluate(place)}
+    needed = {canonicalize_name(item.name) for item in asked if item.marker is None or item.marker.evaluate(place)}
     assert not needed - pinned.keys()
 
 

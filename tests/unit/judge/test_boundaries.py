@@ -46,8 +46,8 @@ def scaled(stage: str, name: str, error: float, **changes: Any) -> LoadedRecord:
 
 def apart(reference: LoadedRecord, stage: str, name: str, error: float) -> float:
     """Return the error that sketches recover from a scaled tensor."""
-    found = Pair(reference, scaled(stage, name, error)).errors(0, stage)  # type: ignore[arg-type]
-    return next(tap.error for tap in found if tap.reference.name == name)
+    result = Pair(reference, scaled(stage, name, error)).errors(0, stage)  # type: ignore[arg-type]
+    return next(tap.error for tap in result if tap.reference.name == name)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_a_difference_by_definition_is_restored_from_a_quarter_on(share_left: fl
     ]
     way = Intervention("the update by its definition", STEPS, by_definition=True)
     at = Divergence(stage="optimizer", step=0, at="head.weight")
-    one = Mismatch("optimizer", at, (Finding(check="probe.bits", outcome="drift"),), (Suspicion("optimizer", ""),))
+    item = Mismatch("optimizer", at, (Finding(check="probe.bits", outcome="drift"),), (Suspicion("optimizer", ""),))
     outcome = check_restored(
         make_record(),
         *sides,
-        mismatch=one,
+        mismatch=item,
         ways=(way,),
         known=frozenset({"schedule", "optimizer", "operator", "gradient", "loss"}),
     )
@@ -138,7 +138,7 @@ def with_scalar(step: int, name: str, factor: float) -> LoadedRecord:
     made = make_record(fingerprint=other_kernel())
     probe = made.record.evidence.probe
     assert probe is not None
-    steps = [one.to_json() for one in probe.steps]
+    steps = [item.to_json() for item in probe.steps]
     steps[step][name] *= factor
     steps[step]["gradient_norm_clipped"] = min(steps[step]["gradient_norm"], 1.0)
     for each in ("gradients_sha256", "logits_sha256"):
@@ -223,7 +223,7 @@ def gap(ours: float, theirs: float, gates: Gates = Gates()) -> str:  # noqa: B00
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_accuracy_gate_has_two_sides_and_two_limits(sign: int) -> None:
-    sides = [EvaluationEvidence.model_validate(ended(one)["evaluations"][0]) for one in (0.8, 0.8 + sign * 0.06)]
+    sides = [EvaluationEvidence.model_validate(ended(item)["evaluations"][0]) for item in (0.8, 0.8 + sign * 0.06)]
     error = accuracy_error(sides[0], sides[1])
     assert error == pytest.approx(math.sqrt(sum(s.accuracy * (1 - s.accuracy) / 1000 for s in sides)))
     assert gap(0.8, 0.8 + sign * 0.0199) == "pass"

@@ -22,8 +22,8 @@ FAULTS = {"throughput", "weights", "batches", "layer-norm-eps"}
 
 def test_the_real_judge_finds_every_known_fault() -> None:
     results = prove(record(speed()), Gates())
-    assert {one.fault for one in results} == FAULTS
-    assert all(one.is_found for one in results), results
+    assert {result.fault for result in results} == FAULTS
+    assert all(result.is_found for result in results), results
     assert canary_findings(results) == ()
 
 
@@ -58,8 +58,8 @@ def test_a_judge_that_is_blind_to_one_fault_makes_the_round_invalid(blind: str) 
         }
     )  # fmt: skip
     round_ = Round("20261120-020000-abc", suite, {})
-    found = GatheredRecords({Assignment("left", "unit", MAIN): record(speed())})
-    proofs = prove_round(round_, found, judge)
+    results_found = GatheredRecords({Assignment("left", "unit", MAIN): record(speed())})
+    proofs = prove_round(round_, results_found, judge)
     results = apply_canary({"unit": {"left": PlatformResult(verdict="pass")}}, proofs)
     result = results["unit"]["left"]
     assert result.verdict == "invalid"
@@ -70,4 +70,4 @@ def test_a_judge_that_is_blind_to_one_fault_makes_the_round_invalid(blind: str) 
 
 
 def test_a_record_without_a_speed_part_proves_the_rest() -> None:
-    assert {one.fault for one in prove(make_record(), Gates())} == FAULTS - {"throughput"}
+    assert {item.fault for item in prove(make_record(), Gates())} == FAULTS - {"throughput"}

@@ -105,7 +105,7 @@ def _texts(change: str) -> list[int]:
 def test_rows_that_moved_among_those_read_are_an_order_and_copies_are_content(change: str, code: str) -> None:
     """Of a dataset that is read in part, some moved rows come from places that nobody read."""
     left, right = (_half_read(texts) for texts in (list(range(1000, 1240)), _texts(change)))
-    assert [one.suspicions[0].code for one in data(Pair(left, right))] == [code]
+    assert [item.suspicions[0].code for item in data(Pair(left, right))] == [code]
 
 
 @pytest.mark.parametrize(("num_moved", "code"), [(8, "data.order"), (6, "data.content")])
@@ -116,8 +116,8 @@ def test_few_moved_rows_are_no_order(num_moved: int, code: str) -> None:
     moved = list(rows)
     for place, source in zip(places, [*places[1:], 101], strict=True):
         moved[place] = rows[source]
-    found = data(Pair(*(_half_read(texts) for texts in (rows, moved))))
-    assert [one.suspicions[0].code for one in found] == [code]
+    result = data(Pair(*(_half_read(texts) for texts in (rows, moved))))
+    assert [item.suspicions[0].code for item in result] == [code]
 
 
 @pytest.mark.parametrize(("places", "code"), [([0, 2], "rng"), ([0, 1], "data.labels")])
@@ -134,10 +134,10 @@ def test_labels_of_other_places_are_another_draw_of_the_mask(places: list[int], 
             step["batch"]["labels"] = digest_json([places, value])
         return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
 
-    found = batch(Pair(masked([0, 1], 5), masked(places, 6)), 0, frozenset())
-    assert found is not None
-    assert found.suspicions[0].code == code
-    assert found.suspicions[0].names[-1] == "labels"
+    result = batch(Pair(masked([0, 1], 5), masked(places, 6)), 0, frozenset())
+    assert result is not None
+    assert result.suspicions[0].code == code
+    assert result.suspicions[0].names[-1] == "labels"
 
 
 @pytest.mark.parametrize("row", [0, 13, ROWS + EVALUATION_ROWS - 1])

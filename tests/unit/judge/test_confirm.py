@@ -106,7 +106,7 @@ def test_a_put_back_that_fails_below_equal_bits_discards_no_name(
     cause = state.judgement.causes[0]
     assert (cause.code, cause.sure) == (code, "likely")
     assert len(cause.tried) == 1 + sum(
-        bool(one.experiment.replays or one.experiment.precision) and one.runs_on == "candidate" for one in asked
+        bool(item.experiment.replays or item.experiment.precision) and item.runs_on == "candidate" for item in asked
     )
 
 
@@ -249,7 +249,7 @@ def test_widening_leaves_an_experiment_for_every_other_suspicion(
     imposed: list[tuple[str, ...]] = []
 
     def run(request: Request) -> LoadedRecord:
-        forward = [one.names for one in request.experiment.captures if one.rung == "forward"]
+        forward = [capture.names for capture in request.experiment.captures if capture.rung == "forward"]
         if forward:
             imposed.append(forward[0])
         if request.runs_on == "reference":
@@ -261,7 +261,7 @@ def test_widening_leaves_an_experiment_for_every_other_suspicion(
 
     state, asked = confirm(reference, plan, run, budget=budget)
     assert len(imposed) - 1 == num_widened
-    assert any(replay.rung == "settings" for one in asked for replay in one.experiment.replays)
+    assert any(replay.rung == "settings" for item in asked for replay in item.experiment.replays)
     assert state.spent <= budget
 
 
@@ -340,7 +340,7 @@ def test_a_cause_that_only_fp64_left_over_is_tested_in_fp64(reference: LoadedRec
     plan = Plan(noise={"layer.linear": 1e-3, "head@6": 0.5}, own_error=1e-3)
 
     def run(request: Request) -> LoadedRecord:
-        if request.runs_on == "reference" or any(one.rung == "evaluation" for one in request.experiment.replays):
+        if request.runs_on == "reference" or any(replay.rung == "evaluation" for replay in request.experiment.replays):
             return experiment_record(Plan(), request)
         exact = Plan(noise={"head@6": 0.5}) if request.experiment.precision == "fp64" else plan
         return experiment_record(exact, request)
@@ -351,7 +351,7 @@ def test_a_cause_that_only_fp64_left_over_is_tested_in_fp64(reference: LoadedRec
         ("evaluation", "confirmed"),
     ]
     assert asked[-1].experiment.precision == "fp64"
-    assert [one.rung for one in asked[-1].experiment.replays] == ["evaluation"]
+    assert [replay.rung for replay in asked[-1].experiment.replays] == ["evaluation"]
 
 
 LATER: dict[str, tuple[dict[str, Any], str]] = {
@@ -374,11 +374,11 @@ def test_a_cause_that_shows_later_than_the_first_ones_capture_reaches_is_confirm
     def run(request: Request) -> LoadedRecord:
         if request.runs_on == "reference":
             return experiment_record(Plan(), request)
-        imposed = {one.step for one in request.experiment.replays if one.rung == "forward"}
+        imposed = {replay.step for replay in request.experiment.replays if replay.rung == "forward"}
         healed = plan
         if imposed >= {*range(min(request.experiment.steps, 6))}:
             healed = replace(healed, noise={key: size for key, size in plan.noise.items() if "@" in key})
-        if heals and rung in {one.rung for one in request.experiment.replays}:
+        if heals and rung in {replay.rung for replay in request.experiment.replays}:
             fixed = {"noise": {key: size for key, size in healed.noise.items() if "@" not in key}}
             fixed = fixed if code == "evaluation" else {key: getattr(Plan(), key) for key in changes}
             healed = replace(healed, evaluation_mode=False, **fixed)
@@ -388,8 +388,8 @@ def test_a_cause_that_shows_later_than_the_first_ones_capture_reaches_is_confirm
     causes = {cause.code: cause.sure for cause in state.judgement.causes}
     assert causes["operator"] == "confirmed"
     assert (causes.get(code) == "confirmed") is heals
-    again = [one for one in asked if one.runs_on == "reference"][1]
-    assert {one.step for one in again.experiment.captures} == set(range(again.experiment.steps))
+    again = [item for item in asked if item.runs_on == "reference"][1]
+    assert {capture.step for capture in again.experiment.captures} == set(range(again.experiment.steps))
 
 
 def test_a_wider_capture_that_fails_leaves_the_second_cause_likely(reference: LoadedRecord) -> None:
@@ -417,7 +417,7 @@ def test_a_gradient_that_changed_after_its_record_is_told_from_an_update(referen
     plan = Plan(gradient_sign=-1.0)
 
     def run(request: Request) -> LoadedRecord:
-        imposed = any(one.rung == "clipped" for one in request.experiment.replays)
+        imposed = any(replay.rung == "clipped" for replay in request.experiment.replays)
         fine = request.runs_on == "reference" or (imposed and heals)
         return experiment_record(Plan() if fine else plan, request)
 

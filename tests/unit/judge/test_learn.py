@@ -92,7 +92,7 @@ def test_no_accuracy_is_no_pass_and_equal_curves_are() -> None:
 
 def test_weights_that_nobody_knows_are_not_equal() -> None:
     partial = learned(0.85, (0.7, 0.5), "a", weights_sha256=None)
-    details = [one.detail for one in compare(partial, partial).findings if one.check == "learn.accuracy"]
+    details = [finding.detail for finding in compare(partial, partial).findings if finding.check == "learn.accuracy"]
     assert details
     assert not any("equal to the bit" in detail for detail in details)
 

@@ -27,7 +27,9 @@ def test_equal_legs_on_other_kernels_pass_and_say_what_is_proven(reference: Load
     judgement = judge(reference, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
     assert judgement.verdict == "pass"
     assert any(note.code == "portable" and "over 2 steps" in note.text for note in judgement.notes)
-    assert ("probe.portable", "pass", 2) in [(one.check, one.outcome, one.observed) for one in judgement.findings]
+    assert ("probe.portable", "pass", 2) in [
+        (finding.check, finding.outcome, finding.observed) for finding in judgement.findings
+    ]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_a_device_that_disagrees_with_itself_is_named(reference: LoadedRecord) -
 def test_an_operation_without_a_portable_form_is_named_and_never_a_pass(reference: LoadedRecord) -> None:
     judgement = judge(reference, unportable="aten.sin.default", fingerprint=other_kernel())
     assert judgement.verdict == "inconclusive"
-    assert any("aten.sin.default" in one.detail for one in judgement.findings)
+    assert any("aten.sin.default" in finding.detail for finding in judgement.findings)
     assert not any(note.code == "portable" for note in judgement.notes)
 
 

@@ -18,18 +18,18 @@ def named(name: str, **changes: object) -> LoadedRecord:
 
 
 def test_a_platform_that_drifts_is_named_and_the_reference_is_not() -> None:
-    found = judge_round({"a": named("a"), "b": named("b", gradient_factor=2.0)}, "a", {})
-    assert found["a"].verdict == "pass"
-    assert found["b"].verdict == "drift"
-    assert found["b"].causes[0].code == "gradient"
-    assert found["b"].findings[0].against == "platform a"
-    assert found["b"].records == ("b",)
+    result = judge_round({"a": named("a"), "b": named("b", gradient_factor=2.0)}, "a", {})
+    assert result["a"].verdict == "pass"
+    assert result["b"].verdict == "drift"
+    assert result["b"].causes[0].code == "gradient"
+    assert result["b"].findings[0].against == "platform a"
+    assert result["b"].records == ("b",)
 
 
 def test_a_first_night_passes_and_offers_to_accept_a_baseline() -> None:
-    found = judge_round({"a": named("a")}, "a", {})
-    assert found["a"].verdict == "pass"
-    assert any(note.code == "no-baseline" for note in found["a"].notes)
+    result = judge_round({"a": named("a")}, "a", {})
+    assert result["a"].verdict == "pass"
+    assert any(note.code == "no-baseline" for note in result["a"].notes)
 
 
 def test_the_baseline_finds_what_all_platforms_share() -> None:
@@ -38,17 +38,17 @@ def test_the_baseline_finds_what_all_platforms_share() -> None:
         name: LoadedRecord(r.record.replace(record_id="old"), r.folder, r.arrays)
         for name, r in (("a", named("a")), ("b", named("b")))
     }
-    found = judge_round(tonight, "a", baselines)
-    assert [found[name].verdict for name in ("a", "b")] == ["drift", "drift"]
-    assert {f.against for f in found["b"].findings if f.outcome == "drift"} == {"baseline old"}
+    result = judge_round(tonight, "a", baselines)
+    assert [result[name].verdict for name in ("a", "b")] == ["drift", "drift"]
+    assert {f.against for f in result["b"].findings if f.outcome == "drift"} == {"baseline old"}
 
 
 def test_of_three_the_odd_one_out_is_named_even_if_it_is_the_reference() -> None:
     noise = {"layer.norm": 1e-3}
-    found = judge_round({"a": named("a", noise=noise), "b": named("b"), "c": named("c")}, "a", {})
-    assert {name: result.verdict for name, result in found.items()} == {"a": "drift", "b": "pass", "c": "pass"}
-    assert {finding.against for finding in found["a"].findings} == {"platform b"}
-    assert any(note.code == "reference" and "a, the suite's" in note.text for note in found["b"].notes)
+    results_found = judge_round({"a": named("a", noise=noise), "b": named("b"), "c": named("c")}, "a", {})
+    assert {name: result.verdict for name, result in results_found.items()} == {"a": "drift", "b": "pass", "c": "pass"}
+    assert {finding.against for finding in results_found["a"].findings} == {"platform b"}
+    assert any(note.code == "reference" and "a, the suite's" in note.text for note in results_found["b"].notes)
     other = judge_round({"a": named("a"), "b": named("b"), "c": named("c", noise=noise)}, "a", {})
     assert other["a"].verdict == "pass"
     assert any(note.code == "odd-one-out" and "c is" in note.text for note in other["a"].notes)
@@ -56,15 +56,15 @@ def test_of_three_the_odd_one_out_is_named_even_if_it_is_the_reference() -> None
 
 def test_fp64_says_who_is_off() -> None:
     rounding = {"noise": {"layer.linear": 1e-3}, "own_error": 1e-3, "fingerprint": other_kernel()}
-    found = judge_round({"a": named("a"), "b": named("b"), "c": named("c", **rounding)}, "a", {})
-    note = next(note for note in found["c"].notes if note.code == "odd-one-out")
+    result = judge_round({"a": named("a"), "b": named("b"), "c": named("c", **rounding)}, "a", {})
+    note = next(note for note in result["c"].notes if note.code == "odd-one-out")
     assert "c is up to 0.001 away" in note.text
 
 
 def test_a_platforms_own_gates_hold_for_it() -> None:
     records = {"a": named("a"), "b": named("b")}
-    found = judge_round(records, "a", {}, Gates(), platform_gates={"b": Gates(throughput_drop=0.5)})
-    assert found["b"].verdict == "pass"
+    result = judge_round(records, "a", {}, Gates(), platform_gates={"b": Gates(throughput_drop=0.5)})
+    assert result["b"].verdict == "pass"
 
 
 def test_merged_causes_stand_once_the_surest_first_and_the_worst_verdict_wins() -> None:
@@ -98,25 +98,25 @@ OFF = {"gradient_factor": 1.25}
 )
 def test_whoever_is_off_is_accused_and_nobody_else(off: str, baselines: str, verdicts: str) -> None:
     records = {name: named(name, **(OFF if name in off else {})) for name in "abc"}
-    found = judge_round(records, "a", {name: old(name) for name in baselines})
-    assert [found[name].verdict for name in "abc"] == verdicts.split()
+    result = judge_round(records, "a", {name: old(name) for name in baselines})
+    assert [result[name].verdict for name in "abc"] == verdicts.split()
 
 
 def test_of_two_the_one_that_left_its_baseline_is_off_even_if_it_is_the_reference() -> None:
     records = {"a": named("a", **OFF), "b": named("b")}
-    assert [one.verdict for one in judge_round(records, "a", {n: old(n) for n in "ab"}).values()] == ["drift", "pass"]
+    assert [item.verdict for item in judge_round(records, "a", {n: old(n) for n in "ab"}).values()] == ["drift", "pass"]
     # Without baselines, nothing speaks against the reference.
-    assert [one.verdict for one in judge_round(records, "a", {}).values()] == ["pass", "drift"]
+    assert [item.verdict for item in judge_round(records, "a", {}).values()] == ["pass", "drift"]
 
 
 def test_of_two_pairs_the_one_that_fp64_bears_out_is_right() -> None:
     bits = {"noise": {"layer.linear": 1e-3}, "own_error": 1e-3, "fingerprint": other_kernel()}
     records = {name: named(name, **(bits if name in "ab" else {})) for name in "abcd"}
-    found = judge_round(records, "a", {})
-    assert [found[name].verdict for name in "abcd"] == ["drift", "drift", "pass", "pass"]
+    result = judge_round(records, "a", {})
+    assert [result[name].verdict for name in "abcd"] == ["drift", "drift", "pass", "pass"]
     # The other way round the reference is sound, and stays.
     records = {name: named(name, **(bits if name in "cd" else {})) for name in "abcd"}
-    assert [one.verdict for one in judge_round(records, "a", {}).values()] == ["pass", "pass", "drift", "drift"]
+    assert [item.verdict for item in judge_round(records, "a", {}).values()] == ["pass", "pass", "drift", "drift"]
 
 
 def test_no_experiments_are_spent_on_platforms_that_a_wrong_reference_accused() -> None:

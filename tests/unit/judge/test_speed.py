@@ -125,8 +125,8 @@ def test_less_of_the_machine_is_not_blamed_for_more_work() -> None:
 
 def loaded(lost: float, **samples: float) -> SpeedEvidence:
     """Return a run that lost this share of throughput under this load."""
-    found = speed(1 / (1 - lost) - 1)
-    return found.replace(samples=SAMPLES | {name: (value,) * 3 for name, value in samples.items()})
+    result = speed(1 / (1 - lost) - 1)
+    return result.replace(samples=SAMPLES | {name: (value,) * 3 for name, value in samples.items()})
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_within_the_limit_or_faster_passes(slower: float) -> None:
 
 def test_the_limit_is_the_suites() -> None:
     judged = [compare(record(speed()), record(speed(0.1)), Gates(throughput_drop=drop)) for drop in (0.05, 0.2)]
-    assert [one.verdict for one in judged] == ["inconclusive", "pass"]
+    assert [item.verdict for item in judged] == ["inconclusive", "pass"]
 
 
 def test_noise_of_the_steps_is_no_drop() -> None:
@@ -220,9 +220,9 @@ def only(platform: str = "left", evidence: SpeedEvidence | None = None) -> Loade
     """Return a record with only a speed part."""
     made = make_record()
     spec = made.record.spec.replace(probe=None, speed={"steps": 100})
-    found = Evidence(speed=evidence or speed())
+    result = Evidence(speed=evidence or speed())
     return LoadedRecord(
-        made.record.replace(platform=platform, spec=spec.to_json(), spec_sha256=spec.digest, evidence=found.to_json()),
+        made.record.replace(platform=platform, spec=spec.to_json(), spec_sha256=spec.digest, evidence=result.to_json()),
         made.folder,
     )
 
@@ -250,18 +250,18 @@ def test_throughput_that_is_demanded_and_cannot_be_judged_is_inconclusive(
     reference: LoadedRecord, candidate: LoadedRecord, why: str
 ) -> None:
     judgement = compare(reference, candidate, throughput="demanded")
-    (finding,) = (one for one in judgement.findings if one.check == CHECK)
+    (finding,) = (item for item in judgement.findings if item.check == CHECK)
     assert (finding.outcome, finding.detail, finding.observed) == ("inconclusive", why, None)
     assert judgement.verdict == "inconclusive"
     assert not needs_rerun(judgement)
     # A round demands nothing: there, such a pair has no finding on throughput.
-    assert not [one for one in compare(reference, candidate).findings if one.check == CHECK]
+    assert not [item for item in compare(reference, candidate).findings if item.check == CHECK]
 
 
 def test_what_is_worse_than_a_throughput_that_cannot_be_judged_stays() -> None:
     judgement = compare(make_record(), make_record(noise={"layer.linear": 3e-7}), throughput="demanded")
     assert judgement.verdict == "drift"
-    assert "inconclusive" in {one.outcome for one in judgement.findings}
+    assert "inconclusive" in {finding.outcome for finding in judgement.findings}
 
 
 @pytest.mark.parametrize(
@@ -273,10 +273,10 @@ def test_the_command_demands_throughput_where_a_flag_asks_for_it(
     folders = {"baseline": only(), "slow": only("right", speed(0.5)), "rerun": only("right", speed(0.5))}
     monkeypatch.setattr(command, "load_record", lambda path: folders[path.name])
     assert main(["compare", "baseline", "slow", "--json", *flags]) == ExitCode.INCONCLUSIVE
-    told = json.loads(capsys.readouterr().out)
-    assert [one["detail"] for one in told["findings"]] == ([OTHER] if demanded else [])
+    output = json.loads(capsys.readouterr().out)
+    assert [item["detail"] for item in output["findings"]] == ([OTHER] if demanded else [])
     # Never a bare `inconclusive`: without the flag, the way to a verdict is told.
-    assert [note["code"] == "hint" for note in told["notes"]] == ([] if demanded else [True])
+    assert [note["code"] == "hint" for note in output["notes"]] == ([] if demanded else [True])
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def whole(change: Callable[[Content], None] = lambda _: None) -> LoadedRecord:
 
 
 def probe(content: Content) -> Content:
-    found: Content = content["evidence"]["probe"]
-    return found
+    result: Content = content["evidence"]["probe"]
+    return result
 
 
 def keep_taps(content: Content, keep: Callable[[Content], bool]) -> None:
@@ -267,5 +267,7 @@ def test_rounding_without_any_envelope_is_inconclusive_and_a_drift_stays_one() -
 
     judgement = compare(without(), without(noise={"layer.linear": 3e-7}, fingerprint=other_kernel()))
     assert judgement.verdict == "inconclusive"
-    assert "out of memory" in next(one.detail for one in judgement.findings if one.check == "probe.envelope")
+    assert "out of memory" in next(
+        finding.detail for finding in judgement.findings if finding.check == "probe.envelope"
+    )
     assert compare(without(), without(noise={"layer.norm": 1e-2}, fingerprint=other_kernel())).verdict == "drift"

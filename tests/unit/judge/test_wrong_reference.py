@@ -27,21 +27,21 @@ def make_round() -> Round:
 
 
 def gathered(off: str) -> GatheredRecords:
-    found = {}
+    result = {}
     for name in NAMES:
         made = make_record(gradient_factor=1.25 if name == off else 1.0)
         record = made.record.replace(record_id=name, platform=name)
-        found[Assignment(name, "w", MAIN)] = LoadedRecord(record, made.folder, made.arrays)
-    return GatheredRecords(found)
+        result[Assignment(name, "w", MAIN)] = LoadedRecord(record, made.folder, made.arrays)
+    return GatheredRecords(result)
 
 
 def test_only_the_platform_that_is_off_drifts_and_gets_experiments() -> None:
     for off, against in (("aws", "azure"), ("gcp", "aws")):
-        round_, found = make_round(), gathered(off)
-        results = judge_harvest(round_, found, {}, {})
+        round_, results_found = make_round(), gathered(off)
+        results = judge_harvest(round_, results_found, {}, {})
         assert {name: result.verdict for name, result in results["w"].items()} == {
             name: "drift" if name == off else "pass" for name in NAMES
         }
-        (case,) = open_cases(round_, found, {}, results)
+        (case,) = open_cases(round_, results_found, {}, results)
         assert (case.platform, case.reference) == (off, against)
         assert {assignment.platform for _, _, assignment in wanted((case,))} == {off}

@@ -30,11 +30,11 @@ def test_what_the_library_writes_is_read_back(tmp_path: Path) -> None:
         "e": np.array([True, False]),
     }
     save_file(tensors, tmp_path / "x.safetensors")
-    found = read_tensors(tmp_path / "x.safetensors")
-    assert found.keys() == tensors.keys()
+    result = read_tensors(tmp_path / "x.safetensors")
+    assert result.keys() == tensors.keys()
     for name, array in tensors.items():
-        assert found[name].dtype == array.dtype
-        assert np.array_equal(found[name], array)
+        assert result[name].dtype == array.dtype
+        assert np.array_equal(result[name], array)
 
 
 def test_bfloat16_is_widened_exactly(tmp_path: Path) -> None:

@@ -22,12 +22,12 @@ _PARTS = ("attention.self.query", "attention.self.key", "attention.self.value", 
 
 
 def modules(layers: int) -> list[tuple[str, str]]:
-    found = [("bert.embeddings.word_embeddings", "Embedding"), ("bert.embeddings.LayerNorm", "LayerNorm")]
+    result = [("bert.embeddings.word_embeddings", "Embedding"), ("bert.embeddings.LayerNorm", "LayerNorm")]
     for layer in range(layers):
-        found += [
+        result += [
             (f"bert.encoder.layer.{layer}.{part}", "LayerNorm" if "Norm" in part else "Linear") for part in _PARTS
         ]
-    return [*found, ("bert.pooler.dense", "Linear"), ("classifier", "Linear")]
+    return [*result, ("bert.pooler.dense", "Linear"), ("classifier", "Linear")]
 
 
 def spec(workload: str = "bert-tiny-reviews", layers: int = 2) -> RunSpec:
@@ -49,14 +49,14 @@ def spec(workload: str = "bert-tiny-reviews", layers: int = 2) -> RunSpec:
 
 
 def fingerprint(**changes):
-    found = {
+    result = {
         "hostname": "worker-1", "os": "Linux 6.8 x86_64", "python": "3.11.9", "plumbline": "0.1.0",
         "cpu": {"model": "AMD EPYC 7R13", "isa": "AVX512", "num_cores": 8, "num_threads": 4},
         "packages": {"torch": "2.13.0", "transformers": "5.23.0", "tokenizers": "0.23.3", "numpy": "2.4.6"},
         "numerics": {"fp32_precision.cuda.matmul": "ieee", "deterministic_algorithms": True},
         "mantissa_bits": {"linear": 23, "matmul": 23}, "environment": {"OMP_NUM_THREADS": "4"},
     }  # fmt: skip
-    return {**found, **changes}
+    return {**result, **changes}
 
 
 def _probe(layers: int, noise: float, start: str, wobble: float) -> tuple[dict, np.ndarray]:
@@ -109,13 +109,13 @@ def record(
         "learn": {"steps": 300, "losses": learn, "evaluations": [], "weights_sha256": "f" * 64},
     }  # fmt: skip
     chosen = spec(workload, layers)
-    found = RunRecord.model_validate({
+    result = RunRecord.model_validate({
         "record_id": kept.pop("record_id", f"{platform}-20261120"), "platform": platform, "round_id": "20261120-020000",
         "spec_sha256": chosen.digest, "spec": chosen, "started_at": BEGIN, "finished_at": BEGIN + timedelta(seconds=41),
         "evidence": kept.pop("evidence", evidence), "exit": kept.pop("exit", {"status": "completed"}),
         "timings": {"stage": 0.8, "probe": 6.2, "speed": 9.1, "learn": 22.0}, "fingerprint": fingerprint(**kept),
     })  # fmt: skip
-    return LoadedRecord(record=found, folder=Path(), arrays={"sketches": {"sketch": sketches}})
+    return LoadedRecord(record=result, folder=Path(), arrays={"sketches": {"sketch": sketches}})
 
 
 def finding(check="probe.forward", outcome="pass", **more):
@@ -128,9 +128,9 @@ def passing(**more) -> PlatformResult:
         finding("probe.forward", metric="worst module output", observed=1.9e-7, limit=4.8e-6, against="platform aws"),
         finding("learn.accuracy", metric="accuracy", observed=0.8047, limit=0.02, against="baseline aws-20261101"),
     )
-    found = {"verdict": "pass", "findings": findings, "accuracy": 0.8047, "samples_per_second": 612.0}
+    result = {"verdict": "pass", "findings": findings, "accuracy": 0.8047, "samples_per_second": 612.0}
     timings = {"wait for worker": 2.2, "stage": 0.8, "probe": 6.2, "speed": 9.1, "learn": 22.0, "total": 41.0}
-    return PlatformResult(**{**found, "timings": timings, "records": ("aws-20261120",), **more})
+    return PlatformResult(**{**result, "timings": timings, "records": ("aws-20261120",), **more})
 
 
 def drifted(**more) -> PlatformResult:
@@ -149,12 +149,12 @@ def drifted(**more) -> PlatformResult:
                 limit=4.8e-6, against="platform aws"),
         finding("learn.accuracy", metric="accuracy", observed=0.8027, limit=0.02, against="baseline azure-20261101"),
     )  # fmt: skip
-    found = {
+    result = {
         "verdict": "drift", "findings": findings, "causes": (cause,), "accuracy": 0.8027, "samples_per_second": 655.0,
         "first_divergence": Divergence(stage="forward", step=0, at=first),
         "records": ("azure-20261120",), "timings": {"wait for worker": 3.4, "stage": 1.1, "probe": 6.0, "total": 44.0},
     }  # fmt: skip
-    return PlatformResult(**{**found, **more})
+    return PlatformResult(**{**result, **more})
 
 
 def verdict_of(verdict, platforms, **more) -> RoundVerdict:
@@ -167,8 +167,8 @@ def verdict_of(verdict, platforms, **more) -> RoundVerdict:
         "report": 0.2,
         "total": 58.1,
     }
-    found = {"round": "20261120-020000-7f3a", "suite": "nightly", "verdict": verdict, "platforms": platforms}
-    return RoundVerdict(**{**found, "timings": timings, "flow_run": "http://127.0.0.1:4200/runs/flow-run/1", **more})
+    result = {"round": "20261120-020000-7f3a", "suite": "nightly", "verdict": verdict, "platforms": platforms}
+    return RoundVerdict(**{**result, "timings": timings, "flow_run": "http://127.0.0.1:4200/runs/flow-run/1", **more})
 
 
 NAMES = (

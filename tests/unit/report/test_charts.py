@@ -33,7 +33,7 @@ def test_series_in_one_drawing_differ_in_colour_dash_and_shape(count):
     view = view_of(count)
     assert len(charts_of(view)) == 4
     for drawing in drawings(view):
-        series = [one.index for one in drawing.legend]
+        series = [item.index for item in drawing.legend]
         assert len({index % MOST_TOGETHER for index in series}) == len(series) <= MOST_TOGETHER
 
 
@@ -85,7 +85,7 @@ def test_names_that_are_cut_still_differ():
 
 def test_the_headline_names_a_cause_once_with_all_its_platforms():
     view = view_of(20)
-    assert [(one.code, one.platforms, one.case) for one in view.headline.causes] == [
+    assert [(cause.code, cause.platforms, cause.case) for cause in view.headline.causes] == [
         ("precision", "azure and kubernetes-on-prem-paris", 1)
     ]
     assert "and 15 more" in view.headline.support
@@ -98,9 +98,9 @@ def test_pictures_of_small_multiples_hold_every_panel():
 
 def test_the_report_says_what_the_labels_stand_for():
     verdict, records, _ = many(2)
-    for name, one in records.items():
-        spec = one.record.spec
+    for name, item in records.items():
+        spec = item.record.spec
         named = spec.replace(data=spec.data.replace(class_names=("negative", "positive")))
-        records[name] = replace(one, record=one.record.replace(spec=named, spec_sha256=named.digest))
+        records[name] = replace(item, record=item.record.replace(spec=named, spec_sha256=named.digest))
     view = build_view(verdict, records, reference="aws")
     assert view.workloads[0].recipe.endswith("; classes 0 = negative, 1 = positive")

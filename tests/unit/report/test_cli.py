@@ -91,9 +91,9 @@ def test_a_round_that_cannot_be_read_costs_the_others_no_report(stored, tmp_path
     out = str(tmp_path / "page.html")
     argv = ["report", "latest", where, suite if where == "--suite" else url, "--out", out, "--json"]
     assert main(argv) == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out)["round"] == "20261120-020000-7f3a"
-    assert {line.split(" is skipped: ")[0] for line in told.err.splitlines()} == {
+    output = capsys.readouterr()
+    assert json.loads(output.out)["round"] == "20261120-020000-7f3a"
+    assert {line.split(" is skipped: ")[0] for line in output.err.splitlines()} == {
         "plumbline: the round 20261118-020000-cccc", "plumbline: the round 20261122-020000-dddd",
     }  # fmt: skip
     assert main(["report", "20261122-020000-dddd", where, argv[3]]) == 4
@@ -172,8 +172,8 @@ def test_a_damaged_baseline_or_record_is_left_out_of_a_report_and_named(stored, 
     central.put_text(key, "cut off {")
     argv = ["report", "latest", "--store", url, "--out", str(tmp_path / "page.html")]
     assert main(argv) == 0
-    told = capsys.readouterr().err
-    assert f"plumbline: the baseline of aws is skipped: {url}/{key}: " in told
+    output = capsys.readouterr().err
+    assert f"plumbline: the baseline of aws is skipped: {url}/{key}: " in output
     assert "azure has drifted" in (tmp_path / "page.html").read_text()
     central.put_text("records/azure-20261120/record.json", "{}")
     assert main(argv) == 0

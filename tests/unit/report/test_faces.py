@@ -156,8 +156,8 @@ def test_the_table_fits_a_hundred_columns_and_says_what_to_do_next():
 )
 def test_the_next_step_fits_the_verdict(verdict, notes, step):
     text = verdict_table(verdict_of(verdict, {"aws": passing(verdict=verdict, notes=notes)}), suite_file="s.toml")
-    found = [line for line in text.splitlines() if line.startswith("next")]
-    assert found == ([f"next   {step}"] if step else [])
+    result = [line for line in text.splitlines() if line.startswith("next")]
+    assert result == ([f"next   {step}"] if step else [])
 
 
 def test_a_terminal_gets_no_control_characters_from_records():
@@ -212,8 +212,8 @@ def test_the_findings_table_keeps_every_digit_and_what_records_say_in_its_cell()
 
 
 def pictures(page):
-    found = re.findall(r"^!\[[^\n]*\]\(data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)\)$", page, re.MULTILINE)
-    return [parsed(base64.b64decode(one).decode()) for one in found]
+    result = re.findall(r"^!\[[^\n]*\]\(data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)\)$", page, re.MULTILINE)
+    return [parsed(base64.b64decode(item).decode()) for item in result]
 
 
 def test_every_chart_of_the_report_is_a_picture_of_its_own():
@@ -222,12 +222,12 @@ def test_every_chart_of_the_report_is_a_picture_of_its_own():
         verdict_of("drift", {"aws": passing(), "azure": drifted()}), records, reference="aws", history=nights()
     )
     charts = [view.history, *(chart for workload in view.workloads for chart in workload.charts)]
-    found = pictures(figures_page(view))
-    assert len(found) == len(charts) >= 3
-    for picture, chart in zip(found, charts, strict=True):
+    result = pictures(figures_page(view))
+    assert len(result) == len(charts) >= 3
+    for picture, chart in zip(result, charts, strict=True):
         assert len(picture.findall(".//{*}polyline")) == len(chart.lines)
         words = {text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")}
-        assert {label.text for label in chart.labels} | {one.name for one in chart.legend[1:]} <= words
+        assert {label.text for label in chart.labels} | {item.name for item in chart.legend[1:]} <= words
 
 
 def test_pictures_are_xml_whatever_platforms_are_called_and_none_without_records():
@@ -236,7 +236,7 @@ def test_pictures_are_xml_whatever_platforms_are_called_and_none_without_records
     verdict = verdict_of("pass", {"aws": passing(), hostile: passing()})
     page = figures_page(build_view(verdict, records, reference="aws"))
     assert "<script" not in page
-    assert [one.find(".//{*}script") for one in pictures(page)] == [None] * len(pictures(page)) != []
+    assert [picture.find(".//{*}script") for picture in pictures(page)] == [None] * len(pictures(page)) != []
     assert "nothing to draw" in figures_page(build_view(verdict_of("inconclusive", {}), {}))
 
 

@@ -33,7 +33,7 @@ def test_the_headline_names_platform_and_cause_and_the_case_answers_every_questi
     assert case.where == "forward, bert.encoder.layer.0.attention.self.query, step 0"
     assert case.since == "2026-11-18 (3 rounds); before that pass on 2026-11-17"
     assert "TF32" in case.hint
-    assert [(one.observed, one.limit) for one in case.numbers] == [("3.10e-4", "4.80e-6"), ("8.40e-5", "4.80e-6")]
+    assert [(item.observed, item.limit) for item in case.numbers] == [("3.10e-4", "4.80e-6"), ("8.40e-5", "4.80e-6")]
     assert "the difference went away" in case.tried[0]
 
 
@@ -125,11 +125,11 @@ def test_a_record_of_a_failed_training_and_missing_parts_does_not_break_the_view
 def test_a_missing_loss_leaves_a_gap_and_is_not_equal_to_another_missing_loss():
     records = {}
     for name in ("aws", "azure"):
-        one = record(name)
-        probe = one.record.evidence.probe
+        item = record(name)
+        probe = item.record.evidence.probe
         steps = [step.replace(loss=None) if step.step == 7 else step for step in probe.steps]
-        evidence = one.record.evidence.replace(probe=probe.replace(steps=tuple(steps)))
-        records[name] = type(one)(one.record.replace(evidence=evidence), one.folder, one.arrays)
+        evidence = item.record.evidence.replace(probe=probe.replace(steps=tuple(steps)))
+        records[name] = type(item)(item.record.replace(evidence=evidence), item.folder, item.arrays)
     view = build_view(verdict_of("pass", {"aws": passing(), "azure": passing()}), records, reference="aws")
     assert "not equal: losses" in view.workloads[0].words[0]
     assert [line.series for line in view.workloads[0].charts[0].lines] == [0, 0, 1, 1]
@@ -146,9 +146,9 @@ def test_several_workloads_each_have_their_own_evidence():
 
 
 def test_a_drop_in_the_history_is_found_and_named():
-    found = changes_of(nights().points)
-    assert [(change.platform, change.round) for change in found] == [("azure", "round-22")]
-    assert "azure: 61" in found[0].words
+    result = changes_of(nights().points)
+    assert [(change.platform, change.round) for change in result] == [("azure", "round-22")]
+    assert "azure: 61" in result[0].words
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ class World:
         return harvest(self.round, results, self.outboxes, self.central, self.folder / "into")
 
     def verdict(self) -> RoundVerdict:
-        found = self.gathered()
-        results = judge_harvest(self.round, found, {}, {})
+        result = self.gathered()
+        results = judge_harvest(self.round, result, {}, {})
         return sum_up(self.round, {name: join({"w": results["w"][name]}) for name in self.suite.platforms})
 
     def kind(self, name: str) -> RecordKind:
@@ -95,11 +95,11 @@ def test_a_record_that_answers_another_order_is_invalid_and_is_not_kept(
     for name in NAMES:
         world.deliver(name, **(changes if name == "azure" else {}))
     assert world.kind("azure") is RecordKind.FOREIGN
-    found = world.gathered()
-    azure = found.absent[Assignment("azure", "w", MAIN)]
+    result = world.gathered()
+    azure = result.absent[Assignment("azure", "w", MAIN)]
     assert azure.broken
     assert field in azure.why
-    assert sorted(found.of("w")) == ["aws", "gcp"]
+    assert sorted(result.of("w")) == ["aws", "gcp"]
     assert not any("azure" in name for name in world.central.list_records())
 
 
@@ -120,10 +120,10 @@ def test_a_controller_that_starts_again_asks_for_the_same_nonces_and_each_order_
     world = World(tmp_path)
     again = world.open(world.round.id)
     orders = [world.round.order(Assignment(name, "w", MAIN), attempt) for name in NAMES for attempt in (0, 1)]
-    assert [again.order(Assignment(one.platform, "w", MAIN), one.attempt).nonce for one in orders] == [
-        one.nonce for one in orders
+    assert [again.order(Assignment(order.platform, "w", MAIN), order.attempt).nonce for order in orders] == [
+        order.nonce for order in orders
     ]
-    assert len({one.nonce for one in orders}) == len(orders)
+    assert len({order.nonce for order in orders}) == len(orders)
     assert world.open("20261123-020000-abc").order(Assignment("aws", "w", MAIN), 0).nonce != orders[0].nonce
 
 
@@ -140,9 +140,9 @@ def test_a_reference_with_another_spec_does_not_make_the_honest_platforms_invali
     world.deliver("aws", spec={"seed": 8})
     world.deliver("azure")
     world.deliver("gcp")
-    found = world.gathered()
-    assert sorted(found.of("w")) == ["azure", "gcp"]
-    results = judge_harvest(world.round, found, {}, {})["w"]
+    result = world.gathered()
+    assert sorted(result.of("w")) == ["azure", "gcp"]
+    results = judge_harvest(world.round, result, {}, {})["w"]
     assert results["aws"].verdict == "invalid"
     assert not any("spec" in finding.check for name in ("azure", "gcp") for finding in results[name].findings)
     assert any("compared with azure" in note.text for note in results["gcp"].notes)
@@ -157,9 +157,9 @@ def test_one_platforms_outbox_decides_nothing_for_another(tmp_path: Path) -> Non
     world.deliver("gcp", outbox="azure")
     gcp = world.round.order(Assignment("gcp", "w", MAIN), 0)
     world.deliver("azure", nonce=gcp.nonce)
-    found = world.gathered()
-    assert sorted(found.of("w")) == ["aws", "gcp"]
-    assert [one.platform for one in found.absent] == ["azure"]
+    result = world.gathered()
+    assert sorted(result.of("w")) == ["aws", "gcp"]
+    assert [item.platform for item in result.absent] == ["azure"]
 
 
 GPU = {"name": "NVIDIA A10G", "uuid": "GPU-1", "memory_bytes": 1}
@@ -219,9 +219,9 @@ def test_an_infrastructure_failure_is_inconclusive_and_touches_no_other_platform
     for name in NAMES:
         world.deliver(name, **({"exit": FAILED} if name == failed else {}))
     assert world.kind(failed) is RecordKind.INFRASTRUCTURE
-    found = world.gathered()
-    result = judge_harvest(world.round, found, {}, {})["w"][failed]
+    results_found = world.gathered()
+    result = judge_harvest(world.round, results_found, {}, {})["w"][failed]
     assert (result.verdict, result.unavailable) == ("inconclusive", "unavailable: s3://data: no answer within 32 s")
-    assert failed not in found.of("w")
+    assert failed not in results_found.of("w")
     # It is kept all the same: what ended the training is in it.
     assert any(failed in name for name in world.central.list_records())

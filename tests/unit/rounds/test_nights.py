@@ -78,16 +78,16 @@ class Nights:
 
     def night(self, index: int, slower: float | None, rerun: Callable[[], float] | None = None) -> RoundVerdict:
         round_ = Round(f"round-{index}", self.suite, {"unit": BASE.spec})
-        found = GatheredRecords()
+        result = GatheredRecords()
         if slower is not None:
-            found.records[Assignment("left", "unit", MAIN)] = loaded(index, slower)
+            result.records[Assignment("left", "unit", MAIN)] = loaded(index, slower)
         history = read_history(round_, self.central)
-        nights = decide_nights(round_, found, history)
+        nights = decide_nights(round_, result, history)
         for assignment in night_reruns(nights):
             self.reruns += 1
-            found.records[assignment] = loaded(index, rerun() if rerun else slower or 0.0, assignment.what)
-        nights = decide_nights(round_, found, history)
-        results = apply_nights(judge_harvest(round_, found, {}, {}), nights)
+            result.records[assignment] = loaded(index, rerun() if rerun else slower or 0.0, assignment.what)
+        nights = decide_nights(round_, result, history)
+        results = apply_nights(judge_harvest(round_, result, {}, {}), nights)
         verdict = sum_up(round_, {"left": join({work: of["left"] for work, of in results.items() if "left" in of})})
         now = BEGIN + timedelta(days=index, hours=2)
         verdict = count_unjudged(round_, verdict, history.series, {"unit": {"left": loaded(0, 0)}}, now)
@@ -95,7 +95,7 @@ class Nights:
         self.central.put_round(verdict)
         before = len(self.alerts.pending)
         self.alerts = update(self.alerts, verdict, ALERTS, now)
-        self.sent += [f"{one.subject}\n{one.body}" for one in self.alerts.pending[before:]]
+        self.sent += [f"{item.subject}\n{item.body}" for item in self.alerts.pending[before:]]
         return verdict
 
 
@@ -110,12 +110,12 @@ def test_a_creep_fails_the_round_and_sends_one_alert_with_since(tmp_path: Path) 
     for index, value in enumerate(values):
         crept = max(0, index - 39) * 0.004
         verdicts[index] = nights.night(index, value + crept, lambda crept=crept: crept)
-    first = next(index for index, one in verdicts.items() if one.verdict == "drift")
+    first = next(index for index, item in verdicts.items() if item.verdict == "drift")
     assert 42 <= first <= 56
     assert verdicts[74].verdict == "drift"
     assert all(verdicts[index].verdict == "pass" for index in range(40))
-    throughput = [one for one in nights.sent if "history.throughput" in one or "throughput" in one]
-    assert len([one for one in nights.sent if ": drift on left" in one]) == 1, nights.sent
+    throughput = [item for item in nights.sent if "history.throughput" in item or "throughput" in item]
+    assert len([item for item in nights.sent if ": drift on left" in item]) == 1, nights.sent
     assert "since 2026-02-" in throughput[0]
     assert nights.reruns < 4 * 40
 
@@ -149,7 +149,7 @@ def test_nights_without_a_record_are_alerted_as_unjudged(tmp_path: Path) -> None
         decided = decide_nights(round_, GatheredRecords(), history)
         write_nights(round_, verdict, decided, {"unit": {"left": loaded(0, 0)}}, central=nights.central, now=now)
         nights.alerts = update(nights.alerts, verdict, ALERTS, now)
-    subjects = [one.subject for one in nights.alerts.pending if one.event == "unjudged"]
+    subjects = [item.subject for item in nights.alerts.pending if item.event == "unjudged"]
     assert subjects == ["[plumbline] nightly: unjudged on left: not judged for 3 nights"]
 
 
@@ -157,8 +157,8 @@ def test_lasting_gain_is_alerted_as_improved_once(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     for index, value in enumerate(noise(5, 60)):
         nights.night(index, value - (0.08 if index >= 40 else 0.0), lambda: 0.0)
-    improved = [one.subject for one in nights.alerts.pending if one.event == "improved"]
-    assert any("throughput is better than its reference: accept a new baseline" in one for one in improved)
+    improved = [item.subject for item in nights.alerts.pending if item.event == "improved"]
+    assert any("throughput is better than its reference: accept a new baseline" in item for item in improved)
     assert len(improved) == len(set(improved))
 
 

@@ -55,15 +55,15 @@ def make_round(
     ],
 )
 def test_the_verdict_of_a_round(results: tuple[PlatformResult, ...], quorum: int, verdict: Outcome) -> None:
-    this = make_round(quorum)
-    assert sum_up(this, dict(zip(this.suite.platforms, results, strict=True))).verdict == verdict
+    round_ = make_round(quorum)
+    assert sum_up(round_, dict(zip(round_.suite.platforms, results, strict=True))).verdict == verdict
 
 
 def test_an_unavailable_platform_is_inconclusive_and_says_why() -> None:
     assert (GONE.verdict, GONE.unavailable) == ("inconclusive", "no worker came online within 12 s")
     assert (BROKEN.verdict, BROKEN.unavailable) == ("invalid", "")
-    this = make_round()
-    verdict = sum_up(this, {"aws": PASS, "azure": PASS, "gcp": GONE})
+    round_ = make_round()
+    verdict = sum_up(round_, {"aws": PASS, "azure": PASS, "gcp": GONE})
     assert verdict.verdict == "inconclusive"
     assert verdict.notes == ("gcp is unavailable: no worker came online within 12 s",)
     assert headline(verdict).startswith("inconclusive: gcp: ")
@@ -83,8 +83,8 @@ def test_an_unavailable_platform_is_inconclusive_and_says_why() -> None:
 def test_an_optional_platform_may_be_missing_and_may_not_be_wrong(
     results: tuple[PlatformResult, ...], quorum: int, verdict: Outcome
 ) -> None:
-    this = make_round(quorum, optional=("gcp",))
-    summed = sum_up(this, dict(zip(this.suite.platforms, results, strict=True)))
+    round_ = make_round(quorum, optional=("gcp",))
+    summed = sum_up(round_, dict(zip(round_.suite.platforms, results, strict=True)))
     assert summed.verdict == verdict
     assert [name for name, result in summed.platforms.items() if result.optional] == ["gcp"]
 
@@ -100,10 +100,10 @@ def test_the_headline_names_platform_check_numbers_and_cause() -> None:
 @pytest.mark.parametrize(("seen", "verdict"), [(DRIFT, "drift"), (BROKEN, "invalid"), (PASS, "inconclusive")])
 def test_what_one_workload_shows_stands_though_another_left_no_record(seen: PlatformResult, verdict: Outcome) -> None:
     azure = join({"bert": seen, "mlm": GONE})
-    told = sum_up(make_round(), {"aws": PASS, "azure": azure, "gcp": PASS})
-    assert told.verdict == verdict
-    assert told.notes == ("azure is unavailable: mlm: no worker came online within 12 s",)
-    assert headline(told).startswith(f"{verdict}: azure: ")
+    output = sum_up(make_round(), {"aws": PASS, "azure": azure, "gcp": PASS})
+    assert output.verdict == verdict
+    assert output.notes == ("azure is unavailable: mlm: no worker came online within 12 s",)
+    assert headline(output).startswith(f"{verdict}: azure: ")
     assert azure.workloads == {"bert": seen.verdict, "mlm": "inconclusive"}
     assert azure.absent == {"mlm": "no worker came online within 12 s"}
 
@@ -111,11 +111,11 @@ def test_what_one_workload_shows_stands_though_another_left_no_record(seen: Plat
 def test_several_workloads_make_one_result_whose_checks_say_which() -> None:
     joined = join({"bert": PASS, "mlm": DRIFT})
     assert joined.verdict == "drift"
-    assert [one.check for one in joined.findings] == ["bert.probe.forward", "mlm.data.rows"]
+    assert [finding.check for finding in joined.findings] == ["bert.probe.forward", "mlm.data.rows"]
     assert joined.causes[0].why == "mlm: the labels of 3 rows differ"
-    assert [one.workload for one in (*joined.findings, *joined.causes)] == ["bert", "mlm", "mlm"]
+    assert [item.workload for item in (*joined.findings, *joined.causes)] == ["bert", "mlm", "mlm"]
     alone = join({"bert": PASS})
-    assert ([one.check for one in alone.findings], alone.verdict) == (["probe.forward"], "pass")
+    assert ([finding.check for finding in alone.findings], alone.verdict) == (["probe.forward"], "pass")
 
 
 def test_names_of_rounds_tell_the_night() -> None:

@@ -30,8 +30,8 @@ def test_relative_file_addresses_are_resolved_and_others_kept(tmp_path: Path) ->
     suite = small_suite(tmp_path, platforms=("aws", "onprem"))
     relative = suite.platforms["onprem"].replace(data="file://.plumbline/data", outbox="file:///srv/outbox")
     given = suite.model_copy(update={"store": "file://central", "platforms": {**suite.platforms, "onprem": relative}})
-    found = with_absolute_urls(given, tmp_path)
-    assert found.store == f"file://{tmp_path}/central"
-    assert found.platforms["onprem"].data == f"file://{tmp_path}/.plumbline/data"
-    assert found.platforms["onprem"].outbox == "file:///srv/outbox"
-    assert found.platforms["aws"] == suite.platforms["aws"]
+    result = with_absolute_urls(given, tmp_path)
+    assert result.store == f"file://{tmp_path}/central"
+    assert result.platforms["onprem"].data == f"file://{tmp_path}/.plumbline/data"
+    assert result.platforms["onprem"].outbox == "file:///srv/outbox"
+    assert result.platforms["aws"] == suite.platforms["aws"]

@@ -30,10 +30,10 @@ def manifest(**changes):
 
 
 def test_an_honest_manifest_is_read_and_its_digest_depends_on_every_byte_count():
-    one = read_model(Manifest, manifest())
+    item = read_model(Manifest, manifest())
     other = read_model(Manifest, manifest(vocab_size=101))
-    assert one.digest == read_model(Manifest, manifest()).digest
-    assert one.digest != other.digest
+    assert item.digest == read_model(Manifest, manifest()).digest
+    assert item.digest != other.digest
 
 
 @pytest.mark.parametrize(

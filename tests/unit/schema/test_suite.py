@@ -244,9 +244,9 @@ def test_two_trainings_of_one_name_are_refused(names, first, second, name):
 
 def test_every_training_of_a_round_has_a_name_of_its_own():
     suite = Suite.model_validate(named(["aws", "aws-speed"], ["bert", "bert-large", "rerun-bert"], "speed"))
-    this = Round("20261120-020000-7f3a", suite, dict.fromkeys(suite.workloads))
-    trainings = [replace(one, what=what) for one in this.assignments() for what in (MAIN, RERUN)]
-    assert len({this.job(one).key for one in trainings}) == len(trainings) == 12
+    round_ = Round("20261120-020000-7f3a", suite, dict.fromkeys(suite.workloads))
+    trainings = [replace(assignment, what=what) for assignment in round_.assignments() for what in (MAIN, RERUN)]
+    assert len({round_.job(training).key for training in trainings}) == len(trainings) == 12
     # Without a speed part there is no rerun whose name it could take.
     assert Suite.model_validate(named(["aws"], ["bert", "bert-rerun"]))
 

@@ -34,11 +34,11 @@ def test_a_store_that_goes_away_is_no_fault_of_the_dataset(folder):
     publish(folder, whole)
     assert verify_dataset(whole, "reviews").problems == {}
     away = Away()
-    for found in list(whole.list()):
-        with whole.open(found.key) as reader:
-            data = bytearray(found.size)
+    for result in list(whole.list()):
+        with whole.open(result.key) as reader:
+            data = bytearray(result.size)
             reader.readinto(memoryview(data))
-        away.create(found.key, bytes(data))
+        away.create(result.key, bytes(data))
     with pytest.raises(StoreUnavailableError) as raised:
         verify_dataset(away, "reviews")
     assert raised.value.exit_code == ExitCode.INCONCLUSIVE

@@ -17,10 +17,10 @@ from plumbline.stores.file import FileStore
 
 @pytest.fixture
 def store(tmp_path: Path) -> FileStore:
-    found = FileStore("file:///store", tmp_path / "store")
+    result = FileStore("file:///store", tmp_path / "store")
     for key in ("a/one", "a/two", "b/three"):
-        found.create(key, b"x")
-    return found
+        result.create(key, b"x")
+    return result
 
 
 @pytest.mark.parametrize(
