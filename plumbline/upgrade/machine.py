@@ -2,63 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import shutil
-import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
-from plumbline.errors import DiskFullError, ExitCode, InconclusiveError, InvalidInputError, PlumblineError
-from plumbline.launch import run_training, trainer_environment
-from plumbline.loaded import LOADED, loaded_places, place_of
-from plumbline.parent_watch import PARENT_WATCH
-from plumbline.records import LoadedRecord, load_record
-from plumbline.schema.base import read_model
-from plumbline.schema.record import read_record
-from plumbline.schema.spec import RunSpec, read_spec, write_spec
+from plumbline.errors import DiskFullError, InconclusiveError, InvalidInputError
+from plumbline.loaded import place_of
+from plumbline.schema.spec import RunSpec, read_spec
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.environments import VARIABLES, Environment, Environments
-from plumbline.upgrade.inputs import INPUTS_NAME, Inputs, InputsFile, alone
+from plumbline.upgrade.environments import Environment, Environments
+from plumbline.upgrade.inputs import Inputs
 from plumbline.upgrade.needs import conflicts, needed_changes
 from plumbline.upgrade.numerics import compare_inputs, compare_training, has_equal_bits
+from plumbline.upgrade.runs import MOST_SECONDS, Run, Runs
 from plumbline.upgrade.store import Store
 from plumbline.upgrade.trials import Failure, Outcome, Package, Trial, TrialResult
 
 __all__ = ["LocalTrials"]
 
-_SECONDS = 3600.0
 _LEAST_SECONDS = 120.0
 _PATIENCE = 10.0
 """A training under changes may take this many times as long as the one without."""
-_RUNS_NAME = "plumbline-runs"
-"""Deleted at the start: a name of our own, for the work folder may also be a user's."""
-
-
-Ending = Literal["completed", "failed", "died", "machine"]
-"""`died`: without a record and without a reason, by a signal or a time limit. `machine`: a full disk, a lost store."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One training that ended."""
-
-    record: LoadedRecord | None
-    failure: Failure | None
-    ending: Ending
-    places: frozenset[str]
-    seconds: float
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether nothing is known of the changes."""
-        return self.ending == "machine"
 
 
 class LocalTrials:
@@ -72,19 +39,15 @@ class LocalTrials:
     ) -> None:  # fmt: skip
         self._suite = suite
         self._workload = workload
-        self._work = work
-        self._runs = work / _RUNS_NAME
+        self._runs = Runs(work, should_stop)
         self.environments = environments
         self._store = store
         self._say = say
-        self._should_stop = should_stop
-        self._count = 0
         self._current: Environment | None = None
         self._candidate: Environment | None = None
         self._inputs: tuple[Inputs, RunSpec, Path] | None = None
         self._input_places: frozenset[str] = frozenset()
-        self._references: dict[str, _Run] = {}
-        shutil.rmtree(self._runs, ignore_errors=True)
+        self._references: dict[str, Run] = {}
 
     def use_store(self, store: Store) -> None:
         """Take changed packages from another store from now on; the reference trainings stay."""
@@ -99,7 +62,7 @@ class LocalTrials:
                 result = self._run(trial)
             except DiskFullError:
                 raise  # every trial to come would meet it too
-            except InconclusiveError as error:
+            except (InconclusiveError, InvalidInputError) as error:  # also a record that cannot be read
                 self._say(str(error))
                 failure = Failure(stage="training", message=str(error)[:4000])
                 result = TrialResult(trial=trial.name, outcome="lost", failures=(failure,))
@@ -169,8 +132,9 @@ class LocalTrials:
 
     def _compare_inputs(self, trial: Trial, environment: Environment) -> TrialResult:
         ours, _, _ = self._own_inputs()
-        self._count += 1
-        theirs, failure, places = self._build_inputs(environment, self._runs / f"inputs-{self._count:03d}")
+        theirs, failure, places = self._runs.build_inputs(
+            self._suite, self._workload, environment, self._runs.folder("inputs")
+        )
         imported = self._imported(places, trial.changes)
         if theirs is None:
             found = (failure,) if failure else ()
@@ -208,7 +172,7 @@ class LocalTrials:
             order = (current, environment) if pair % 2 == 0 else (environment, current)
             rates: dict[bool, float] = {}
             for place, one in enumerate(order):
-                run = self._train(wanted, one, limit=_SECONDS)
+                run = self._train(wanted, one, limit=MOST_SECONDS)
                 speed = run.record.record.evidence.speed if run.record else None
                 if speed is None or not speed.samples_per_second:
                     failures = (run.failure,) if run.failure else ()
@@ -238,8 +202,8 @@ class LocalTrials:
     def _own_inputs(self) -> tuple[Inputs, RunSpec, Path]:
         if self._inputs is None:
             environment = self._current_environment()
-            out = self._runs / "inputs-current"
-            inputs, failure, self._input_places = self._build_inputs(environment, out)
+            out = self._runs.folder("inputs")
+            inputs, failure, self._input_places = self._runs.build_inputs(self._suite, self._workload, environment, out)
             if inputs is None:
                 why = failure.message if failure else "no reason given"
                 what = f"the current environment cannot build the dataset: {why}"
@@ -247,64 +211,14 @@ class LocalTrials:
             self._inputs = inputs, read_spec(out / "spec.json"), out / "data"
         return self._inputs
 
-    def _build_inputs(
-        self, environment: Environment, out: Path
-    ) -> tuple[Inputs | None, Failure | None, frozenset[str]]:
-        out.mkdir(parents=True)
-        suite, loaded = out / "suite.json", out / "loaded"
-        suite.write_text(alone(self._suite, self._workload, out / "data").model_dump_json(), encoding="utf-8")
-        command = [str(environment.python), "-m", "plumbline.upgrade.inputs", str(suite), self._workload, str(out)]
-        variables = trainer_environment({**VARIABLES, LOADED: str(loaded)})
-        code, said = _run_watched(command, variables, out / "said.txt", where=self._workload)
-        places = loaded_places(loaded)
-        if code == ExitCode.PASS:
-            return read_model(InputsFile, out / INPUTS_NAME).inputs, None, places
-        message = "\n".join(said[-5:])[:4000]
-        if code == ExitCode.INCONCLUSIVE:
-            raise InconclusiveError(message, where=self._workload)
-        return None, Failure(stage="training" if places else "import", message=message), places
-
-    def _reference_run(self, spec: RunSpec) -> _Run:
+    def _reference_run(self, spec: RunSpec) -> Run:
         if spec.digest not in self._references:
-            self._references[spec.digest] = self._train(spec, self._current_environment(), limit=_SECONDS)
+            self._references[spec.digest] = self._train(spec, self._current_environment(), limit=MOST_SECONDS)
         return self._references[spec.digest]
 
-    def _train(self, spec: RunSpec, environment: Environment, *, limit: float) -> _Run:
-        """Train in a fresh process; what fails is repeated once, for machines fail too."""
-        run = self._train_once(spec, environment, limit)
-        if run.record is None and not self._should_stop():
-            # A process that dies twice in the same environment, while the current one trains, dies of the changes.
-            again = self._train_once(spec, environment, limit)
-            run = run if run.ending == "machine" and again.record is None else again
-        return run
-
-    def _train_once(self, spec: RunSpec, environment: Environment, limit: float) -> _Run:
+    def _train(self, spec: RunSpec, environment: Environment, *, limit: float) -> Run:
         _, _, data = self._own_inputs()
-        self._count += 1
-        name = f"training-{self._count:03d}"
-        out = self._runs / name
-        path = self._runs / f"{name}.json"
-        write_spec(spec, path)
-        words: list[str] = []
-        began = time.monotonic()
-        code: int | None = None
-        try:
-            code = run_training(
-                path, out, data=f"file://{data.resolve()}", cache=self._work / "cache", platform="upgrade",
-                record_id=name, python=environment.python, timeout_seconds=limit, should_stop=self._should_stop,
-                environment={**VARIABLES, LOADED: str(self._runs / f"{name}-loaded")},
-                on_progress=lambda event: words.append(str(event["line"])) if event.get("event") == "said" else None,
-            )  # fmt: skip
-        except InconclusiveError as error:
-            if self._should_stop():
-                raise
-            words.append(str(error))
-        seconds = time.monotonic() - began
-        places = loaded_places(self._runs / f"{name}-loaded")
-        if code == ExitCode.PASS:
-            return _Run(load_record(out), None, "completed", places, seconds)
-        failure, ending = _failure(out, code, words)
-        return _Run(None, failure, ending, places, seconds)
+        return self._runs.train(spec, environment, data, limit=limit)
 
     def _imported(self, places: frozenset[str], changes: Sequence[PackageChange]) -> tuple[str, ...]:
         """Return the packages of an environment with these changes that code was loaded from."""
@@ -312,37 +226,3 @@ class LocalTrials:
         return tuple(
             name for name, one in sorted(packages.items()) if any(place_of(file) in places for file in one.files)
         )
-
-
-def _run_watched(
-    command: Sequence[str], variables: Mapping[str, str], log: Path, *, where: str
-) -> tuple[int, list[str]]:
-    """Run a process that ends with this one; return its exit code and the lines that it wrote."""
-    with (
-        log.open("w", encoding="utf-8") as file,
-        subprocess.Popen(
-            command, env={**variables, PARENT_WATCH: "stdin"}, stdin=subprocess.PIPE, stdout=file, stderr=file,
-            start_new_session=True,
-        ) as child,
-    ):  # fmt: skip
-        try:
-            code = child.wait(_SECONDS)
-        except subprocess.TimeoutExpired as error:
-            raise InconclusiveError(f"no dataset within {_SECONDS:g} s", where=where) from error
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-    return code, log.read_text(encoding="utf-8", errors="replace").splitlines()
-
-
-def _failure(out: Path, code: int | None, words: Sequence[str]) -> tuple[Failure, Ending]:
-    """Return why a training failed, and in which way."""
-    message = "\n".join(words[-5:])[:4000]
-    try:
-        ending = read_record(out, verify=False).exit
-    except PlumblineError:
-        # No record: the libraries could not be loaded, or the process died.
-        return Failure(stage="import", message=message), "failed" if code == ExitCode.USAGE else "died"
-    place = f"{ending.part} step {ending.step}: " if ending.step is not None else ""
-    failure = Failure(stage="training", message=f"{place}{ending.message}"[:4000])
-    return failure, "machine" if ending.is_infrastructure else "failed"

@@ -1,0 +1,155 @@
+"""Processes in an environment: one training, or one build of the inputs, each watched and each with its own folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from plumbline.errors import ExitCode, InconclusiveError, PlumblineError
+from plumbline.launch import run_training, trainer_environment
+from plumbline.loaded import LOADED, loaded_places
+from plumbline.parent_watch import PARENT_WATCH
+from plumbline.records import LoadedRecord, load_record
+from plumbline.schema.base import read_model
+from plumbline.schema.record import read_record
+from plumbline.schema.spec import RunSpec, write_spec
+from plumbline.schema.suite import Suite
+from plumbline.upgrade.environments import VARIABLES, Environment
+from plumbline.upgrade.inputs import INPUTS_NAME, Inputs, InputsFile, alone
+from plumbline.upgrade.trials import Failure
+
+__all__ = ["MOST_SECONDS", "Run", "Runs"]
+
+MOST_SECONDS = 3600.0
+_RUNS_NAME = "plumbline-runs"
+"""Deleted at the start: a name of our own, for the work folder may also be a user's."""
+
+Ending = Literal["completed", "failed", "died", "machine"]
+"""`died`: without a record and without a reason, by a signal or a time limit. `machine`: a full disk, a lost store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training that ended."""
+
+    record: LoadedRecord | None
+    failure: Failure | None
+    ending: Ending
+    places: frozenset[str]
+    seconds: float
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing is known of the changes."""
+        return self.ending == "machine"
+
+
+class Runs:
+    """Folders below `work`, those of the command before deleted; `should_stop` ends what runs."""
+
+    def __init__(self, work: Path, should_stop: Callable[[], bool] = lambda: False) -> None:
+        self._cache = work / "cache"
+        self._folder = work / _RUNS_NAME
+        self._should_stop = should_stop
+        self._count = 0
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def folder(self, kind: str) -> Path:
+        """Return the folder of the next run."""
+        self._count += 1
+        return self._folder / f"{kind}-{self._count:03d}"
+
+    def build_inputs(
+        self, suite: Suite, workload: str, environment: Environment, out: Path
+    ) -> tuple[Inputs | None, Failure | None, frozenset[str]]:
+        """Build dataset, tokenizer and weights in `out`; return digests or a failure, and the places loaded from."""
+        out.mkdir(parents=True)
+        file, loaded = out / "suite.json", out / "loaded"
+        file.write_text(alone(suite, workload, out / "data").model_dump_json(), encoding="utf-8")
+        command = [str(environment.python), "-m", "plumbline.upgrade.inputs", str(file), workload, str(out)]
+        variables = trainer_environment({**VARIABLES, LOADED: str(loaded)})
+        code, said = _run_watched(command, variables, out / "said.txt", where=workload)
+        places = loaded_places(loaded)
+        if code == ExitCode.PASS:
+            return read_model(InputsFile, out / INPUTS_NAME).inputs, None, places
+        message = "\n".join(said[-5:])[:4000]
+        if code == ExitCode.INCONCLUSIVE:
+            raise InconclusiveError(message, where=workload)
+        return None, Failure(stage="training" if places else "import", message=message), places
+
+    def train(self, spec: RunSpec, environment: Environment, data: Path, *, limit: float) -> Run:
+        """Train in a fresh process; what fails is repeated once, for machines fail too."""
+        run = self._train_once(spec, environment, data, limit)
+        if run.record is None and not self._should_stop():
+            # A process that dies twice in the same environment, while the current one trains, dies of the changes.
+            again = self._train_once(spec, environment, data, limit)
+            run = run if run.ending == "machine" and again.record is None else again
+        return run
+
+    def _train_once(self, spec: RunSpec, environment: Environment, data: Path, limit: float) -> Run:
+        out = self.folder("training")
+        name = out.name
+        path = out.with_name(f"{name}.json")
+        write_spec(spec, path)
+        words: list[str] = []
+        began = time.monotonic()
+        code: int | None = None
+        try:
+            code = run_training(
+                path, out, data=f"file://{data.resolve()}", cache=self._cache, platform="upgrade",
+                record_id=name, python=environment.python, timeout_seconds=limit, should_stop=self._should_stop,
+                environment={**VARIABLES, LOADED: str(out.with_name(f"{name}-loaded"))},
+                on_progress=lambda event: words.append(str(event["line"])) if event.get("event") == "said" else None,
+            )  # fmt: skip
+        except InconclusiveError as error:
+            if self._should_stop():
+                raise
+            words.append(str(error))
+        seconds = time.monotonic() - began
+        places = loaded_places(out.with_name(f"{name}-loaded"))
+        if code == ExitCode.PASS:
+            return Run(load_record(out), None, "completed", places, seconds)
+        failure, ending = _failure(out, code, words)
+        return Run(None, failure, ending, places, seconds)
+
+
+def _run_watched(
+    command: Sequence[str], variables: Mapping[str, str], log: Path, *, where: str
+) -> tuple[int, list[str]]:
+    """Run a process that ends with this one; return its exit code and the lines that it wrote."""
+    with (
+        log.open("w", encoding="utf-8") as file,
+        subprocess.Popen(
+            command, env={**variables, PARENT_WATCH: "stdin"}, stdin=subprocess.PIPE, stdout=file, stderr=file,
+            start_new_session=True,
+        ) as child,
+    ):  # fmt: skip
+        try:
+            code = child.wait(MOST_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise InconclusiveError(f"no dataset within {MOST_SECONDS:g} s", where=where) from error
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    return code, log.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def _failure(out: Path, code: int | None, words: Sequence[str]) -> tuple[Failure, Ending]:
+    """Return why a training failed, and in which way."""
+    message = "\n".join(words[-5:])[:4000]
+    try:
+        ending = read_record(out, verify=False).exit
+    except PlumblineError:
+        # No record: the libraries could not be loaded, or the process died.
+        return Failure(stage="import", message=message), "failed" if code == ExitCode.USAGE else "died"
+    place = f"{ending.part} step {ending.step}: " if ending.step is not None else ""
+    failure = Failure(stage="training", message=f"{place}{ending.message}"[:4000])
+    return failure, "machine" if ending.is_infrastructure else "failed"

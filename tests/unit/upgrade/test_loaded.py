@@ -1,0 +1,27 @@
+"""What a process loaded code from is left for its parent, and only where the parent asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from plumbline.errors import InvalidInputError
+from plumbline.loaded import LOADED, loaded_places, place_of, write_loaded
+
+
+def test_modules_and_libraries_are_named_by_two_parts_of_their_path(tmp_path):
+    import numpy as np  # noqa: F401, PLC0415 - loaded on purpose
+
+    write_loaded({})
+    assert loaded_places(tmp_path) == frozenset()
+    write_loaded({LOADED: str(tmp_path)})
+    places = loaded_places(tmp_path)
+    assert "numpy/__init__.py" in places
+    assert "numpy/_core" in places
+    assert not any(place.startswith("/") for place in places)
+    assert place_of("nvidia/cublas/lib/libcublas.so.13") == "nvidia/cublas"
+
+
+def test_a_file_that_is_none_of_ours_is_refused(tmp_path):
+    (tmp_path / "1.json").write_text('{"places": 3}')
+    with pytest.raises(InvalidInputError, match="places"):
+        loaded_places(tmp_path)
