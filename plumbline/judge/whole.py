@@ -26,13 +26,13 @@ _EVALUATION = "evaluation/"
 def missing_evidence(loaded: LoadedRecord, side: str) -> Iterator[Finding]:
     """Yield a finding for each required item that a record lacks."""
     record = loaded.record
-    for part in ("probe",) if record.experiment else record.spec.parts:
+    for part in (record.experiment.part,) if record.experiment else record.spec.parts:
         if getattr(record.evidence, part) is None:
             yield _lacks(f"{part}.evidence", "inconclusive", "evidence", f"the {side} holds none of its {part}")
     probe, learn, speed = record.evidence.probe, record.evidence.learn, record.evidence.speed
     if probe is not None:
         yield from _probe(loaded, probe, side)
-    if learn is not None and record.spec.learn is not None:
+    if learn is not None and record.spec.learn is not None and record.experiment is None:
         yield from _learn(record, learn, record.spec.learn, side)
     if speed is not None and record.spec.speed is not None and speed.steps != record.spec.speed.steps:
         yield _counts("speed.steps", "measured steps", speed.steps, record.spec.speed.steps, side)

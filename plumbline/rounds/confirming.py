@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from plumbline.digest import digest_bytes
 from plumbline.judge import compare
 from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm_learn import LearnConfirmation, begin_confirmation
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import Baselines, gates_of, reference_of
@@ -28,7 +29,7 @@ class Case:
     workload: str
     reference: str | None
     """Platform for the reference's experiments; `None` if the reference is a baseline."""
-    confirmation: Confirmation
+    confirmation: Confirmation | LearnConfirmation
 
 
 Wanted = tuple[Case, Request, Assignment]
@@ -58,7 +59,7 @@ def _case(
     """Return the case against the first side with a testable drift."""
     for reference, record in sides:
         judgement = compare(record, candidate, gates_of(round_, name))
-        confirmation = Confirmation.begin(record, candidate, judgement, round_.suite.dispatch.experiments)
+        confirmation = begin_confirmation(record, candidate, judgement, round_.suite.dispatch.experiments)
         if confirmation.next() is not None:
             return [Case(name, workload, reference, confirmation)]
     return []

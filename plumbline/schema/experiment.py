@@ -30,6 +30,7 @@ Rung = Literal[
     "optimizer",  # the update by AdamW's definition with the spec's settings; no tensors
     "schedule",  # the learning rates by the schedule's definition; no tensors
     "evaluation",  # the evaluation by its definition: eval mode, the spec's rows, every row once; no tensors
+    "dropout",  # learn: every dropout layer's probability as the spec has it; no tensors
     "settings",  # every precision and determinism setting imposed again before every step; no tensors
 ]
 
@@ -62,6 +63,8 @@ class Experiment(Model):
     suspect: str = ""
     """Description of the restored value, for the report."""
     steps: int = Field(ge=1)
+    part: Literal["probe", "learn"] = "probe"
+    """What is run once more: the probe, or the learning curve up to `steps`."""
     replays: tuple[Replay, ...] = ()
     captures: tuple[Capture, ...] = ()
     precision: Precision | None = None

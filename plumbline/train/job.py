@@ -30,7 +30,7 @@ from plumbline.train.context import Context, plan_rows
 from plumbline.train.experiment import ExperimentRun
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.fingerprint import ask_devices, read_fingerprint
-from plumbline.train.learn import LearnRun
+from plumbline.train.learn import LearnExperiment, LearnRun
 from plumbline.train.mantissa import measure_mantissa_bits
 from plumbline.train.model import read_weights
 from plumbline.train.probe import ProbeRun
@@ -98,8 +98,15 @@ def open_run(job: TrainJob, stop: threading.Event) -> Iterator[Context]:
 
 
 def _run_experiment(findings: RunResults, context: Context, bundle: Bundle) -> None:
-    """Run the probe alone, with the experiment's values restored."""
+    """Run the experiment's part alone, with its values restored."""
     spec = context.spec
+    if bundle.experiment.part == "learn":
+        if spec.learn is None:
+            raise ConfigurationError("has no learning curve for an experiment", where="spec", key="learn")
+        findings.learn = LearnExperiment(context, spec.learn, bundle)
+        with findings.timed("learn"):
+            findings.learn.run()
+        return
     if spec.probe is None:
         raise ConfigurationError("has no probe for an experiment", where="spec", key="probe")
     findings.probe = ExperimentRun(context, spec.probe, bundle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,15 @@ from plumbline.train.context import Context
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_dropout
 from plumbline.train.engine import Engine, Observer, Outcome
-from plumbline.train.evaluation import evaluate
+from plumbline.train.evaluation import evaluate, evaluate_by_definition
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.model import attention_of, build_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
+from plumbline.train.optimizers import schedule_factor
+from plumbline.train.replay import Bundle
 
-__all__ = ["LearnRun"]
+__all__ = ["LearnExperiment", "LearnRun"]
 
 _READ_EVERY = 50
 _TRACED_STEPS = 10_000
@@ -57,7 +60,7 @@ class LearnRun:
     """One training to an evaluated accuracy."""
 
     def __init__(self, context: Context, learn: LearnSpec) -> None:
-        self.context, self.learn = context, learn
+        self.context, self.learn, self.until = context, learn, learn.steps
         self._progress = Progress(0, [], [], [])
         self._pending: list[tuple[int, list[tuple[torch.Tensor, float]]]] = []
         self._model: torch.nn.Module | None = None
@@ -106,19 +109,22 @@ class LearnRun:
     def _evaluate(self, engine: Engine, step: int) -> None:
         if not self.context.ranks.is_first:
             return
-        evidence, self.evaluation = evaluate(
+        evidence, self.evaluation = self._evaluator()(
             engine.bare, self.context.evaluation_rows(self.learn.evaluation_rows), step=step,
             batch_size=self.context.spec.batch_size, precision=self.learn.precision,
             device=self.context.ranks.device,
         )  # fmt: skip
         self._progress.evaluations.append(evidence.to_json())
 
+    def _evaluator(self) -> Callable[..., Any]:
+        return evaluate
+
     def _after(self, engine: Engine, done: int) -> None:
         """Evaluate, save and stop as required after `done` steps."""
         learn = self.learn
         last, stopping = done == learn.steps, self.context.stopping()
         evaluated, saved = done % learn.evaluate_every == 0 or last, done % learn.checkpoint_every == 0 or stopping
-        if evaluated or saved or len(self._pending) >= _READ_EVERY:
+        if evaluated or saved or done == self.until or len(self._pending) >= _READ_EVERY:
             self._read_losses(engine)
         if evaluated:
             self._evaluate(engine, done)
@@ -140,12 +146,16 @@ class LearnRun:
             self._progress.resumed_at.append(loaded.step)
         start = self._progress.step
         context.emit("learn", start, learn.steps)
-        for step, batch in enumerate(context.batches(first=start, count=learn.steps - start), start=start):
+        for step, batch in enumerate(context.batches(first=start, count=self.until - start), start=start):
+            self._starts(engine, step)
             outcome = engine.step(step, batch)
             self._pending.append((step, outcome.losses))
             self._trace(engine, outcome)
             context.place = ("learn", step)
             self._after(engine, step + 1)
+
+    def _starts(self, engine: Engine, step: int) -> None:
+        """Do what an experiment wants before a step."""
 
     def _trace(self, engine: Engine, outcome: Outcome) -> None:
         """Keep the step's batch digest and learning rate, to explain later differences."""
@@ -185,6 +195,28 @@ class LearnRun:
     def answers(self) -> dict[str, NDArray[np.generic]]:
         """Return which rows the last evaluation has right; empty where a row has more than one answer."""
         return {name: self.evaluation[name] for name in ("row_ids", "right")} if "right" in self.evaluation else {}
+
+
+class LearnExperiment(LearnRun):
+    """The learning curve up to a step, with values restored by their definition; never resumed."""
+
+    def __init__(self, context: Context, learn: LearnSpec, bundle: Bundle) -> None:
+        super().__init__(context, learn)
+        self.until = min(bundle.experiment.steps, learn.steps)
+        self._bundle = bundle
+
+    def _starts(self, engine: Engine, step: int) -> None:
+        if self._bundle.has("schedule"):
+            spec = self.context.spec
+            for group in engine.optimizer.param_groups:
+                group["lr"] = spec.optimizer.learning_rate * schedule_factor(spec.schedule, step, engine.steps)
+        if self._bundle.has("dropout"):
+            for layer in engine.bare.modules():
+                if isinstance(layer, (torch.nn.Dropout, PortableDropout)):
+                    layer.p = self.learn.dropout
+
+    def _evaluator(self) -> Callable[..., Any]:
+        return evaluate_by_definition if self._bundle.has("evaluation") else super()._evaluator()
 
 
 def _dropout_of(model: torch.nn.Module) -> tuple[float, ...]:

@@ -9,6 +9,8 @@ import pytest
 
 from plumbline.errors import CorruptDataError
 from plumbline.judge import compare
+from plumbline.judge.confirm import Request
+from plumbline.judge.confirm_learn import begin_confirmation
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Finding
 
@@ -136,3 +138,75 @@ def test_a_curve_is_not_asked_for_bits_where_something_explains_another_rounding
 def test_an_interrupted_curve_of_equal_bits_passes() -> None:
     reference = learned(0.85, (0.7, 0.5), "a")
     assert compare(reference, learned(0.85, (0.7, 0.5), "a", resumed_at=[1])).verdict == "pass"
+
+
+def rerun_of(record: LoadedRecord, request: Request) -> LoadedRecord:
+    """What the trainer leaves for an experiment on the learning curve: its first steps."""
+    learn = record.record.evidence.learn
+    assert learn is not None
+    cut = learn.replace(steps=request.experiment.steps, losses=learn.losses[: request.experiment.steps])
+    evidence = record.record.evidence.replace(learn=cut.to_json(), probe=None)
+    changed = record.record.replace(experiment=request.experiment.to_json(), evidence=evidence.to_json())
+    return LoadedRecord(changed, record.folder, record.arrays)
+
+
+TRACED: dict[str, Any] = {"learning_rates": RATES, "batches": ROWS, "dropout": [0.1]}
+EVALUATED: dict[str, Any] = {"losses": (0.7, 0.5), "weights": "a", "accuracy": 0.84}
+SAME, HEALED, THIRD = "candidate", "reference", "third"
+
+
+@pytest.mark.parametrize(
+    ("changes", "first", "second", "code", "sure", "rungs"),
+    [
+        ({"dropout": [0.2]}, SAME, HEALED, "rng", "confirmed", ["dropout"]),
+        ({"dropout": [0.2]}, SAME, SAME, "rng", "likely", ["dropout"]),
+        ({"dropout": [0.2]}, HEALED, None, "nondeterminism", "confirmed", []),
+        ({"dropout": [0.2]}, THIRD, None, "nondeterminism", "confirmed", []),
+        ({"learning_rates": [1e-3, 1e-3]}, SAME, HEALED, "schedule", "confirmed", ["schedule"]),
+        ({"learning_rates": [1e-3, 1e-3], "resumed_at": [1]}, HEALED, None, "schedule", "confirmed", []),
+        ({"resumed_at": [1]}, HEALED, None, "optimizer", "confirmed", []),
+        ({"resumed_at": [1]}, SAME, None, "optimizer", "likely", []),
+        ({"resumed_at": [2]}, HEALED, None, "nondeterminism", "confirmed", []),
+        ({"batches": ["a" * 16, "c" * 16]}, SAME, None, "data.order", "likely", []),
+        ({}, SAME, None, "unattributed", "unattributed", []),
+        (EVALUATED, SAME, HEALED, "evaluation", "confirmed", ["evaluation"]),
+        (EVALUATED, SAME, SAME, "evaluation", "likely", ["evaluation"]),
+        ({"losses": (0.7, 0.5)}, THIRD, None, "nondeterminism", "confirmed", []),
+    ],
+)  # fmt: skip
+def test_an_experiment_names_what_parts_a_curve_below_an_equal_probe(  # noqa: PLR0917 - pytest's
+    changes: dict[str, Any], first: str, second: str | None, code: str, sure: str, rungs: list[str]
+) -> None:
+    changes = dict(changes)
+    losses, weights, accuracy = (
+        changes.pop(name, other) for name, other in (("losses", (0.7, 0.6)), ("weights", "b"), ("accuracy", 0.85))
+    )
+    sides = {
+        HEALED: learned(0.85, (0.7, 0.5), "a", **TRACED),
+        SAME: learned(accuracy, losses, weights, **(TRACED | changes)),
+        THIRD: learned(0.8, (0.7, 0.4), "c", **TRACED),
+    }
+    state = begin_confirmation(sides[HEALED], sides[SAME], compare(sides[HEALED], sides[SAME]), 6)
+    answers, asked = iter(filter(None, (first, second))), []
+    while (request := state.next()) is not None:
+        asked.append(request)
+        state = state.absorb(request, rerun_of(sides[next(answers)], request))
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, sure)]
+    assert [one.rung for request in asked for one in request.experiment.replays] == rungs
+    assert {(request.experiment.part, request.experiment.steps) for request in asked} == {("learn", 2)}
+    assert state.judgement.verdict == "drift"
+    assert state.judgement.causes[0].tried
+
+
+def test_a_lost_experiment_on_a_curve_is_run_once_more_and_then_leaves_its_cause_likely() -> None:
+    left, right = (
+        learned(0.85, (0.7, 0.5), "a", **TRACED),
+        learned(0.85, (0.7, 0.6), "b", **(TRACED | {"dropout": [0.2]})),
+    )
+    state, asked = begin_confirmation(left, right, compare(left, right), 1), 0
+    while (request := state.next()) is not None:
+        state, asked = state.absorb(request, None, "no worker came online"), asked + 1
+    assert asked == 2
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("rng", "likely")]
+    assert "no worker came online" in state.judgement.causes[0].tried[0]
+    assert begin_confirmation(left, right, compare(left, right), 0).next() is None

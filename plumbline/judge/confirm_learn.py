@@ -1,0 +1,147 @@
+"""Confirmation of a learning curve that parts although the probe is equal to the bit.
+
+First an unchanged, uninterrupted rerun up to the first step that parts. It gives the candidate's bits: the suspect's
+value is restored by its definition. It gives the reference's bits: an interruption of the candidate, or chance, is the
+cause. It gives neither: the candidate does not agree with itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from plumbline.digest import bounded_name
+from plumbline.judge.comparison import cause_of
+from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.mismatches import Mismatch
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.learning import learning
+from plumbline.judge.suspects import differences
+from plumbline.records import LoadedRecord
+from plumbline.schema.experiment import Experiment, Replay
+from plumbline.schema.experiment import Rung as ReplayRung
+from plumbline.schema.verdict import Cause, Judgement
+
+__all__ = ["LearnConfirmation", "begin_confirmation"]
+
+_WAYS: dict[str, tuple[ReplayRung, str]] = {
+    "schedule": ("schedule", "the learning rates by the schedule's definition"),
+    "rng": ("dropout", "the dropout that the spec asks for"),
+    "evaluation": ("evaluation", "the evaluation by its definition"),
+}
+"""By cause: what can be restored without the reference's tensors."""
+_MOST_LOST = 1
+
+
+@dataclass(frozen=True)
+class LearnConfirmation:
+    """Where the test of one learning curve stands. Every step gives a new one."""
+
+    reference: LoadedRecord
+    candidate: LoadedRecord
+    base: Judgement
+    budget: int
+    mismatch: Mismatch
+    steady: bool = False
+    """Whether the unchanged rerun gave the candidate's bits again."""
+    closed: Cause | None = None
+    tried: tuple[str, ...] = ()
+    spent: int = 0
+    lost: int = 0
+
+    def next(self) -> Request | None:
+        """Return the experiment to run now; `None` when the case is closed or the budget is spent."""
+        if self.closed is not None or self.spent >= self.budget:
+            return None
+        if not self.steady:
+            return self._request("control experiment: unchanged rerun of the learning curve")
+        rung, description = _WAYS[self.mismatch.suspicions[0].code]
+        return self._request(description, Replay(rung=rung))
+
+    def absorb(
+        self, request: Request, record: LoadedRecord | None, why: str = "no record was returned"
+    ) -> LearnConfirmation:
+        """Evaluate an experiment's record; `None` means lost, for the reason `why`."""
+        spent = replace(self, spent=self.spent + 1)
+        if record is None and self.lost < _MOST_LOST:
+            return replace(spent, budget=self.budget + 1, lost=self.lost + 1)
+        if record is None or record.record.exit.status != "completed":
+            reason = why if record is None else record.record.exit.message
+            return spent._close(f"{request.experiment.suspect}: could not be run: {reason}")
+        if self.steady:
+            restored = self._is_equal(self.reference, record)
+            text = "the curve is the reference's again" if restored else "the curve still differs"
+            sure = "confirmed" if restored else ""
+            return spent._close(f"experiment with {request.experiment.suspect}: {text}", sure=sure)
+        return spent._reran(record)
+
+    @property
+    def judgement(self) -> Judgement:
+        """The judgement with its cause as certain as the experiments show."""
+        cause = self.closed or self._cause().replace(tried=self.tried)
+        others = [one for one in self.base.causes if one.code not in (cause.code, self._cause().code)]
+        return self.base.replace(causes=[one.model_dump() for one in (cause, *others)])
+
+    def _reran(self, record: LoadedRecord) -> LearnConfirmation:
+        if self._is_equal(self.candidate, record):
+            steady = replace(self, steady=True, tried=("an unchanged rerun: equal to the bit",))
+            return steady if self.mismatch.suspicions[0].code in _WAYS else steady._close("")
+        learn, step = self.candidate.record.evidence.learn, self.mismatch.at.step
+        interrupted = learn is not None and any(
+            at <= (learn.steps if step is None else step) for at in learn.resumed_at
+        )
+        if interrupted and self._is_equal(self.reference, record):
+            return self._close("a rerun without interruption: the curve is the reference's", sure="confirmed")
+        why = (
+            f"it does not agree with itself: an unchanged rerun of the learning curve differs before step {self._steps}"
+        )
+        cause = Cause(code="nondeterminism", sure="confirmed", why=why, tried=("an unchanged rerun: different bits",))
+        return replace(self, closed=cause)
+
+    def _close(self, text: str, *, sure: str = "") -> LearnConfirmation:
+        tried = tuple(filter(None, (*self.tried, text)))
+        cause = self._cause().replace(tried=tried)
+        if sure and cause.code != "unattributed":
+            cause = cause.replace(sure=sure)
+        return replace(self, closed=cause, tried=tried)
+
+    def _cause(self) -> Cause:
+        code = self.mismatch.suspicions[0].code
+        suspects = differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)
+        return next((one for one in self.base.causes if one.code == code), cause_of(self.mismatch, suspects))
+
+    @property
+    def _steps(self) -> int:
+        """Up to and with the step that parts; all of them where the losses are equal."""
+        learn = self.reference.record.evidence.learn
+        whole = learn.steps if learn else 1
+        return whole if self.mismatch.at.step is None else min(self.mismatch.at.step + 1, whole)
+
+    def _is_equal(self, side: LoadedRecord, rerun: LoadedRecord) -> bool:
+        """Compare the curves over the experiment's steps; where these are all, weights and evaluations as well."""
+        learn, other = side.record.evidence.learn, rerun.record.evidence.learn
+        if learn is None or other is None or len(other.losses) < self._steps:
+            return False
+        if learn.losses[: self._steps] != other.losses[: self._steps] or None in other.losses[: self._steps]:
+            return False
+        if self.mismatch.at.step is not None:
+            return True
+        ends = [(one.weights_sha256, one.evaluations) for one in (learn, other)]
+        return learn.weights_sha256 is not None and ends[0] == ends[1]
+
+    def _request(self, description: str, *replays: Replay) -> Request:
+        name = bounded_name(f"{self.candidate.record.record_id}-x{self.spent + 1}")
+        experiment = Experiment(
+            experiment_id=name, suspect=description, steps=self._steps, part="learn", replays=replays
+        )
+        return Request("candidate", experiment)
+
+
+def begin_confirmation(
+    reference: LoadedRecord, candidate: LoadedRecord, judgement: Judgement, budget: int
+) -> Confirmation | LearnConfirmation:
+    """Return the state machine for a judgement's causes, with at most `budget` reruns."""
+    if budget > 0 and any(one.check == "learn.bits" and one.outcome == "drift" for one in judgement.findings):
+        mismatch = learning(Pair(reference, candidate))
+        if mismatch is not None:
+            return LearnConfirmation(reference, candidate, judgement, budget, mismatch)
+    return Confirmation.begin(reference, candidate, judgement, budget)
