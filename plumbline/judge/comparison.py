@@ -12,6 +12,7 @@ from plumbline.judge.origin import other_kernels
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.learning import learning
 from plumbline.judge.rungs.portable import portable_findings, reordered
+from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.suspects import differences, suspects_for
 from plumbline.judge.validity import validity
 from plumbline.records import LoadedRecord
@@ -49,9 +50,13 @@ def compare(
 def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequest) -> Judgement:
     suspects = differences(reference.record.fingerprint, candidate.record.fingerprint)
     problems = validity(reference, candidate)
+    checked = selfcheck(reference, candidate)
     if problems:
         return Judgement(
-            verdict=worst([problem.outcome for problem in problems]), findings=tuple(problems), suspects=suspects
+            verdict=worst([problem.outcome for problem in problems]),
+            findings=tuple(problems),
+            causes=(checked[1],) if checked else (),
+            suspects=suspects,
         )
     pair = Pair(reference, candidate)
     findings: list[Finding] = []
@@ -72,6 +77,9 @@ def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequ
     results = [gate(pair, request) for gate in GATES]
     findings += [finding for result in results for finding in result.findings]
     explained = [*causes, *(cause for result in results for cause in result.causes)]
+    if checked is not None:
+        findings.append(checked[0])
+        explained.append(checked[1])
     open_ones = [result.unexplained for result in results if result.unexplained is not None]
     causes = explained or open_ones[:1]
     divergence = divergence or next((result.at for result in results if result.at is not None), None)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from plumbline.judge.comparison import compare
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.selfcheck import failed_at
 from plumbline.judge.tolerance import floor_of
 from plumbline.judge.validity import stands_alone
 from plumbline.records import LoadedRecord
@@ -21,7 +22,7 @@ def trusted_reference(records: Records, reference: str, baselines: Records) -> s
     The answer is `reference` if every platform agrees with it, or if it agrees with its own baseline. Otherwise the
     platforms that agree with their own baselines vote, or all platforms if none has a baseline: the largest group that
     agrees with each other provides the reference. Among groups of equal size, a platform near its own fp64 run wins.
-    Only two other platforms, or its own baseline, can remove a platform from its place.
+    Only two other platforms, its own baseline, or its own selfcheck can remove a platform from its place.
     """
     if reference not in records or not stands_alone(records[reference]):
         return reference
@@ -30,6 +31,9 @@ def trusted_reference(records: Records, reference: str, baselines: Records) -> s
     others = [name for name in records if name != reference]
     if not any(_differ(records[reference], records[name]) for name in others):
         return reference
+    if failed_at(records[reference]) is not None:
+        passed = [name for name in others if _passed_selfcheck(records[name])]
+        return passed[0] if passed else reference
     health = {name: _is_healthy(records[name], baselines.get(name)) for name in records}
     if health[reference]:
         return reference
@@ -69,8 +73,15 @@ def _pivot(records: Records, names: list[str], reference: str) -> str:
     return reference if reference in sound else sound[0]
 
 
+def _passed_selfcheck(record: LoadedRecord) -> bool:
+    check = record.record.evidence.selfcheck
+    return check is not None and check.verdict == "pass"
+
+
 def _is_off(records: Records, name: str) -> bool:
-    """Return whether rounding cannot explain a platform's distance from its fp64 run."""
+    """Return whether a platform failed its selfcheck, or is farther from its fp64 run than rounding explains."""
+    if failed_at(records[name]) is not None:
+        return True
     probe = records[name].record.spec.probe
     error = own_error(records, name, name)
     return probe is not None and error is not None and error > floor_of("forward", probe.precision)

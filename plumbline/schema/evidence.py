@@ -45,6 +45,7 @@ __all__ = [
     "PortableEvidence",
     "PortableStep",
     "ProbeEvidence",
+    "SelfcheckEvidence",
     "SpeedEvidence",
     "StepEvidence",
     "Tap",
@@ -267,9 +268,21 @@ class LearnEvidence(Model):
     """Steps at which an interrupted run resumed from its checkpoint."""
 
 
+class SelfcheckEvidence(Model):
+    """First step of the shipped tiny training on this machine, against the digests of the release."""
+
+    verdict: Literal["pass", "drift", "unknown"]
+    """`unknown`: the release holds no digests for these versions of torch and transformers, or an operation has no
+    portable form."""
+    at: str = Field(default="", max_length=500)
+    """Where the bits first differ."""
+
+
 class Evidence(Model):
     """All comparable evidence of one training."""
 
+    selfcheck: SelfcheckEvidence | None = None
+    """Only in trainings that a round ordered."""
     data: DataEvidence | None = None
     model: ModelEvidence | None = None
     probe: ProbeEvidence | None = None

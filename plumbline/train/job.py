@@ -21,7 +21,7 @@ from plumbline.errors import (
     UnavailableError,
     record_code,
 )
-from plumbline.schema.evidence import Evidence
+from plumbline.schema.evidence import Evidence, SelfcheckEvidence
 from plumbline.schema.expected import Expected, machine_mismatches
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import MAX_MESSAGE, Exit, RunRecord
@@ -39,6 +39,7 @@ from plumbline.train.record_files import clear_parts, write_parts, write_record
 from plumbline.train.replay import Bundle, read_bundle
 from plumbline.train.rows import Rows
 from plumbline.train.run_results import RunResults
+from plumbline.train.selfcheck import first_step
 from plumbline.train.source import Source, open_source, waited
 from plumbline.train.speed import SpeedRun
 
@@ -211,6 +212,15 @@ def _check_machine(job: TrainJob, ranks: Ranks) -> None:
         raise TrainingFailedError("; ".join(map(str, wrong)), code="device", where=job.platform)
 
 
+def _selfcheck(job: TrainJob, ranks: Ranks) -> SelfcheckEvidence | None:
+    """Check every process's device by itself before a round's training; return the first difference."""
+    if job.expected is None or job.experiment or job.spec.probe is None or not job.spec.probe.portable_steps:
+        return None
+    answers = ranks.gather(first_step(ranks.device, job.spec.task).model_dump_json())
+    checks = [SelfcheckEvidence.model_validate_json(answer) for answer in answers]
+    return next((check for check in checks if check.verdict == "drift"), checks[0])
+
+
 def run_job(job: TrainJob, stop: threading.Event) -> None:
     """Train and write the record; re-raise a failure after the record is written."""
     findings = RunResults(datetime.now(UTC))
@@ -224,6 +234,8 @@ def run_job(job: TrainJob, stop: threading.Event) -> None:
         try:
             ask_devices(ranks)
             _check_machine(job, ranks)
+            with findings.timed("selfcheck"):
+                findings.selfcheck = _selfcheck(job, ranks)
             findings.bundle = read_bundle(job.experiment) if job.experiment else None
             with open_source(job.spec, job.data, job.cache, emit_progress=ranks.is_first) as source:
                 with findings.timed("stage"):

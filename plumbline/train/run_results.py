@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from plumbline.schema.evidence import DataEvidence, Evidence
+from plumbline.schema.evidence import DataEvidence, Evidence, SelfcheckEvidence
 from plumbline.train.context import Context
 from plumbline.train.learn import LearnRun
 from plumbline.train.probe import ProbeRun
@@ -42,6 +42,7 @@ class RunResults:
     started_at: datetime
     context: Context | None = None
     bundle: Bundle | None = None
+    selfcheck: SelfcheckEvidence | None = None
     data: DataEvidence | None = None
     mantissa_bits: dict[str, int] = field(default_factory=dict)
     probe: ProbeRun | None = None
@@ -61,6 +62,7 @@ class RunResults:
     def evidence(self) -> Evidence:
         """Return every part's evidence; raise if a part cannot be read."""
         return Evidence(
+            selfcheck=self.selfcheck,
             data=self.data,
             model=self.probe.model_evidence if self.probe else None,
             probe=self.probe.evidence() if self.probe else None,
@@ -71,6 +73,7 @@ class RunResults:
     def remains(self) -> Evidence:
         """Return all readable evidence of a failed training."""
         return Evidence(
+            selfcheck=self.selfcheck,
             data=self.data,
             model=self.probe.model_evidence if self.probe else None,
             probe=_left(self.probe.evidence) if self.probe else None,

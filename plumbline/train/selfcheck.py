@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from plumbline.errors import ExitCode, PlumblineError
-from plumbline.schema.evidence import PortableEvidence
+from plumbline.schema.evidence import PortableEvidence, SelfcheckEvidence
 from plumbline.schema.manifest import Task
 from plumbline.schema.spec import Attention, ModelSpec, ProbeSpec, RunSpec
 from plumbline.train.batches import Batch
@@ -29,7 +29,7 @@ from plumbline.train.portable.golden import Formulas, first_difference, read_gol
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.ranks import Ranks
 
-__all__ = ["main", "selfcheck", "shipped_spec"]
+__all__ = ["first_step", "main", "selfcheck", "shipped_spec"]
 
 _TASKS: tuple[Task, ...] = ("sequence-classification", "masked-lm")
 _STEPS, _ROWS, _LENGTH, _VOCABULARY = 3, 8, 16, 96
@@ -94,10 +94,11 @@ class _Drawn:
         """Do nothing: the model is tiny."""
 
 
-def _trained(task: Task, device: torch.device, attention: Attention) -> PortableEvidence:
+def _trained(task: Task, device: torch.device, attention: Attention, *, steps: int = _STEPS) -> PortableEvidence:
     spec = shipped_spec(task, attention)
-    leg = PortableLeg(_Drawn(spec, Ranks(device=device), _weights(spec)), ProbeSpec.model_validate(spec.probe))
-    leg.run()
+    probe = ProbeSpec(steps=_STEPS, portable_steps=steps, attention=attention)
+    leg = PortableLeg(_Drawn(spec, Ranks(device=device), _weights(spec)), probe)
+    leg.run(repeat=steps == _STEPS)
     assert leg.evidence is not None  # noqa: S101 - just made
     return leg.evidence
 
@@ -131,6 +132,24 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
         "seconds": time.perf_counter() - began,
         "steps": {task: [step.replace(sketches=()).to_json() for step in leg.steps] for task, leg in legs.items()},
     }
+
+
+def first_step(device: torch.device, task: Task) -> SelfcheckEvidence:
+    """Train one step of the shipped training, and compare with the digests for these versions: about half a second."""
+    apply_settings("fp32", strict=True, part="probe")
+    leg = _trained(task, device, "eager", steps=1)
+    versions = (transformers.__version__, torch.__version__.partition("+")[0])
+    known = [
+        formulas.steps[task][:1]
+        for formulas in read_golden().formulas
+        if versions[0] in formulas.transformers and versions[1] in {one.partition("+")[0] for one in formulas.torch}
+    ]
+    if not known or leg.unportable:
+        return SelfcheckEvidence(verdict="unknown", at=leg.unportable)
+    differences = [first_difference(steps, leg.steps) for steps in known]
+    if "" in differences:
+        return SelfcheckEvidence(verdict="pass")
+    return SelfcheckEvidence(verdict="drift", at=differences[-1])
 
 
 _CODES = {"pass": ExitCode.PASS, "drift": ExitCode.DRIFT, "inconclusive": ExitCode.INCONCLUSIVE}

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from plumbline.judge.rungs.portable import reordered
 from plumbline.schema.evidence import PortableEvidence
+from plumbline.schema.expected import Expected
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.model import build_model, load_weights
@@ -34,7 +35,8 @@ from plumbline.train.portable.products import check_products, exact_product
 from plumbline.train.portable.scalars import PortableFloat
 from plumbline.train.portable.sums import tree_sum
 from plumbline.train.ranks import Ranks
-from plumbline.train.selfcheck import _Drawn, _weights, shipped_spec
+from plumbline.train.selfcheck import _Drawn, _weights, first_step, shipped_spec
+from tests.train.conftest import Workshop
 
 CPU = torch.device("cpu")
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "PORTABLE.md"
@@ -398,3 +400,23 @@ def test_two_processes_and_one_train_the_same_bits(right: PortableEvidence) -> N
         assert trained.evidence is not None
         assert trained.evidence.steps == right.steps
         assert trained.evidence.repeated is repeated
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_a_training_that_a_round_ordered_checks_its_machine_first(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, fault: bool
+) -> None:
+    """A training without such an order pays nothing for it."""
+    if fault:
+        monkeypatch.setattr(functional, "softmax", lambda *args, **kwargs: torch.softmax(*args, **kwargs) * (1 + 1e-7))
+    spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 1})
+    check = workshop.train(spec, expected=Expected(accelerator="cpu")).record.evidence.selfcheck
+    assert check is not None
+    expected = ("drift", "outputs of step 0: bert.encoder.layer.0.attention.self") if fault else ("pass", "")
+    assert (check.verdict, check.at) == expected
+    assert workshop.train(spec).record.evidence.selfcheck is None
+
+
+def test_versions_that_the_release_does_not_know_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.train.selfcheck.transformers.__version__", "99.0")
+    assert first_step(torch.device("cpu"), "masked-lm").verdict == "unknown"

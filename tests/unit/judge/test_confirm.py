@@ -123,7 +123,7 @@ def test_a_rerun_of_other_bits_is_nondeterminism_and_asks_no_more(reference: Loa
 def test_a_portable_leg_that_does_not_repeat_itself_adds_no_device_where_the_run_does_not_either() -> None:
     left = make_record(leg=True)
     plan = Plan(leg=True, repeated=False, gradient_factor=1.001)
-    again = replace(plan, gradient_factor=1.002)
+    again = replace(plan, gradient_factor=1.002, leg=False)  # experiments have no portable leg
     state, _ = confirm(left, plan, lambda request: experiment_record(again, request))
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("nondeterminism", "confirmed")]
     steady, _ = confirm(left, Plan(leg=True, repeated=False), lambda request: experiment_record(Plan(), request))

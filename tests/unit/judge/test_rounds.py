@@ -123,3 +123,39 @@ def test_no_experiments_are_spent_on_platforms_that_a_wrong_reference_accused() 
     records = {name: named(name, **(OFF if name == "a" else {})) for name in "abc"}
     assert trusted_reference(records, "a", {}) == "b"
     assert trusted_reference({"b": records["b"]}, "a", {}) == "a"
+
+
+def checked(name: str, verdict: str, **changes: object) -> LoadedRecord:
+    """A platform's record with the selfcheck that stood before its training."""
+    made = named(name, **changes)
+    at = "outputs of step 0: bert.embeddings.LayerNorm" if verdict == "drift" else ""
+    evidence = made.record.evidence.replace(selfcheck={"verdict": verdict, "at": at})
+    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+
+
+def test_a_failed_selfcheck_is_a_drift_that_needs_no_other_difference() -> None:
+    found = judge_round({"a": checked("a", "pass"), "b": checked("b", "drift")}, "a", {})
+    assert [(cause.code, cause.sure) for cause in found["b"].causes] == [("software", "confirmed")]
+    assert "bert.embeddings.LayerNorm" in found["b"].causes[0].why
+    assert found["b"].verdict == "drift"
+    for other in ("unknown", "pass"):
+        assert judge_round({"a": checked("a", "pass"), "b": checked("b", other)}, "a", {})["b"].verdict == "pass"
+    both = judge_round({"a": checked("a", "drift"), "b": checked("b", "drift")}, "a", {})
+    assert {result.verdict for result in both.values()} == {"pass"}
+
+
+def test_a_failed_selfcheck_says_which_of_two_platforms_is_off() -> None:
+    records = {"a": checked("a", "drift", noise={"layer.norm": 1e-3}), "b": checked("b", "pass")}
+    assert trusted_reference(records, "a", {}) == "b"
+    found = judge_round(records, "a", {})
+    assert {name: result.verdict for name, result in found.items()} == {"a": "drift", "b": "pass"}
+    assert "software" in {cause.code for cause in found["a"].causes}
+    assert trusted_reference(records | {"b": checked("b", "unknown")}, "a", {}) == "a"
+
+
+def test_a_failed_selfcheck_names_the_cause_of_a_training_that_failed() -> None:
+    broken = checked("b", "drift")
+    failed = broken.record.replace(exit={"status": "failed", "code": "non-finite", "message": "the loss is nan"})
+    found = judge_round({"a": checked("a", "pass"), "b": LoadedRecord(failed, broken.folder, broken.arrays)}, "a", {})
+    assert found["b"].verdict == "invalid"
+    assert [cause.code for cause in found["b"].causes] == ["software"]
