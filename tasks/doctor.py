@@ -254,7 +254,12 @@ def _start(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -> UU
     initial = {"job_variables": copied.job_variables or {}, "concurrency_limit": None}
     _ = create_deployment(client, Item("deployment", name, fields, initial))
     visits = [list(visit) for visit in _visits(suite, place)]
-    run = run_deployment(name, parameters={"visits": visits}, timeout=0, flow_run_name=f"{place} doctor")
+    run = run_deployment(
+        name,
+        parameters={"visits": visits, "trains": place in suite.platforms},
+        timeout=0,
+        flow_run_name=f"{place} doctor",
+    )
     return cast("FlowRun", run).id
 
 

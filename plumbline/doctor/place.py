@@ -17,6 +17,7 @@ from plumbline.doctor.driver import cuda_of_torch, installed_driver, is_driver_n
 from plumbline.doctor.stores import LEAST_BYTES, room
 from plumbline.errors import ExitCode
 from plumbline.schema.base import Model
+from plumbline.schema.evidence import SelfcheckEvidence
 
 __all__ = ["Expected", "Report", "examine_clock", "examine_report", "look_here"]
 
@@ -37,6 +38,8 @@ class Report(Model):
     free_bytes: int
     now: AwareDatetime
     stores: tuple[CheckResult, ...] = ()
+    selfcheck: SelfcheckEvidence | None = None
+    """Of the training stack; `None` on a controller."""
 
 
 class Expected(Model):
@@ -47,13 +50,15 @@ class Expected(Model):
     accelerator: str = ""
 
 
-def look_here(folder: Path, now: datetime, stores: tuple[CheckResult, ...] = ()) -> Report:
+def look_here(
+    folder: Path, now: datetime, stores: tuple[CheckResult, ...] = (), selfcheck: SelfcheckEvidence | None = None
+) -> Report:
     """Collect this machine's report, without importing torch."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
     free = shutil.disk_usage(there).free
     return Report(
         plumbline=__version__, torch=_torch(), gpus=_gpus(), cuda=cuda_of_torch(), driver=installed_driver(),
-        free_bytes=free, now=now, stores=stores,
+        free_bytes=free, now=now, stores=stores, selfcheck=selfcheck,
     )  # fmt: skip
 
 
@@ -95,6 +100,8 @@ def examine_report(
         "install from the same lock file on every worker",
     )
     yield _accelerator(platform, report, expected)
+    if report.selfcheck is not None:
+        yield _stack(platform, report.selfcheck)
     if report.cuda and expected.accelerator != "cpu":
         yield _driver(platform, report)
 
@@ -105,6 +112,17 @@ def _accelerator(platform: str, report: Report, expected: Expected) -> CheckResu
     right = wanted in ("", "cpu") or wanted in report.gpus
     hint = "check that the driver is loaded, and that the cloud provided the requested machine"
     return _one(f"{platform}'s accelerator", right, f"{devices}; expected: {wanted or 'any'}", hint)
+
+
+def _stack(platform: str, selfcheck: SelfcheckEvidence) -> CheckResult:
+    """Convert a selfcheck; `unknown` is no fault of the machine."""
+    what = {
+        "pass": "computes the right bits",
+        "unknown": f"not checked: {selfcheck.at or 'this release holds no digests for its versions'}",
+        "drift": f"computes wrong bits: {selfcheck.at}",
+    }[selfcheck.verdict]
+    hint = "run `plumbline selfcheck` there; reinstall from the lock file, or replace the device"
+    return _one(f"{platform}'s training stack", selfcheck.verdict != "drift", what, hint)
 
 
 def _driver(platform: str, report: Report) -> CheckResult:

@@ -159,9 +159,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run the check, print the JSON document, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m plumbline.train.selfcheck", description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--first-step", action="store_true", help="train one step, and print the verdict alone")
     parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager")
     arguments = parser.parse_args(argv)
     try:
+        if arguments.first_step:
+            evidence = first_step(torch.device(arguments.device), _TASKS[0])
+            sys.stdout.write(evidence.model_dump_json() + "\n")
+            return int(_CODES.get(evidence.verdict, ExitCode.INCONCLUSIVE))
         document = selfcheck(torch.device(arguments.device), arguments.attention)
     except PlumblineError as error:
         sys.stderr.write(f"plumbline: {error}\n")

@@ -61,12 +61,14 @@ def publish_manifest(data: str, shards: int, size: int) -> None:
 
 
 def sick_place(folder: Path) -> dict[str, str]:
-    """Return a report with wrong versions and a clock an hour ahead."""
+    """Return the environment of a worker with wrong versions, a wrong GELU and a clock an hour ahead."""
     site = folder / "site"
     source = Path(plumbline.__file__).parent
     shutil.copytree(source, site / "plumbline", ignore=shutil.ignore_patterns("__pycache__"))
     text = (source / "__init__.py").read_text(encoding="utf-8").replace(plumbline.__version__, "0.0.9")
     (site / "plumbline" / "__init__.py").write_text(text, encoding="utf-8")
+    gelu = site / "plumbline" / "train" / "portable" / "compositions.py"
+    gelu.write_text(gelu.read_text(encoding="utf-8").replace("0.5", "0.50000001"), encoding="utf-8")
     (site / "torch-2.12.1.dist-info").mkdir()
     (site / "torch-2.12.1.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.12.1\n", encoding="utf-8")
     return {"PYTHONPATH": str(site), **jumped_clock(folder, 3600.0)}
@@ -89,7 +91,9 @@ def test_what_the_workers_see(
     assert main(["doctor", str(path), "--state", str(tmp_path), "--workers", "--json"]) == 2
     result = {item["where"]: item for item in json.loads(capsys.readouterr().out)["checks"]}
     ill = {where: (item["what"], item["hint"]) for where, item in result.items() if not item["well"]}
-    assert ill.keys() == {f"azure's {what}" for what in ("clock", "disk", "plumbline", "torch", "accelerator")}
+    assert ill.keys() == {
+        f"azure's {what}" for what in ("clock", "disk", "plumbline", "torch", "accelerator", "training stack")
+    }
     assert ill["azure's clock"][0].endswith("s ahead of this machine's")
     assert 3500 < float(ill["azure's clock"][0].split()[0]) <= 3600
     assert "time service" in ill["azure's clock"][1]
@@ -98,6 +102,8 @@ def test_what_the_workers_see(
     assert ill["azure's torch"][0].startswith("version 2.12.1, the reference platform has 2.")
     assert "lock file" in ill["azure's torch"][1]
     assert ill["azure's accelerator"][0].endswith("expected: NVIDIA A10G")
+    assert ill["azure's training stack"][0].startswith("computes wrong bits: outputs of step 0: bert.encoder.layer.0")
+    assert result["aws's training stack"]["what"] == "computes the right bits"
     for name in ("aws", "azure"):
         assert result[f"{name}'s worker, outbox"]["well"]
         assert result[f"{name}'s worker, data"]["well"]

@@ -1,0 +1,34 @@
+"""Selfcheck of a worker's training stack, in a trainer's process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from plumbline.errors import InvalidInputError
+from plumbline.launch import trainer_environment
+from plumbline.schema.base import read_model
+from plumbline.schema.evidence import SelfcheckEvidence
+
+__all__ = ["check_stack"]
+
+_TIMEOUT_SECONDS = 90.0
+"""Importing torch and transformers takes most of it; the training itself about a second."""
+
+
+def check_stack() -> SelfcheckEvidence:
+    """Train the first step of the shipped training; `unknown` if the trainer gives no answer."""
+    command = [sys.executable, "-m", "plumbline.train.selfcheck", "--first-step"]
+    try:
+        done = subprocess.run(
+            command, env=trainer_environment(), capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return SelfcheckEvidence(verdict="unknown", at=f"no answer after {_TIMEOUT_SECONDS:g} s")
+    except OSError as error:
+        return SelfcheckEvidence(verdict="unknown", at=f"the trainer could not be started: {error.strerror}")
+    try:
+        return read_model(SelfcheckEvidence, done.stdout.encode(), where="selfcheck")
+    except InvalidInputError:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return SelfcheckEvidence(verdict="unknown", at=f"the trainer failed: {last}"[:500])
