@@ -219,11 +219,10 @@ def layer_norms_decay() -> None:
 
 def _before_update(change: Any) -> None:
     """Change the optimizer's state before the update whose number is given, from 0 on."""
-    counts: dict[int, int] = {}
 
     def wrap(step: Any) -> Any:
         def stepped(self: Any, *args: Any, **rest: Any) -> Any:
-            count = counts[id(self)] = counts.get(id(self), -1) + 1
+            count = self.__dict__["updates"] = self.__dict__.get("updates", -1) + 1
             change(self, count)
             return step(self, *args, **rest)
 

@@ -235,12 +235,11 @@ def stale_momentum() -> None:
 
 def skipped_update() -> None:
     """The fourth update does not happen."""
-    count = {}
 
     def wrap(step: Any) -> Any:
         def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
-            count[id(self)] = count.get(id(self), 0) + 1
-            return None if count[id(self)] == 4 else step(self, *args, **kwargs)
+            count = self.__dict__["updates"] = self.__dict__.get("updates", 0) + 1
+            return None if count == 4 else step(self, *args, **kwargs)
 
         return stepped
 
