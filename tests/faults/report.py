@@ -192,7 +192,8 @@ def _judges(document: dict[str, Any]) -> list[str]:
     if set(counts) <= {""}:
         return []
     parts = [f"{count} by `{judge}`" if judge else f"{count} before results said so" for judge, count in counts.items()]
-    return [f"Judged (digests of `plumbline/judge`): {', '.join(parts)}. Last commit: `{document.get('commit', '')}`.", ""]
+    commit = document.get("commit", "")
+    return [f"Judged (digests of `plumbline/judge`): {', '.join(parts)}. Last commit: `{commit}`.", ""]
 
 
 def _rates(document: dict[str, Any], totals: Totals) -> list[str]:
@@ -218,7 +219,8 @@ def _rates(document: dict[str, Any], totals: Totals) -> list[str]:
         "swap, of which that machine has none: without it a process short of memory is killed, not slowed.",
         "",
         "The figures of this table are in-sample: the judge's rules were mended while the catalogue ran, and the",
-        "catalogue holds the first and the third held-out set too. What the judge made of faults when it first saw them stands under",
+        "catalogue holds the first and the third held-out set too. What the judge made of faults when it first saw",
+        "them stands under",
         "[Held out](#held-out).",
         "",
         *_judges(document),
