@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -33,7 +33,7 @@ from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tasks.prefect_client.notifications import Blocks, send
 
-__all__ = ["alert_about_verdict", "alert_without_verdict", "deliver_pending"]
+__all__ = ["alert_about_verdict", "alert_once", "alert_without_verdict", "deliver_pending"]
 
 _PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0)
 _LEASE = timedelta(minutes=5)
@@ -49,6 +49,26 @@ def alert_about_verdict(round_: Round, verdict: RoundVerdict) -> list[str]:
         failed = _alert(round_.suite, lambda state: update(state, verdict, alerts, datetime.now(UTC)))
     except PlumblineError as error:
         # The verdict is valid; a note reports the failed alerts.
+        failed = [f"the alerts could not be stored: {error}"]
+    for line in failed:
+        get_run_logger().error(line)
+    return failed
+
+
+@task(name="alert once", persist_result=False)
+def alert_once(suite: Suite, messages: Sequence[AlertMessage]) -> list[str]:
+    """Send each message to every recipient of its event once, and return the failed deliveries as lines."""
+    if not suite.alerts or not messages:
+        return []
+
+    def add(state: AlertState) -> AlertState:
+        for message in messages:
+            state = add_once(state, message, suite.alerts, datetime.now(UTC))
+        return state
+
+    try:
+        failed = _alert(suite, add)
+    except PlumblineError as error:
         failed = [f"the alerts could not be stored: {error}"]
     for line in failed:
         get_run_logger().error(line)

@@ -32,7 +32,7 @@ from tasks.prefect_client.api import PREFECT_ERRORS
 if TYPE_CHECKING:
     from plumbline.experiments.environment import Interpreters
 
-__all__ = ["PATIENCE", "train_and_publish"]
+__all__ = ["PATIENCE", "orphan_watch", "train_and_publish"]
 
 _SPARE_SECONDS = 120.0
 """Seconds after the controller's deadline, for a training without a controller."""
@@ -55,7 +55,7 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
     logger.info("lock %s", os.environ.get("PLUMBLINE_LOCK") or "not named (PLUMBLINE_LOCK)")
     try:
         # Around the upload too: the controller treats a training without progress for a minute as lost.
-        with ProgressReporter(logger) as progress, _orphan_watch() as is_orphaned:
+        with ProgressReporter(logger) as progress, orphan_watch() as is_orphaned:
             write_spec(order.spec, work / "spec.json")
             experiment = fetch_bundle(outbox, order.experiment_id, work / "experiment") if order.experiment_id else None
 
@@ -121,7 +121,7 @@ def _checkpoint(
 
 
 @contextmanager
-def _orphan_watch() -> Iterator[threading.Event]:
+def orphan_watch() -> Iterator[threading.Event]:
     """Yield an event that is set once the controller is gone."""
     is_orphaned, is_over = threading.Event(), threading.Event()
     parent = flow_run.parent_flow_run_id

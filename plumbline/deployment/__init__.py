@@ -1,11 +1,14 @@
 """Required objects of a suite on a Prefect server, and their comparison. Pure."""
 
 from plumbline.deployment.items import (
+    GATE,
     REGRESSION,
+    UPGRADE,
     UPGRADE_EVENT,
     WATCH,
     Item,
     desired,
+    gate_deployment,
     suite_parameters,
     suite_tag,
     training_deployment,
@@ -13,13 +16,16 @@ from plumbline.deployment.items import (
 from plumbline.deployment.plan import PlanItem, compare_items, lines
 
 __all__ = [
+    "GATE",
     "REGRESSION",
+    "UPGRADE",
     "UPGRADE_EVENT",
     "WATCH",
     "Item",
     "PlanItem",
     "compare_items",
     "desired",
+    "gate_deployment",
     "lines",
     "suite_parameters",
     "suite_tag",

@@ -9,13 +9,16 @@ from typing import Any, Literal
 from plumbline.schema.suite import Suite
 
 __all__ = [
+    "GATE",
     "REGRESSION",
     "TRAINING",
+    "UPGRADE",
     "UPGRADE_EVENT",
     "WATCH",
     "Item",
     "Kind",
     "desired",
+    "gate_deployment",
     "suite_parameters",
     "suite_tag",
     "training_deployment",
@@ -25,7 +28,11 @@ Kind = Literal["work-pool", "block", "deployment", "automation"]
 
 REGRESSION, TRAINING, WATCH = "plumbline-regression", "plumbline-training", "plumbline-watch"
 """Names of the flows, which start with the product's name on a shared server."""
+UPGRADE, GATE = "plumbline-upgrade", "plumbline-gate"
+"""Names of the flows of an upgrade: the controller's, and that of each platform's worker."""
 UPGRADE_EVENT = "plumbline.dependency.upgraded"
+_LOCK_OF_EVENT = "{{ event.payload.lock | default({}, true) | tojson }}"
+_PLATFORMS_OF_EVENT = "{{ event.payload.platforms | default([], true) | tojson }}"
 
 _WATCH_CRON = "*/10 * * * *"
 _HEARTBEAT_SECONDS = 30
@@ -65,6 +72,11 @@ def suite_tag(suite: str) -> str:
 def training_deployment(suite: str, platform: str) -> str:
     """Return the name of a platform's training deployment."""
     return f"{TRAINING}/{suite}-{platform}"
+
+
+def gate_deployment(suite: str, platform: str) -> str:
+    """Return the name of the deployment that judges an upgrade on one platform of a suite."""
+    return f"{GATE}/{suite}-{platform}"
 
 
 def suite_parameters(suite: Suite) -> dict[str, Any]:
@@ -110,6 +122,13 @@ def _deployments(suite: Suite, controllers: str) -> Iterator[Item]:
             tags=[*tags, f"platform:{name}"],
             description=f"One training on {name}; a round of {suite.name} dispatches it.",
         )
+        yield _deployment(
+            gate_deployment(suite.name, name),
+            entrypoint="flows.upgrade.gate",
+            work_pool=platform.work_pool,
+            tags=[*tags, f"platform:{name}"],
+            description=f"The upgrade gate on {name}; an upgrade of {suite.name} dispatches it.",
+        )
     schedule = suite.schedule
     yield _deployment(
         f"{REGRESSION}/{suite.name}",
@@ -121,6 +140,16 @@ def _deployments(suite: Suite, controllers: str) -> Iterator[Item]:
         cron=schedule.cron if schedule else None,
         timezone=schedule.timezone if schedule else None,
         collision_strategy="ENQUEUE" if suite.dispatch.overlap == "queue" else "CANCEL_NEW",
+    )
+    yield _deployment(
+        f"{UPGRADE}/{suite.name}",
+        entrypoint="flows.upgrade.upgrade",
+        work_pool=controllers,
+        # The tag of rounds: a crashed one is resumed, and one without a verdict is alerted about.
+        tags=[*tags, "plumbline-round"],
+        description=f"Train {suite.name} under a candidate lock on every platform, and name the package that differs.",
+        parameters=suite_parameters(suite),
+        collision_strategy="ENQUEUE",
     )
     if schedule and any("missed" in alert.on for alert in suite.alerts):
         yield _deployment(
@@ -149,11 +178,15 @@ def _deployment(name: str, **fields: Any) -> Item:
 def _automations(suite: Suite) -> Iterator[Item]:
     ours = [f"prefect.tag.{suite_tag(suite.name)}"]
     rounds = [*ours, "prefect.tag.plumbline-round"]
+    # With a lock in its payload the event starts the gate; without one, that flow starts a round.
     yield _automation(
         f"plumbline {suite.name}: round after an upgrade",
         expect=[UPGRADE_EVENT],
-        action={"type": "run-deployment", "deployment": f"{REGRESSION}/{suite.name}"},
-    )
+        action={
+            "type": "run-deployment", "deployment": f"{UPGRADE}/{suite.name}",
+            "parameters": {"candidate": _from_event(_LOCK_OF_EVENT), "platforms": _from_event(_PLATFORMS_OF_EVENT)},
+        },
+    )  # fmt: skip
     yield _automation(
         f"plumbline {suite.name}: crash silent runs",
         expect=["prefect.flow-run.heartbeat", *(f"prefect.flow-run.{name}" for name in _ENDS)],
@@ -201,6 +234,11 @@ def _automations(suite: Suite) -> Iterator[Item]:
             related=rounds,
             action={"type": "send-notification", "block": block, "subject": _NO_VERDICT, "body": _NO_VERDICT_BODY},
         )
+
+
+def _from_event(template: str) -> dict[str, Any]:
+    """Return a parameter that Prefect fills in from the event."""
+    return {"__prefect_kind": "json", "value": {"__prefect_kind": "jinja", "template": template}}
 
 
 def _automation(name: str, *, related: list[str] | None = None, action: dict[str, Any], **trigger: Any) -> Item:

@@ -68,8 +68,12 @@ def _deployment(item: Item, automations: Sequence[Item], suite_file: str) -> dic
     owned = [automation for automation in automations if automation.fields["action"].get("deployment") == item.name]
     if owned:
         content["triggers"] = [
-            {"name": one.name, "type": "event", "expect": list(one.fields["trigger"]["expect"])} for one in owned
-        ]
+            {
+                "name": one.name, "type": "event", "expect": list(one.fields["trigger"]["expect"]),
+                "parameters": dict(one.fields["action"]["parameters"]),
+            }
+            for one in owned
+        ]  # fmt: skip
         script = f"plumbline deploy {shlex.quote(suite_file)} --only block --only automation"
         content["push"] = [{"prefect.deployments.steps.run_shell_script": {"script": script, "stream_output": True}}]
     return content

@@ -208,6 +208,7 @@ def _automation_fields(client: SyncPrefectClient, automation: Automation, names:
     fields: dict[str, Any] = {"type": action["type"]}
     if action.get("deployment_id"):
         fields["deployment"] = names.get(action["deployment_id"], action["deployment_id"])
+        fields["parameters"] = action.get("parameters") or {}
     elif action.get("block_document_id"):
         block = client.read_block_document(UUID(action["block_document_id"]))
         kind = block.block_type.slug if block.block_type else ""
@@ -227,7 +228,8 @@ def _automation(client: SyncPrefectClient, item: Item) -> AutomationCore:
     trigger, action = item.fields["trigger"], item.fields["action"]
     if action["type"] == "run-deployment":
         # Owned by the deployment, like a trigger in prefect.yaml.
-        owned = DeploymentEventTrigger(name=item.name, expect=set(trigger["expect"]))
+        expect, parameters = set(trigger["expect"]), dict(action["parameters"])
+        owned = DeploymentEventTrigger(name=item.name, expect=expect, parameters=parameters)
         owned.set_deployment_id(client.read_deployment_by_name(action["deployment"]).id)
         return owned.as_automation()
     effect: SendNotification | ChangeFlowRunState

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -11,7 +12,7 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling
 
-from plumbline.dispatch import ChildRun, Job, Recorded, TrainingOrder
+from plumbline.dispatch import ChildRun, Job, Recorded
 from plumbline.dispatch.loop import Run
 from plumbline.errors import ConfigurationError
 from tasks.prefect_client.api import PREFECT_ERRORS
@@ -27,16 +28,27 @@ from tasks.prefect_client.flow_runs import (
 __all__ = ["PrefectOrchestrator"]
 
 
-class PrefectOrchestrator:
+class Order(Protocol):
+    """What a worker is told; its `record_id` names the attempt."""
+
+    @property
+    def record_id(self) -> str:
+        """Name of what the attempt leaves in its outbox."""
+
+
+OrderType = TypeVar("OrderType", bound=Order)
+
+
+class PrefectOrchestrator(Generic[OrderType]):
     """`plumbline.dispatch.Orchestrator` over one client of the server."""
 
     def __init__(
         self,
         client: SyncPrefectClient,
         pools: Mapping[str, str],
-        start: Callable[[TrainingOrder, str], UUID],
-        orders: Callable[[str, int], TrainingOrder],
-        recorded: Callable[[TrainingOrder], Recorded | None],
+        start: Callable[[OrderType, str], UUID],
+        orders: Callable[[str, int], OrderType],
+        recorded: Callable[[OrderType], Recorded | None],
     ) -> None:
         self._client = client
         self._pools, self._start = pools, start

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 from uuid import UUID
 
 from prefect import get_client
@@ -15,7 +16,7 @@ from prefect.states import Cancelled, Cancelling, Scheduled
 
 from plumbline.central import CentralStore
 from plumbline.cli.display import Display
-from plumbline.deployment import REGRESSION, suite_parameters
+from plumbline.deployment import REGRESSION, UPGRADE, suite_parameters
 from plumbline.errors import (
     ConfigurationError,
     InconclusiveError,
@@ -26,10 +27,11 @@ from plumbline.errors import (
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
+from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
 from tasks.prefect_client.api import PREFECT_ERRORS
 from tasks.prefect_client.flow_runs import read_pool, read_progress, read_round_runs
 
-__all__ = ["RoundRun"]
+__all__ = ["RoundRun", "UpgradeRun"]
 
 _POLL_SECONDS = 0.5
 _WORKER_SECONDS = 30.0
@@ -54,6 +56,7 @@ class RoundRun:
         self._suite = suite
         self._round_id = round_id
         self._name = f"{REGRESSION}/{suite.name}"
+        self._parameters: dict[str, Any] = {}
         self._context = get_client(sync_client=True)
         self._id: UUID | None = None
         self._state: State | None = None
@@ -80,14 +83,14 @@ class RoundRun:
         self._wait_for_worker(deployed.work_pool_name or "")
         run = run_deployment(
             self._name,
-            parameters={**suite_parameters(self._suite), "round_id": self._round_id},
+            parameters={**suite_parameters(self._suite), "round_id": self._round_id, **self._parameters},
             flow_run_name=f"{self._suite.name} {self._round_id}",
             idempotency_key=f"{self._suite.name}-{self._round_id}",
             timeout=0,
         )
         self._id = cast("FlowRun", run).id
         self._state = cast("FlowRun", run).state
-        if self._state is not None and self._state.is_final() and self._stored_verdict() is None:
+        if self._state is not None and self._state.is_final() and not self._has_result():
             # The run of that name ended without a verdict: retry it like `prefect flow-run retry`.
             again: State[None] = Scheduled(name="AwaitingRetry")
             self._state = self._client.set_flow_run_state(self._id, again, force=True).state
@@ -134,17 +137,24 @@ class RoundRun:
     def verdict(self) -> RoundVerdict:
         """Return the round's verdict, or raise the error that ended the round."""
         found = self._stored_verdict()
-        if found is not None:
-            return found
+        if found is None:
+            raise self._error()
+        return found
+
+    def _error(self) -> PlumblineError:
+        """Return the error that the run ended with, by its state's name."""
         name, message = (self._state.name, self._state.message) if self._state is not None else ("", "")
         kind = _ERRORS.get(name or "", InconclusiveError)
-        raise kind(message or f"the round ended without a verdict, in the state {name}")
+        return kind(message or f"it ended without a verdict, in the state {name}", where=self._name)
 
     @property
     def _run_id(self) -> UUID:
         if self._id is None:
             raise ValueError("the round was not started")
         return self._id
+
+    def _has_result(self) -> bool:
+        return self._stored_verdict() is not None
 
     def _stored_verdict(self) -> RoundVerdict | None:
         try:
@@ -177,3 +187,25 @@ class RoundRun:
             phase = _PHASES.get(run.state.type, "failed") if run.state is not None else "waiting"
             shown = progress.get(run.id)
             display.platform(platform, phase, text=shown.text if shown else "", percent=shown.percent if shown else 0.0)
+
+
+class UpgradeRun(RoundRun):
+    """One run of the deployed upgrade flow; its parameters are those of the flow."""
+
+    def __init__(self, suite: Suite, upgrade_id: str, parameters: Mapping[str, Any]) -> None:
+        super().__init__(suite, upgrade_id)
+        self._name = f"{UPGRADE}/{suite.name}"
+        self._parameters = dict(parameters)
+
+    def outcome(self) -> UpgradeOutcome:
+        """Return the outcome; raise the error that the run ended with where it came to none."""
+        found = self._stored_outcome()
+        if found is None:
+            raise self._error()
+        return found
+
+    def _has_result(self) -> bool:
+        return self._stored_outcome() is not None
+
+    def _stored_outcome(self) -> UpgradeOutcome | None:
+        return read_outcome(CentralStore(open_store(self._suite.store)), self._round_id)

@@ -139,20 +139,26 @@ def test_a_deployment_of_another_suite_is_not_taken_over(
         client.read_deployment_by_name("plumbline-regression/nightly-large")
 
 
-def test_the_upgrade_event_starts_a_round(client: SyncPrefectClient, suite: Suite) -> None:
+@pytest.mark.parametrize("lock", [None, {"name": "uv.lock", "text": "a = \"1 < 2 & '3'\"\n", "sha256": "0" * 64}])
+def test_the_upgrade_event_hands_its_lock_to_the_gate(
+    client: SyncPrefectClient, suite: Suite, lock: dict[str, str] | None
+) -> None:
+    suite = suite.replace(name="event-with-lock" if lock else "event-without-lock")
     deployments.apply(client, deployments.plan(client, suite.name, desired(suite, controllers="ctl")))
-    deployment = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
+    deployment = client.read_deployment_by_name(f"plumbline-upgrade/{suite.name}")
+    payload = {"lock": lock, "platforms": ["aws"]} if lock else {}
     deadline = time.monotonic() + 30
     runs = []
     while not runs and time.monotonic() < deadline:
         # Again: the triggers' service takes up a new automation in its own time.
-        emit_event(UPGRADE_EVENT, resource={"prefect.resource.id": "plumbline.lock.test"})
+        emit_event(UPGRADE_EVENT, resource={"prefect.resource.id": "plumbline.lock.test"}, payload=payload)
         time.sleep(1)
         runs = client.read_flow_runs(
             deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])), limit=5
         )
-    assert runs, "no round was started by the event"
-    assert runs[0].parameters == suite_parameters(suite)
+    assert runs, "the event started no upgrade"
+    given = {"candidate": lock or {}, "platforms": ["aws"] if lock else []}
+    assert runs[0].parameters == {**suite_parameters(suite), **given}
 
 
 @pytest.mark.usefixtures("client")

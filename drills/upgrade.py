@@ -1,0 +1,207 @@
+"""`python -m drills.upgrade [--out FILE]`: an upgrade on stock servers and workers, two platforms, one guilty wheel.
+
+An event with a lock starts the gate on both platforms; one of them installs a wheel that rounds what linear layers
+return. Then the same candidate again, by command, while the process of the gate is killed with SIGKILL during a trial;
+and once more, cancelled during a trial. What was built stays, and nothing half-built is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from prefect.events import emit_event
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from drills.transcript import LINES, expect, say, wait_until
+from plumbline.central import CentralStore
+from plumbline.deployment import UPGRADE_EVENT
+from plumbline.digest import digest_bytes
+from plumbline.schema.suite import Alert, Suite
+from plumbline.stores import open_store
+from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
+from tests.flows.local_stack import RunningStack, running_stack
+from tests.flows.small_suite import small_suite
+from tests.flows.webhook_server import Receiver, receiver
+
+__all__ = ["main"]
+
+NAME = "drill-upgrade"
+CULPRIT = "plumbline-test-hook absent → 2.0"
+GATE, TRAINER = "flows.upgrade.gate", "plumbline.train"
+_SECONDS = 900
+
+GUILTY = """
+import sys
+
+
+class Patch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "plumbline.train.probe":
+            import torch
+
+            whole = torch.nn.functional.linear
+            def linear(*args, **kwargs):
+                result = whole(*args, **kwargs)
+                return result.to(torch.bfloat16).to(result.dtype)
+            torch.nn.functional.linear = linear
+        return None
+
+
+sys.meta_path.insert(0, Patch())
+"""
+
+
+def build_wheel(folder: Path, code: str) -> Path:
+    """Build the package of the upgrade, a module that Python runs at every start."""
+    source = folder / "source"
+    source.mkdir(parents=True)
+    (source / "sitecustomize.py").write_text(code)
+    (source / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "plumbline-test-hook"\nversion = "2.0"\n[tool.setuptools]\npy-modules = ["sitecustomize"]\n'
+    )
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    subprocess.run([*command, str(source)], check=True, capture_output=True, timeout=120)
+    return folder
+
+
+def suite_of(folder: Path) -> Suite:
+    """Return a suite of two platforms whose indexes differ in one wheel."""
+    lock = folder / "current.txt"
+    lock.write_text(f"numpy=={version('numpy')}\n")
+    suite = small_suite(folder, NAME, ("onprem",), steps=2, retries=1)
+    onprem = suite.platforms["onprem"].model_dump()
+    platforms, local = {}, {}
+    for name, code in (("first", "value = 2\n"), ("second", GUILTY)):
+        outbox = f"file://{folder}/{name}/outbox"
+        platforms[name] = {**onprem, "work_pool": f"{NAME}-{name}-local", "outbox": outbox}
+        wheels = build_wheel(folder / "wheels" / name, code)
+        own = {"PIP_FIND_LINKS": str(wheels), "PIP_NO_INDEX": "1", "PLUMBLINE_LOCK": str(lock)}
+        local[name] = {"environment": own}
+    source = {"grammar_seed": 1, "train_rows": 64, "evaluation_rows": 16, "vocab_size": 512}
+    return suite.replace(
+        reference="first", platforms=platforms, local=local, datasets={"reviews": source},
+        alerts=[Alert(on=("drift",), block="apprise-url/drill-upgrade", address_from="HOOK")],
+    )  # fmt: skip
+
+
+def event(stack: RunningStack, hook: Receiver, candidate: str) -> None:
+    """An event whose payload carries the lock."""
+    central = CentralStore(open_store(stack.suite.store))
+    payload = {"lock": {"name": "candidate.txt", "text": candidate, "sha256": digest_bytes(candidate.encode())}}
+    began = time.monotonic()
+    with temporary_settings({PREFECT_API_URL: stack.stack.api_url}):
+        emit_event(UPGRADE_EVENT, resource={"prefect.resource.id": "plumbline.lock"}, payload=payload)
+
+    def found() -> list[str]:
+        keys = [info.key.split("/") for info in central.store.list("upgrades/")]
+        return [parts[1] for parts in keys if parts[2] == "upgrade.json"]
+
+    wait_until(lambda: bool(found()), "the upgrade has an outcome", _SECONDS)
+    outcome = read_outcome(central, found()[0])
+    say(f"from the event to the outcome: {time.monotonic() - began:.0f} s")
+    check(outcome)
+    wait_until(lambda: bool(hook.got), "an alert has arrived")
+    title, text = hook.got[0]["title"], hook.got[0]["message"]
+    expect("drift of an upgrade on second" in title and CULPRIT in text, f"one alert: {title}")
+    expect(len(hook.got) == 1, "nobody is told about the other platform")
+
+
+def check(outcome: UpgradeOutcome | None) -> None:
+    """Check that the platform with the guilty wheel drifts, that the wheel is named, and that the other one passes."""
+    if outcome is None:
+        raise AssertionError("no outcome")
+    verdicts = {name: one.verdict for name, one in outcome.platforms.items()}
+    expect(verdicts == {"first": "pass", "second": "drift"}, f"{outcome.verdict}: {verdicts}")
+    answer = outcome.platforms["second"].answer
+    culprits = answer.culprits if answer else ()
+    named = [[str(change) for change in culprit.changes] for culprit in culprits]
+    expect(named == [[CULPRIT]] and culprits[0].sure == "confirmed", culprits[0].sentence if culprits else "no culprit")
+
+
+def command(stack: RunningStack, candidate: Path) -> subprocess.Popen[str]:
+    """Start `plumbline upgrade --api`, as a person or a CI job does."""
+    words = ["upgrade", str(stack.write_suite(stack.suite)), "--candidate", str(candidate), "--api", "--json"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "plumbline", *words], env=stack.stack.environment(), text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def trainers(stack: RunningStack) -> list[int]:
+    """Return the processes of trainings."""
+    return stack.processes(f"-m {TRAINER} ")
+
+
+def kept(stack: RunningStack) -> dict[str, int]:
+    """Return what the workers have built, by path, with its inode: a folder that is built anew has a new one."""
+    found = {}
+    for cache in sorted(stack.stack.state.rglob("upgrade/store")):
+        found |= {str(path): path.stat().st_ino for path in cache.iterdir() if path.is_dir()}
+    return found
+
+
+def killed(stack: RunningStack, candidate: Path) -> None:
+    """The gate's processes are killed while they train."""
+    before = kept(stack)
+    expect(
+        len(before) == 2 and not any(".part" in path for path in before), f"each worker keeps a package: {len(before)}"
+    )
+    child = command(stack, candidate)
+    wait_until(lambda: len(trainers(stack)) >= 1, "a training runs", _SECONDS)
+    victims = stack.processes_in(GATE)
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    say(f"{len(victims)} gates are killed with SIGKILL while {len(trainers(stack))} trainings run")
+    out, said = child.communicate(timeout=_SECONDS)
+    expect(
+        child.returncode == 1,
+        f"the command ends with exit code {child.returncode}: {said[-300:] if child.returncode != 1 else 'drift'}",
+    )
+    check(UpgradeOutcome.model_validate({key: value for key, value in json.loads(out).items() if key != "exit_code"}))
+    expect(kept(stack) == before, "the packages are those that were built before the kill")
+
+
+def cancelled(stack: RunningStack, candidate: Path) -> None:
+    """The command is interrupted while they train."""
+    before = kept(stack)
+    child = command(stack, candidate)
+    wait_until(lambda: len(trainers(stack)) >= 1, "a training runs", _SECONDS)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=_SECONDS)
+    expect(child.returncode == 3, f"interrupted: exit code {child.returncode}, {said.strip().splitlines()[-1]}")
+    wait_until(lambda: not trainers(stack) and not stack.processes_in(GATE), "no gate and no training is left", 120)
+    expect(kept(stack) == before, "the packages are still there, and nothing half-built beside them")
+
+
+def main() -> None:
+    """Run all, one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="keep the transcript in this file")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="plumbline-drill-") as folder, receiver() as hook:
+        state = Path(folder)
+        os.environ["HOOK"] = hook.url
+        text = f"numpy=={version('numpy')}\nplumbline-test-hook==2.0\n"
+        candidate = state / "candidate.txt"
+        candidate.write_text(text)
+        with running_stack(state, suite=suite_of(state)) as stack:
+            event(stack, hook, text)
+            killed(stack, candidate)
+            cancelled(stack, candidate)
+    if args.out:
+        args.out.write_text(json.dumps({"drill": "upgrade", "lines": LINES}, indent=1) + "\n", encoding="utf-8")
+    print("passed")
+
+
+if __name__ == "__main__":
+    main()

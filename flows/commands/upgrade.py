@@ -1,0 +1,148 @@
+"""`plumbline upgrade SUITE --candidate LOCK`: here, or with `--api` on every platform of the suite."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from plumbline.cli import upgrade as on_this_machine
+from plumbline.cli.display import Display
+from plumbline.digest import digest_bytes
+from plumbline.errors import ConfigurationError
+from plumbline.escape import printable
+from plumbline.localstack.signals import terminations_interrupt
+from plumbline.rounds import check_round_id, new_round_id
+from plumbline.schema.suite import Suite, read_suite
+from plumbline.upgrade.candidate import LOCK_FILES_NAME, MAX_INLINE_BYTES
+from plumbline.upgrade.locks import LockFiles, load_lock
+from plumbline.upgrade.outcome import UpgradeOutcome, summary
+from plumbline.upgrade.report import comment_report, html_report, junit_report, text_lines
+
+__all__ = ["register", "run"]
+
+_API_SECONDS = 20.0
+_CANCEL_SECONDS = 90.0
+_HERE_ONLY = ("current", "extra", "pip")
+
+
+def register(subparsers: Any) -> None:
+    """Add `upgrade`: the core's parser, and what it takes to ask the workers."""
+    on_this_machine.register(subparsers)
+    parser = subparsers.choices["upgrade"]
+    parser.add_argument("--api", action="store_true", help="on every platform, through this environment's Prefect API")
+    parser.add_argument("--platform", action="append", default=[], metavar="NAME", help="with --api: only this one")
+    parser.add_argument("--round", default="", metavar="NAME", help="with --api: the upgrade's name")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge the candidate here, or have every platform judge it; the exit code is the verdict's."""
+    if not args.api:
+        return on_this_machine.run(args)
+    for name in _HERE_ONLY:
+        if getattr(args, name, None):
+            raise ConfigurationError("is for this machine alone", key=f"--{name}", hint="leave it out, or --api")
+    suite = read_suite(args.suite)
+    upgrade_id = check_round_id(args.round, where="--round") if args.round else _new_id()
+    with terminations_interrupt(), Display(f"upgrade {upgrade_id}") as display:
+        outcome = _follow(args, suite, upgrade_id, display)
+    _write_reports(args, outcome)
+    if args.json:
+        print(json.dumps(outcome.document(), indent=2))
+    else:
+        _print(outcome)
+    return int(outcome.exit_code)
+
+
+def _new_id() -> str:
+    return new_round_id(datetime.now(UTC), secrets.token_hex(3))
+
+
+def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Display) -> UpgradeOutcome:
+    """Start the deployed flow, follow it, and return its outcome; an interruption cancels it."""
+    from tasks.prefect_client.api import server_errors, wait_for_api
+    from tasks.prefect_client.rounds import UpgradeRun
+
+    parameters = {
+        "candidate": _candidate(load_lock(args.candidate), suite),
+        "platforms": args.platform,
+        "workload": args.workload or "",
+        "max_trials": args.max_trials,
+        "max_seconds": args.max_seconds,
+    }
+    wait_for_api(_API_SECONDS)
+    with server_errors(), UpgradeRun(suite, upgrade_id, parameters) as upgrade_run:
+        upgrade_run.start()
+        try:
+            upgrade_run.follow(display)
+        except KeyboardInterrupt:
+            display.say("cancelling the upgrade")
+            upgrade_run.cancel(_CANCEL_SECONDS)
+            raise
+        return upgrade_run.outcome()
+
+
+def _candidate(lock: LockFiles, suite: Suite) -> dict[str, Any]:
+    """Return the flow's parameter: the text of a small lock, the address of one with more files or bytes."""
+    from plumbline.stores import ensure_object, open_store
+
+    data = lock.files[lock.name].encode()
+    if len(lock.files) == 1 and len(data) <= MAX_INLINE_BYTES:
+        return {"name": lock.name, "text": data.decode(), "sha256": digest_bytes(data)}
+    data = lock.model_dump_json().encode()
+    key = f"upgrades/locks/{lock.digest}.json"
+    ensure_object(open_store(suite.store), key, data)
+    return {"name": LOCK_FILES_NAME, "url": f"{suite.store.rstrip('/')}/{key}", "sha256": digest_bytes(data)}
+
+
+def _write_reports(args: argparse.Namespace, outcome: UpgradeOutcome) -> None:
+    answers = {name: one.answer for name, one in outcome.platforms.items() if one.answer is not None}
+    if args.summary:
+        _write(args.summary, summary(outcome))
+    if args.comment:
+        _write(args.comment, "\n".join(f"**{name}**\n\n{comment_report(one)}" for name, one in answers.items()))
+    if args.junit:
+        _write(args.junit, _junit(outcome))
+    if args.html:
+        for name, one in answers.items():
+            path = args.html.with_name(f"{args.html.stem}-{name}{args.html.suffix}") if len(answers) > 1 else args.html
+            _write(path, html_report(one))
+
+
+def _junit(outcome: UpgradeOutcome) -> str:
+    """Return one document with a test suite for each platform."""
+    root = ET.Element("testsuites", name=f"plumbline upgrade {outcome.upgrade}")
+    for name, one in outcome.platforms.items():
+        if one.answer is not None:
+            found = ET.fromstring(junit_report(one.answer))  # noqa: S314 - written by ourselves
+            for suite in found.iter("testsuite"):
+                suite.set("name", name)
+                root.append(suite)
+        else:
+            suite = ET.SubElement(root, "testsuite", name=name, tests="1", failures="0", errors="1")
+            case = ET.SubElement(suite, "testcase", name="verdict", classname="plumbline.upgrade")
+            ET.SubElement(case, "error", message=printable(one.why)[:1000], type=one.verdict)
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _print(outcome: UpgradeOutcome) -> None:
+    print(f"{outcome.verdict}: upgrade {outcome.upgrade}")
+    for name, one in outcome.platforms.items():
+        lines = text_lines(one.answer) if one.answer is not None else iter([f"{one.verdict}: {one.why}"])
+        print(printable(f"{name}: {next(lines)}").replace("\n", " "))
+        for line in lines:
+            print(printable(line).replace("\n", " "))
+        for note in one.notes:
+            print(printable(f"  {note}"), file=sys.stderr)

@@ -1,0 +1,87 @@
+"""An upgrade over all platforms: the controller's flow, and the flow of each platform's worker."""
+
+from __future__ import annotations
+
+from prefect import flow, get_run_logger
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from flows.regression import ERROR_STATE_NAMES, STATE_NAMES
+from plumbline.errors import ExitCode, PlumblineError
+from plumbline.schema.suite import Suite
+from plumbline.upgrade.campaign import Budget
+from plumbline.upgrade.candidate import Candidate
+from plumbline.upgrade.orders import UpgradeOrder
+from plumbline.upgrade.outcome import UpgradeOutcome, headline
+from tasks.alert import alert_without_verdict
+from tasks.events import Phases, ProgressReporter
+from tasks.open_round import name_round, refuse_after_crashes, run_name
+from tasks.prefect_client.flow_runs import INVALID
+from tasks.upgrade import (
+    Upgrade,
+    alert_about_upgrade,
+    dispatch_upgrade,
+    judge_here,
+    open_upgrade,
+    publish_upgrade,
+    start_round,
+)
+
+__all__ = ["gate", "upgrade"]
+
+_PHASES = ("judging", "reporting", "alerting")
+
+
+@flow(name="plumbline-upgrade", flow_run_name=run_name, persist_result=False)
+def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
+    suite: Suite,
+    candidate: Candidate = Candidate(),  # noqa: B008 - frozen
+    platforms: tuple[str, ...] = (),
+    workload: str = "",
+    round_id: str = "",
+    max_trials: int = 200,
+    max_seconds: float = 14_400.0,
+) -> State[None]:
+    """Train under the candidate lock on every platform, and name the package that makes a difference.
+
+    Without a candidate, which is an event that names no lock, the workers' environments have changed already: a round
+    is started instead.
+    """
+    try:
+        if not candidate.is_given:
+            return Completed(message=f"no candidate lock was given; started the round {start_round(suite)}")
+        upgrade_id = name_round(round_id)
+        with ProgressReporter(get_run_logger()) as progress, alert_without_verdict(suite, upgrade_id):
+            refuse_after_crashes()
+            opened = open_upgrade(
+                suite, upgrade_id, candidate, platforms=platforms, workload=workload,
+                budget=Budget(max_trials, max_seconds),
+            )  # fmt: skip
+            outcome = _judge(opened, Phases(progress, _PHASES))
+    except PlumblineError as error:
+        return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=str(error))
+    if outcome.verdict == "pass":
+        return Completed(message=headline(outcome))
+    is_usage = outcome.exit_code is ExitCode.USAGE
+    name = ERROR_STATE_NAMES[ExitCode.USAGE] if is_usage else STATE_NAMES[outcome.verdict]
+    return Failed(name=name, message=headline(outcome))
+
+
+def _judge(opened: Upgrade, phase: Phases) -> UpgradeOutcome:
+    with phase("judging"):
+        outcome = dispatch_upgrade(opened)
+    with phase("reporting"):
+        outcome = publish_upgrade(outcome, opened.suite.store)
+    with phase("alerting"):
+        alert_about_upgrade(opened.suite, outcome)
+    return outcome
+
+
+@flow(name="plumbline-gate", persist_result=False, log_prints=False)
+def gate(order: UpgradeOrder) -> State[None]:
+    """Judge an upgrade on this platform. The report in the outbox is the result; the state tells its kind."""
+    report = judge_here(order)
+    if report.answer is not None:
+        return Completed(message=f"{report.answer.verdict}: {report.answer.sentences[0]}"[:1000])
+    name = INVALID if report.exit_code in (ExitCode.USAGE, ExitCode.INVALID) else "Failed"
+    return Failed(name=name, message=report.error)

@@ -1,0 +1,129 @@
+"""One platform's part of an upgrade: the order to its worker, and the report that comes back through its outbox."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plumbline.central.outbox import record_key
+from plumbline.digest import digest_json
+from plumbline.dispatch import Recorded, RecordKind
+from plumbline.errors import ExitCode, InvalidInputError
+from plumbline.schema.base import Model, Name, Sha256, read_model
+from plumbline.schema.suite import StoreUrl, Suite
+from plumbline.stores import ObjectMissingError, Store, ensure_object, read_bytes
+from plumbline.upgrade.answer import UpgradeAnswer
+from plumbline.upgrade.locks import LockFiles
+
+__all__ = [
+    "PlatformReport",
+    "UpgradeOrder",
+    "fetch_lock",
+    "fetch_report",
+    "find_report",
+    "nonce_of",
+    "publish_lock",
+    "publish_report",
+    "suite_of",
+]
+
+_REPORT_NAME = "upgrade.json"
+_MAX_BYTES = 64 << 20
+
+
+class UpgradeOrder(Model):
+    """One upgrade on one platform; it names only that platform's own stores, and carries no secret."""
+
+    platform: Name
+    outbox: StoreUrl
+    record_id: Name
+    upgrade_id: Name
+    attempt: int = Field(default=0, ge=0)
+    nonce: str = Field(min_length=32, max_length=128)
+    """A value that only this upgrade's controller knows: the report with it answers this order."""
+    suite: Suite
+    """With this platform alone."""
+    workload: Name
+    lock_sha256: Sha256
+    """Digest of the candidate in the outbox, as `LockFiles` states it."""
+    trials: int = Field(gt=0)
+    seconds: float = Field(gt=0)
+
+
+class PlatformReport(Model):
+    """What the worker leaves in the outbox: the answer, or the error that it ended with."""
+
+    schema_version: Literal[1] = 1
+    record_id: Name
+    platform: Name
+    nonce: str = Field(max_length=128)
+    current_sha256: str = Field(default="", max_length=64)
+    """Digest of the lock file that the worker's environment was installed from."""
+    answer: UpgradeAnswer | None = None
+    error: str = Field(default="", max_length=4000)
+    exit_code: int = Field(default=0, ge=0, le=4)
+    """Of the error."""
+
+
+def suite_of(suite: Suite, platform: str, workload: str) -> Suite:
+    """Return what a worker needs of the suite: its own platform and one workload, and nobody's recipients."""
+    own = suite.platforms[platform]
+    data = suite.workloads[workload].data
+    return suite.replace(
+        store=own.outbox, platforms={platform: own}, reference=platform, alerts=(), local={}, schedule=None,
+        workloads={workload: suite.workloads[workload]},
+        datasets={name: source for name, source in suite.datasets.items() if name == data},
+    )  # fmt: skip
+
+
+def nonce_of(secret: str, record_id: str) -> str:
+    """Return the nonce of one attempt."""
+    return digest_json([secret, record_id])[:32]
+
+
+def _lock_key(sha256: str) -> str:
+    return f"locks/{sha256}.json"
+
+
+def publish_lock(outbox: Store, lock: LockFiles) -> None:
+    """Put the candidate into an outbox, under its digest; doing it again does nothing."""
+    ensure_object(outbox, _lock_key(lock.digest), lock.model_dump_json().encode())
+
+
+def fetch_lock(outbox: Store, sha256: str) -> LockFiles:
+    """Return the candidate with this digest."""
+    key = _lock_key(sha256)
+    lock = read_model(LockFiles, read_bytes(outbox, key, max_bytes=_MAX_BYTES), where=f"{outbox.url}/{key}")
+    if lock.digest != sha256:
+        raise InvalidInputError("is not the lock that its name says", where=outbox.url, key=key)
+    return lock
+
+
+def publish_report(outbox: Store, report: PlatformReport) -> None:
+    """Put the report into the outbox; an attempt has one, which is never replaced."""
+    ensure_object(outbox, record_key(report.record_id, _REPORT_NAME), report.model_dump_json().encode())
+
+
+def fetch_report(outbox: Store, order: UpgradeOrder) -> PlatformReport:
+    """Return the report that answers the order; `InvalidInputError` for any other, `ObjectMissingError` for none."""
+    key = record_key(order.record_id, _REPORT_NAME)
+    report = read_model(PlatformReport, read_bytes(outbox, key, max_bytes=_MAX_BYTES), where=f"{outbox.url}/{key}")
+    wanted = (order.record_id, order.platform, order.nonce)
+    if (report.record_id, report.platform, report.nonce) != wanted:
+        raise InvalidInputError("answers a different order", where=outbox.url, key=key)
+    if report.answer is not None and report.answer.candidate_sha256 != order.lock_sha256:
+        raise InvalidInputError("is about a different lock", where=outbox.url, key=key)
+    return report
+
+
+def find_report(outbox: Store, order: UpgradeOrder) -> Recorded:
+    """Return what the outbox holds for this attempt; `PlumblineError` where it cannot be asked."""
+    try:
+        report = fetch_report(outbox, order)
+    except ObjectMissingError:
+        return Recorded(RecordKind.ABSENT)
+    except InvalidInputError as error:
+        return Recorded(RecordKind.FOREIGN, str(error))
+    is_infrastructure = report.answer is None and report.exit_code == ExitCode.INCONCLUSIVE
+    return Recorded(RecordKind.INFRASTRUCTURE if is_infrastructure else RecordKind.COMPLETE, report.error)
