@@ -38,7 +38,7 @@ _WATCH_CRON = "*/10 * * * *"
 _HEARTBEAT_SECONDS = 30
 """Minimum period in Prefect, in seconds."""
 _REPEATED_SECONDS = 20
-"""A second crash event of one flow run within this time is the same crash."""
+"""Time within which the reports of one crash come."""
 _SILENT_SECONDS = 4 * _HEARTBEAT_SECONDS
 _START_SECONDS = 300
 """Maximum seconds from PENDING to RUNNING: the worker may have died in between."""
@@ -213,13 +213,16 @@ def _automations(suite: Suite) -> Iterator[Item]:
             "message": f"not running {_START_SECONDS} s after a worker took it: its machine may be gone",
         },
     )  # fmt: skip
+    # A worker reports one crash twice, seconds apart. The second report ends a run that was started in between, so the
+    # restart waits until both have come.
     yield _automation(
         f"plumbline {suite.name}: resume crashed rounds",
-        expect=["prefect.flow-run.Crashed"],
-        # A worker may report one crash twice: a second start would run beside the first.
+        expect=[f"prefect.flow-run.{name}" for name in ("AwaitingRetry", "Pending", "Running", "Scheduled")],
+        after=["prefect.flow-run.Crashed"],
         for_each=["prefect.resource.id"],
-        within=_REPEATED_SECONDS,
         related=rounds,
+        posture="Proactive",
+        within=_REPEATED_SECONDS,
         action={
             "type": "change-flow-run-state", "state": "SCHEDULED", "name": "AwaitingRetry",
             "message": "its process ended; the same round goes on in a new one",

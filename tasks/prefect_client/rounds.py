@@ -36,7 +36,7 @@ __all__ = ["RoundRun", "UpgradeRun"]
 _POLL_SECONDS = 0.5
 _WORKER_SECONDS = 30.0
 """Maximum seconds for a new worker to come online."""
-_RESUME_SECONDS = 10.0
+_RESUME_SECONDS = 45.0
 """Seconds that a crashed run waits for the automation that restarts it."""
 _MAX_RESUMED = 2
 _ERRORS: dict[str, type[PlumblineError]] = {"Misconfigured": ConfigurationError, "Invalid": InvalidInputError}

@@ -9,7 +9,7 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import StateType
 from prefect.events import emit_event
-from prefect.states import Pending, Running
+from prefect.states import Crashed, Pending, Running
 
 from plumbline.cli.main import main
 from plumbline.deployment import desired, items, suite_parameters
@@ -27,6 +27,7 @@ def test_a_round_whose_worker_died_before_its_start_is_scheduled_again(
     client: SyncPrefectClient, suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(items, "_START_SECONDS", 10)
+    monkeypatch.setattr(items, "_REPEATED_SECONDS", 10)
     deployments.apply(client, deployments.plan(client, suite.name, desired(suite, controllers="ctl")))
     deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
     run = client.create_flow_run_from_deployment(deployed.id)
@@ -45,6 +46,7 @@ def test_a_round_whose_heartbeats_end_is_scheduled_again(
     client: SyncPrefectClient, suite: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(items, "_SILENT_SECONDS", 10)
+    monkeypatch.setattr(items, "_REPEATED_SECONDS", 10)
     deploy(suite)
     deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
     run = client.create_flow_run_from_deployment(deployed.id)
@@ -63,6 +65,29 @@ def test_a_round_whose_heartbeats_end_is_scheduled_again(
         states = sorted(client.read_flow_run_states(run.id), key=lambda state: state.timestamp)
         names = [state.name for state in states]
     assert names[-3:] == ["Running", "Crashed", "AwaitingRetry"]
+
+
+def test_a_crash_that_is_reported_twice_restarts_the_round_once(
+    client: SyncPrefectClient, suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner reports a killed process first, the worker a few seconds later."""
+    monkeypatch.setattr(items, "_REPEATED_SECONDS", 10)
+    deploy(suite)
+    deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
+    began, names, tries = time.monotonic(), [], 0
+    while "AwaitingRetry" not in names and time.monotonic() - began < _WITHIN_SECONDS:
+        # The server takes up a new automation in its own time: before, it misses the crash.
+        tries += 1
+        run = client.create_flow_run_from_deployment(deployed.id)
+        for state in (Pending(), Running(), Crashed()):
+            client.set_flow_run_state(run.id, state, force=True)
+        time.sleep(3)
+        client.set_flow_run_state(run.id, Crashed(), force=True)
+        time.sleep(12 + 4 * tries)
+        states = sorted(client.read_flow_run_states(run.id), key=lambda state: state.timestamp)
+        names = [state.name for state in states]
+    assert names[-1] == "AwaitingRetry"
+    assert names.count("AwaitingRetry") == 1
 
 
 def test_runs_of_an_earlier_local_stack_hold_no_slot_and_do_not_start_again(
