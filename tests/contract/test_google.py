@@ -179,7 +179,7 @@ def test_an_upload_session_that_the_service_has_lost_is_begun_anew(
 def test_an_upload_session_on_another_host_gets_no_token(store: Store, google: GoogleServer, tmp_path: Path) -> None:
     with GoogleServer() as other:
         google.session_host = other.url
-        with pytest.raises(ConfigurationError, match="another host"):
+        with pytest.raises(ConfigurationError, match="different host"):
             store.create("large", large_file(tmp_path, 9))
         assert other.authorizations == []
 

@@ -241,7 +241,7 @@ def test_ensure_refuses_other_bytes_under_a_key_in_use(store: Store) -> None:
     store.create("key", b"mine")
     with pytest.raises(InvalidInputError, match="different bytes"):
         ensure_object(store, "key", b"not mine")
-    with pytest.raises(CorruptDataError, match="reads back"):
+    with pytest.raises(CorruptDataError, match="are read back"):
         ensure_object(store, "new", b"bytes", sha256="0" * 64)
 
 

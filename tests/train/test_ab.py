@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from plumbline.schema.ab import AbOrder
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
 from tests.train.conftest import Workshop
+from tests.train.wheels import make_wheel
 
 MARKING = """import os
 with open(os.environ["AB_MARK"], "a") as file:
@@ -22,26 +22,11 @@ with open(os.environ["AB_MARK"], "a") as file:
 """
 
 
-def make_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
-    """Write a wheel by hand: an index that no network reaches."""
-    about = f"{name}-{version}.dist-info"
-    files = {
-        **files,
-        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    listed = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])
-    folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        for path, text in {**files, f"{about}/RECORD": listed}.items():
-            wheel.writestr(path, text)
-
-
 @pytest.mark.slow
 def test_half_of_the_runs_train_in_the_baselines_environment(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_wheel(tmp_path / "wheels", "abmark", "1.5", {"sitecustomize.py": MARKING})
+    make_wheel(tmp_path / "wheels", "abmark", "1.5", {"abmark.py": MARKING, "abmark.pth": "import abmark\n"})
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     monkeypatch.setenv("AB_MARK", str(tmp_path / "marks"))

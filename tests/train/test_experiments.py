@@ -231,7 +231,7 @@ def test_precision_and_attention_can_be_asked_for(workshop: Workshop) -> None:
     [
         ({"replays": [{"rung": "batch"}]}, {}, "source"),
         ({"replays": [{"rung": "batch", "source": "no.safetensors"}]}, {}, "not in the bundle"),
-        ({"replays": [{"rung": "rng", "source": "t.safetensors"}]}, {"rng/0": np.zeros(7, np.uint8)}, "cut short"),
+        ({"replays": [{"rung": "rng", "source": "t.safetensors"}]}, {"rng/0": np.zeros(7, np.uint8)}, "truncated"),
         ({"replays": [{"rung": "gradient", "step": 0, "source": "t.safetensors"}]},
          {"gradient/0/classifier.weight": np.zeros((3, 3), np.float32)}, "shape"),
         ({"replays": [{"rung": "forward", "step": 0, "fields": ["nowhere"], "source": "t.safetensors"}]},

@@ -1,12 +1,9 @@
 """Upgrade gate on real wheels, one of which changes the rounding of linear layers.
 
-The wheels are built here, by pip; the guilty one carries a `sitecustomize`, as a patched library would change training.
+The guilty wheel has code that runs at Python's start, and changes training as a patched library would.
 """
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import pytest
 
@@ -16,6 +13,7 @@ from plumbline.upgrade.changes import changes_between
 from plumbline.upgrade.locks import read_lock
 from plumbline.upgrade.session import UpgradeSettings, local_trials
 from plumbline.upgrade.trials import Trial
+from tests.train.wheels import make_wheel
 
 SUITE = """
 name = "upgrade"
@@ -65,18 +63,6 @@ sys.meta_path.insert(0, Patch())
 """
 
 
-def build_wheel(folder, name, version, module, code):
-    source = folder / f"{name}-{version}"
-    source.mkdir(parents=True)
-    (source / f"{module}.py").write_text(code)
-    (source / "pyproject.toml").write_text(
-        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
-        f'[project]\nname = "{name}"\nversion = "{version}"\n[tool.setuptools]\npy-modules = ["{module}"]\n'
-    )
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
-    subprocess.run([*command, str(source)], check=True, capture_output=True, timeout=120)
-
-
 def candidate_lock(folder, letters):
     path = folder / "candidate.txt"
     path.write_text("numpy==2\n" + "".join(f"plumbline-test-{letter}==2.0\n" for letter in letters))
@@ -86,8 +72,9 @@ def candidate_lock(folder, letters):
 @pytest.mark.slow
 def test_whole_environments_are_trained_and_the_drift_is_seen(tmp_path):
     wheels = tmp_path / "wheels"
-    build_wheel(wheels, "plumbline-test-a", "2.0", "plumbline_test_a", "value = 2\n")
-    build_wheel(wheels, "plumbline-test-b", "2.0", "sitecustomize", GUILTY)
+    make_wheel(wheels, "plumbline-test-a", "2.0", {"plumbline_test_a.py": "value = 2\n"})
+    hook = {"plumbline_test_b.py": GUILTY, "plumbline_test_b.pth": "import plumbline_test_b\n"}
+    make_wheel(wheels, "plumbline-test-b", "2.0", hook)
     (tmp_path / "suite.toml").write_text(SUITE)
     suite = read_suite(tmp_path / "suite.toml")
     arguments = ("--no-index", f"--find-links={wheels}")

@@ -1,0 +1,28 @@
+"""Wheels written by hand.
+
+Code that is to run at Python's start goes into a `.pth` file: a distribution's own Python may have a `sitecustomize`,
+which hides every other one.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+__all__ = ["make_wheel"]
+
+
+def make_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
+    """Write a wheel of these files into `folder`, which pip takes with --find-links."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    about = f"{stem}.dist-info"
+    files = {
+        **files,
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    listed = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+        for path, text in {**files, f"{about}/RECORD": listed}.items():
+            wheel.writestr(path, text)
