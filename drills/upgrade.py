@@ -31,6 +31,7 @@ from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
 from tests.flows.local_stack import RunningStack, running_stack
 from tests.flows.small_suite import small_suite
 from tests.flows.webhook_server import Receiver, receiver
+from tests.train.wheels import make_wheel
 
 __all__ = ["main"]
 
@@ -60,20 +61,6 @@ sys.meta_path.insert(0, Patch())
 """
 
 
-def build_wheel(folder: Path, code: str) -> Path:
-    """Build the package of the upgrade, a module that Python runs at every start."""
-    source = folder / "source"
-    source.mkdir(parents=True)
-    (source / "sitecustomize.py").write_text(code)
-    (source / "pyproject.toml").write_text(
-        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
-        '[project]\nname = "plumbline-test-hook"\nversion = "2.0"\n[tool.setuptools]\npy-modules = ["sitecustomize"]\n'
-    )
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
-    subprocess.run([*command, str(source)], check=True, capture_output=True, timeout=120)
-    return folder
-
-
 def suite_of(folder: Path) -> Suite:
     """Return a suite of two platforms whose indexes differ in one wheel."""
     lock = folder / "current.txt"
@@ -84,7 +71,9 @@ def suite_of(folder: Path) -> Suite:
     for name, code in (("first", "value = 2\n"), ("second", GUILTY)):
         outbox = f"file://{folder}/{name}/outbox"
         platforms[name] = {**onprem, "work_pool": f"{NAME}-{name}-local", "outbox": outbox}
-        wheels = build_wheel(folder / "wheels" / name, code)
+        wheels = folder / "wheels" / name
+        hook = {"plumbline_test_hook.py": code, "plumbline_test_hook.pth": "import plumbline_test_hook\n"}
+        make_wheel(wheels, "plumbline-test-hook", "2.0", hook)
         own = {"PIP_FIND_LINKS": str(wheels), "PIP_NO_INDEX": "1", "PLUMBLINE_LOCK": str(lock)}
         local[name] = {"environment": own}
     source = {"grammar_seed": 1, "train_rows": 64, "evaluation_rows": 16, "vocab_size": 512}
