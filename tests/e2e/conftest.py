@@ -54,12 +54,6 @@ class Round:
             assert self.process.poll() is None, f"ended before it said {words!r}: {self.lines}"
             time.sleep(0.05)
 
-    def kill(self, words: str) -> None:
-        """Kill (SIGKILL) the first process of this round whose command line contains `words`."""
-        result = [pid for pid, command in processes_of(self.folder).items() if words in command]
-        assert result, f"no process with {words!r} among {processes_of(self.folder)}"
-        os.kill(min(result), signal.SIGKILL)
-
     def kill_flow_run(self, flow: str) -> None:
         """Kill (SIGKILL) the process of a running flow run of this flow."""
         runs = [UUID(row["id"]) for row in read_flow_runs(self.folder, flow) if row["state_type"] == "RUNNING"]

@@ -38,15 +38,11 @@ def test_kill_9_of_the_command_itself_leaves_nothing(folder, start, suite):
     assert_nothing_left(folder)
 
 
-@pytest.mark.parametrize("victim", ["training", "controller"])
-def test_the_round_continues_or_says_what_was_lost(folder, start, suite, victim):
-    """The drills kill flow runs, workers and machines too."""
+def test_a_round_whose_controller_is_killed_goes_on(folder, start, suite):
+    """The drills kill trainings, flow runs, workers and machines too."""
     running = start(suite)
     running.wait_for("trains probe")
-    if victim == "training":
-        running.kill("plumbline.train ")
-    else:
-        running.kill_flow_run("plumbline-regression")
+    running.kill_flow_run("plumbline-regression")
     code, verdict = running.verdict()
     # A failure of infrastructure is never drift: the training is tried again and passes, or is called unavailable.
     assert (code, verdict["verdict"]) in {(0, "pass"), (3, "inconclusive")}
