@@ -31,7 +31,7 @@ from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
 from tests.flows.local_stack import RunningStack, running_stack
 from tests.flows.small_suite import small_suite
 from tests.flows.webhook_server import Receiver, receiver
-from tests.train.wheels import make_wheel
+from tests.train.wheels import ROUNDED_LINEARS, make_wheel
 
 __all__ = ["main"]
 
@@ -39,26 +39,6 @@ NAME = "drill-upgrade"
 CULPRIT = "plumbline-test-hook absent → 2.0"
 GATE, TRAINER = "flows.upgrade.gate", "plumbline.train"
 _SECONDS = 900
-
-GUILTY = """
-import sys
-
-
-class Patch:
-    def find_spec(self, name, path=None, target=None):
-        if name == "plumbline.train.probe":
-            import torch
-
-            whole = torch.nn.functional.linear
-            def linear(*args, **kwargs):
-                result = whole(*args, **kwargs)
-                return result.to(torch.bfloat16).to(result.dtype)
-            torch.nn.functional.linear = linear
-        return None
-
-
-sys.meta_path.insert(0, Patch())
-"""
 
 
 def suite_of(folder: Path) -> Suite:
@@ -68,7 +48,7 @@ def suite_of(folder: Path) -> Suite:
     suite = small_suite(folder, NAME, ("onprem",), steps=2, retries=1)
     onprem = suite.platforms["onprem"].model_dump()
     platforms, local = {}, {}
-    for name, code in (("first", "value = 2\n"), ("second", GUILTY)):
+    for name, code in (("first", "value = 2\n"), ("second", ROUNDED_LINEARS)):
         outbox = f"file://{folder}/{name}/outbox"
         platforms[name] = {**onprem, "work_pool": f"{NAME}-{name}-local", "outbox": outbox}
         wheels = folder / "wheels" / name

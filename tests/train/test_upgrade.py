@@ -13,7 +13,7 @@ from plumbline.upgrade.changes import changes_between
 from plumbline.upgrade.locks import read_lock
 from plumbline.upgrade.session import UpgradeSettings, local_trials
 from plumbline.upgrade.trials import Trial
-from tests.train.wheels import make_wheel
+from tests.train.wheels import ROUNDED_LINEARS, make_wheel
 
 SUITE = """
 name = "upgrade"
@@ -42,26 +42,6 @@ data = "file://data"
 outbox = "file://outbox"
 """
 
-GUILTY = """
-import sys
-
-
-class Patch:
-    def find_spec(self, name, path=None, target=None):
-        if name == "plumbline.train.probe":
-            import torch
-
-            whole = torch.nn.functional.linear
-            def linear(*args, **kwargs):
-                result = whole(*args, **kwargs)
-                return result.to(torch.bfloat16).to(result.dtype)
-            torch.nn.functional.linear = linear
-        return None
-
-
-sys.meta_path.insert(0, Patch())
-"""
-
 
 def candidate_lock(folder, letters):
     path = folder / "candidate.txt"
@@ -73,7 +53,7 @@ def candidate_lock(folder, letters):
 def test_whole_environments_are_trained_and_the_drift_is_seen(tmp_path):
     wheels = tmp_path / "wheels"
     make_wheel(wheels, "plumbline-test-a", "2.0", {"plumbline_test_a.py": "value = 2\n"})
-    hook = {"plumbline_test_b.py": GUILTY, "plumbline_test_b.pth": "import plumbline_test_b\n"}
+    hook = {"plumbline_test_b.py": ROUNDED_LINEARS, "plumbline_test_b.pth": "import plumbline_test_b\n"}
     make_wheel(wheels, "plumbline-test-b", "2.0", hook)
     (tmp_path / "suite.toml").write_text(SUITE)
     suite = read_suite(tmp_path / "suite.toml")

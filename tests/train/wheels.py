@@ -9,7 +9,28 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-__all__ = ["make_wheel"]
+__all__ = ["ROUNDED_LINEARS", "make_wheel"]
+
+ROUNDED_LINEARS = """
+import sys
+
+
+class Patch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "plumbline.train.probe":
+            import torch
+
+            whole = torch.nn.functional.linear
+            def linear(*args, **kwargs):
+                result = whole(*args, **kwargs)
+                return result.to(torch.bfloat16).to(result.dtype)
+            torch.nn.functional.linear = linear
+        return None
+
+
+sys.meta_path.insert(0, Patch())
+"""
+"""Code that rounds the results of linear layers to bfloat16, once the trainer loads its probe."""
 
 
 def make_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
