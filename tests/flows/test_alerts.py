@@ -297,21 +297,6 @@ def test_the_server_alerts_about_a_round_that_ended_without_a_verdict(
     assert len(webhook.got) <= len(runs)
 
 
-def test_a_crashed_round_is_started_again_by_the_server(client: SyncPrefectClient, suite: Suite) -> None:
-    deploy(suite)
-    deployment = client.read_deployment_by_name(f"plumbline-regression/{suite.name}").id
-    deadline, resumed = time.monotonic() + 40, False
-    while not resumed:
-        assert time.monotonic() < deadline, "no crashed round was started again"
-        run = client.create_flow_run_from_deployment(deployment).id
-        for item in (Running(), Crashed(message="killed by SIGKILL")):
-            client.set_flow_run_state(run, item, force=True)
-        for _ in range(20):
-            result = client.read_flow_run(run).state
-            resumed = result is not None and result.name == "AwaitingRetry"
-            time.sleep(0 if resumed else 0.1)
-
-
 def test_a_finding_of_digests_says_what_was_expected_in_few_words() -> None:
     finding = Finding(check="probe.batch", outcome="drift", observed="a" * 64, limit="b" * 64, against="platform aws")
     result = PlatformResult(verdict="drift", findings=(finding,))
