@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python bench/train/portable_cost.py --before TREE --out bench/results/portable-cost.json
 
-`TREE` is a checkout of the last commit with the fp64 run, 9e249d5. Each training is a process of its own; measured are
-its user and system seconds, which a busy machine stretches little. The trees take turns.
+`TREE` is a checkout of the last commit with the fp64 run, 9e249d5. Each training runs in a new process. The
+benchmark measures its user and system seconds, which depend little on other load. The two trees alternate.
 """
 
 from __future__ import annotations

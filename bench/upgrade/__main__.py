@@ -1,7 +1,7 @@
-"""The upgrade gate on seeded cases: is every culprit named exactly, and nobody else accused?
+"""The upgrade gate on seeded cases: does it name every culprit exactly, and accuse no other package?
 
 `python -m bench.upgrade [--held-out] [--only NAME ...] [--minutes N]` trains with the real trainer.
-The result is written after each case, and a case that stands in it is not run again: a run may be broken off.
+The benchmark writes the result after each case, and skips the cases in it: an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _summary(cases: Sequence[dict[str, Any]], total: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run what is not yet in the result; 1 unless all are named exactly and nobody is accused wrongly."""
+    """Run the cases that have no result; return 1 unless all are named exactly without a wrong accusation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--only", nargs="*", default=[])

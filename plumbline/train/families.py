@@ -40,6 +40,7 @@ def build_family(spec: ModelSpec, task: str, attention: str, dropout: float) -> 
         if classify:
             config.num_labels = spec.num_labels or 2
         model: nn.Module = kind.from_config(config, attn_implementation=attention)  # type: ignore[no-untyped-call]
+    # The settings come from a user's checkpoint, and each family raises what its own code meets. Torch's errors pass.
     except (ValueError, TypeError, KeyError, AttributeError, ImportError, NotImplementedError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
         text = f"transformers {transformers.__version__} cannot build the model: {reason}"
@@ -94,6 +95,7 @@ def check_map(model: nn.Module, family: str) -> None:
         with torch.no_grad():
             ids = torch.zeros((1, _LENGTH), dtype=torch.long, device=next(model.parameters()).device)
             model(input_ids=ids)
+    # A model that needs more inputs than ids fails inside its own code: torch raises RuntimeError for wrong shapes.
     except (RuntimeError, ValueError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0][:160]
         raise ConfigurationError(

@@ -13,8 +13,7 @@ import pytest
 from plumbline.cli.main import main
 from plumbline.errors import ConfigurationError
 from plumbline.upgrade import PackageChange, changes_between
-from plumbline.upgrade.locks import Pin, load_lock, parse_lock, read_lock
-from plumbline.upgrade.locks.conda import conda_platform
+from plumbline.upgrade.locks import Pin, conda, load_lock, parse_lock, read_lock
 from tests.train.test_upgrade import SUITE
 
 FILES = Path(__file__).with_name("locks")
@@ -66,8 +65,8 @@ def test_requirements_of_pip_tools_with_hashes_and_a_url():
     assert lock.pins["idna"].requirement.startswith(f"idna @ {IDNA} --hash=sha256:")
 
 
-@pytest.mark.skipif(conda_platform() != "linux-64", reason="the excerpts are of linux-64")
-def test_conda_lock_and_pixi_give_what_comes_from_the_index_and_name_the_rest():
+def test_conda_lock_and_pixi_give_what_comes_from_the_index_and_name_the_rest(monkeypatch):
+    monkeypatch.setattr(conda, "conda_platform", lambda: "linux-64")  # the platform of the excerpts
     lock = read_lock(FILES / "conda" / "conda-lock.yml")
     assert versions(lock) == {"requests": "2.31.0"}
     assert lock.elsewhere == {"ca-certificates": "2023.11.17"}
