@@ -22,7 +22,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from drills import controller_failures, fleet, round_starts, server_failures, slow_platforms, worker_failures
+from drills import (
+    controller_failures,
+    fleet,
+    round_starts,
+    server_failures,
+    slow_platforms,
+    store_failures,
+    worker_failures,
+)
 from drills.transcript import LINES, say
 from tests.flows.local_stack import RunningStack, running_stack
 from tests.flows.small_suite import small_suite
@@ -34,6 +42,7 @@ DRILLS: tuple[Drill, ...] = (
     *server_failures.DRILLS,
     *round_starts.DRILLS,
     *slow_platforms.DRILLS,
+    *store_failures.DRILLS,
 )
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
