@@ -33,6 +33,7 @@ def small_packages(installed: dict[str, Installed], wanted: tuple[str, ...] = ()
         requirement.name.lower().replace("_", "-").replace(".", "-")
         for one in installed.values()
         for requirement in one.requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if any(part.operator in ("==", "~=") for part in requirement.specifier)
     }
     found = []
