@@ -131,7 +131,7 @@ def _reverted(installed: Mapping[str, Installed], index: Path, guilty: dict[str,
     later = _later(installed["filelock"])
     body = "\n".join(f"    {line}" for line in _GELU.strip().splitlines())
     lands = f"from importlib.metadata import version\nif version('filelock') != {later!r}:\n{body}"
-    guilty["safetensors"] = EFFECTS["norm"]
+    guilty["regex"] = EFFECTS["norm"]
     return {
         "tqdm": _release(installed["tqdm"], index, hook(lands)),
         "filelock": _release(installed["filelock"], index, ""),
