@@ -67,6 +67,13 @@ def test_a_package_that_cannot_train_is_named_and_the_others_are_judged_without_
     assert answer.verdict == "drift"
 
 
+def test_no_set_is_trained_twice_after_a_package_that_cannot_train():
+    machine = Machine({"numerics": lambda names: "cannot-train" if "p002" in names else "same"})
+    judge(machine, changes(8))
+    asked = [one.changes for one in machine.asked if one.part == "numerics"]
+    assert len(asked) == len(set(asked))
+
+
 def test_a_package_that_cannot_be_installed_is_named_before_any_training():
     failure = Failure(stage="install", package="p001", message="ERROR: no matching distribution")
     machine = Machine(failures=(failure,))
