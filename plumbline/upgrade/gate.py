@@ -93,6 +93,7 @@ class Gate:
             if not left:
                 return left
             result = search.result_of(left) or campaign.ask(whole, left)
+            campaign.imported |= set(result.imported or ())
         found += [result.judgement] if result.judgement is not None else []
         if result.outcome == "drift":
             shown = self._reduced(campaign, result, left)
