@@ -30,12 +30,15 @@ from plumbline.schema.suite import read_suite
 from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.environments import Environments
 from plumbline.upgrade.gate import Gate, Parts
-from plumbline.upgrade.installed import installed_packages
+from plumbline.upgrade.installed import Installed, installed_packages
 from plumbline.upgrade.installer import Installer
+from plumbline.upgrade.locks import read_lock
 from plumbline.upgrade.machine import LocalTrials
 from plumbline.upgrade.store import Store
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+LOCK = Path(__file__).resolve().parents[2] / "locks" / "trainer.txt"
+_FEW_FILES = 400
 SUITE = """name = "upgrade-bench"
 store = "file://central"
 reference = "here"
@@ -80,6 +83,13 @@ def _source(path: Path) -> None:
     pq.write_table(pa.table({"text": [row.text for row in rows], "label": [row.label for row in rows]}), path)
 
 
+def _trainer_packages() -> dict[str, Installed]:
+    """Return the installed packages of a trainer, and small ones to change; large development tools are left out."""
+    installed = installed_packages()
+    trainer = read_lock(LOCK).pins
+    return {name: one for name, one in installed.items() if name in trainer or len(one.files) <= _FEW_FILES}
+
+
 class Bench:
     """One work folder; the current environment is trained once for all cases."""
 
@@ -99,7 +109,7 @@ class Bench:
         problems = self.store.add(base)
         if problems:
             sys.exit(f"the base cannot be installed: {problems[0].message}")
-        self.current = {**installed_packages(), **{pin.name: self.store.read(pin) for pin in base}}
+        self.current = {**_trainer_packages(), **{pin.name: self.store.read(pin) for pin in base}}
         self.environments = Environments(work / "environments", self.store, self.current)
         self.trials = LocalTrials(self.suite, "reviews", work, self.environments, self.store, say=_say)
 

@@ -31,7 +31,12 @@ torch.nn.functional.gelu = lambda x, approximate="none": gelu(x, approximate="ta
 _INIT = {"tqdm": "tqdm/__init__.py", "filelock": "filelock/__init__.py", "packaging": "packaging/__init__.py",
          "safetensors": "safetensors/__init__.py", "regex": "regex/__init__.py", "fsspec": "fsspec/__init__.py",
          "typing-extensions": "typing_extensions.py"}  # fmt: skip
-_FIRST = ("idna", "certifi", "charset-normalizer", "urllib3", "requests", "pyyaml", "jinja2", "xxhash")
+_FIRST = (
+    "anyio", "psutil", "sniffio", "idna", "filelock", "tqdm", "typing-extensions", "packaging", "fsspec", "safetensors",
+    "six", "xxhash", "h11", "colorama", "hyperframe", "hpack", "annotated-types", "cloudpickle", "truststore", "dill",
+    "typing-inspection", "httpx2", "h2", "multiprocess", "pytz", "nvidia-ml-py", "jinja2", "markupsafe",
+)  # fmt: skip
+"""Small packages that training loads code from: what it does not load is not searched, and would make a case easy."""
 _UNLOADED = ("boto3", "s3transfer", "jmespath", "cronsim", "apprise", "hypothesis", "iniconfig", "pluggy", "moto")
 
 BASE = ("bench-removed", "bench-outer", "bench-inner")
@@ -126,7 +131,7 @@ def _reverted(installed: Mapping[str, Installed], index: Path, guilty: dict[str,
     later = _later(installed["filelock"])
     body = "\n".join(f"    {line}" for line in _GELU.strip().splitlines())
     lands = f"from importlib.metadata import version\nif version('filelock') != {later!r}:\n{body}"
-    guilty["safetensors"] = EFFECTS["norm"]
+    guilty["regex"] = EFFECTS["norm"]
     return {
         "tqdm": _release(installed["tqdm"], index, hook(lands)),
         "filelock": _release(installed["filelock"], index, ""),

@@ -26,7 +26,10 @@ _plumbline_bench()
 
 
 def hook(body: str, trigger: str = "plumbline.train.probe") -> str:
-    """Return code that runs `body` just before the module `trigger` is imported."""
+    """Return code that runs `body` just before the module `trigger` is imported.
+
+    The package that contains the code has to be imported before `trigger`, or `body` never runs.
+    """
     lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
     return _HOOK.format(trigger=trigger, body=lines)
 
@@ -38,8 +41,8 @@ def gated(body: str, other: str, version: str) -> str:
 
 
 def boom(message: str) -> str:
-    """Return code that fails when it is imported by the trainer."""
-    return hook(f"raise ImportError({message!r})", "plumbline.train.job")
+    """Return code that fails when it is imported."""
+    return f"raise ImportError({message!r})\n"
 
 
 _GELU = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import tarfile
 import zipfile
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ __all__ = ["Release", "broken_sdist", "new_wheel", "poisonable_sdist", "repack",
 
 _MOST_BYTES = 3 << 20
 _MARK = ".post901"
+_VERSION_LINE = re.compile(rb"^Version: [^\r\n]*", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ def small_packages(installed: dict[str, Installed], wanted: tuple[str, ...] = ()
         requirement.name.lower().replace("_", "-").replace(".", "-")
         for one in installed.values()
         for requirement in one.requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if any(part.operator in ("==", "~=") for part in requirement.specifier)
     }
     found = []
@@ -63,7 +66,7 @@ def repack(one: Installed, index: Path, *, version: str = "", appended: dict[str
             continue
         data = path.read_bytes()
         if file == f"{old}/METADATA":
-            data = data.replace(f"\nVersion: {one.version}\n".encode(), f"\nVersion: {version}\n".encode())
+            data = _VERSION_LINE.sub(f"Version: {version}".encode(), data, count=1)
         data = (prepended or {}).get(file, "").encode() + data + (appended or {}).get(file, "").encode()
         contents[file.replace(f"{old}/", f"{stem}-{version}.dist-info/", 1)] = data
     return _write(index, stem, version, contents)

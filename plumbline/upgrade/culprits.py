@@ -46,6 +46,10 @@ class CulpritSearch:
         self._results: dict[frozenset[str], TrialResult] = {}
         self._drops: dict[frozenset[str], PairedDrop] = {}
 
+    def result_of(self, items: Items) -> TrialResult | None:
+        """Return the result of the trial with exactly these changes; `None` where the search did not need it."""
+        return self._results.get(frozenset(items))
+
     def run(self, left: Items) -> Items:
         """Name the culprits among `left`, which show the effect together; return the changes that remain."""
         campaign = self._campaign

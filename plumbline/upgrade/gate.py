@@ -88,10 +88,12 @@ class Gate:
         result = campaign.ask(whole, left)
         campaign.imported |= set(result.imported or ())
         if result.outcome == "cannot-train":
-            left = CulpritSearch(campaign, "cannot-train", whole, whole=result).run(left)
+            search = CulpritSearch(campaign, "cannot-train", whole, whole=result)
+            left = search.run(left)
             if not left:
                 return left
-            result = campaign.ask(whole, left)
+            result = search.result_of(left) or campaign.ask(whole, left)
+            campaign.imported |= set(result.imported or ())
         found += [result.judgement] if result.judgement is not None else []
         if result.outcome == "drift":
             shown = self._reduced(campaign, result, left)

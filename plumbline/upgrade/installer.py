@@ -20,6 +20,7 @@ __all__ = ["Installer", "choose_installer"]
 Kind = Literal["pip", "uv"]
 _SECONDS = 3600
 _PASSWORD = re.compile(r"(://[^/\s:@]*):[^@\s/]+@")
+_END_OF_BUILD = "[end of output]"
 _PIP = ("-m", "pip", "--disable-pip-version-check")
 
 
@@ -87,4 +88,7 @@ def _has_pip_settings() -> bool:
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error:")] or lines or ["no message"]
-    return _PASSWORD.sub(r"\1:***@", errors[-1])[:500]
+    # A build that failed: the installer quotes its output before its own error, and the last line of it is the reason.
+    quoted = [place for place, line in enumerate(lines) if line == _END_OF_BUILD and place]
+    message = f"{errors[-1]}: {lines[quoted[-1] - 1]}" if quoted else errors[-1]
+    return _PASSWORD.sub(r"\1:***@", message)[:500]

@@ -218,7 +218,7 @@ class LocalTrials:
 
     def _train(self, spec: RunSpec, environment: Environment, *, limit: float) -> Run:
         _, _, data = self._own_inputs()
-        return self._runs.train(spec, environment, data, limit=limit)
+        return self._runs.train(spec, environment, data, limit=limit, current=self._current_environment())
 
     def _imported(self, places: frozenset[str], changes: Sequence[PackageChange]) -> tuple[str, ...]:
         """Return the packages of an environment with these changes that code was loaded from."""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -32,8 +32,9 @@ MOST_SECONDS = 3600.0
 _RUNS_NAME = "plumbline-runs"
 """Deleted at the start: a name of our own, for the work folder may also be a user's."""
 
-Ending = Literal["completed", "failed", "died", "machine"]
-"""`died`: without a record and without a reason, by a signal or a time limit. `machine`: a full disk, a lost store."""
+Ending = Literal["completed", "failed", "died", "late", "machine"]
+"""`died`: without a record and without a reason, for example by a signal. `late`: did not end within its time limit.
+`machine`: a full disk, a lost store, or too slow a machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,25 @@ class Runs:
             raise InconclusiveError(message, where=workload)
         return None, Failure(stage="training" if places else "import", message=message), places
 
-    def train(self, spec: RunSpec, environment: Environment, data: Path, *, limit: float) -> Run:
-        """Train in a fresh process; what fails is repeated once, for machines fail too."""
+    def train(
+        self, spec: RunSpec, environment: Environment, data: Path, *, limit: float, current: Environment | None = None
+    ) -> Run:
+        """Train in a fresh process; what fails is repeated once, for machines fail too.
+
+        A training that takes more than `limit` seconds is the changes' fault only if `current` does not take as many.
+        """
         run = self._train_once(spec, environment, data, limit)
         if run.record is None and not self._should_stop():
+            if run.ending == "late" and current is not None and self._is_late(spec, current, data, limit):
+                return replace(run, ending="machine")
             # A process that dies twice in the same environment, while the current one trains, dies of the changes.
             again = self._train_once(spec, environment, data, limit)
             run = run if run.ending == "machine" and again.record is None else again
         return run
+
+    def _is_late(self, spec: RunSpec, environment: Environment, data: Path, limit: float) -> bool:
+        """Return whether a training takes more than `limit` seconds now."""
+        return self._train_once(spec, environment, data, limit).ending == "late"
 
     def _train_once(self, spec: RunSpec, environment: Environment, data: Path, limit: float) -> Run:
         out = self.folder("training")
@@ -101,7 +113,7 @@ class Runs:
         write_spec(spec, path)
         words: list[str] = []
         began = time.monotonic()
-        code: int | None = None
+        code, is_late = int(ExitCode.INCONCLUSIVE), False
         try:
             code = run_training(
                 path, out, data=f"file://{data.resolve()}", cache=self._cache, platform="upgrade",
@@ -113,8 +125,12 @@ class Runs:
             if self._should_stop():
                 raise
             words.append(str(error))
+            is_late = True
         seconds = time.monotonic() - began
         places = loaded_places(out.with_name(f"{name}-loaded"))
+        if is_late:
+            failure = Failure(stage="training", message="\n".join(words[-5:])[:4000])
+            return Run(None, failure, "late", places, seconds)
         if code == ExitCode.PASS:
             return Run(load_record(out), None, "completed", places, seconds)
         failure, ending = _failure(out, code, words)
@@ -142,7 +158,7 @@ def _run_watched(
     return code, log.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
-def _failure(out: Path, code: int | None, words: Sequence[str]) -> tuple[Failure, Ending]:
+def _failure(out: Path, code: int, words: Sequence[str]) -> tuple[Failure, Ending]:
     """Return why a training failed, and in which way."""
     message = "\n".join(words[-5:])[:4000]
     try:

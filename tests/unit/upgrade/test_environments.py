@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from bench.upgrade.wheels import broken_sdist
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.upgrade.changes import changes_between
 from plumbline.upgrade.environments import Environments, check_current
@@ -95,6 +96,13 @@ def test_what_cannot_be_installed_is_named_and_the_rest_is_kept(tmp_path, index)
     assert (failure.stage, failure.package) == ("install", "demo-inner")
     assert store.folder(pin("demo-outer", "1.0")).is_dir()
     assert not store.folder(pin("demo-inner", "9.9")).exists()
+
+
+def test_a_build_that_fails_says_why(tmp_path):
+    broken_sdist(tmp_path, "demo-broken", "1.0")
+    installer = Installer("pip", ("--no-index", f"--find-links={tmp_path}"))
+    message = installer.install([pin("demo-broken", "1.0")], tmp_path / "target")
+    assert message == "error: metadata-generation-failed: RuntimeError: needs a compiler"
 
 
 def test_an_index_that_answers_nothing_accuses_no_package(tmp_path):

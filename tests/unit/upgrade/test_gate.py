@@ -67,6 +67,26 @@ def test_a_package_that_cannot_train_is_named_and_the_others_are_judged_without_
     assert answer.verdict == "drift"
 
 
+def test_no_set_is_trained_twice_after_a_package_that_cannot_train():
+    machine = Machine({"numerics": lambda names: "cannot-train" if "p002" in names else "same"})
+    judge(machine, changes(8))
+    asked = [one.changes for one in machine.asked if one.part == "numerics"]
+    assert len(asked) == len(set(asked))
+
+
+def test_what_training_loads_without_the_package_that_cannot_train_is_not_listed_as_not_loaded():
+    machine = Machine({"numerics": lambda names: "cannot-train" if "p002" in names else "same"}, imported={"p002"})
+    answer = machine.answer
+
+    def loads_more(trial):
+        result = answer(trial)
+        names = {one.package for one in trial.changes}
+        return result.replace(imported=("p002", "p001")) if "p001" in names and "p002" not in names else result
+
+    machine.answer = loads_more
+    assert judge(machine, changes(3)).not_trained == ("p000",)
+
+
 def test_a_package_that_cannot_be_installed_is_named_before_any_training():
     failure = Failure(stage="install", package="p001", message="ERROR: no matching distribution")
     machine = Machine(failures=(failure,))
