@@ -40,10 +40,6 @@ class Culprit(Model):
     """Of `speed`: the share of the throughput that is lost."""
     failures: tuple[Failure, ...] = Field(default=(), max_length=_MANY)
     links: dict[str, str] = Field(default={}, max_length=1000)
-    first_version: str = ""
-    """The first release after the current one that has the effect, where releases between were tried."""
-    history: tuple[tuple[str, str], ...] = Field(default=(), max_length=1000)
-    """(release, outcome) of the releases that were tried, oldest first."""
 
 
 class Speed(Model):

@@ -26,8 +26,6 @@ def text_lines(answer: UpgradeAnswer) -> Iterator[str]:
         yield from (f"    {line}" for line in answer.constraints)
     for culprit in answer.culprits:
         yield from (f"  {label}: {url}" for label, url in culprit.links.items())
-        if culprit.history:
-            yield "  releases: " + ", ".join(f"{version} {outcome}" for version, outcome in culprit.history)
     if answer.speed is not None:
         speed = answer.speed
         interval = f"{speed.low:+.1%} to {speed.high:+.1%}, {speed.num_pairs} pairs"
