@@ -10,7 +10,7 @@ from plumbline.report.history import HistoryPoint, changes_of, since
 from plumbline.report.view import build_view
 from plumbline.report.words import cause_line, clean, number, seconds
 from plumbline.schema.verdict import PlatformResult
-from tests.unit.report.samples import drifted, finding, nights, passing, record, verdict_of
+from tests.unit.report.samples import drifted, finding, many, nights, passing, record, verdict_of
 
 TF32 = {"numerics": {"fp32_precision.cuda.matmul": "tf32", "deterministic_algorithms": True}}
 START = "bert.encoder.layer.0"
@@ -85,6 +85,16 @@ def test_rounding_alone_passes_and_is_never_called_equal():
     assert "equal to the last bit" not in view.headline.support
     assert "azure: 0 of 40 over the limit" in view.workloads[0].charts[0].note
     assert "not equal: losses" in view.workloads[0].words[0]
+
+
+def test_platforms_with_the_same_equalities_share_one_line():
+    verdict, records, _ = many(8)
+    records["gcp"] = record("gcp")
+    (workload,) = build_view(verdict, records, reference="aws").workloads
+    first, second = workload.words
+    others = "aws-spot-us-west-2, azure, azure-nv-a10-v5, kubernetes-on-prem-paris, notebook and on-prem-frankfurt"
+    assert first.startswith(f"{others}: equal to the last bit at every step of the probe: batches; not equal: ")
+    assert second.startswith("gcp: equal to the last bit at every step of the probe: batches, losses")
 
 
 def test_three_platforms_and_one_of_them_cannot_be_judged():
