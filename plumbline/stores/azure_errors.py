@@ -21,11 +21,18 @@ __all__ = ["ProtectedError", "response_error", "sdk_error"]
 
 _HINT = "check the credentials of this environment: AZURE_STORAGE_* variables or identity"
 _PROTECTED_HINT = (
-    "an immutability policy or a legal hold protects the object: keep replaceable objects in a different container"
+    "an immutability policy, a legal hold or a lease protects the object: "
+    "keep replaceable objects in a different container"
 )
-_CONFLICT_HINT = "a folder or a different kind of blob has this name, or the account does not allow this operation"
+_CONFLICT_HINT = (
+    "a folder or a different kind of blob has this name, the blob has snapshots, "
+    "or the account does not allow this operation"
+)
 _EXISTS = {"BlobAlreadyExists", "UnauthorizedBlobOverwrite", "PathAlreadyExists", "409"}
-_PROTECTED = {"BlobImmutableDueToPolicy", "BlobImmutableDueToLegalHold", "ContainerImmutableDueToPolicy"}
+_PROTECTED = {
+    "BlobImmutableDueToPolicy", "BlobImmutableDueToLegalHold", "ContainerImmutableDueToPolicy", "LeaseIdMissing",
+    "LeaseIdMismatchWithBlobOperation", "LeaseIdMismatchWithContainerOperation",
+}  # fmt: skip
 _PASSING = {
     "AccountBeingCreated", "ContainerBeingDeleted", "ContainerDisabled", "OperationTimedOut", "ServerBusy",
     "PendingCopyOperation", "BlobBeingRehydrated",
@@ -54,10 +61,10 @@ class ProtectedError(ConfigurationError):
 
 def response_error(status: int, code: str, retry: str, where: str, key: str) -> PlumblineError:
     """Return the error of a refused request; `retry` is its Retry-After header."""
-    if status in (412, 304):
+    if status in (412, 304) and code not in _PROTECTED:
         return PreconditionFailedError("the object has changed", where=where, key=key)
-    if status == 409 and code not in _PASSING:
-        return _conflict(code, where, key)
+    if status == 409 and code in _EXISTS:
+        return ObjectExistsError("exists already", where=where, key=key)
     if status == 404:
         kind, what = (
             (BucketMissingError, "container") if code == "ContainerNotFound" else (ObjectMissingError, "object")
@@ -66,19 +73,17 @@ def response_error(status: int, code: str, retry: str, where: str, key: str) -> 
     if status in (401, 403):
         text, refusal = f"refused: HTTP {status} {code}", _REFUSALS.get(code, Refusal.UNKNOWN)
         return AccessError(text, where=where, key=key, hint=_HINT, refusal=refusal)
-    if status >= 500 or status in (0, 408, 409, 429):
+    if status >= 500 or status in (0, 408, 429) or code in _PASSING:
         wait = retry_after(retry)
         return StoreUnavailableError(f"HTTP {status} {code}", where=where, retry_after_seconds=wait)
-    hint = "check the account's endpoint" if 300 <= status < 400 else ""
-    return ConfigurationError(f"HTTP {status} {code}", where=where, key=key, hint=hint)
+    return _permanent_error(status, code, where, key)
 
 
-def _conflict(code: str, where: str, key: str) -> PlumblineError:
-    if code in _EXISTS:
-        return ObjectExistsError("exists already", where=where, key=key)
+def _permanent_error(status: int, code: str, where: str, key: str) -> ConfigurationError:
     if code in _PROTECTED:
-        return ProtectedError(f"refused: HTTP 409 {code}", where=where, key=key, hint=_PROTECTED_HINT)
-    return ConfigurationError(f"HTTP 409 {code}", where=where, key=key, hint=_CONFLICT_HINT)
+        return ProtectedError(f"refused: HTTP {status} {code}", where=where, key=key, hint=_PROTECTED_HINT)
+    hint = "check the account's endpoint" if 300 <= status < 400 else _CONFLICT_HINT if status == 409 else ""
+    return ConfigurationError(f"HTTP {status} {code}", where=where, key=key, hint=hint)
 
 
 def sdk_error(error: Exception, where: str, key: str) -> PlumblineError:

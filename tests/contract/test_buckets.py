@@ -98,6 +98,9 @@ def test_encryption_and_payment_that_a_bucket_demands_are_asked_for(
     assert refusing.seen[-1]["x-amz-server-side-encryption-aws-kms-key-id"] == "key-1"
     store.delete("key")
     assert refusing.seen[-1]["x-amz-request-payer"] == "requester"
+    read_bytes(store, "key")
+    assert refusing.seen[-1]["x-amz-request-payer"] == "requester"
+    assert "x-amz-request-payer" in refusing.seen[-1]["authorization"].partition("SignedHeaders=")[2]
 
 
 def test_an_encrypted_bucket_is_like_any_other(servers: Servers, clean_environment: pytest.MonkeyPatch) -> None:
@@ -148,6 +151,8 @@ def test_what_s3_refuses_is_one_line(refusing: Refusing, status: int, code: str,
     [
         (409, "BlobImmutableDueToPolicy", ConfigurationError, "immutability policy"),
         (409, "BlobImmutableDueToLegalHold", ConfigurationError, "legal hold"),
+        (412, "LeaseIdMissing", ConfigurationError, "or a lease protects the object"),
+        (409, "SnapshotsPresent", ConfigurationError, "the blob has snapshots"),
         (409, "ResourceTypeMismatch", ConfigurationError, "a folder or a different kind of blob"),
         (409, "ContainerBeingDeleted", StoreUnavailableError, "HTTP 409 ContainerBeingDeleted"),
         (409, "InvalidBlobType", ConfigurationError, "different kind of blob"),
@@ -220,7 +225,7 @@ def test_a_new_object_that_a_policy_protects_exists_already(refusing: Refusing) 
 @pytest.mark.parametrize("code", ["BlobImmutableDueToPolicy", "BlobImmutableDueToLegalHold"])
 def test_deleting_what_a_policy_protects_is_one_line(refusing: Refusing, code: str) -> None:
     refusing.status, refusing.code = 409, code
-    with pytest.raises(ConfigurationError, match="immutability policy or a legal hold protects") as caught:
+    with pytest.raises(ConfigurationError, match=r"HTTP 409 Blob.* protects the object") as caught:
         open_store(f"az://{ACCOUNT}/box", policy=ONCE).delete("key")
     assert "\n" not in str(caught.value)
 
