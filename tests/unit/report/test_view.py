@@ -158,7 +158,21 @@ def test_several_workloads_each_have_their_own_evidence():
 def test_a_drop_in_the_history_is_found_and_named():
     result = changes_of(nights().points)
     assert [(change.platform, change.round) for change in result] == [("azure", "round-22")]
-    assert "azure: 61" in result[0].words
+    assert result[0].words.startswith("61")
+
+
+def test_a_panel_labels_its_own_change_with_the_numbers_alone():
+    verdict, records, history = many(8)
+    chart = build_view(verdict, records, reference="aws", history=history).history
+    texts = [rule.text for panel in chart.panels if panel.title == "kubernetes-on-prem-paris" for rule in panel.rules]
+    assert texts == ["696.9 to 644.8 samples/s"]
+
+
+def test_a_shared_chart_labels_a_change_with_its_platform():
+    records = {name: record(name) for name in ("aws", "azure")}
+    verdict = verdict_of("drift", {"aws": passing(), "azure": drifted()})
+    (rule,) = build_view(verdict, records, reference="aws", history=nights()).history.rules
+    assert rule.text.startswith("azure: 61")
 
 
 @pytest.mark.parametrize(
