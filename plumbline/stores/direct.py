@@ -1,7 +1,7 @@
 """GET requests over kept connections, without the SDKs' costly pipelines.
 
 An SDK still finds the endpoint and the credentials, and signs. `http.client` is used directly: through urllib3, a
-request costs half as much CPU time again, which shows with shards of 1 MiB.
+request costs more CPU time, which shows with shards of 1 MiB.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Amazon S3 and services with its API, through botocore.
 
-botocore is boto3's core; without boto3 a process starts a fifth sooner. Credentials, region and endpoint come from its
-chain (`AWS_*` variables, profile, instance or workload identity); its retries are off, since `plumbline.stores.retry`
-is above. Every upload carries its MD5, without which a bucket with Object Lock refuses it.
+botocore is boto3's core; without boto3 a process starts sooner. Credentials, region and endpoint come from its chain
+(`AWS_*` variables, profile, instance or workload identity); its retries are off, since `plumbline.stores.retry` is
+above. Every upload carries its MD5, without which a bucket with Object Lock refuses it.
 `PLUMBLINE_S3_REQUEST_PAYER=requester` agrees to pay in a requester-pays bucket; `PLUMBLINE_S3_SSE` (`aws:kms`, with
 `PLUMBLINE_S3_KMS_KEY_ID`) asks for an encryption that the bucket's policy demands.
 """

@@ -1,6 +1,6 @@
 """Reads of a bucket's objects: requests signed by botocore, sent over kept connections.
 
-A call of the SDK's `get_object` costs 0.7 ms of CPU time, a request from here 0.4 ms.
+A call of the SDK's `get_object` costs more CPU time than a request from here, which shows with shards of 1 MiB.
 """
 
 from __future__ import annotations
