@@ -4,9 +4,6 @@ Each drill deploys a suite, starts a real round, breaks something, and checks th
 the right verdict, that no training is left running, and that no record is lost or counted twice. `--fleet` runs one
 round over twenty platforms per seed, with five random failures in each. `--out FILE` keeps the outcome of each drill,
 and replaces an earlier one.
-
-The server keeps its state in an installed PostgreSQL, as a team's does; `--sqlite` uses the local stack's own SQLite,
-on which a stock server was seen to refuse requests and to stall for a minute when the machine is busy.
 """
 
 from __future__ import annotations
@@ -21,13 +18,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from drills import controller_failures, fleet, round_starts, server_failures, slow_platforms, worker_failures
-from drills.postgres import running_postgres
+from drills import (
+    controller_failures,
+    fleet,
+    round_starts,
+    server_failures,
+    slow_platforms,
+    store_failures,
+    worker_failures,
+)
 from drills.transcript import LINES, say
 from tests.flows.local_stack import RunningStack, running_stack
 from tests.flows.small_suite import small_suite
@@ -39,6 +42,7 @@ DRILLS: tuple[Drill, ...] = (
     *server_failures.DRILLS,
     *round_starts.DRILLS,
     *slow_platforms.DRILLS,
+    *store_failures.DRILLS,
 )
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
@@ -77,13 +81,10 @@ class Outcomes:
         self._out.write_text(json.dumps({"place": place, "cases": cases}, indent=1) + "\n", encoding="utf-8")
 
 
-def _run_drills(names: list[str], state: Path, outcomes: Outcomes, *, is_sqlite: bool) -> None:
+def _run_drills(names: list[str], state: Path, outcomes: Outcomes) -> None:
     chosen = [drill for drill in DRILLS if not names or drill.__name__ in names]
     if chosen:
-        with (
-            nullcontext() if is_sqlite else running_postgres(state),
-            running_stack(state, ("aws", "azure", "onprem"), without=("onprem",)) as stack,
-        ):
+        with running_stack(state, ("aws", "azure", "onprem"), without=("onprem",)) as stack:
             for drill in chosen:
                 # A name of its own: what the drill before left queued belongs to another suite.
                 stack.suite = small_suite(state, f"drill-{drill.__name__.replace('_', '-')}")
@@ -113,7 +114,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="the drills to run (default: all)")
     parser.add_argument("--fleet", action="store_true", help="twenty platforms, five random failures")
-    parser.add_argument("--sqlite", action="store_true", help="the server's state in SQLite instead of PostgreSQL")
     parser.add_argument("--seeds", type=_seeds, default=range(1, 21), metavar="FIRST-LAST", help="default: 1-20")
     parser.add_argument("--state", type=Path, help="keep all state and logs in this folder")
     parser.add_argument("--out", type=Path, help="keep the outcomes in this file")
@@ -129,7 +129,7 @@ def main() -> int:
         if args.fleet:
             _run_fleet(args.seeds, state, outcomes)
         else:
-            _run_drills(args.names, state, outcomes, is_sqlite=args.sqlite)
+            _run_drills(args.names, state, outcomes)
     finally:
         if args.state is None:
             shutil.rmtree(state, ignore_errors=True)

@@ -20,7 +20,6 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from drills.postgres import running_postgres
 from drills.processes import SERVER
 from drills.transcript import expect, say, wait_until
 from plumbline.deployment import REGRESSION, WATCH
@@ -135,7 +134,6 @@ def main() -> None:
         )  # fmt: skip
         os.environ["HOOK"] = hook.url  # for the deploy of the stack, and for its controllers
         with (
-            running_postgres(state),
             running_stack(state, suite=suite) as stack,
             temporary_settings({PREFECT_API_URL: stack.stack.api_url}),
         ):

@@ -17,7 +17,6 @@ from pathlib import Path
 from drills.checks import expect_settled
 from drills.fleet_failures import ON_A_PLATFORM, ON_THE_ROUND
 from drills.fleet_night import LOOK_SECONDS, FleetNight
-from drills.postgres import running_postgres
 from drills.server_failures import controllers_with_clock
 from drills.transcript import expect, say
 from plumbline.prepare import prepare
@@ -77,7 +76,7 @@ def fleet(state: Path) -> Iterator[RunningStack]:
     """Start the twenty platforms, and yield once their workers are online."""
     suite = fleet_suite(state)
     _make_records(suite, state)
-    with running_postgres(state), running_stack(state, suite=suite) as stack:
+    with running_stack(state, suite=suite) as stack:
         yield stack
 
 

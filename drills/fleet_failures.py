@@ -13,8 +13,8 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
 
 from drills.checks import open_client, read_trainings
+from drills.database import start_lock
 from drills.fleet_night import FleetNight
-from drills.postgres import start_lock
 from drills.processes import SERVER, parent
 from drills.server_failures import move_clock
 from drills.transcript import say
@@ -121,9 +121,7 @@ def _database_locked(night: FleetNight, _: str) -> Steps:
     while night.num_started() < 3 or night.is_server_taken:
         yield
     night.is_server_taken = True
-    holder = start_lock(15)
-    if holder is None:
-        raise AssertionError("the fleet needs PostgreSQL")
+    holder = start_lock(night.stack.stack, 15)
     while holder.poll() is None:
         yield
     if holder.returncode:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import struct
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from drills.checks import expect_pass, expect_settled, open_client, read_controller_run
-from drills.postgres import start_lock
+from drills.database import start_lock
 from drills.processes import SERVER
 from drills.transcript import expect, say
 from plumbline.localstack.stack import CONTROLLERS
@@ -88,14 +87,7 @@ def database_locked(stack: RunningStack) -> None:
 
 def _lock_database(stack: RunningStack, seconds: float) -> None:
     say(f"the database is locked for {seconds:g} s")
-    if (holder := start_lock(seconds)) is not None:
-        expect(holder.wait(seconds + 30) == 0, "PostgreSQL held the lock")
-        return
-    with sqlite3.connect(stack.stack.state / "prefect" / "prefect.db", timeout=30, isolation_level=None) as database:
-        database.execute("BEGIN EXCLUSIVE")
-        time.sleep(seconds)
-        database.execute("ROLLBACK")
-    database.close()
+    expect(start_lock(stack.stack, seconds).wait(seconds + 30) == 0, "the lock was held")
 
 
 @contextmanager

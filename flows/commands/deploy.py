@@ -35,7 +35,6 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--write-prefect-yaml", type=Path, metavar="FILE", help="write a prefect.yaml and stop")
     parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder of build outputs (%(default)s)")
     # For `plumbline run` on a local stack that has just started.
-    parser.add_argument("--end-leftovers", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 
@@ -60,7 +59,6 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
 
     from tasks.prefect_client import deployments
     from tasks.prefect_client.api import server_errors, wait_for_api
-    from tasks.prefect_client.flow_runs import end_leftovers
     from tasks.prefect_client.notifications import Blocks
     from tasks.watch import due_times
 
@@ -70,8 +68,6 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
     wanted = _chosen(args, desired(suite, controllers=args.controllers, addresses=blocks.fingerprints))
     wait_for_api(_API_SECONDS)
     with server_errors(), get_client(sync_client=True) as client:
-        if args.end_leftovers:
-            end_leftovers(client, datetime.now(UTC))
         changes = deployments.plan(client, suite.name, wanted)
         _check_blocks(args.suite, suite, changes, blocks.fingerprints)
         if args.only:

@@ -73,9 +73,7 @@ def _on_local_stack(args: argparse.Namespace, suite: Suite) -> int:
         with Stack(suite, args.state, port=args.port, say=display.say) as stack:
             stack.wait_until_ready()
             display.say(f"Prefect: {stack.ui_url}")
-            # Runs of a killed earlier stack would occupy the slots of their work pools.
-            options = [str(args.suite), "--publish", "--end-leftovers", "--state", str(args.state)]
-            _command(stack, "deploy", options, display)
+            _command(stack, "deploy", [str(args.suite), "--publish", "--state", str(args.state)], display)
             stack.start_workers()
             display.stop()
             options = ["--round", args.round, *(["--json"] if args.json else [])]

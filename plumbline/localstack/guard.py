@@ -1,4 +1,4 @@
-"""Guard process that ends the stack when its parent dies, also by `kill -9`.
+"""Guard process that ends the stack and removes its database when its parent dies, also by `kill -9`.
 
 `python -m plumbline.localstack.guard MARK` holds the reading end of a pipe from the command that started it. The pipe
 ends when that command does, for whatever reason.
@@ -7,11 +7,13 @@ ends when that command does, for whatever reason.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 
+from plumbline.localstack.database import database_folder
 from plumbline.localstack.process import MARK, end_marked
 
 __all__ = ["start_guard"]
@@ -36,7 +38,9 @@ def _main(mark: str) -> int:
         signal.signal(number, signal.SIG_IGN)
     while os.read(sys.stdin.fileno(), 1):
         pass
-    return 1 if end_marked(mark, grace_seconds=_GRACE_SECONDS) else 0
+    left = end_marked(mark, grace_seconds=_GRACE_SECONDS)
+    shutil.rmtree(database_folder(mark), ignore_errors=True)
+    return 1 if left else 0
 
 
 if __name__ == "__main__":

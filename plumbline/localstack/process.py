@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -69,10 +70,12 @@ def start(
     environment: Mapping[str, str],
     folder: Path,
     core: int | None = None,
+    user: str | None = None,
 ) -> Child:
     """Start `command` in its own session, so that the terminal's Ctrl-C does not reach it.
 
-    Output goes to `log`, or is inherited. With `core`, the process and its descendants stay on that core.
+    Output goes to `log`, or is inherited. With `core`, the process and its descendants stay on that core. Root may name
+    the `user` that it runs as.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as files:
@@ -88,6 +91,9 @@ def start(
             env=dict(environment),
             cwd=folder,
             start_new_session=True,
+            user=user,
+            group=None if user is None else pwd.getpwnam(user).pw_gid,
+            extra_groups=None if user is None else [],
         )
     # Set at once, as threads and children inherit the affinity.
     if core is not None and hasattr(os, "sched_setaffinity"):

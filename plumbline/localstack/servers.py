@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from plumbline.errors import ConfigurationError, UnavailableError
+from plumbline.errors import UnavailableError
 from plumbline.localstack import services
+from plumbline.localstack.database import Database, database_folder
 from plumbline.localstack.process import Child, start
 from plumbline.schema.suite import Suite
 
-__all__ = ["DATABASE_URL", "Servers"]
-
-DATABASE_URL = "PREFECT_API_DATABASE_CONNECTION_URL"
-"""Prefect's own variable: if set, the stack's server uses that database instead of SQLite."""
+__all__ = ["Servers"]
 
 _READY_SECONDS = 120.0
 _POLL_SECONDS = 0.1
-_MAX_PLATFORMS_ON_SQLITE = 15
-"""On SQLite, Prefect 3.8.8 serves 100 connections at a time, and each platform keeps five open."""
 
 
 class Servers:
     """Ports, commands and processes of the servers, on loopback."""
 
-    def __init__(self, suite: Suite, state: Path, port: int | None) -> None:
-        self._database = os.environ.get(DATABASE_URL, "")
-        if not self._database and len(suite.platforms) > _MAX_PLATFORMS_ON_SQLITE:
-            problem = (
-                f"{len(suite.platforms)} platforms, but a local stack on SQLite supports {_MAX_PLATFORMS_ON_SQLITE}"
-            )
-            raise ConfigurationError(problem, key="platforms", hint=f"set {DATABASE_URL} to a PostgreSQL database")
+    def __init__(self, suite: Suite, state: Path, port: int | None, mark: str) -> None:
         self._suite = suite
         self._state = state
         self._port = services.free_port(port)
         self._s3 = f"http://127.0.0.1:{services.free_port()}"
         self._blob = f"http://127.0.0.1:{services.free_port()}"
+        self.database = Database(database_folder(mark), services.free_port())
         self._commands: dict[str, tuple[list[str], Mapping[str, str]]] = {}
         self.children: dict[str, Child] = {}
 
@@ -62,12 +52,13 @@ class Servers:
         }
 
     def start(self, base: Mapping[str, str]) -> None:
-        """Start all required servers in parallel."""
+        """Start all required servers: first the database, then the others in parallel."""
         for log in (self._state / "logs").glob("*.log"):
             log.unlink()
         prefect = services.prefect_environment(self.api_url, self._state / "prefect")
-        if self._database:
-            prefect[DATABASE_URL] = self._database
+        self.database.prepare({**base, **prefect})
+        self.start_one("database")
+        prefect["PREFECT_API_DATABASE_CONNECTION_URL"] = self.database.url
         self._commands["prefect"] = (services.prefect_server_command(self._port), {**base, **prefect})
         urls = [url for platform in self._suite.platforms.values() for url in (platform.data, platform.outbox)]
         schemes = {url.split(":")[0] for url in (*urls, self._suite.store)}
@@ -80,6 +71,9 @@ class Servers:
 
     def start_one(self, name: str) -> None:
         """Start or restart a server."""
+        if name == "database":
+            self.children[name] = self.database.start(self.log(name))
+            return
         command, environment = self._commands[name]
         self.children[name] = start(
             name, command, log=self.log(name), environment=environment, folder=self._state / name

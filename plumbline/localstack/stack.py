@@ -48,7 +48,7 @@ class Stack:
         self.state = state.resolve()
         self.mark = uuid4().hex
         self._say = say
-        self.servers = Servers(suite, self.state, port)
+        self.servers = Servers(suite, self.state, port, self.mark)
         self._workers: dict[str, Child] = {}
         self._restarts: dict[str, int] = {}
         self._commands: list[Child] = []
@@ -118,7 +118,7 @@ class Stack:
         for name, child in list(self.servers.children.items()):
             if not child.alive:
                 # The object stores keep published data in memory: without them this round has failed.
-                self._count(name, child, restarts=_RESTARTS if name == "prefect" else 0)
+                self._count(name, child, restarts=_RESTARTS if name in {"prefect", "database"} else 0)
                 self.servers.start_one(name)
         for name, child in list(self._workers.items()):
             if not child.alive:
@@ -192,12 +192,18 @@ class Stack:
         """End all processes: clients first, then servers; ignore a second Ctrl-C."""
         with undisturbed():
             stop([*self._commands, *self._workers.values()], grace_seconds=_GRACE_SECONDS)
+            # The database waits for its clients to leave.
+            stop(
+                [child for child in self.servers.children.values() if child.name == "prefect"],
+                grace_seconds=_GRACE_SECONDS,
+            )
             left = end_marked(self.mark, grace_seconds=_GRACE_SECONDS, reap=self._reap)
             for child in self._children():
                 # A process loses its environment shortly before it can be reaped.
                 with suppress(subprocess.TimeoutExpired):
                     child.process.wait(_GRACE_SECONDS)
             self._reap()
+            self.servers.database.remove()
             if self._guard is not None and self._guard.stdin is not None:
                 with suppress(OSError):
                     self._guard.stdin.close()

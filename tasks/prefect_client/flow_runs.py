@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
 from http import HTTPStatus
 from uuid import UUID
 
@@ -16,14 +15,11 @@ from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterId,
     FlowRunFilterIdempotencyKey,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
     FlowRunFilterTags,
 )
-from prefect.client.schemas.objects import FlowRun, State, StateType, WorkerStatus
+from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
 from prefect.client.schemas.sorting import ArtifactSort
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
-from prefect.states import Cancelled
 
 from plumbline.dispatch import ChildRun, ChildState
 
@@ -32,7 +28,6 @@ __all__ = [
     "INVALID",
     "PoolHealth",
     "Progress",
-    "end_leftovers",
     "read_children",
     "read_keys",
     "read_pool",
@@ -56,7 +51,6 @@ _STATES = {
     # A run that is being cancelled has not ended.
     StateType.CANCELLING: ChildState.RUNNING,
 }
-_UNFINISHED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.PAUSED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,20 +145,3 @@ def read_round_runs(client: SyncPrefectClient, round_id: str) -> list[FlowRun]:
     tags = FlowRunFilterTags(all_=[f"round:{round_id}"])
     runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=tags), limit=_PAGE)
     return sorted(runs, key=lambda run: str(run.created))
-
-
-def end_leftovers(client: SyncPrefectClient, before: datetime) -> int:
-    """Mark every unfinished run created before `before` as cancelled; return their number.
-
-    Only for the local stack's own server, whose earlier processes have ended. The runs are not marked as crashed, as an
-    automation would restart a crashed round. Scheduled later runs stay.
-    """
-    unfinished = FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED))
-    num_ended = 0
-    for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(state=unfinished), limit=_PAGE):
-        is_planned = run.auto_scheduled and run.expected_start_time is not None and run.expected_start_time > before
-        if run.created is not None and run.created < before and not is_planned:
-            state: State[None] = Cancelled(message="the local stack that ran it has ended")
-            client.set_flow_run_state(run.id, state, force=True)
-            num_ended += 1
-    return num_ended

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -13,9 +12,15 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from uuid import UUID
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from plumbline.localstack.process import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND_SECONDS = 240
@@ -37,6 +42,16 @@ def processes_of(folder: Path) -> dict[int, str]:
     return result
 
 
+def marks_of(folder: Path) -> set[str]:
+    """Return the marks of the stacks of this folder."""
+    marks = set()
+    for pid in processes_of(folder):
+        with suppress(OSError):
+            variables = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+            marks |= {value.removeprefix(f"{MARK}=") for value in variables if value.startswith(f"{MARK}=")}
+    return marks
+
+
 @dataclass
 class Round:
     """One `plumbline run`, running or ended."""
@@ -54,9 +69,19 @@ class Round:
             assert self.process.poll() is None, f"ended before it said {words!r}: {self.lines}"
             time.sleep(0.05)
 
+    def flow_runs(self, flow: str) -> list[FlowRun]:
+        """Return a flow's runs on the stack's server, oldest first."""
+        url = next(line.split()[-1] for line in self.lines if "Prefect: http" in line)
+        with (
+            temporary_settings({PREFECT_API_URL: f"{url}/api"}),
+            get_client(sync_client=True) as client,
+        ):
+            named = FlowFilter(name=FlowFilterName(any_=[flow]))
+            return client.read_flow_runs(flow_filter=named, sort=FlowRunSort.EXPECTED_START_TIME_ASC)
+
     def kill_flow_run(self, flow: str) -> None:
         """Kill (SIGKILL) the process of a running flow run of this flow."""
-        runs = [UUID(row["id"]) for row in read_flow_runs(self.folder, flow) if row["state_type"] == "RUNNING"]
+        runs = [run.id for run in self.flow_runs(flow) if run.state is not None and run.state.is_running()]
         variables = {f"PREFECT__FLOW_RUN_ID={run}".encode() for run in runs}
         result = []
         for pid, command in processes_of(self.folder).items():
@@ -89,6 +114,13 @@ class Round:
         self.process.wait(ROUND_SECONDS)
         self.reader.join(10)
         return self.process.returncode, out
+
+    def verdict_and_runs(self, *flows: str) -> tuple[int, dict, list[list[FlowRun]]]:
+        """Return exit code and JSON of a round with `--keep`, and each flow's runs."""
+        self.wait_for("the stack stays up until Ctrl-C")
+        runs = [self.flow_runs(flow) for flow in flows]
+        self.process.send_signal(signal.SIGINT)
+        return *self.verdict(), runs
 
     def verdict(self) -> tuple[int, dict]:
         """Return the exit code and the printed JSON."""
@@ -163,27 +195,3 @@ def small(name: str, folder: Path, *, steps: int = 8, parts: str = "", extra: st
     path = folder / f"{name}.toml"
     path.write_text(text.replace('name = "local"', f'name = "{name}"'))
     return path
-
-
-def states(folder: Path, flow: str) -> list[str]:
-    """Return the final states of a flow's runs, oldest first, as the Prefect server stored them."""
-    return [row["state_type"] for row in read_flow_runs(folder, flow)]
-
-
-def names(folder: Path, flow: str) -> list[str]:
-    """Return the names of a flow's runs in Prefect's UI, oldest first."""
-    return [row["name"] for row in read_flow_runs(folder, flow)]
-
-
-def read_flow_runs(folder: Path, flow: str) -> list[sqlite3.Row]:
-    """Return id, name and state_type of a flow's runs, oldest first."""
-    database = next((folder / ".plumbline").rglob("prefect.db"))
-    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
-        connection.row_factory = sqlite3.Row
-        rows = connection.execute(
-            "select run.id, run.name, run.state_type from flow_run run join flow on flow.id = run.flow_id"
-            " where flow.name = ? order by run.created",
-            (flow,),
-        ).fetchall()
-    connection.close()
-    return rows

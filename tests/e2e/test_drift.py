@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.conftest import ROOT, names, states
+from tests.e2e.conftest import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
-def test_the_cause_is_named_and_the_flow_fails(folder, start):
-    exit_code, verdict = start(ROOT / "deployments/suites/local-drift.toml").verdict()
+def test_the_cause_is_named_and_the_flow_fails(start):
+    running = start(ROOT / "deployments/suites/local-drift.toml", "--keep")
+    exit_code, verdict, (rounds, trainings) = running.verdict_and_runs("plumbline-regression", "plumbline-training")
     assert (exit_code, verdict["verdict"]) == (1, "drift")
     assert verdict["platforms"]["aws-local"]["verdict"] == "pass"
     drifting = verdict["platforms"]["azure-local"]
@@ -20,10 +21,6 @@ def test_the_cause_is_named_and_the_flow_fails(folder, start):
     assert drifting["first_divergence"]["stage"] == "data"
     assert drifting["first_divergence"]["row"] is not None
     assert "train/" in drifting["first_divergence"]["at"]
-    assert states(folder, "plumbline-regression")[-1] == "FAILED"
-    tried = [
-        name
-        for name in names(folder, "plumbline-training")
-        if name.startswith("azure-local ") and " experiment: " in name
-    ]
+    assert [run.state_name for run in rounds] == ["Drift"]
+    tried = [run for run in trainings if run.name.startswith("azure-local ") and " experiment: " in run.name]
     assert bool(tried) == bool(drifting["causes"][0]["tried"])

@@ -11,7 +11,7 @@ import pytest
 from plumbline.central import CentralStore
 from plumbline.records import load_record
 from plumbline.stores import open_store
-from tests.e2e.conftest import ROOT, small, states
+from tests.e2e.conftest import ROOT, small
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 PARTS = """
@@ -42,7 +42,8 @@ def plumbline(folder, *arguments):
 
 
 def test_two_platforms_train_the_same_and_the_round_passes(folder, start):
-    code, verdict = start(ROOT / "deployments/suites/local.toml").verdict()
+    running = start(ROOT / "deployments/suites/local.toml", "--keep")
+    code, verdict, (rounds,) = running.verdict_and_runs("plumbline-regression")
     assert (code, verdict["verdict"]) == (0, "pass")
     assert set(verdict["platforms"]) == {"aws-local", "azure-local"}
     central = CentralStore(open_store(f"file://{folder}/.plumbline/central"))
@@ -57,7 +58,7 @@ def test_two_platforms_train_the_same_and_the_round_passes(folder, start):
         evidence[name] = [(step.batch, step.weights_sha256, step.rng) for step in probe.steps]
         assert loaded.record.evidence.data.shards
     assert evidence["aws-local"] == evidence["azure-local"]
-    assert states(folder, "plumbline-regression") == ["COMPLETED"]
+    assert [run.state_name for run in rounds] == ["Completed"]
     report = next((folder / ".plumbline/central/rounds").rglob("report.html")).read_text()
     assert "aws-local" in report
     assert any(note["code"] == "no-baseline" for note in verdict["platforms"]["aws-local"]["notes"])

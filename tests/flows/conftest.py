@@ -1,4 +1,4 @@
-"""One real Prefect server on SQLite for all flow tests."""
+"""One real Prefect server for all flow tests."""
 
 from __future__ import annotations
 

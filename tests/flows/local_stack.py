@@ -278,7 +278,7 @@ def running_stack(
         stack.wait_until_ready()
         running = RunningStack(stack, suite)
         try:
-            running.deploy(None, "--end-leftovers")
+            running.deploy(None)
             stack.start_workers(names)
             running.until_online(*names)
             yield running

@@ -1,9 +1,8 @@
-"""Rounds restarted by Prefect's automations, and leftovers of a local stack."""
+"""Rounds restarted by Prefect's automations."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
@@ -11,11 +10,9 @@ from prefect.client.schemas.objects import StateType
 from prefect.events import emit_event
 from prefect.states import Crashed, Pending, Running
 
-from plumbline.cli.main import main
-from plumbline.deployment import desired, items, suite_parameters
+from plumbline.deployment import desired, items
 from plumbline.schema.suite import Suite
 from tasks.prefect_client import deployments
-from tests.flows.small_suite import to_toml
 from tests.flows.stubs import deploy
 
 _WITHIN_SECONDS = 110
@@ -88,19 +85,3 @@ def test_a_crash_that_is_reported_twice_restarts_the_round_once(
         names = [state.name for state in states]
     assert names[-1] == "AwaitingRetry"
     assert names.count("AwaitingRetry") == 1
-
-
-def test_runs_of_an_earlier_local_stack_hold_no_slot_and_do_not_start_again(
-    client: SyncPrefectClient, suite: Suite, tmp_path: Path
-) -> None:
-    deploy(suite)
-    path = tmp_path / "suite.toml"
-    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-    left = []
-    for state in (Pending(), Running()):
-        deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
-        left.append(client.create_flow_run_from_deployment(deployed.id, parameters=suite_parameters(suite)).id)
-        client.set_flow_run_state(left[-1], state, force=True)
-    assert main(["deploy", str(path), "--end-leftovers"]) == 0
-    time.sleep(5)  # an automation acts within a second or two
-    assert [client.read_flow_run(run).state_type.value for run in left] == ["CANCELLED", "CANCELLED"]
