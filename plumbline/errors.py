@@ -15,7 +15,7 @@ PlumblineError
 from __future__ import annotations
 
 import errno
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 __all__ = [
     "DISK_FULL",
@@ -30,6 +30,7 @@ __all__ = [
     "InconclusiveError",
     "InvalidInputError",
     "PlumblineError",
+    "Refusal",
     "StoppedError",
     "TrainingError",
     "UnavailableError",
@@ -69,8 +70,23 @@ class ConfigurationError(PlumblineError):
     """Wrong usage or configuration."""
 
 
+class Refusal(StrEnum):
+    """Reason of a refused access, from the service's error code."""
+
+    CREDENTIALS = "credentials"
+    PERMISSIONS = "permissions"
+    CLOCK = "clock"
+    UNKNOWN = "unknown"
+
+
 class AccessError(ConfigurationError):
     """Refused credentials or permissions; a retry will not help."""
+
+    def __init__(
+        self, what: str, *, where: str = "", key: str = "", hint: str = "", refusal: Refusal = Refusal.UNKNOWN
+    ) -> None:
+        super().__init__(what, where=where, key=key, hint=hint)
+        self.refusal = refusal
 
 
 class InconclusiveError(PlumblineError):

@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import resource
 import statistics
 import subprocess
 import sys
 import time
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ WARM = (
     "plumbline-az-1", "plumbline-az-4", "obstore-az-1", "obstore-az-4", "azuresdk-az-1",
     "http-plain-1", "stager-s3-shm-4", "stager-az-shm-4", "boto3-shm-1", "s5cmd-shm-4", "copy-shm-1",
 )  # fmt: skip
+VERSIONS = ("boto3", "botocore", "azure-storage-blob", "obstore", "s5cmd")
 COLD = ("plumbline-s3-4", "obstore-s3-4", "obstore-s3-1", "plumbline-az-4", "obstore-az-4", "obstore-az-1")
 
 
@@ -86,6 +89,23 @@ def measure(arguments: argparse.Namespace, names: list[str]) -> dict[str, Any]:
     }
 
 
+def environment() -> dict[str, Any]:
+    """Return command, machine, commit and versions."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    versions = {"python": platform.python_version()}
+    for name in VERSIONS:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    head = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
+    )
+    machine = f"{os.cpu_count()} cores {model}"
+    return {"command": sys.argv, "machine": machine, "commit": head.stdout.strip(), "versions": versions}
+
+
 def cpu_seconds() -> float:
     """Return the CPU time of this process and its children."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -125,6 +145,7 @@ def main() -> None:
         f"{item} / {other}": ratio(result["mib_per_second"], item, other) for item, other in pairs
     }
     result["cpu_ratio"] = {f"{item} / {other}": ratio(result["cpu_seconds"], other, item) for item, other in pairs}
+    result |= environment()
     result |= {key: getattr(arguments, key) for key in ("shards", "size", "rounds", "cold", "no_verify")}
     text = json.dumps(result, indent=1)
     if arguments.out:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plumbline.data.hub import ask_hub
+from plumbline.data.hub import ask_hub, quiet_hub, reach_files
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError, InvalidInputError, UnavailableError
 from plumbline.schema.manifest import Manifest
@@ -67,7 +67,7 @@ def checkpoint_folder(model: str, sizes: Mapping[str, Any]) -> Path | None:
 def _download(name: str, revision: str) -> Path:
     """Download a Hub model at the commit of `revision`, if not cached."""
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
@@ -76,12 +76,13 @@ def _download(name: str, revision: str) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES), local_files_only=True))
     except (LocalEntryNotFoundError, ValueError, OSError):
         pass  # not in the cache yet
-    commit = ask_hub(
-        lambda: HfApi().model_info(name, revision=revision, timeout=_ANSWER_SECONDS).sha, where, key="model"
-    )
+    quiet_hub()
+    info = ask_hub(lambda: HfApi().model_info(name, revision=revision, timeout=_ANSWER_SECONDS), where, key="model")
+    names = [sibling.rfilename for sibling in info.siblings or ()]
+    reach_files(name, "model", str(info.sha), names, where, key="model")
     try:
-        return Path(snapshot_download(name, revision=commit, allow_patterns=list(_FILES)))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        return Path(snapshot_download(name, revision=info.sha, allow_patterns=list(_FILES)))
+    except Exception as error:  # each library below the Hub's client has its own errors
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
         hint = "try again, or download it and name its folder"
         raise UnavailableError(f"cannot be downloaded: {reason}", where=where, key="model", hint=hint) from error

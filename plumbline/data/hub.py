@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from plumbline.data.columns import ColumnOptions
 from plumbline.data.rows import RawRow, checked_row
-from plumbline.errors import AccessError, ConfigurationError, InvalidInputError, PlumblineError, UnavailableError
+from plumbline.errors import (
+    DISK_FULL,
+    AccessError,
+    ConfigurationError,
+    DiskFullError,
+    InvalidInputError,
+    PlumblineError,
+    UnavailableError,
+)
 from plumbline.schema.suggestions import suggest_or_list
 
-__all__ = ["HubRows", "HubSource", "ask_hub", "read_hub"]
+__all__ = ["HubRows", "HubSource", "ask_hub", "quiet_hub", "reach_files", "read_hub"]
 
 _EVALUATION_SPLITS = ("validation", "test")
 _ANSWER_SECONDS = 2.5
 _EXPORT = "check the name and the network, or export it to CSV, JSONL or Parquet and give that file"
+_HUB = "the Hugging Face Hub"
+_DATA = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".txt", ".gz", ".zst", ".zip", ".arrow", ".safetensors")
 _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 
 T = TypeVar("T")
@@ -68,7 +79,7 @@ def read_hub(source: HubSource, options: ColumnOptions) -> HubRows:
     return HubRows(rows, second, names, label)
 
 
-def ask_hub(question: Callable[[], T], where: str, *, key: str = "path") -> T:
+def ask_hub(question: Callable[[], T], where: str, *, key: str = "path", asked: str = _HUB) -> T:
     """Return the Hub's answer; raise `UnavailableError` after a few seconds.
 
     A thread bounds the wait: name resolution has a longer timeout, which no client can set.
@@ -87,10 +98,42 @@ def ask_hub(question: Callable[[], T], where: str, *, key: str = "path") -> T:
     thread.join(_ANSWER_SECONDS)
     if answers:
         return answers[0]
-    raise _refusal(errors[0] if errors else None, where, key)
+    raise _refusal(errors[0] if errors else None, where, key, asked)
 
 
-def _refusal(error: BaseException | None, where: str, key: str) -> PlumblineError:
+def quiet_hub() -> None:
+    """Silence the warnings of huggingface_hub: one error line is enough."""
+    from huggingface_hub.utils import logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+
+def reach_files(
+    repository: str, kind: Literal["dataset", "model"], commit: str, names: Iterable[str], where: str, *, key: str
+) -> None:
+    """Ask for a data file of a repository; raise `UnavailableError` after a few seconds.
+
+    The Hub redirects to hosts of files, which may be blocked. A download would try for a minute.
+    """
+    from huggingface_hub import get_hf_file_metadata, get_session, hf_hub_url
+
+    name = next((name for name in names if name.endswith(_DATA)), None)
+    if name is None:
+        return
+    url = hf_hub_url(repository, name, repo_type=kind, revision=commit)
+
+    def question() -> bool:
+        place = get_hf_file_metadata(url, timeout=_ANSWER_SECONDS).location
+        if urlsplit(place).netloc != urlsplit(url).netloc:
+            one = {"Range": "bytes=0-0"}
+            with get_session().stream("GET", place, headers=one, timeout=_ANSWER_SECONDS) as response:
+                response.raise_for_status()
+        return True
+
+    ask_hub(question, where, key=key, asked=f"the files on {_HUB}")
+
+
+def _refusal(error: BaseException | None, where: str, key: str, asked: str) -> PlumblineError:
     """Convert a request's error: refused, unknown, or no answer."""
     from huggingface_hub import errors
 
@@ -105,7 +148,7 @@ def _refusal(error: BaseException | None, where: str, key: str) -> PlumblineErro
         )
     status = getattr(getattr(error, "response", None), "status_code", None)
     reason = f"HTTP {status}" if status else "no answer" if error is None else type(error).__name__
-    text = f"the Hugging Face Hub cannot be reached ({reason})"
+    text = f"{asked} cannot be reached ({reason})"
     hint = f"set {_OFFLINE[0]}=1 to use what is in the local cache; else {_EXPORT}" if key == "path" else ""
     return UnavailableError(text, where=where, key=key, hint=hint or "check the network, or name a local folder")
 
@@ -116,22 +159,21 @@ def _commit(source: HubSource) -> str:
         return ""
     from huggingface_hub import HfApi
 
-    return str(
-        ask_hub(
-            lambda: HfApi().dataset_info(source.repository, revision=source.revision, timeout=_ANSWER_SECONDS).sha,
-            source.name,
-        )
-        or ""
+    info = ask_hub(
+        lambda: HfApi().dataset_info(source.repository, revision=source.revision, timeout=_ANSWER_SECONDS), source.name
     )
+    names = [sibling.rfilename for sibling in info.siblings or ()]
+    reach_files(source.repository, "dataset", str(info.sha), names, source.name, key="path")
+    return str(info.sha or "")
 
 
 def _load(source: HubSource, config: str | None, commit: str) -> tuple[Any, str | None]:
     """Return the splits and the configuration; shorten errors of `datasets` to one line."""
     import datasets
-    import datasets.exceptions
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
+    quiet_hub()
     revision = commit or source.revision
     try:
         if commit:
@@ -139,8 +181,12 @@ def _load(source: HubSource, config: str | None, commit: str) -> tuple[Any, str 
             if (config is None and len(known) > 1 and "default" not in known) or (config and config not in known):
                 _raise_config(source, config, known)
         return datasets.load_dataset(source.repository, config, revision=revision), config
-    except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
-        # Offline mode, script-only datasets, and files that `datasets` does not read.
+    except PlumblineError:
+        raise
+    # Offline mode, script-only datasets, unreadable files, a lost connection: each library below has its own errors.
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            raise DiskFullError("no room for the dataset's files", where=source.name, key="HF_HOME") from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         text = f"the Hugging Face Hub did not give this dataset: {reason}"
         raise UnavailableError(text, where=source.name, key="path", hint=_EXPORT) from error

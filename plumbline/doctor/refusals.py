@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from plumbline.errors import AccessError
+from plumbline.errors import AccessError, Refusal
 
 __all__ = ["explain_refusal"]
 
-# The services' error codes, as HTTP 403 alone could mean any of the three.
-_UNKNOWN = {
-    "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidToken",
-    "TokenRefreshRequired", "AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation",
-    "AuthorizationFailure", "AuthorizationHeaderMalformed", "KeyBasedAuthenticationNotPermitted", "authError",
-    "credentials", "401",
-}  # fmt: skip
-_FORBIDDEN = {
-    "AccessDenied", "AllAccessDisabled", "AuthorizationPermissionMismatch",
-    "InsufficientAccountPermissions", "AuthorizationResourceTypeMismatch", "AuthorizationServiceMismatch",
-    "forbidden", "insufficientPermissions", "Permission", "403",
-}  # fmt: skip
-_SKEWED = {"RequestTimeTooSkewed"}
 _SOURCES: Mapping[str, str] = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role",
     "az": "AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or the machine's identity",
@@ -37,13 +23,12 @@ _GRANTS: Mapping[str, str] = {"s3": "infra/aws", "az": "infra/azure", "gs": "inf
 def explain_refusal(error: AccessError, url: str, needs: str) -> tuple[str, str]:
     """Return the problem and a hint; `needs` is the required permission."""
     scheme = urlsplit(url).scheme
-    codes = set(re.findall(r"\w+", error.what))
-    if codes & _SKEWED:
+    if error.refusal is Refusal.CLOCK:
         return f"skewed clock: {error.what}", "start a time service here (chrony, systemd-timesyncd)"
-    if codes & _UNKNOWN:
+    if error.refusal is Refusal.CREDENTIALS:
         hint = f"set credentials for {url} in this environment: {_SOURCES[scheme]}{_ALSO.get(scheme, '')}"
         return f"wrong credentials: {error.what}", hint
-    if codes & _FORBIDDEN:
+    if error.refusal is Refusal.PERMISSIONS:
         example = f" ({_GRANTS[scheme]} has the policies)" if scheme in _GRANTS else ""
         return f"wrong permissions: {error.what}", f"allow this environment's identity to {needs} {url}{example}"
     return error.what, error.hint or "check the credentials and permissions of this environment"

@@ -15,7 +15,7 @@ from plumbline.errors import AccessError, ExitCode, PlumblineError
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.suite import Suite
-from plumbline.stores import ObjectMissingError, RetryPolicy, Store, open_store, read_bytes
+from plumbline.stores import BucketMissingError, ObjectMissingError, RetryPolicy, Store, open_store, read_bytes
 
 __all__ = ["LEAST_BYTES", "Visit", "examine_disk", "examine_store", "examine_stores", "room"]
 
@@ -65,16 +65,14 @@ def examine_store(visit: Visit) -> CheckResult:
     try:
         store = open_store(url, policy=_QUICK)
         return _read(where, store, dataset) if needs == "read" else _write(where, store, replace="replace" in needs)
-    except ObjectMissingError as error:
-        if error.what == "no such object" and not dataset:
-            return _wrong(
-                where, url, "does not return the object just written", "check that the URL is a single folder or bucket"
-            )
-        if error.what == "no such object":
-            return _wrong(
-                where, url, f"contains no dataset {dataset}", "publish it: `plumbline deploy SUITE --publish`"
-            )
+    except BucketMissingError as error:
         return _wrong(where, url, error.what, f"create it, or correct the suite: {url}")
+    except ObjectMissingError:
+        if dataset:
+            hint = "publish it: `plumbline deploy SUITE --publish`"
+            return _wrong(where, url, f"contains no dataset {dataset}", hint)
+        hint = "check that the URL is a single folder or bucket"
+        return _wrong(where, url, "does not return the object just written", hint)
     except AccessError as error:
         return _wrong(where, url, *explain_refusal(error, url, needs))
     except PlumblineError as error:

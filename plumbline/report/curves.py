@@ -43,6 +43,8 @@ class Change:
     index: int
     series: str
     words: str
+    is_named: bool = True
+    """Whether its label names the series; not in the series' own panel."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,9 @@ def _panels(content: Curves, bounds: tuple[float, float]) -> Iterator[Chart]:
     for name in names:
         is_marked = name in content.marked
         series = {reference: CONTEXT, name: MARKED if is_marked else 0}
-        drawn = _drawn(
-            replace(content.only(reference, name), y_label="", x_label=""), PANEL, bounds, series.__getitem__
-        )
+        own = content.only(reference, name)
+        changes = [replace(change, is_named=change.series != name) for change in own.changes]
+        drawn = _drawn(replace(own, changes=changes, y_label="", x_label=""), PANEL, bounds, series.__getitem__)
         last = next((value for value in reversed(content.lines[name]) if _is_known(value)), None)
         note = f"last {number(last)} {content.y_label}" if last is not None else "no number"
         yield replace(drawn, title=name, note=note, legend=(), is_marked=is_marked)
@@ -190,7 +192,8 @@ def _rules(content: Curves, frame: Chart, x: Scale) -> Iterator[Rule]:
         at = x(change.index)
         is_left = at > middle
         room = at - frame.left if is_left else frame.right - at
-        text = shortened(change.words, room - 8) if place < _MOST_RULES else ""
+        words = f"{change.series}: {change.words}" if change.is_named else change.words
+        text = shortened(words, room - 8) if place < _MOST_RULES else ""
         yield Rule(at, frame.top + 10 + 13 * place, text, "end" if is_left else "start")
 
 

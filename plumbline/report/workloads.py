@@ -57,7 +57,7 @@ def workload_views(
                 recipe=_recipe(next(iter(ordered.values()))),
                 charts=charts,
                 step_bars=step_bars(ordered, order),
-                words=tuple(_equal_words(name, loaded) for name, loaded in equal.items()),
+                words=_equalities(equal),
                 exact=bool(equal) and all(loaded and all(loaded.values()) for loaded in equal.values()),
             )
         )
@@ -93,6 +93,14 @@ def _equal(pair: Pair) -> dict[str, bool]:
         "losses": all(left.loss is not None and left.loss == right.loss for left, right in pair.common),
         "weights after every step": all(left.weights_sha256 == right.weights_sha256 for left, right in pair.common),
     }
+
+
+def _equalities(platforms: Mapping[str, Mapping[str, bool]]) -> tuple[str, ...]:
+    """Return a line for all platforms with the same equalities, in their order."""
+    groups: dict[tuple[tuple[str, bool], ...], list[str]] = {}
+    for name, equalities in platforms.items():
+        groups.setdefault(tuple(equalities.items()), []).append(name)
+    return tuple(_equal_words(listed(names), dict(equalities)) for equalities, names in groups.items())
 
 
 def _equal_words(name: str, equalities: Mapping[str, bool]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plumbline.stores.base import (
+    BucketMissingError,
     ObjectExistsError,
     ObjectInfo,
     ObjectMissingError,
@@ -17,6 +18,7 @@ from plumbline.stores.retry import RetryingStore, RetryPolicy
 from plumbline.stores.writing import ensure_content, ensure_object, read_bytes
 
 __all__ = [
+    "BucketMissingError",
     "ObjectExistsError",
     "ObjectInfo",
     "ObjectMissingError",

@@ -1,11 +1,7 @@
 """Azure Blob Storage, through plain azure-storage-blob.
 
-Reading goes through the SDK's own authenticated pipeline, but takes the body from the socket: the SDK's
-`download_blob` asks for 32 MiB, then for 4 MiB at a time, and copies each piece several times.
-
-Where the account is and what opens it: `AZURE_STORAGE_CONNECTION_STRING` if it names the same account; else
-`PLUMBLINE_AZURE_ENDPOINT` (`{account}` is filled in) or the public cloud's address, with `AZURE_STORAGE_KEY`,
-`AZURE_STORAGE_SAS_TOKEN` or azure-identity's `DefaultAzureCredential`.
+Reads are GETs over kept connections: the SDK's `download_blob` asks for 32 MiB, then for 4 MiB at a time, and copies
+each piece several times.
 
 Accounts with versions, soft delete, immutability policies or a hierarchical namespace: a folder of such a namespace is
 no object; what a policy protects is never replaced, and is said to be protected.
@@ -14,44 +10,34 @@ no object; what a policy protects is never replaced, and is said to be protected
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from email.utils import formatdate
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
-from plumbline.errors import AccessError, ConfigurationError, PlumblineError
-from plumbline.stores.azure_signing import IdentityToken, shared_key
+from plumbline.errors import AccessError, ConfigurationError
+from plumbline.stores.azure_access import AzureAccess, ReadAuthorization, find_access
+from plumbline.stores.azure_errors import ProtectedError, response_error, sdk_error
 from plumbline.stores.base import (
+    BucketMissingError,
     ObjectExistsError,
     ObjectInfo,
     ObjectMissingError,
     PreconditionFailedError,
-    StoreUnavailableError,
 )
-from plumbline.stores.body import HttpBody, body_of, range_of, retry_after
-from plumbline.stores.direct import DirectReads, is_proxied
+from plumbline.stores.body import HttpBody, body_of, range_of
+from plumbline.stores.direct import DirectReads, DirectResponse
 from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
 from plumbline.stores.upload import media_type
 
 __all__ = ["AzureStore"]
 
-_HINT = "check the credentials of this environment: AZURE_STORAGE_* variables or identity"
-_PROTECTED_HINT = (
-    "an immutability policy or a legal hold protects the object: keep replaceable objects in a different container"
-)
-_CONFLICT_HINT = "a folder or a different kind of blob has this name, or the account does not allow this operation"
-_EXISTS = {"BlobAlreadyExists", "UnauthorizedBlobOverwrite", "PathAlreadyExists", "409"}
-_PROTECTED = {"BlobImmutableDueToPolicy", "BlobImmutableDueToLegalHold", "ContainerImmutableDueToPolicy"}
-_PASSING = {
-    "AccountBeingCreated", "ContainerBeingDeleted", "ContainerDisabled", "OperationTimedOut", "ServerBusy",
-    "PendingCopyOperation", "BlobBeingRehydrated",
-}  # fmt: skip
+_HINT = "check AZURE_STORAGE_CONNECTION_STRING and PLUMBLINE_AZURE_ENDPOINT"
+_LINK_HINT = "signing needs the account's key or an identity"
 _FOLDER = "hdi_isfolder"
 """The metadata that marks a folder of a hierarchical namespace, which the Blob API shows as an empty blob."""
 _CLOCK_SLACK = timedelta(minutes=5)
@@ -62,28 +48,15 @@ read like a file, with a timeout per few kilobytes."""
 _POOL = 64
 
 
-class _ProtectedError(ConfigurationError):
-    """Error: a policy protects the object."""
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    """Client of one container, and the parts of its reads."""
 
-
-class _SignedReads:
-    """Reads of one container, signed here; faster than the SDK for small objects."""
-
-    def __init__(self, pool: DirectReads, root: str, account: str, key: str | None, credential: Any) -> None:
-        self._pool = pool
-        self._root = root
-        self._account = account
-        self._key = key
-        self._token = IdentityToken(credential)
-
-    def get(self, name: str, headers: Mapping[str, str], *, where: str) -> Any:
-        target = f"{self._root}/{quote(name, safe='/~')}"
-        headers = {**headers, "x-ms-date": formatdate(usegmt=True)}
-        if self._key is None:
-            headers["Authorization"] = self._token.header()
-        else:
-            headers["Authorization"] = shared_key(self._account, self._key, target, headers)
-        return self._pool.get(target, headers, where=where)
+    client: Any
+    access: AzureAccess
+    authorization: ReadAuthorization
+    pool: DirectReads
+    root: str
 
 
 class AzureStore:
@@ -98,28 +71,31 @@ class AzureStore:
         self._prefix = prefix.strip("/")
         self._timeouts = (connect_seconds, read_seconds)
         self._lock = threading.Lock()
-        self._made: Any = None
-        self._reads: _SignedReads | None = None
+        self._made: _Connected | None = None
 
     @property
     def _client(self) -> Any:
+        return self._connected().client
+
+    def _connected(self) -> _Connected:
         with self._lock:
             if self._made is None:
-                self._made = self._make_client()
-                self._reads = self._make_reads(self._made)
+                self._made = self._connect()
             return self._made
 
-    def _make_reads(self, client: Any) -> _SignedReads | None:
-        """Return signed reads; `None` behind a proxy or with a SAS token."""
-        parts = urlsplit(client.url)
-        key = getattr(client.credential, "account_key", None)
-        if (key is None and not hasattr(client.credential, "get_token")) or is_proxied(client.url):
-            return None
+    def _connect(self) -> _Connected:
         connect, read = self._timeouts
+        try:
+            access = find_access(self._account)
+            client = self._make_client(access)
+        except ValueError as error:
+            what = "the Blob client cannot be made from this environment"
+            raise ConfigurationError(what, where=self.url, hint=_HINT) from error
+        parts = urlsplit(client.url)
         pool = DirectReads(f"{parts.scheme}://{parts.netloc}", connect_seconds=connect, read_seconds=read)
-        return _SignedReads(pool, parts.path, client.account_name, key, client.credential)
+        return _Connected(client, access, ReadAuthorization(access, self._container), pool, parts.path)
 
-    def _make_client(self) -> Any:
+    def _make_client(self, access: AzureAccess) -> Any:
         import requests
         from azure.core.pipeline.transport import RequestsTransport
         from azure.storage.blob import ContainerClient
@@ -139,59 +115,18 @@ class AzureStore:
             "max_block_size": _BLOCK_BYTES,
             "max_single_put_size": _WHOLE_BYTES,
         }  # fmt: skip
-        text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
-        try:
-            if f"AccountName={self._account};" in f"{text};":
-                return ContainerClient.from_connection_string(text, self._container, **options)
-            return ContainerClient(self._endpoint(), self._container, credential=_credential(self._account), **options)
-        except ValueError as error:
-            what = "the Blob client cannot be made from this environment"
-            raise ConfigurationError(what, where=self.url, hint=_HINT) from error
-
-    def _endpoint(self) -> str:
-        pattern = os.environ.get("PLUMBLINE_AZURE_ENDPOINT", "https://{account}.blob.core.windows.net")
-        return pattern.replace("{account}", self._account)
+        if access.connection_string:
+            return ContainerClient.from_connection_string(access.connection_string, self._container, **options)
+        return ContainerClient(access.endpoint, self._container, credential=access.credential, **options)
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
-        from azure.core import exceptions
+        from azure.core.exceptions import AzureError
 
         try:
             yield
-        except exceptions.ClientAuthenticationError as error:
-            # Without a response, the SDK found no credentials.
-            text = "no usable credentials" if error.response is None else f"refused: {_code(error)}"
-            raise AccessError(text, where=self.url, key=key, hint=_HINT) from error
-        except exceptions.HttpResponseError as error:
-            headers: Mapping[str, str] = getattr(error.response, "headers", {})
-            raise self._refused(error.status_code or 0, _code(error), headers, key) from error
-        except (exceptions.ServiceRequestError, exceptions.ServiceResponseError) as error:
-            raise StoreUnavailableError(f"no answer: {type(error).__name__}", where=self.url) from error
-        except exceptions.AzureError as error:
-            raise StoreUnavailableError(f"{type(error).__name__} of the SDK", where=self.url) from error
-
-    def _refused(self, status: int, code: str, headers: Mapping[str, str], key: str) -> PlumblineError:
-        if status in (412, 304):
-            return PreconditionFailedError("the object has changed", where=self.url, key=key)
-        if status == 409 and code not in _PASSING:
-            return self._conflict(code, key)
-        if status == 404:
-            text = "no such container" if code == "ContainerNotFound" else "no such object"
-            return ObjectMissingError(text, where=self.url, key=key)
-        if status in (401, 403):
-            return AccessError(f"refused: HTTP {status} {code}", where=self.url, key=key, hint=_HINT)
-        if status >= 500 or status in (0, 408, 409, 429):
-            wait = retry_after(headers)
-            return StoreUnavailableError(f"HTTP {status} {code}", where=self.url, retry_after_seconds=wait)
-        hint = "check the account's endpoint" if 300 <= status < 400 else ""
-        return ConfigurationError(f"HTTP {status} {code}", where=self.url, key=key, hint=hint)
-
-    def _conflict(self, code: str, key: str) -> PlumblineError:
-        if code in _EXISTS:
-            return ObjectExistsError("exists already", where=self.url, key=key)
-        if code in _PROTECTED:
-            return _ProtectedError(f"refused: HTTP 409 {code}", where=self.url, key=key, hint=_PROTECTED_HINT)
-        return ConfigurationError(f"HTTP 409 {code}", where=self.url, key=key, hint=_CONFLICT_HINT)
+        except AzureError as error:
+            raise sdk_error(error, self.url, key) from error
 
     def _blob(self, key: str) -> Any:
         return self._client.get_blob_client(joined(self._prefix, checked_key(key, self.url)))
@@ -204,30 +139,21 @@ class AzureStore:
         headers = {"Range": wanted} if (wanted := range_of(offset, length)) else {}
         if if_match is not None:
             headers["If-Match"] = quoted_etag(if_match)
-        status, response_headers, raw = self._get(key, headers)
-        with body_of(key, status, response_headers, raw, offset=offset, length=length) as reader:
+        with body_of(key, self._get(key, headers), offset=offset, length=length) as reader:
             yield reader
 
-    def _get(self, key: str, headers: dict[str, str]) -> tuple[int, Mapping[str, str], Any]:
-        """Return status, headers and unread body of a GET."""
-        from azure.core.pipeline.transport import HttpRequest
-
-        name, client = joined(self._prefix, checked_key(key, self.url)), self._client
-        headers |= {"Accept": "application/octet-stream", "x-ms-version": client.api_version}
+    def _get(self, key: str, headers: dict[str, str]) -> DirectResponse:
+        """Return the response of a GET."""
+        name, connected = joined(self._prefix, checked_key(key, self.url)), self._connected()
         with self._errors(key):
-            if self._reads is not None:
-                raw = self._reads.get(name, headers, where=self.url)
-                status, response_headers = raw.status, _lower(raw.headers)
-            else:
-                blob = client.get_blob_client(name)
-                request = HttpRequest("GET", blob.url, headers=headers)
-                # The pipeline signs and sends; the public `download_blob` would copy the body.
-                answer = blob._pipeline.run(request, stream=True).http_response  # noqa: SLF001
-                status, response_headers, raw = answer.status_code, _lower(answer.headers), answer.internal_response.raw
-        if status not in (200, 206):
-            raw.close()
-            raise self._refused(status, response_headers.get("x-ms-error-code", ""), response_headers, key)
-        return status, response_headers, raw
+            target, more = connected.authorization.apply(f"{connected.root}/{quote(name, safe='/~')}")
+        headers = {**headers, **more, "x-ms-version": connected.client.api_version}
+        response = connected.pool.get(target, headers, where=self.url)
+        if response.status not in (200, 206):
+            response.release(at_end=False)
+            code, retry = response.header("x-ms-error-code"), response.header("retry-after")
+            raise response_error(response.status, code, retry, self.url, key)
+        return response
 
     def stat(self, key: str) -> ObjectInfo:
         """Return size and etag."""
@@ -253,7 +179,7 @@ class AzureStore:
                 return self._upload(key, data, len(data), overwrite=False)
             with data.open("rb") as file:
                 return self._upload(key, file, data.stat().st_size, overwrite=False)
-        except _ProtectedError as error:
+        except ProtectedError as error:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 
     def delete(self, key: str) -> None:
@@ -271,15 +197,15 @@ class AzureStore:
         """
         from azure.storage.blob import BlobSasPermissions, generate_blob_sas
 
-        blob, now = self._blob(key), datetime.now(UTC)
+        blob, access, now = self._blob(key), self._connected().access, datetime.now(UTC)
         until = now + timedelta(seconds=seconds)
-        signing: dict[str, Any] = {"account_key": getattr(blob.credential, "account_key", None)}
-        if signing["account_key"] is None:
-            if not hasattr(blob.credential, "get_token"):
-                raise AccessError("a SAS token cannot sign a link", where=self.url, hint=_HINT)
+        signing: dict[str, Any] = {"account_key": access.key}
+        if not access.key:
+            if access.identity is None:
+                raise AccessError("a SAS token cannot sign a link", where=self.url, hint=_LINK_HINT)
             from azure.storage.blob import BlobServiceClient
 
-            service = BlobServiceClient(self._endpoint(), credential=blob.credential)
+            service = BlobServiceClient(access.endpoint, credential=access.identity)
             with self._errors(key):
                 signing = {"user_delegation_key": service.get_user_delegation_key(now - _CLOCK_SLACK, until)}
         sas = generate_blob_sas(
@@ -309,36 +235,12 @@ class AzureStore:
             return self._upload(key, bytes(data), len(data), **options)
         except (ObjectExistsError, ObjectMissingError) as error:
             if if_match is None and isinstance(error, ObjectMissingError):
-                raise ObjectMissingError(
+                raise BucketMissingError(
                     "no such container", where=self.url, hint="create the container first"
                 ) from error
             raise PreconditionFailedError("the object has changed", where=self.url, key=key) from error
 
 
-def _credential(account: str) -> Any:
-    if key := os.environ.get("AZURE_STORAGE_KEY"):
-        return {"account_name": account, "account_key": key}
-    if token := os.environ.get("AZURE_STORAGE_SAS_TOKEN"):
-        from azure.core.credentials import AzureSasCredential
-
-        return AzureSasCredential(token)
-    from azure.identity import DefaultAzureCredential
-
-    # The SDK logs fifteen lines on missing identities: one error line is enough.
-    logging.getLogger("azure.identity").setLevel(logging.ERROR)
-    return DefaultAzureCredential(exclude_interactive_browser_credential=True)
-
-
-def _code(error: Any) -> str:
-    """Return the service's error code; its message may contain a signature."""
-    code = getattr(error, "error_code", None) or getattr(error, "status_code", None) or type(error).__name__
-    return str(getattr(code, "value", code))
-
-
 def _is_folder(properties: Any) -> bool:
     """Return whether a blob is a folder of a hierarchical namespace."""
     return str((properties.metadata or {}).get(_FOLDER, "")).lower() == "true"
-
-
-def _lower(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items()}

@@ -15,6 +15,7 @@ from typing import Protocol
 from plumbline.errors import InvalidInputError, PlumblineError, UnavailableError
 
 __all__ = [
+    "BucketMissingError",
     "ObjectExistsError",
     "ObjectInfo",
     "ObjectMissingError",
@@ -27,6 +28,10 @@ __all__ = [
 
 class ObjectMissingError(InvalidInputError):
     """Error: the object or bucket does not exist; a retry will not help."""
+
+
+class BucketMissingError(ObjectMissingError):
+    """Error: the bucket or container does not exist."""
 
 
 class ObjectExistsError(PlumblineError):

@@ -23,6 +23,7 @@ from plumbline.errors import (
     DiskFullError,
     InvalidInputError,
     PlumblineError,
+    Refusal,
 )
 from plumbline.stores.base import (
     ObjectExistsError,
@@ -77,7 +78,8 @@ class FileStore:
         if error.errno in DISK_FULL:
             return DiskFullError("no room left on the store's disk", where=self.url, key=key)
         if error.errno in _DENIED:
-            return AccessError(f"refused: {error.strerror}", where=self.url, key=key)
+            text = f"refused: {error.strerror}"
+            return AccessError(text, where=self.url, key=key, refusal=Refusal.PERMISSIONS)
         if error.errno == errno.ENOTDIR and not self._root.is_dir():
             return ConfigurationError("is not a folder", where=self.url, hint=_HINT)
         if error.errno in _MISSING:

@@ -17,11 +17,16 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from plumbline.errors import AccessError, ConfigurationError, PlumblineError
-from plumbline.stores.base import ObjectMissingError, PreconditionFailedError, StoreUnavailableError
+from plumbline.errors import AccessError, ConfigurationError, PlumblineError, Refusal
+from plumbline.stores.base import (
+    BucketMissingError,
+    ObjectMissingError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
 from plumbline.stores.body import retry_after
 
-__all__ = ["GoogleApi"]
+__all__ = ["GoogleApi", "MediaResponse"]
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _HINT = (
@@ -31,8 +36,41 @@ _HINT = (
 _PAYER_HINT = "a requester-pays bucket bills a project: set GOOGLE_CLOUD_QUOTA_PROJECT"
 _RETENTION_HINT = "the bucket's retention or hold protects the object: keep replaceable objects in a different bucket"
 _PASSING_REASONS = {"rateLimitExceeded", "userRateLimitExceeded", "backendError", "internalError"}
+_REFUSALS = {
+    **dict.fromkeys(("authError", "required", "UNAUTHENTICATED"), Refusal.CREDENTIALS),
+    **dict.fromkeys(("forbidden", "insufficientPermissions", "PERMISSION_DENIED"), Refusal.PERMISSIONS),
+}
 _RETENTION_REASONS = {"retentionPolicyNotMet", "objectUnderActiveHold"}
 _POOL = 64
+
+
+class MediaResponse:
+    """Response with an object's bytes; its etag is the object's generation."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        self.status = int(response.status_code)
+
+    def header(self, name: str) -> str:
+        """Return a header's value, or ""."""
+        return str(self._response.headers.get("x-goog-generation" if name == "etag" else name, ""))
+
+    def read1(self, size: int, /) -> bytes:
+        """Return the bytes that have arrived, as stored."""
+        from urllib3.exceptions import HTTPError
+
+        try:
+            chunk: bytes = self._response.raw.read1(size, decode_content=False)
+        except HTTPError as error:
+            raise StoreUnavailableError(f"the transfer broke off: {type(error).__name__}") from error
+        return chunk
+
+    def release(self, *, at_end: bool) -> None:
+        """Return the connection; reuse it if the body was read to its end."""
+        if at_end:
+            self._response.raw.release_conn()
+        else:
+            self._response.close()
 
 
 class GoogleApi:
@@ -138,19 +176,22 @@ class GoogleApi:
         # The metadata server or the token service does not answer, as in a pod's first seconds.
         if getattr(error, "retryable", False) or (isinstance(error, TransportError) and _status(error) != 404):
             return StoreUnavailableError(f"no access token: {name}", where=self._where)
-        return AccessError(f"no usable credentials: {name}", where=self._where, hint=_HINT)
+        text = f"no usable credentials: {name}"
+        return AccessError(text, where=self._where, hint=_HINT, refusal=Refusal.CREDENTIALS)
 
     def _refused(self, status: int, reason: str, headers: Mapping[str, str], key: str) -> PlumblineError:
         if status in (304, 412):
             return PreconditionFailedError("the object has changed", where=self._where, key=key)
         if status in (404, 410):
-            return ObjectMissingError("no such object" if key else "no such bucket", where=self._where, key=key)
+            missing = ObjectMissingError if key else BucketMissingError
+            return missing("no such object" if key else "no such bucket", where=self._where, key=key)
         if status >= 500 or status in (408, 429) or reason in _PASSING_REASONS:
-            wait = retry_after(headers)
+            wait = retry_after(headers.get("Retry-After", ""))
             return StoreUnavailableError(f"HTTP {status} {reason}", where=self._where, retry_after_seconds=wait)
         if status in (401, 403):
             hint = _RETENTION_HINT if reason in _RETENTION_REASONS else _HINT
-            return AccessError(f"refused: HTTP {status} {reason}", where=self._where, key=key, hint=hint)
+            text, refusal = f"refused: HTTP {status} {reason}", _REFUSALS.get(reason, Refusal.UNKNOWN)
+            return AccessError(text, where=self._where, key=key, hint=hint, refusal=refusal)
         hint = _PAYER_HINT if reason in ("required", "UserProjectMissing") else ""
         return ConfigurationError(f"HTTP {status} {reason}", where=self._where, key=key, hint=hint)
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from plumbline.errors import AccessError
+from plumbline.errors import AccessError, Refusal
 from plumbline.stores.base import StoreUnavailableError
 
 __all__ = ["signed_url", "url_to_sign"]
@@ -54,7 +54,8 @@ def signed_url(credentials: Any, endpoint: str, bucket: str, name: str, seconds:
             credentials.refresh(Request())  # a token response contains the account's name
             email = credentials.service_account_email
         if not email:
-            raise AccessError("these credentials cannot sign a link", where=where, hint=_HINT)
+            text = "these credentials cannot sign a link"
+            raise AccessError(text, where=where, hint=_HINT, refusal=Refusal.PERMISSIONS)
         url, message = url_to_sign(endpoint, bucket, name, seconds, email=email, now=datetime.now(UTC))
         if hasattr(credentials, "sign_bytes"):
             signature = credentials.sign_bytes(message)

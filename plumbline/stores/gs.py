@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.stores.base import (
+    BucketMissingError,
     ObjectExistsError,
     ObjectInfo,
     ObjectMissingError,
@@ -23,7 +24,7 @@ from plumbline.stores.base import (
     StoreUnavailableError,
 )
 from plumbline.stores.body import HttpBody, body_of, range_of
-from plumbline.stores.google_api import GoogleApi
+from plumbline.stores.google_api import GoogleApi, MediaResponse
 from plumbline.stores.google_links import signed_url
 from plumbline.stores.keys import checked_key, joined
 from plumbline.stores.upload import Body, content_md5, media_type
@@ -68,12 +69,11 @@ class GoogleStore:
         response = self._api.request(
             "GET", self._path(key), key=key, expected=(200, 206), params=params, headers=headers, stream=True
         )
-        metadata = {name.lower(): value for name, value in response.headers.items()}
-        metadata["etag"] = metadata.get("x-goog-generation", "")
-        if if_match is not None and metadata["etag"] != if_match:
-            response.close()
+        media = MediaResponse(response)
+        if if_match is not None and media.header("etag") != if_match:
+            media.release(at_end=False)
             raise PreconditionFailedError("the object has changed", where=self.url, key=key)
-        with body_of(key, response.status_code, metadata, response.raw, offset=offset, length=length) as reader:
+        with body_of(key, media, offset=offset, length=length) as reader:
             yield reader
 
     def _generation(self, key: str, etag: str) -> str:
@@ -141,7 +141,7 @@ class GoogleStore:
             send = self._send_whole if size <= _WHOLE_BYTES else self._send_in_chunks
             return self._info(key, send(key, body, size, metadata, params))
         except ObjectMissingError as error:
-            raise ObjectMissingError("no such bucket", where=self.url, hint="create the bucket first") from error
+            raise BucketMissingError("no such bucket", where=self.url, hint="create the bucket first") from error
 
     def _upload_path(self) -> str:
         return f"/upload/storage/v1/b/{quote(self._bucket, safe='')}/o"

@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 import pytest
 
-from plumbline.errors import AccessError, ConfigurationError
+from plumbline.errors import AccessError, ConfigurationError, Refusal
 from plumbline.stores import (
     ObjectExistsError,
     ObjectMissingError,
@@ -98,6 +98,9 @@ def test_encryption_and_payment_that_a_bucket_demands_are_asked_for(
     assert refusing.seen[-1]["x-amz-server-side-encryption-aws-kms-key-id"] == "key-1"
     store.delete("key")
     assert refusing.seen[-1]["x-amz-request-payer"] == "requester"
+    read_bytes(store, "key")
+    assert refusing.seen[-1]["x-amz-request-payer"] == "requester"
+    assert "x-amz-request-payer" in refusing.seen[-1]["authorization"].partition("SignedHeaders=")[2]
 
 
 def test_an_encrypted_bucket_is_like_any_other(servers: Servers, clean_environment: pytest.MonkeyPatch) -> None:
@@ -148,6 +151,8 @@ def test_what_s3_refuses_is_one_line(refusing: Refusing, status: int, code: str,
     [
         (409, "BlobImmutableDueToPolicy", ConfigurationError, "immutability policy"),
         (409, "BlobImmutableDueToLegalHold", ConfigurationError, "legal hold"),
+        (412, "LeaseIdMissing", ConfigurationError, "or a lease protects the object"),
+        (409, "SnapshotsPresent", ConfigurationError, "the blob has snapshots"),
         (409, "ResourceTypeMismatch", ConfigurationError, "a folder or a different kind of blob"),
         (409, "ContainerBeingDeleted", StoreUnavailableError, "HTTP 409 ContainerBeingDeleted"),
         (409, "InvalidBlobType", ConfigurationError, "different kind of blob"),
@@ -183,10 +188,46 @@ def check_refusal(url: str, kind: Any, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "status", "code", "refusal"),
+    [
+        ("s3://bucket", 403, "AccessDenied", Refusal.PERMISSIONS),
+        ("s3://bucket", 403, "SignatureDoesNotMatch", Refusal.CREDENTIALS),
+        ("s3://bucket", 400, "ExpiredToken", Refusal.CREDENTIALS),
+        ("s3://bucket", 403, "RequestTimeTooSkewed", Refusal.CLOCK),
+        ("s3://bucket", 403, "InvalidObjectState", Refusal.UNKNOWN),
+        (f"az://{ACCOUNT}/box", 403, "AuthorizationPermissionMismatch", Refusal.PERMISSIONS),
+        (f"az://{ACCOUNT}/box", 403, "AuthenticationFailed", Refusal.CREDENTIALS),
+        (f"az://{ACCOUNT}/box", 401, "InvalidAuthenticationInfo", Refusal.CREDENTIALS),
+        (f"az://{ACCOUNT}/box", 403, "AccountIsDisabled", Refusal.UNKNOWN),
+        ("gs://bucket", 401, "authError", Refusal.CREDENTIALS),
+        ("gs://bucket", 403, "forbidden", Refusal.PERMISSIONS),
+        ("gs://bucket", 403, "retentionPolicyNotMet", Refusal.UNKNOWN),
+    ],
+)
+def test_a_refusal_is_typed_by_the_services_code_for_reads_and_writes(
+    refusing: Refusing, url: str, status: int, code: str, refusal: Refusal
+) -> None:
+    refusing.status, refusing.code, refusing.is_json = status, code, url.startswith("gs:")
+    store = open_store(url, policy=ONCE)
+    for use in (lambda: read_bytes(store, "key"), lambda: store.create("key", b"")):
+        with pytest.raises(AccessError, match=code) as caught:
+            use()
+        assert caught.value.refusal is refusal
+
+
 def test_a_new_object_that_a_policy_protects_exists_already(refusing: Refusing) -> None:
     refusing.status, refusing.code = 409, "BlobImmutableDueToPolicy"
     with pytest.raises(ObjectExistsError):
         open_store(f"az://{ACCOUNT}/box", policy=ONCE).create("key", b"")
+
+
+@pytest.mark.parametrize("code", ["BlobImmutableDueToPolicy", "BlobImmutableDueToLegalHold"])
+def test_deleting_what_a_policy_protects_is_one_line(refusing: Refusing, code: str) -> None:
+    refusing.status, refusing.code = 409, code
+    with pytest.raises(ConfigurationError, match=r"HTTP 409 Blob.* protects the object") as caught:
+        open_store(f"az://{ACCOUNT}/box", policy=ONCE).delete("key")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_of_a_hierarchical_namespace_is_no_object(

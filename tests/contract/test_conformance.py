@@ -14,7 +14,7 @@ import pytest
 
 from plumbline.doctor import conformance
 from plumbline.doctor.conformance import examine_conformance
-from plumbline.errors import AccessError
+from plumbline.errors import AccessError, Refusal
 from plumbline.stores import ObjectInfo, open_store
 from plumbline.stores.memory import MemoryStore
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
@@ -88,7 +88,7 @@ class Undeletable(MemoryStore):
     """Allows no delete."""
 
     def delete(self, key: str) -> None:
-        raise AccessError("refused: HTTP 403 AccessDenied", where=self.url, key=key)
+        raise AccessError("no", where=self.url, key=key, refusal=Refusal.PERMISSIONS)
 
 
 @pytest.mark.parametrize(

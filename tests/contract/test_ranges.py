@@ -86,5 +86,5 @@ def test_a_range_that_never_comes_is_given_up(store: Store, fault_server: FaultS
         read_from(store, "key", 50_000, length=100_000)
     assert isinstance(store, RetryingStore)
     fault_server.faults.append(Truncate(99_999))
-    with pytest.raises(StoreUnavailableError, match="1 bytes early"):
+    with pytest.raises(StoreUnavailableError, match=r"1 bytes early|the transfer broke off"):
         read_from(store.inner, "key", 50_000, length=100_000)

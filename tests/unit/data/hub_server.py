@@ -20,6 +20,8 @@ class _Hub(BaseHTTPRequestHandler):
     repository = ""
     kind = "datasets"
     files: dict[str, bytes] = {}
+    files_host = ""
+    """Address to which requests of files are redirected."""
 
     def _answer(self, status: int, body: bytes, **headers: str) -> None:
         self.send_response(status)
@@ -59,11 +61,16 @@ class _Hub(BaseHTTPRequestHandler):
             )
         elif path.startswith(resolve) and (name := path.removeprefix(resolve).partition("/")[2]) in self.files:
             data = self.files[name]
+            if self.files_host:
+                size, etag = str(len(data)), f'"{hashlib.sha256(data).hexdigest()}"'
+                place = {"Location": f"{self.files_host}/{name}", "X_Linked_Size": size, "X_Linked_ETag": etag}
+                return self._answer(302, b"", ETag=etag, X_Repo_Commit=_COMMIT, **place)
             self._answer(200, data, ETag=f'"{hashlib.sha256(data).hexdigest()}"', X_Repo_Commit=_COMMIT)
         else:
             known = path.startswith((about, resolve))
             missing = "RevisionNotFound" if path.startswith(f"{about}/revision/") else "EntryNotFound"
             self._answer(404, b"{}", X_Error_Code=missing if known else "RepoNotFound")
+        return None
 
     do_HEAD = do_GET  # noqa: N815 - the name is the standard library's
 
@@ -72,9 +79,10 @@ class _Hub(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve_hub(repository: str, files: dict[str, bytes], kind: str = "datasets") -> Iterator[str]:
+def serve_hub(repository: str, files: dict[str, bytes], kind: str = "datasets", files_host: str = "") -> Iterator[str]:
     """Serve a hub with one dataset, or with `models`; return its URL."""
-    handler = type("Hub", (_Hub,), {"repository": repository, "files": files, "kind": kind})
+    attributes = {"repository": repository, "files": files, "kind": kind, "files_host": files_host}
+    handler = type("Hub", (_Hub,), attributes)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -140,6 +140,17 @@ def test_a_hub_that_never_answers_is_one_line(tmp_path):
     assert "acme/reviews: path: the Hugging Face Hub cannot be reached" in the_line(done)
 
 
+@pytest.mark.parametrize("answers", [True, False], ids=["silent", "closed"])
+def test_a_host_of_files_that_cannot_be_reached_is_one_line(tmp_path, answers):
+    """The Hub redirects requests of files to other hosts, which a company's firewall may block."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = f"http://127.0.0.1:{silent.getsockname()[1] if answers else 9}"
+        with serve_hub("acme/reviews", {"train.csv": csv_of(TRAIN)}, files_host=host) as endpoint:
+            done = import_from(endpoint, "acme/reviews", tmp_path)
+    assert done.returncode == 3
+    assert "acme/reviews: path: the files on the Hugging Face Hub cannot be reached" in the_line(done)
+
+
 def test_a_question_to_the_hub_is_given_up_whatever_it_waits_for(monkeypatch):
     monkeypatch.setattr(hub, "_ANSWER_SECONDS", 0.05)
     end = threading.Event()
@@ -179,6 +190,10 @@ def test_a_model_of_the_hub_comes_by_name_and_revision_and_is_found_again_withou
         assert "the repository does not exist" in fetch(endpoint, tmp_path, "acme/unknown@main")
     assert first == "config.json model.safetensors tokenizer.json weights"
     assert fetch("http://127.0.0.1:9", tmp_path, f"acme/bert@{COMMIT}") == first
+    with serve_hub("acme/bert", MODEL, "models", files_host="http://127.0.0.1:9") as endpoint:
+        assert "acme/bert@v1: model: the files on the Hugging Face Hub cannot be reached" in fetch(
+            endpoint, tmp_path / "new", "acme/bert@v1"
+        )
     assert "acme/bert@v1: model: the Hugging Face Hub cannot be reached" in fetch(
         "http://127.0.0.1:9", tmp_path, "acme/bert@v1"
     )

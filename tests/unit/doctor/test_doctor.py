@@ -14,7 +14,7 @@ from plumbline.doctor import CheckResult, Expected, Report, examine_report, look
 from plumbline.doctor.driver import is_driver_new_enough
 from plumbline.doctor.refusals import explain_refusal
 from plumbline.doctor.stores import Visit, examine_disk, examine_store
-from plumbline.errors import AccessError
+from plumbline.errors import AccessError, Refusal
 from plumbline.stores import ObjectMissingError
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -146,23 +146,26 @@ def test_looking_here_imports_no_torch_and_names_its_version(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("url", "what", "told", "hint"),
+    ("url", "refusal", "told", "hint"),
     [
-        ("gs://b/p", "refused: HTTP 401 authError", "wrong credentials", "GOOGLE_APPLICATION_CREDENTIALS"),
-        ("gs://b/p", "refused: HTTP 403 forbidden", "wrong permissions", "infra/gcp"),
-        ("s3://b/p", "refused: HTTP 403 RequestTimeTooSkewed", "skewed clock", "time service here"),
-        ("s3://b/p", "refused: HTTP 403 403", "wrong permissions", "infra/aws"),
-        ("az://acme/box", "refused: HTTP 403 AuthenticationFailed", "wrong credentials", "a clock that is off"),
-        (
-            "az://acme/box",
-            "refused: HTTP 403 KeyBasedAuthenticationNotPermitted",
-            "wrong credentials",
-            "machine's identity",
-        ),
-        ("file:///p", "refused: Permission denied", "wrong permissions", "write and read file:///p"),
+        ("gs://b/p", Refusal.CREDENTIALS, "wrong credentials", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("gs://b/p", Refusal.PERMISSIONS, "wrong permissions", "infra/gcp"),
+        ("s3://b/p", Refusal.CLOCK, "skewed clock", "time service here"),
+        ("s3://b/p", Refusal.PERMISSIONS, "wrong permissions", "infra/aws"),
+        ("az://acme/box", Refusal.CREDENTIALS, "wrong credentials", "a clock that is off"),
+        ("file:///p", Refusal.PERMISSIONS, "wrong permissions", "write and read file:///p"),
     ],
 )
-def test_what_a_refusal_means(url: str, what: str, told: str, hint: str) -> None:
-    result, how = explain_refusal(AccessError(what), url, "write and read")
+def test_what_a_refusal_means(url: str, refusal: Refusal, told: str, hint: str) -> None:
+    # The sentence names every reason: it must not decide.
+    what = "refused: AccessDenied AuthenticationFailed RequestTimeTooSkewed InvalidToken forbidden Permission 401 403"
+    result, how = explain_refusal(AccessError(what, refusal=refusal), url, "write and read")
     assert result == f"{told}: {what}"
     assert hint in how
+
+
+def test_a_refusal_of_an_unknown_code_keeps_its_own_words() -> None:
+    assert explain_refusal(AccessError("no: AccessDenied", hint="do this"), "s3://b", "read") == (
+        "no: AccessDenied",
+        "do this",
+    )

@@ -10,7 +10,7 @@ from plumbline.report.history import HistoryPoint, changes_of, since
 from plumbline.report.view import build_view
 from plumbline.report.words import cause_line, clean, number, seconds
 from plumbline.schema.verdict import PlatformResult
-from tests.unit.report.samples import drifted, finding, nights, passing, record, verdict_of
+from tests.unit.report.samples import drifted, finding, many, nights, passing, record, verdict_of
 
 TF32 = {"numerics": {"fp32_precision.cuda.matmul": "tf32", "deterministic_algorithms": True}}
 START = "bert.encoder.layer.0"
@@ -87,6 +87,16 @@ def test_rounding_alone_passes_and_is_never_called_equal():
     assert "not equal: losses" in view.workloads[0].words[0]
 
 
+def test_platforms_with_the_same_equalities_share_one_line():
+    verdict, records, _ = many(8)
+    records["gcp"] = record("gcp")
+    (workload,) = build_view(verdict, records, reference="aws").workloads
+    first, second = workload.words
+    others = "aws-spot-us-west-2, azure, azure-nv-a10-v5, kubernetes-on-prem-paris, notebook and on-prem-frankfurt"
+    assert first.startswith(f"{others}: equal to the last bit at every step of the probe: batches; not equal: ")
+    assert second.startswith("gcp: equal to the last bit at every step of the probe: batches, losses")
+
+
 def test_three_platforms_and_one_of_them_cannot_be_judged():
     broken = PlatformResult(verdict="invalid", findings=(finding("record", "invalid", detail="rows.parquet is cut"),))
     verdict = verdict_of("invalid", {"aws": passing(), "azure": drifted(), "gcp": broken})
@@ -148,7 +158,21 @@ def test_several_workloads_each_have_their_own_evidence():
 def test_a_drop_in_the_history_is_found_and_named():
     result = changes_of(nights().points)
     assert [(change.platform, change.round) for change in result] == [("azure", "round-22")]
-    assert "azure: 61" in result[0].words
+    assert result[0].words.startswith("61")
+
+
+def test_a_panel_labels_its_own_change_with_the_numbers_alone():
+    verdict, records, history = many(8)
+    chart = build_view(verdict, records, reference="aws", history=history).history
+    texts = [rule.text for panel in chart.panels if panel.title == "kubernetes-on-prem-paris" for rule in panel.rules]
+    assert texts == ["696.9 to 644.8 samples/s"]
+
+
+def test_a_shared_chart_labels_a_change_with_its_platform():
+    records = {name: record(name) for name in ("aws", "azure")}
+    verdict = verdict_of("drift", {"aws": passing(), "azure": drifted()})
+    (rule,) = build_view(verdict, records, reference="aws", history=nights()).history.rules
+    assert rule.text.startswith("azure: 61")
 
 
 @pytest.mark.parametrize(

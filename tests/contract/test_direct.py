@@ -1,0 +1,217 @@
+"""Direct reads: kept connections, certificates, proxies, and buckets of a different region."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from plumbline.errors import ConfigurationError, UnavailableError
+from plumbline.stores import RetryPolicy, open_store, read_bytes
+from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
+from tests.contract.proxy import Proxy
+
+ONCE = RetryPolicy(attempts=1)
+REGION = "eu-central-1"
+
+
+@contextmanager
+def started(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Quiet(BaseHTTPRequestHandler):
+    """Server of one object, `bytes`."""
+
+    protocol_version = "HTTP/1.1"
+    seen: list[Any]
+
+    def do_GET(self) -> None:
+        self.seen.append(self.client_address)
+        self.reply(200, b"bytes")
+
+    def reply(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), "ETag": '"1"', **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except (OSError, ssl.SSLError):
+            return
+
+
+def test_one_connection_serves_one_reader_after_the_next(clean_environment: pytest.MonkeyPatch) -> None:
+    handler = type("Handler", (Quiet,), {"seen": []})
+    with started(handler) as url:
+        give_aws(clean_environment, url)
+        store = open_store("s3://bucket", policy=ONCE)
+        assert [read_bytes(store, f"key-{number}") for number in range(5)] == [b"bytes"] * 5
+    assert len(handler.seen) == 5
+    assert len(set(handler.seen)) == 1
+
+
+def test_a_connection_that_the_server_has_closed_meanwhile_is_replaced(clean_environment: pytest.MonkeyPatch) -> None:
+    """The server closes each connection after its answer without saying so."""
+
+    class Handler(Quiet):
+        seen: list[Any] = []
+
+        def do_GET(self) -> None:
+            super().do_GET()
+            self.close_connection = True
+
+    with started(Handler) as url:
+        give_aws(clean_environment, url)
+        store = open_store("s3://bucket", policy=ONCE)
+        assert [read_bytes(store, "key") for _ in range(3)] == [b"bytes"] * 3
+    assert len(set(Handler.seen)) == 3
+
+
+def make_certificate(folder: Path) -> ssl.SSLContext:
+    """Write a certificate for 127.0.0.1, its own authority, to `folder/ca.pem`."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
+        .not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        .add_extension(address, critical=False).add_extension(x509.BasicConstraints(True, None), critical=True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    pem = serialization.Encoding.PEM
+    (folder / "ca.pem").write_bytes(certificate.public_bytes(pem))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "ca.pem", folder / "key.pem")
+    return context
+
+
+def test_a_certificate_of_an_unknown_authority_is_refused(
+    clean_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    handler = type("Handler", (Quiet,), {"seen": []})
+    with started(handler, make_certificate(tmp_path)) as url:
+        give_aws(clean_environment, url)
+        with pytest.raises(UnavailableError, match="SSLCertVerificationError"):
+            read_bytes(open_store("s3://bucket", policy=ONCE), "key")
+        assert not handler.seen
+        clean_environment.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+        assert read_bytes(open_store("s3://bucket", policy=ONCE), "key") == b"bytes"
+
+
+def test_reads_and_writes_go_through_the_environments_proxy(
+    servers: Servers, clean_environment: pytest.MonkeyPatch
+) -> None:
+    give_aws(clean_environment, servers.s3)
+    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    boto3.client("s3").create_bucket(Bucket="proxied")
+    container: Any = open_store(f"az://{ACCOUNT}/proxied")
+    container.inner._client.create_container()
+    with Proxy() as proxy:
+        clean_environment.setenv("HTTP_PROXY", proxy.url.replace("//", "//name:word@"))
+        clean_environment.setenv("NO_PROXY", "localhost")
+        for url in ("s3://proxied", f"az://{ACCOUNT}/proxied"):
+            store = open_store(url, policy=ONCE)
+            store.create("key", url.encode())
+            proxy.requests.clear()
+            assert read_bytes(store, "key") == url.encode()
+            (line,) = proxy.requests
+            assert line.startswith("GET http://127.0.0.1:")
+            assert proxy.logins[-1] == f"Basic {base64.b64encode(b'name:word').decode()}"
+        clean_environment.setenv("NO_PROXY", "127.0.0.1")
+        proxy.requests.clear()
+        assert read_bytes(open_store("s3://proxied", policy=ONCE), "key") == b"s3://proxied"
+        assert not proxy.requests
+
+
+def test_tls_goes_through_the_proxy_unread(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    handler = type("Handler", (Quiet,), {"seen": []})
+    with started(handler, make_certificate(tmp_path)) as url, Proxy() as proxy:
+        give_aws(clean_environment, url)
+        clean_environment.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+        clean_environment.setenv("HTTPS_PROXY", proxy.url.replace("//", "//name:pass%21word@"))
+        clean_environment.setenv("NO_PROXY", "localhost")
+        assert read_bytes(open_store("s3://bucket", policy=ONCE), "key") == b"bytes"
+    (line,) = proxy.requests
+    assert line.startswith(f"CONNECT {url.removeprefix('https://')} HTTP/1.")
+    assert proxy.logins == [f"Basic {base64.b64encode(b'name:pass!word').decode()}"]
+
+
+def test_a_proxy_of_an_unsupported_kind_is_one_line(clean_environment: pytest.MonkeyPatch) -> None:
+    give_aws(clean_environment, "http://127.0.0.1:9")
+    clean_environment.setenv("HTTP_PROXY", "https://127.0.0.1:9")
+    clean_environment.setenv("NO_PROXY", "localhost")
+    with pytest.raises(ConfigurationError, match="HTTP_PROXY: only http:// proxies are supported"):
+        read_bytes(open_store("s3://bucket", policy=ONCE), "key")
+
+
+class Regional(Quiet):
+    """S3 endpoint that refuses a signature for a different region, as S3's own ones do."""
+
+    header: bool
+
+    def do_GET(self) -> None:
+        region = self.headers["Authorization"].split("/")[2]
+        self.seen.append(region)
+        if region == REGION:
+            return self.reply(200, b"bytes")
+        if self.header:
+            code, named = "PermanentRedirect", {"x_amz_bucket_region": REGION}
+            return self.reply(301, f"<Error><Code>{code}</Code></Error>".encode(), **named)
+        body = f"<Error><Code>AuthorizationHeaderMalformed</Code><Region>{REGION}</Region></Error>"
+        return self.reply(400, body.encode())
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_bucket_of_a_different_region_is_read_there(clean_environment: pytest.MonkeyPatch, *, header: bool) -> None:
+    handler = type("Handler", (Regional,), {"seen": [], "header": header})
+    with started(handler) as url:
+        give_aws(clean_environment, url)
+        store = open_store("s3://bucket", policy=ONCE)
+        assert read_bytes(store, "key") == read_bytes(store, "key") == b"bytes"
+    assert handler.seen == ["us-east-1", REGION, REGION]
+
+
+def test_a_service_that_names_a_different_region_each_time_is_an_error(clean_environment: pytest.MonkeyPatch) -> None:
+    class Wandering(Quiet):
+        seen: list[Any] = []
+
+        def do_GET(self) -> None:
+            self.seen.append(1)
+            self.reply(301, b"", x_amz_bucket_region=f"region-{len(self.seen)}")
+
+    with started(Wandering) as url:
+        give_aws(clean_environment, url)
+        with pytest.raises(ConfigurationError, match="check the bucket's region"):
+            read_bytes(open_store("s3://bucket", policy=ONCE), "key")
+    assert len(Wandering.seen) == 2
