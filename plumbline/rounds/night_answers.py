@@ -10,7 +10,7 @@ from plumbline.history.night import LineDecision
 from plumbline.history.segments import Line
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
-from plumbline.rounds.plan import AB, RERUN, Assignment
+from plumbline.rounds.plan import AB, MAIN, RERUN, Assignment
 from plumbline.rounds.software import SoftwareChange, ab_answers
 from plumbline.schema.ab import AbEvidence
 
@@ -18,6 +18,7 @@ __all__ = [
     "SPEED_METRICS",
     "ab_evidence",
     "is_ab",
+    "machine_note",
     "rerun_answers",
     "rerun_records",
     "software_states",
@@ -29,7 +30,10 @@ SPEED_METRICS = frozenset({"throughput", "slow_step", "data_wait", "peak_memory"
 
 
 def rerun_answers(lines: Sequence[Line], gathered: GatheredRecords, platform: str) -> dict[tuple[str, str], Answers]:
-    """Return the reruns' values by workload and metric, else tonight's own."""
+    """Return the reruns' values by workload and metric; for what no rerun measures, tonight's own.
+
+    A rerun on a different machine class than tonight's training has no value.
+    """
     answers: dict[tuple[str, str], Answers] = {}
     for line in lines:
         key = (line.workload, line.metric.name)
@@ -37,9 +41,9 @@ def rerun_answers(lines: Sequence[Line], gathered: GatheredRecords, platform: st
             last = len(line.values) - 1
             answers[key] = Answers(reruns=tuple(line.metric.scores(line.values[last:]).tolist()))
             continue
-        runs = rerun_records(gathered, platform, line.workload)
-        if runs:
-            values = [read_metrics(record.record).get(line.metric.name) for record in runs]
+        if runs := rerun_records(gathered, platform, line.workload):
+            like, _ = _by_machine(gathered, platform, line.workload, runs)
+            values = [read_metrics(record.record).get(line.metric.name) for record in like]
             answers[key] = Answers(reruns=tuple(line.metric.scores(values).tolist()))
     return answers
 
@@ -53,6 +57,25 @@ def rerun_records(gathered: GatheredRecords, platform: str, workload: str) -> li
     ]
 
 
+def _by_machine(
+    gathered: GatheredRecords, platform: str, workload: str, runs: Sequence[LoadedRecord]
+) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
+    """Split the reruns into those on the machine class of tonight's training, and all others."""
+    wanted = gathered.records[Assignment(platform, workload, MAIN)].record.fingerprint.hardware_class
+    like = [run for run in runs if run.record.fingerprint.hardware_class == wanted]
+    return like, [run for run in runs if run.record.fingerprint.hardware_class != wanted]
+
+
+def machine_note(gathered: GatheredRecords, platform: str, workload: str) -> str:
+    """Return a phrase on reruns that ran on a different machine class; empty without any."""
+    _, others = _by_machine(gathered, platform, workload, rerun_records(gathered, platform, workload))
+    if not others:
+        return ""
+    own = gathered.records[Assignment(platform, workload, MAIN)].record.fingerprint.hardware_class
+    classes = sorted({run.record.fingerprint.hardware_class for run in others})
+    return f"{len(others)} reruns ran on {', '.join(classes)}, not on {own}: they do not count"
+
+
 def with_ab_answers(
     asked: Sequence[LineDecision], gathered: GatheredRecords, platform: str, answers: Mapping[tuple[str, str], Answers]
 ) -> dict[tuple[str, str], Answers]:
@@ -60,7 +83,7 @@ def with_ab_answers(
     changed = dict(answers)
     for workload in {one.line.workload for one in asked}:
         evidence = ab_evidence(gathered, platform, workload)
-        wanting = [one.line for one in asked if one.line.workload == workload and one.decision.needs == "ab"]
+        wanting = [one.line for one in asked if one.line.workload == workload and one.needs == "ab"]
         for line in wanting:
             key = (workload, line.metric.name)
             if evidence is not None:

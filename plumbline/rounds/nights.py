@@ -9,6 +9,7 @@ from datetime import datetime
 from plumbline.history.limits import Allowed, allowed_for
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import LineDecision, call_entry, judge_lines
+from plumbline.history.phases import shift_note
 from plumbline.history.segments import Line, lines_of
 from plumbline.history.series import CallEntry, NightRow, SeriesFile, extended, row_of
 from plumbline.records import LoadedRecord
@@ -18,6 +19,7 @@ from plumbline.rounds.night_answers import (
     SPEED_METRICS,
     ab_evidence,
     is_ab,
+    machine_note,
     rerun_answers,
     rerun_records,
     software_states,
@@ -107,7 +109,8 @@ def decide_nights(
         lines = [
             line for line in lines_of(series, METRICS, history.accepted.get(platform, {})) if line.records[-1] in ids
         ]
-        decisions[platform] = _decided(lines, limits_of(round_.suite), gathered, platform, mine)
+        decided = _decided(lines, limits_of(round_.suite), gathered, platform, mine)
+        decisions[platform] = tuple(_with_notes(one, gathered, platform, mine, baselines or {}) for one in decided)
         changes |= {(platform, workload): change for workload, change in mine.items()}
     return NightDecisions(decisions, rows, history.damaged, changes, signs)
 
@@ -123,9 +126,26 @@ def _decided(
     answers, states = rerun_answers(lines, gathered, platform), software_states(lines, changes)
     asked = judge_lines(lines, allowed, answers, states)
     answers = with_ab_answers(asked, gathered, platform, answers)
-    return tuple(
-        replace(one, note=changes[one.line.workload].note) for one in judge_lines(lines, allowed, answers, states)
-    )
+    return judge_lines(lines, allowed, answers, states)
+
+
+def _with_notes(
+    one: LineDecision,
+    gathered: GatheredRecords,
+    platform: str,
+    changes: Mapping[str, SoftwareChange],
+    baselines: Baselines,
+) -> LineDecision:
+    """Add what else is known: the phases of a shift; else the software, and reruns that do not count."""
+    workload = one.line.workload
+    if not one.shifted:
+        notes = (changes[workload].note, machine_note(gathered, platform, workload))
+        return replace(one, note="; ".join(note for note in notes if note))
+    main, baseline = gathered.records[Assignment(platform, workload, MAIN)], baselines.get(workload, {}).get(platform)
+    if baseline is None or baseline.record.fingerprint.hardware_class != main.record.fingerprint.hardware_class:
+        return one
+    before, after = baseline.record.evidence.speed, main.record.evidence.speed
+    return one if before is None or after is None else replace(one, note=shift_note(before, after))
 
 
 def _change(  # noqa: PLR0917 - all that is known of one platform's software
@@ -150,7 +170,7 @@ def night_reruns(nights: NightDecisions, num_reruns: int = 4) -> tuple[Assignmen
         (platform, decision.line.workload): None
         for platform, lot in nights.decisions.items()
         for decision in lot
-        if decision.decision.needs == "reruns" and decision.line.metric.name in SPEED_METRICS
+        if decision.needs == "reruns" and decision.line.metric.name in SPEED_METRICS
     }
     names = [RERUN, *(f"{RERUN}-{number}" for number in range(2, num_reruns + 1))]
     return tuple(Assignment(platform, workload, name) for platform, workload in wanted for name in names)
@@ -160,7 +180,7 @@ def night_abs(nights: NightDecisions) -> tuple[Assignment, ...]:
     """Return the A/B of each platform that open questions ask for: one, of the workload that is worst off."""
     found = []
     for platform, lot in nights.decisions.items():
-        wanting = [one for one in lot if one.decision.needs == "ab" and one.decision.rerun is not None]
+        wanting = [one for one in lot if one.needs == "ab" and one.decision.rerun is not None]
         worst_first = sorted(wanting, key=lambda one: -one.decision.rerun.z if one.decision.rerun else 0.0)
         for one in worst_first[:1]:
             change = nights.software.get((platform, one.line.workload))
