@@ -17,7 +17,8 @@ from plumbline.rounds.baselines import read_baselines
 from plumbline.rounds.canary import apply_canary, prove_round, proven_note
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import Baselines, judge_harvest
-from plumbline.rounds.nights import History, NightDecisions, apply_nights, decide_nights
+from plumbline.rounds.night_findings import apply_nights
+from plumbline.rounds.nights import History, NightDecisions, decide_nights
 from plumbline.rounds.outcome import join, sum_up
 from plumbline.rounds.series import count_unjudged, read_history
 from plumbline.schema.verdict import PlatformResult, RoundVerdict

@@ -64,6 +64,9 @@ def _confirming(rerun: Path, candidate: LoadedRecord) -> SpeedEvidence:
         text = f"is a record of {record.platform!r}, the candidate is one of {candidate.record.platform!r}"
     elif record.evidence.speed is None:
         text = "has no speed part"
+    elif record.fingerprint.hardware_class != candidate.record.fingerprint.hardware_class:
+        own = candidate.record.fingerprint.hardware_class
+        text = f"ran on {record.fingerprint.hardware_class}, the candidate on {own}"
     else:
         return record.evidence.speed
     raise ConfigurationError(text, where=str(rerun), key="--rerun", hint="use a second run of the candidate")

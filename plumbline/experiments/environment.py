@@ -11,7 +11,7 @@ from pathlib import Path
 from plumbline.errors import UnavailableError
 from plumbline.schema.ab import AbOrder
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.environments import Environments
+from plumbline.upgrade.environments import Environments, is_on_python_path
 from plumbline.upgrade.installer import choose_installer
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.store import Store
@@ -35,6 +35,11 @@ def build_environments(order: AbOrder, root: Path) -> Interpreters:
         PackageChange(package=pin.name, current=None, candidate=pin if version else None)
         for pin, version in ((Pin(name=name, version=version), version) for name, version in order.packages)
     ]
+    for change in changes:
+        installed = environments.current.get(change.package)
+        if installed is not None and is_on_python_path(installed):
+            text = f"{change.package} lies on PYTHONPATH, which both environments import first"
+            raise UnavailableError(text, where=str(installed.root))
     failures = store.add(change.candidate for change in changes if change.candidate is not None)
     if failures:
         raise UnavailableError(failures[0].message, where=failures[0].package)

@@ -249,7 +249,8 @@ class _Case:
         return self._decided("inconclusive", "unconfirmed" if unknown else "machine", rerun, found)
 
     def _open(self, needs: Literal["reruns", "ab", ""]) -> Decision:
-        return Decision("inconclusive", "open-question", self.asks, needs, self.reference)
+        size = float(self.here[-1]) - self.reference.centre
+        return Decision("inconclusive", "open-question", self.asks, needs, self.reference, size=size)
 
     def _decided(
         self,

@@ -81,11 +81,9 @@ def read_metrics(record: RunRecord) -> dict[str, float | None]:
 def _speed(speed: SpeedEvidence | None) -> dict[str, float | None]:
     if speed is None:
         return {}
-    overall = getattr(speed, "rows_per_second", None)
-    quartiles = speed.step_seconds_quartiles
     return {
-        "throughput": overall if overall is not None else speed.samples_per_second,
-        "slow_step": getattr(speed, "step_seconds_p95", None) or (quartiles[1] if quartiles else None),
+        "throughput": speed.samples_per_second,
+        "slow_step": speed.step_seconds_p95,
         "data_wait": speed.breakdown.get("data_wait"),
         "peak_memory": None if speed.peak_memory_bytes is None else float(speed.peak_memory_bytes),
     }

@@ -30,7 +30,7 @@ _WORDS: Mapping[str, str] = {
     "too-small": "confirmed, and smaller than what counts",
     "improved": "better than the reference for several nights: accept a new baseline",
     "open-call": "called on an earlier night, and not gone",
-    "shift": "a shift of cost: the whole did not lose",
+    "shift": "a shift of cost within the step: the whole did not lose",
     "recovered": "an earlier loss is gone",
 }
 
@@ -45,12 +45,17 @@ class LineDecision:
     """A part grew while its whole did not lose: no drift."""
     recovered: bool = False
     note: str = ""
-    """What else is known of the software, for the sentence."""
+    """What else is known of the software, the reruns or the phases, for the sentence."""
 
     @property
     def verdict(self) -> Literal["pass", "drift", "inconclusive"]:
         """The outcome that counts."""
         return "pass" if self.shifted else self.decision.verdict
+
+    @property
+    def needs(self) -> str:
+        """The experiment that counts: a shift of cost needs none."""
+        return "" if self.shifted else self.decision.needs
 
     @property
     def reason(self) -> str:
@@ -64,7 +69,10 @@ def judge_lines(
     answers: Mapping[tuple[str, str], Answers] | None = None,
     software: Mapping[tuple[str, str], Software] | None = None,
 ) -> tuple[LineDecision, ...]:
-    """Decide on the last night of every line; `answers` and `software` by (workload, metric)."""
+    """Decide on the last night of every line; `answers` and `software` by (workload, metric).
+
+    A part of the step that asks while the whole is quiet is a shift of cost: it needs no experiment.
+    """
     found: list[LineDecision] = []
     for line in lines:
         last = len(line.values) - 1
@@ -79,7 +87,6 @@ def judge_lines(
     return tuple(
         replace(one, shifted=True)
         if one.line.metric.part_of
-        and not one.decision.needs
         and one.decision.verdict != "pass"
         and one.decision.reason not in ("missing", "learning")
         and wholes.get((one.line.workload, one.line.metric.part_of)) == "pass"

@@ -17,7 +17,7 @@ from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import CauseCode, Outcome
 
-__all__ = ["CallEntry", "JudgedRound", "NightRow", "SeriesFile", "extended", "hardware_class", "row_of", "software_key"]
+__all__ = ["CallEntry", "JudgedRound", "NightRow", "SeriesFile", "extended", "row_of", "software_key"]
 
 
 class CallEntry(Model):
@@ -135,14 +135,6 @@ class _Column:
         return self.words.setdefault(word, len(self.words))
 
 
-def hardware_class(fingerprint: Fingerprint) -> str:
-    """Return what makes machines comparable in speed: the accelerators, else the processor and its threads."""
-    if fingerprint.gpus:
-        names = sorted(gpu.name for gpu in fingerprint.gpus)
-        return f"{len(names)} x {names[0]}" if len(set(names)) == 1 else " + ".join(names)
-    return f"{fingerprint.cpu.model}, {fingerprint.cpu.isa}, {fingerprint.cpu.num_threads} threads"
-
-
 def software_key(fingerprint: Fingerprint) -> str:
     """Return a digest of everything that is software: equal keys rule the software out as a cause."""
     fields = ("os", "python", "plumbline", "driver", "cuda", "cudnn", "nccl", "packages", "numerics", "container_image")
@@ -161,7 +153,7 @@ def row_of(record: RunRecord) -> NightRow | None:
         workload=record.spec.workload,
         spec=record.spec_sha256[:16],
         lock=record.fingerprint.lock_sha256[:16],
-        hardware=hardware_class(record.fingerprint),
+        hardware=record.fingerprint.hardware_class,
         software=software_key(record.fingerprint),
         metrics=read_metrics(record),
     )

@@ -88,16 +88,14 @@ def _probe(evidence: Evidence, **changes: object) -> Evidence:
 
 def _slowed(speed: SpeedEvidence, factor: float) -> SpeedEvidence:
     """Multiply every rate by `factor`, and divide every time by it."""
-    rates = ("samples_per_second", "tokens_per_second", "rows_per_second")
-    changes: dict[str, object] = {}
-    for name in rates:
-        value = getattr(speed, name, None)
-        if value is not None:
-            changes[name] = value * factor
-    if speed.step_seconds is not None:
-        changes["step_seconds"] = speed.step_seconds / factor
-    if speed.wall_seconds is not None:
-        changes["wall_seconds"] = speed.wall_seconds / factor
+    rates = {"samples_per_second": speed.samples_per_second, "tokens_per_second": speed.tokens_per_second}
+    times = {
+        "step_seconds": speed.step_seconds,
+        "step_seconds_p95": speed.step_seconds_p95,
+        "wall_seconds": speed.wall_seconds,
+    }
+    changes: dict[str, object] = {name: value * factor for name, value in rates.items() if value is not None}
+    changes |= {name: value / factor for name, value in times.items() if value is not None}
     changes["breakdown"] = {name: value / factor for name, value in speed.breakdown.items()}
     return speed.model_copy(update=changes)
 

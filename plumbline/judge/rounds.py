@@ -60,8 +60,10 @@ def _platform(
         parts.append(compare(records[reference], record, gates, against=f"platform {reference}"))
     if baseline is not None and baseline.record.record_id != record.record.record_id:
         against = f"baseline {baseline.record.record_id}"
-        confirms = rerun.record.evidence.speed if rerun is not None else None
-        parts.append(compare(baseline, record, gates, against=against, confirms=confirms))
+        unlike = _unlike_rerun(record, rerun)
+        confirms = rerun.record.evidence.speed if rerun is not None and unlike is None else None
+        part = compare(baseline, record, gates, against=against, confirms=confirms)
+        parts.append(part if unlike is None else part.replace(notes=(*part.notes, unlike)))
     if not parts:
         parts.append(_alone(record, gates))
     judgement = merge(parts)
@@ -76,6 +78,15 @@ def _platform(
         samples_per_second=speed.samples_per_second if speed else None,
         timings=record.record.timings,
     )
+
+
+def _unlike_rerun(record: LoadedRecord, rerun: LoadedRecord | None) -> Note | None:
+    """Return a note if the rerun ran on a different machine class than the training."""
+    own = record.record.fingerprint.hardware_class
+    other = own if rerun is None else rerun.record.fingerprint.hardware_class
+    if other == own:
+        return None
+    return Note(text=f"the rerun ran on {other}, the training on {own}: it neither confirms nor refutes a drop")
 
 
 def _alone(record: LoadedRecord, gates: Gates) -> Judgement:

@@ -11,7 +11,7 @@ from plumbline.central.series import extend_series, read_series
 from plumbline.errors import InvalidInputError
 from plumbline.history.series import JudgedRound, SeriesFile
 from plumbline.rounds.judging import Baselines
-from plumbline.rounds.nights import History, NightDecisions, unjudged_nights
+from plumbline.rounds.nights import History, NightDecisions
 from plumbline.rounds.plan import Round
 from plumbline.schema.verdict import RoundVerdict
 
@@ -56,9 +56,19 @@ def count_unjudged(
     platforms = {}
     for name, result in verdict.platforms.items():
         tonight = _judged(round_, verdict, name, baselines, now)
-        count = unjudged_nights(history.get(name, SeriesFile(suite=round_.suite.name, platform=name)), tonight)
+        count = _unjudged_nights(history.get(name, SeriesFile(suite=round_.suite.name, platform=name)), tonight)
         platforms[name] = result.replace(unjudged_nights=count if count >= limit else 0)
     return verdict.replace(platforms=platforms)
+
+
+def _unjudged_nights(series: SeriesFile, tonight: JudgedRound) -> int:
+    """Return the number of consecutive unjudged nights, including tonight."""
+    count = 0
+    for judged in [tonight, *reversed(series.judged.values())]:
+        if judged.verdict != "inconclusive" and judged.has_baseline:
+            break
+        count += 1
+    return count
 
 
 def _judged(round_: Round, verdict: RoundVerdict, platform: str, baselines: Baselines, now: datetime) -> JudgedRound:

@@ -126,8 +126,13 @@ def _whole_blocks(evidence: AbEvidence) -> list[list[AbRun]]:
 
 
 def machine_cause(baseline: LoadedRecord | None, runs: Sequence[LoadedRecord]) -> Cause | None:
-    """Return the cause that the signs of tonight's runs name, of those that are the machine's; all have to agree."""
-    before = baseline.record.evidence.speed if baseline is not None else None
+    """Return the cause that the signs of tonight's runs name, of those that are the machine's; all have to agree.
+
+    Signs are read against the accepted record: of a run on a different machine class they mean nothing.
+    """
+    if baseline is None or any(not _is_like(baseline, run) for run in runs):
+        return None
+    before = baseline.record.evidence.speed
     speeds = [run.record.evidence.speed for run in runs]
     if before is None or not speeds or None in speeds:
         return None
@@ -136,6 +141,10 @@ def machine_cause(baseline: LoadedRecord | None, runs: Sequence[LoadedRecord]) -
     if code is None or code not in MACHINE_CODES or any(other != code for other, _, _ in named):
         return None
     return Cause(code=code, sure="likely", why=why, evidence=evidence)
+
+
+def _is_like(baseline: LoadedRecord, run: LoadedRecord) -> bool:
+    return run.record.fingerprint.hardware_class == baseline.record.fingerprint.hardware_class
 
 
 def _packages(fingerprint: Fingerprint) -> dict[str, str]:

@@ -234,6 +234,8 @@ class SpeedEvidence(Model):
     step_seconds: float | None
     """Median seconds per step, without stalls."""
     step_seconds_quartiles: tuple[float, float] | None = None
+    step_seconds_p95: float | None = None
+    """Time that 19 of 20 steps take at most: the tail, which a few slow steps move and the quartiles do not show."""
     wall_seconds: float | None = Field(default=None, gt=0)
     """From the first measured step's start to the last one's end, stalls between and within steps included."""
     breakdown: Counts = {}

@@ -64,3 +64,14 @@ class Fingerprint(Model):
     """The variables that can change numerics or speed (CUBLAS_*, NVIDIA_*, OMP_*, NCCL_* ...); no secrets."""
     container_image: str = ""
     lock_sha256: str = ""
+
+    @property
+    def hardware_class(self) -> str:
+        """Return what makes machines comparable in speed: the accelerators, else the processor and its cores.
+
+        Threads and instruction set are settings: fewer of them are a loss, not a different machine.
+        """
+        if self.gpus:
+            names = sorted(gpu.name for gpu in self.gpus)
+            return f"{len(names)} x {names[0]}" if len(set(names)) == 1 else " + ".join(names)
+        return f"{self.cpu.model}, {self.cpu.num_cores} cores"

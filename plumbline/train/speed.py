@@ -40,6 +40,11 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
     return low, high
 
 
+def _tail(values: list[float]) -> float:
+    """Return the 95th percentile, within the values."""
+    return statistics.quantiles(values, n=20, method="inclusive")[-1]
+
+
 class SpeedRun:
     """One measurement of throughput."""
 
@@ -139,6 +144,7 @@ class SpeedRun:
             tokens_per_second=rows * context.spec.data.sequence_length / wall,
             step_seconds=median,
             step_seconds_quartiles=_quartiles(seconds) if len(seconds) > 3 else None,
+            step_seconds_p95=_tail(seconds) if len(seconds) > 3 else None,
             wall_seconds=wall,
             breakdown=self._clock.breakdown(self._warmup),
             mfu=flops * len(seconds) / wall / ceiling if ceiling else None,

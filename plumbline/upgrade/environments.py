@@ -24,7 +24,7 @@ from plumbline.upgrade.installed import Installed, installed_packages
 from plumbline.upgrade.locks.model import Lock
 from plumbline.upgrade.store import Store
 
-__all__ = ["VARIABLES", "Environment", "Environments", "check_current"]
+__all__ = ["VARIABLES", "Environment", "Environments", "check_current", "is_on_python_path"]
 
 _CODE = Path(plumbline.__file__).parent
 
@@ -107,7 +107,6 @@ def _fill(part: Path, packages: Mapping[str, Installed]) -> None:
 
 def check_current(lock: Lock, changes: Sequence[PackageChange], current: Mapping[str, Installed]) -> None:
     """Raise `ConfigurationError` unless this interpreter holds the current lock's version of what changes."""
-    beside = [Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     for change in changes:
         found = current.get(change.package)
         if change.current is not None and not _is_same(change, found):
@@ -117,11 +116,17 @@ def check_current(lock: Lock, changes: Sequence[PackageChange], current: Mapping
                 where=lock.where,
                 hint="install the current lock first; the upgrade is compared with it",
             )
-        if found is not None and found.root.resolve() in beside:
+        if found is not None and is_on_python_path(found):
             raise ConfigurationError(
                 f"{change.package} lies on PYTHONPATH, which every environment imports first",
                 where=str(found.root), key="PYTHONPATH", hint="install it instead",
             )  # fmt: skip
+
+
+def is_on_python_path(package: Installed) -> bool:
+    """Return whether the package lies on PYTHONPATH, which every environment imports first."""
+    entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return package.root.resolve() in [Path(entry).resolve() for entry in entries]
 
 
 def _is_same(change: PackageChange, found: Installed | None) -> bool:

@@ -36,6 +36,7 @@ def test_one_number_and_what_explains_it(measured: Trained) -> None:
     assert set(speed.breakdown) == PHASES
     assert all(seconds > 0 for name, seconds in speed.breakdown.items() if name != "communication")
     low, high = speed.step_seconds_quartiles
+    assert speed.step_seconds <= speed.step_seconds_p95 <= speed.wall_seconds
     assert low <= speed.step_seconds <= high
     assert speed.mfu > 0
     assert speed.peak_memory_bytes > 1 << 20

@@ -53,9 +53,9 @@ def speed(
     left, right = pair.reference.record.evidence.speed, pair.candidate.record.evidence.speed
     if hindrance or left is None or right is None:
         return [_finding(None, gates, "inconclusive", hindrance)] if demanded else [], []
-    drop = lost_share(left, right)
-    if drop is None:
-        return [_finding(None, gates, "inconclusive", "no throughput was measured")], []
+    drop, unlike = lost_share(left, right), _unlike_machines(pair)
+    if drop is None or unlike:
+        return [_finding(None, gates, "inconclusive", unlike or "no throughput was measured")], []
     numbers = f"{right.samples_per_second:.4g} samples/s where the baseline has {left.samples_per_second:.4g}"
     if drop <= gates.throughput_drop:
         return [_finding(drop, gates, "pass", numbers)], []
@@ -76,6 +76,14 @@ def _hindrance(pair: Pair) -> str:
         return "different platform: throughput is compared with a platform's own past only"
     without = [side for side, record in sides.items() if record.evidence.speed is None]
     return f"no speed part in the {' and the '.join(without)}" if without else ""
+
+
+def _unlike_machines(pair: Pair) -> str:
+    """Return which machine classes the two sides ran on; empty if it is one."""
+    before, after = (side.record.fingerprint.hardware_class for side in (pair.reference, pair.candidate))
+    if before == after:
+        return ""
+    return f"two machine classes are not compared as one: the reference ran on {before}, the candidate on {after}"
 
 
 def _rerun(

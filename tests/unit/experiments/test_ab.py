@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from plumbline.errors import DiskFullError, UnavailableError
 from plumbline.experiments.ab import run_ab
+from plumbline.experiments.environment import build_environments
 from plumbline.schema.ab import AbOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord, read_record
 from tests.unit.judge.conftest import make_record
@@ -74,6 +75,18 @@ def test_a_baseline_that_cannot_be_built_is_said(tmp_path: Path) -> None:
     code, record = trainer.run(build=build)
     assert (code, trainer.ran) == (0, [True])
     assert record.evidence.ab.unavailable == "torch==2.12.0: no matching distribution"
+
+
+def test_a_package_on_pythonpath_cannot_be_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = tmp_path / "beside" / "abmark-2.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: abmark\nVersion: 2.0\n")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "beside"))
+    monkeypatch.syspath_prepend(tmp_path / "beside")
+    order = AbOrder(packages=(("abmark", "1.0"),), num_blocks=5, seconds=1)
+    with pytest.raises(UnavailableError, match="abmark lies on PYTHONPATH, which both environments import first"):
+        build_environments(order, tmp_path / "upgrade")
 
 
 def test_a_full_disk_says_nothing_about_the_environment(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def speed(slower: float = 0.0, **changes: Any) -> SpeedEvidence:
     seconds = sum(phases.values()) * (1 + slower)
     return SpeedEvidence(
         steps=100, warmup_steps=16, samples_per_second=32 / seconds, tokens_per_second=None, step_seconds=seconds,
-        step_seconds_quartiles=(seconds * 0.995, seconds * 1.005), breakdown=phases,
+        step_seconds_quartiles=(seconds * 0.995, seconds * 1.005), step_seconds_p95=seconds * 1.02, breakdown=phases,
         microbenchmarks=RATES | changes.get("rates", {}), samples=SAMPLES | changes.get("samples", {}),
     )  # fmt: skip
 

@@ -21,7 +21,8 @@ from plumbline.records import LoadedRecord
 from plumbline.rounds import Round
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import judge_harvest
-from plumbline.rounds.nights import apply_nights, decide_nights, limits_of, night_reruns, with_equivalence
+from plumbline.rounds.night_findings import apply_nights, with_equivalence
+from plumbline.rounds.nights import decide_nights, limits_of, night_reruns
 from plumbline.rounds.outcome import join, sum_up
 from plumbline.rounds.plan import MAIN, Assignment
 from plumbline.rounds.series import count_unjudged, read_history, write_nights

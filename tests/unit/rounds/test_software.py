@@ -15,7 +15,8 @@ from plumbline.records import LoadedRecord
 from plumbline.rounds import Round
 from plumbline.rounds.gathered import Absence, GatheredRecords
 from plumbline.rounds.judging import judge_harvest
-from plumbline.rounds.nights import apply_nights, decide_nights, night_abs, night_reruns
+from plumbline.rounds.night_findings import apply_nights
+from plumbline.rounds.nights import decide_nights, night_abs, night_reruns
 from plumbline.rounds.plan import AB, MAIN, Assignment
 from plumbline.rounds.series import read_history, write_nights
 from plumbline.rounds.software import machine_cause, software_change

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline.errors import InvalidInputError
@@ -63,6 +63,7 @@ def test_a_key_that_stands_twice_is_refused_even_in_other_case():
         read_model(Manifest, manifest(tokenizer=tokenizer))
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_no_accepted_key_leaves_its_folder(tmp_path_factory, text):
     try:

@@ -1,0 +1,44 @@
+"""Time of a step by phase: which phases grew, and which shrank by as much. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plumbline.schema.evidence import SpeedEvidence
+
+__all__ = ["PhaseChange", "phase_changes", "shift_note"]
+
+_PHASES = ("data_wait", "host_to_device", "forward", "backward", "optimizer")
+_LEAST_SHARE = 0.005
+"""Minimum change of a phase, as a share of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    """Change of one phase in seconds per step; positive is longer."""
+
+    phase: str
+    seconds: float
+
+
+def phase_changes(before: SpeedEvidence, after: SpeedEvidence) -> tuple[PhaseChange, ...]:
+    """Return the phases that changed, the largest growth first; empty where a side has no breakdown."""
+    names = [name for name in _PHASES if name in before.breakdown and name in after.breakdown]
+    step = sum(before.breakdown[name] for name in names)
+    found = [PhaseChange(name, after.breakdown[name] - before.breakdown[name]) for name in names]
+    kept = [change for change in found if abs(change.seconds) > _LEAST_SHARE * step]
+    return tuple(sorted(kept, key=lambda change: -change.seconds))
+
+
+def shift_note(before: SpeedEvidence, after: SpeedEvidence) -> str:
+    """Return a phrase with the phases that changed and with their sum; empty if none changed."""
+    changes = phase_changes(before, after)
+    if not changes:
+        return ""
+    total = sum(after.breakdown.get(name, 0.0) - before.breakdown.get(name, 0.0) for name in _PHASES)
+    parts = [f"{change.phase} {_milliseconds(change.seconds)}" for change in changes]
+    return f"a step against the accepted record: {', '.join(parts)}, all phases {_milliseconds(total)}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{round(seconds * 1e3, 3) + 0.0:+.3g} ms"

@@ -1,0 +1,113 @@
+"""Answers of tonight's reruns and A/Bs to the engine's questions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from plumbline.history.engine import Answers, Software
+from plumbline.history.metrics import read_metrics
+from plumbline.history.night import LineDecision
+from plumbline.history.segments import Line
+from plumbline.records import LoadedRecord
+from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.plan import AB, MAIN, RERUN, Assignment
+from plumbline.rounds.software import SoftwareChange, ab_answers
+from plumbline.schema.ab import AbEvidence
+
+__all__ = [
+    "SPEED_METRICS",
+    "ab_evidence",
+    "is_ab",
+    "machine_note",
+    "rerun_answers",
+    "rerun_records",
+    "software_states",
+    "with_ab_answers",
+]
+
+SPEED_METRICS = frozenset({"throughput", "slow_step", "data_wait", "peak_memory", "first_step"})
+"""Metrics that a rerun of the speed part measures again."""
+
+
+def rerun_answers(lines: Sequence[Line], gathered: GatheredRecords, platform: str) -> dict[tuple[str, str], Answers]:
+    """Return the reruns' values by workload and metric; for what no rerun measures, tonight's own.
+
+    A rerun on a different machine class than tonight's training has no value.
+    """
+    answers: dict[tuple[str, str], Answers] = {}
+    for line in lines:
+        key = (line.workload, line.metric.name)
+        if line.metric.name not in SPEED_METRICS:
+            last = len(line.values) - 1
+            answers[key] = Answers(reruns=tuple(line.metric.scores(line.values[last:]).tolist()))
+            continue
+        if runs := rerun_records(gathered, platform, line.workload):
+            like, _ = _by_machine(gathered, platform, line.workload, runs)
+            values = [read_metrics(record.record).get(line.metric.name) for record in like]
+            answers[key] = Answers(reruns=tuple(line.metric.scores(values).tolist()))
+    return answers
+
+
+def rerun_records(gathered: GatheredRecords, platform: str, workload: str) -> list[LoadedRecord]:
+    """Return the records of tonight's reruns."""
+    return [
+        record
+        for assignment, record in gathered.records.items()
+        if (assignment.platform, assignment.workload) == (platform, workload) and assignment.what.startswith(RERUN)
+    ]
+
+
+def _by_machine(
+    gathered: GatheredRecords, platform: str, workload: str, runs: Sequence[LoadedRecord]
+) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
+    """Split the reruns into those on the machine class of tonight's training, and all others."""
+    wanted = gathered.records[Assignment(platform, workload, MAIN)].record.fingerprint.hardware_class
+    like = [run for run in runs if run.record.fingerprint.hardware_class == wanted]
+    return like, [run for run in runs if run.record.fingerprint.hardware_class != wanted]
+
+
+def machine_note(gathered: GatheredRecords, platform: str, workload: str) -> str:
+    """Return a phrase on reruns that ran on a different machine class; empty without any."""
+    _, others = _by_machine(gathered, platform, workload, rerun_records(gathered, platform, workload))
+    if not others:
+        return ""
+    own = gathered.records[Assignment(platform, workload, MAIN)].record.fingerprint.hardware_class
+    classes = sorted({run.record.fingerprint.hardware_class for run in others})
+    return f"{len(others)} reruns ran on {', '.join(classes)}, not on {own}: they do not count"
+
+
+def with_ab_answers(
+    asked: Sequence[LineDecision], gathered: GatheredRecords, platform: str, answers: Mapping[tuple[str, str], Answers]
+) -> dict[tuple[str, str], Answers]:
+    """Return the answers with the runs of the A/B, whose level is divided by the lines that asked for it."""
+    changed = dict(answers)
+    for workload in {one.line.workload for one in asked}:
+        evidence = ab_evidence(gathered, platform, workload)
+        wanting = [one.line for one in asked if one.line.workload == workload and one.needs == "ab"]
+        for line in wanting:
+            key = (workload, line.metric.name)
+            if evidence is not None:
+                changed[key] = ab_answers(changed.get(key, Answers()), evidence, line.metric, len(wanting))
+    return changed
+
+
+def is_ab(assignment: Assignment, platform: str, workload: str) -> bool:
+    """Return whether the assignment is the A/B of this platform and workload."""
+    return (assignment.platform, assignment.workload, assignment.what) == (platform, workload, AB)
+
+
+def ab_evidence(gathered: GatheredRecords, platform: str, workload: str) -> AbEvidence | None:
+    """Return the runs of tonight's A/B; `None` without its record."""
+    return next(
+        (one.record.evidence.ab for key, one in gathered.records.items() if is_ab(key, platform, workload)), None
+    )
+
+
+def software_states(lines: Sequence[Line], changes: Mapping[str, SoftwareChange]) -> dict[tuple[str, str], Software]:
+    """Return by (workload, metric) whether the software may differ; an A/B measures nothing but the speed part."""
+    states: dict[tuple[str, str], Software] = {}
+    for line in lines:
+        state = changes[line.workload].state
+        measured = line.metric.name in SPEED_METRICS
+        states[line.workload, line.metric.name] = "unavailable" if state == "can-differ" and not measured else state
+    return states
