@@ -79,6 +79,8 @@ class _Driver:
             self._retry_start(training)
         runs = [(training.job.key, training.attempt) for training in live]
         children = self._orchestrator.observe(runs) if runs else {}
+        # What is seen is as old as this: a look into a store that does not answer takes a minute.
+        seen_at = self._clock()
         for training in before:
             key = training.job.key
             view = View(
@@ -88,7 +90,7 @@ class _Driver:
                 child=(children or {}).get((key, training.attempt)),
                 refused=self._refused.get(key, ""),
             )
-            self._step(training, view)
+            self._step(training, view, seen_at)
         return [training.phase for training in before] != [training.phase for training in self.trainings]
 
     def _find(self, jobs: Sequence[Job]) -> None:
@@ -102,12 +104,12 @@ class _Driver:
         for key, attempt in runs_found:
             self._left[key] = max(attempt, self._left.get(key, 0))
 
-    def _step(self, training: TrainingRun, view: View) -> None:
-        training, action = advance(training, view, self._clock(), self._limits)
+    def _step(self, training: TrainingRun, view: View, seen_at: float) -> None:
+        training, action = advance(training, view, seen_at, self._limits)
         run = (training.job.key, training.attempt)
         if action is Action.LOOK:
             seen = replace(view, recorded=self._orchestrator.recorded(training.job, training.attempt))
-            training, action = advance(training, seen, self._clock(), self._limits)
+            training, action = advance(training, seen, seen_at, self._limits)
         if action is Action.START:
             self.started.add(run)
             self._pending.add(training.job.key)

@@ -138,6 +138,31 @@ def test_twenty_platforms_with_five_failures(seed: int) -> None:
     assert world.now < 2 * (90 + RUN_SECONDS + 60 + 30)
 
 
+class DeadStore(World):
+    """A world in which each look into a's outbox takes longer than a child may be silent."""
+
+    def recorded(self, job: Job, attempt: int) -> Recorded | None:
+        if job.key == "a":
+            self.now += Limits().lost_seconds + 15
+            return None
+        return super().recorded(job, attempt) if self.now > 260 else Recorded(RecordKind.ABSENT)
+
+    def _child(self, run: tuple[str, int]) -> ChildRun:
+        child = super()._child(run)
+        age = self.now - self.started[run]
+        if run[0] == "b" and 3 <= age < 250:
+            # It reports every twenty seconds.
+            return ChildRun(ChildState.RUNNING, alive=str(int(age) // 20))
+        return child
+
+
+def test_a_store_that_does_not_answer_makes_no_other_platform_silent() -> None:
+    world = DeadStore({"a": "hang", "b": ""})
+    results = run_jobs(jobs_of(["a", "b"]), world, clock=world.clock, sleep=world.sleep)
+    assert ("b", 0) not in world.cancelled
+    assert (results["b"].attempt, results["b"].notes) == (0, ())
+
+
 def test_whatever_ends_the_controller_the_children_are_cancelled() -> None:
     world = World({"a": "", "b": ""})
 
