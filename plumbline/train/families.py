@@ -97,7 +97,7 @@ def check_map(model: nn.Module, family: str) -> None:
             model(input_ids=ids)
     # A model that needs more inputs than ids fails inside its own code: torch raises RuntimeError for wrong shapes.
     except (RuntimeError, ValueError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[0][:160]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
         raise ConfigurationError(
             f"the probe cannot map its modules: {reason}", where=where, key="model_type"
         ) from error

@@ -45,7 +45,7 @@ def ask(database: Database, statement: str, url: str = "") -> subprocess.Complet
 
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Give the module a user's cache of its own."""
+    """Set a separate user's cache for the module."""
     folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder))
