@@ -275,6 +275,21 @@ def _built(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> No
     monkeypatch.setattr(leg, "load_weights", loaded)
 
 
+def _checkpointed(model: Any) -> None:
+    model.activation_checkpointing_enable()
+
+
+@pytest.mark.parametrize("task", ["sequence-classification", "masked-lm"])
+def test_modules_called_again_in_the_backward_pass_train_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, task: Any
+) -> None:
+    plain = _leg(task)
+    _built(monkeypatch, _checkpointed)
+    checkpointed = _leg(task)
+    for ours, theirs in zip(plain.steps, checkpointed.steps, strict=True):
+        assert (ours.loss, ours.gradients, ours.weights) == (theirs.loss, theirs.gradients, theirs.weights)
+
+
 def _eps(model: Any) -> None:
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):

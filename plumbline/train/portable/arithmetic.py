@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -27,13 +28,48 @@ _NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class _Compositions(TorchFunctionMode):
+    """Mode that replaces fused functions, also in modules that the backward pass calls again.
+
+    Torch suspends a function mode inside the functions that the mode handles, `backward` among them. Activation
+    checkpointing calls modules there; each such call has a mode of its own.
+    """
+
     def __init__(self) -> None:
         super().__init__()
         self._forms = bound_compositions()
+        self._in_backward = False
+        self._recomputing: list[_Compositions] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         form = self._forms.get(func)
-        return (func if form is None else form)(*args, **(kwargs or {}))
+        if form is not None:
+            return form(*args, **(kwargs or {}))
+        outermost = func is torch.Tensor.backward and not self._in_backward
+        self._in_backward |= outermost
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self._in_backward &= not outermost
+
+    @contextlib.contextmanager
+    def also_recomputed(self) -> Iterator[None]:
+        """Enter a mode around each module called in the backward pass."""
+        before = register_module_forward_pre_hook(self._enters)
+        after = register_module_forward_hook(self._leaves, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _enters(self, *_: Any) -> None:
+        if self._in_backward:
+            self._recomputing.append(_Compositions())
+            self._recomputing[-1].__enter__()
+
+    def _leaves(self, *_: Any) -> None:
+        if self._recomputing:
+            self._recomputing.pop().__exit__(None, None, None)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
@@ -118,5 +154,6 @@ def _stored(target: Any, result: Any) -> Any:
 @contextlib.contextmanager
 def portable_arithmetic(slices: int) -> Iterator[None]:
     """Use portable operations inside; products use `slices` integers per entry."""
-    with _Compositions(), _Operations(slices):
+    compositions = _Compositions()
+    with compositions, _Operations(slices), compositions.also_recomputed():
         yield

@@ -80,4 +80,4 @@ def other_gradient_layout() -> None:
 
 def gradient_checkpointing() -> None:
     """Each layer's activations are computed once more in the backward pass."""
-    after_build(lambda model: model.gradient_checkpointing_enable())
+    after_build(lambda model: model.activation_checkpointing_enable())
