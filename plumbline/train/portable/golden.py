@@ -34,17 +34,17 @@ def read_golden() -> Golden:
     )
 
 
-def first_difference(right: tuple[PortableStep, ...], portable_steps: tuple[PortableStep, ...]) -> str:
+def first_difference(right: tuple[PortableStep, ...], found: tuple[PortableStep, ...]) -> str:
     """Return the first place where `found` differs from the expected digests, or ""."""
-    for ours, theirs in zip(right, portable_steps, strict=False):
+    for expected, step in zip(right, found, strict=False):
         for kind in ("outputs", "loss", "gradients", "weights"):
-            right_value, found_value = getattr(ours, kind), getattr(theirs, kind)
-            if right_value is None or right_value != found_value:
+            wanted, given = getattr(expected, kind), getattr(step, kind)
+            if wanted is None or wanted != given:
                 if kind == "loss":
-                    return f"the loss of step {ours.step}"
-                names = dict(found_value)
-                differing = [name for name, digest in right_value if digest is None or names.get(name) != digest]
-                return f"{kind} of step {ours.step}: {differing[0] if differing else 'found_value names'}"
-            if kind != "loss" and any(digest is None for _, digest in right_value):
-                return f"{kind} of step {ours.step}: not finite"
-    return "" if len(right) == len(portable_steps) else "the number of steps"
+                    return f"the loss of step {expected.step}"
+                names = dict(given)
+                differing = [name for name, digest in wanted if digest is None or names.get(name) != digest]
+                return f"{kind} of step {expected.step}: {differing[0] if differing else 'more names than expected'}"
+            if kind != "loss" and any(digest is None for _, digest in wanted):
+                return f"{kind} of step {expected.step}: not finite"
+    return "" if len(right) == len(found) else "the number of steps"
