@@ -26,6 +26,7 @@ from tasks.upgrade import (
     publish_upgrade,
     start_round,
 )
+from tasks.upgrade_image import ImageUpgrade, open_image_upgrade, train_in_both_images
 
 __all__ = ["gate", "upgrade"]
 
@@ -41,11 +42,12 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     round_id: str = "",
     max_trials: int = 200,
     max_seconds: float = 14_400.0,
+    releases: bool = False,
 ) -> State[None]:
-    """Train under the candidate lock on every platform, and name the package that makes a difference.
+    """Train under the candidate on every platform, and name the package of a lock that makes a difference.
 
-    Without a candidate, which is an event that names no lock, the workers' environments have changed already: a round
-    is started instead.
+    A candidate image is compared as a whole. Without a candidate, which is an event that names no lock, the workers'
+    environments have changed already: a round is started instead.
     """
     try:
         if not candidate.is_given:
@@ -53,9 +55,10 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
         upgrade_id = name_round(round_id)
         with ProgressReporter(get_run_logger()) as progress, alert_without_verdict(suite, upgrade_id):
             refuse_after_crashes()
-            opened = open_upgrade(
+            open_candidate = open_image_upgrade if candidate.image else open_upgrade
+            opened = open_candidate(
                 suite, upgrade_id, candidate, platforms=platforms, workload=workload,
-                budget=Budget(max_trials, max_seconds),
+                budget=Budget(max_trials, max_seconds), releases=releases,
             )  # fmt: skip
             outcome = _judge(opened, Phases(progress, _PHASES))
     except PlumblineError as error:
@@ -67,9 +70,9 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     return Failed(name=name, message=headline(outcome))
 
 
-def _judge(opened: Upgrade, phase: Phases) -> UpgradeOutcome:
+def _judge(opened: Upgrade | ImageUpgrade, phase: Phases) -> UpgradeOutcome:
     with phase("judging"):
-        outcome = dispatch_upgrade(opened)
+        outcome = train_in_both_images(opened) if isinstance(opened, ImageUpgrade) else dispatch_upgrade(opened)
     with phase("reporting"):
         outcome = publish_upgrade(outcome, opened.suite.store)
     with phase("alerting"):
