@@ -45,7 +45,7 @@ def test_an_image_pinned_by_its_digest_is_accepted(reference: str) -> None:
     "reference",
     [
         "plumbline", "plumbline:latest", f"plumbline@sha256:{'c' * 63}", f"plumbline@sha512:{DIGEST}",
-        f"Team/plumbline@sha256:{DIGEST}", f"https://registry/plumbline@sha256:{DIGEST}", f"a b@sha256:{DIGEST}",
+        f"registry/Team/plumbline@sha256:{DIGEST}", f"https://registry/plumbline@sha256:{DIGEST}", f"a b@sha256:{DIGEST}",
         f"{IMAGE}\n", f"--privileged@sha256:{DIGEST}", f"/plumbline@sha256:{DIGEST}",
     ],
 )  # fmt: skip
