@@ -55,11 +55,8 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
         upgrade_id = name_round(round_id)
         with ProgressReporter(get_run_logger()) as progress, alert_without_verdict(suite, upgrade_id):
             refuse_after_crashes()
-            open_candidate = open_image_upgrade if candidate.image else open_upgrade
-            opened = open_candidate(
-                suite, upgrade_id, candidate, platforms=platforms, workload=workload,
-                budget=Budget(max_trials, max_seconds), releases=releases,
-            )  # fmt: skip
+            budget = Budget(max_trials, max_seconds)
+            opened = _open(suite, upgrade_id, candidate, platforms, workload, budget, releases=releases)
             outcome = _judge(opened, Phases(progress, _PHASES))
     except PlumblineError as error:
         return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=str(error))
@@ -68,6 +65,19 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     is_usage = outcome.exit_code is ExitCode.USAGE
     name = ERROR_STATE_NAMES[ExitCode.USAGE] if is_usage else STATE_NAMES[outcome.verdict]
     return Failed(name=name, message=headline(outcome))
+
+
+def _open(  # noqa: PLR0917 - the flow's own parameters
+    suite: Suite, upgrade_id: str, candidate: Candidate, platforms: tuple[str, ...], workload: str, budget: Budget,
+    *, releases: bool,
+) -> Upgrade | ImageUpgrade:  # fmt: skip
+    if candidate.image:
+        return open_image_upgrade(
+            suite, upgrade_id, candidate, platforms=platforms, workload=workload, budget=budget, releases=releases
+        )
+    return open_upgrade(
+        suite, upgrade_id, candidate, platforms=platforms, workload=workload, budget=budget, releases=releases
+    )
 
 
 def _judge(opened: Upgrade | ImageUpgrade, phase: Phases) -> UpgradeOutcome:

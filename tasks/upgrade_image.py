@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from prefect import get_client, task
 from prefect.exceptions import ObjectNotFound
@@ -132,7 +133,7 @@ def _outcome(
     upgrade: ImageUpgrade, name: str, trainings: ImageTrainings, notes: dict[Assignment, tuple[str, ...]]
 ) -> PlatformOutcome:
     answer = image_answer(trainings)
-    about = {
+    about: dict[str, Any] = {
         "notes": tuple(line for training, lines in notes.items() if training.platform == name for line in lines),
         "optional": upgrade.suite.platforms[name].optional,
     }
