@@ -45,8 +45,8 @@ def test_an_image_pinned_by_its_digest_is_accepted(reference: str) -> None:
     "reference",
     [
         "plumbline", "plumbline:latest", f"plumbline@sha256:{'c' * 63}", f"plumbline@sha512:{DIGEST}",
-        f"registry/Team/plumbline@sha256:{DIGEST}", f"https://registry/plumbline@sha256:{DIGEST}", f"a b@sha256:{DIGEST}",
-        f"{IMAGE}\n", f"--privileged@sha256:{DIGEST}", f"/plumbline@sha256:{DIGEST}",
+        f"registry/Team/plumbline@sha256:{DIGEST}", f"https://registry/plumbline@sha256:{DIGEST}",
+        f"a b@sha256:{DIGEST}", f"{IMAGE}\n", f"--privileged@sha256:{DIGEST}", f"/plumbline@sha256:{DIGEST}",
     ],
 )  # fmt: skip
 def test_what_may_be_a_different_image_tomorrow_is_refused_in_one_line(reference: str) -> None:
