@@ -26,6 +26,7 @@ from tasks.upgrade import (
     publish_upgrade,
     start_round,
 )
+from tasks.upgrade_image import ImageUpgrade, open_image_upgrade, train_in_both_images
 
 __all__ = ["gate", "upgrade"]
 
@@ -41,11 +42,12 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     round_id: str = "",
     max_trials: int = 200,
     max_seconds: float = 14_400.0,
+    releases: bool = False,
 ) -> State[None]:
-    """Train under the candidate lock on every platform, and name the package that makes a difference.
+    """Train under the candidate on every platform, and name the package of a lock that makes a difference.
 
-    Without a candidate, which is an event that names no lock, the workers' environments have changed already: a round
-    is started instead.
+    A candidate image is compared as a whole. Without a candidate, which is an event that names no lock, the workers'
+    environments have changed already: a round is started instead.
     """
     try:
         if not candidate.is_given:
@@ -53,10 +55,8 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
         upgrade_id = name_round(round_id)
         with ProgressReporter(get_run_logger()) as progress, alert_without_verdict(suite, upgrade_id):
             refuse_after_crashes()
-            opened = open_upgrade(
-                suite, upgrade_id, candidate, platforms=platforms, workload=workload,
-                budget=Budget(max_trials, max_seconds),
-            )  # fmt: skip
+            budget = Budget(max_trials, max_seconds)
+            opened = _open(suite, upgrade_id, candidate, platforms, workload, budget, releases=releases)
             outcome = _judge(opened, Phases(progress, _PHASES))
     except PlumblineError as error:
         return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=str(error))
@@ -67,9 +67,22 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     return Failed(name=name, message=headline(outcome))
 
 
-def _judge(opened: Upgrade, phase: Phases) -> UpgradeOutcome:
+def _open(  # noqa: PLR0917 - the flow's own parameters
+    suite: Suite, upgrade_id: str, candidate: Candidate, platforms: tuple[str, ...], workload: str, budget: Budget,
+    *, releases: bool,
+) -> Upgrade | ImageUpgrade:  # fmt: skip
+    if candidate.image:
+        return open_image_upgrade(
+            suite, upgrade_id, candidate, platforms=platforms, workload=workload, budget=budget, releases=releases
+        )
+    return open_upgrade(
+        suite, upgrade_id, candidate, platforms=platforms, workload=workload, budget=budget, releases=releases
+    )
+
+
+def _judge(opened: Upgrade | ImageUpgrade, phase: Phases) -> UpgradeOutcome:
     with phase("judging"):
-        outcome = dispatch_upgrade(opened)
+        outcome = train_in_both_images(opened) if isinstance(opened, ImageUpgrade) else dispatch_upgrade(opened)
     with phase("reporting"):
         outcome = publish_upgrade(outcome, opened.suite.store)
     with phase("alerting"):

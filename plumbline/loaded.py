@@ -1,7 +1,8 @@
 """Record of the packages that a process loaded code from, for upgrades.
 
 The parent names a folder in `LOADED`. Each process that ends leaves one JSON file there: the modules it imported and
-the shared libraries it mapped, as the first two parts of their path below `site-packages`.
+the shared libraries it mapped, as the first two parts of their path below `site-packages`, and the library that could
+not be loaded.
 """
 
 from __future__ import annotations
@@ -16,17 +17,28 @@ from pydantic import Field
 
 from plumbline.schema.base import Model, read_model
 
-__all__ = ["LOADED", "LoadedFiles", "loaded_places", "place_of", "write_loaded"]
+__all__ = ["LOADED", "BrokenLibrary", "LoadedFiles", "broken_library", "loaded_places", "place_of", "write_loaded"]
 
 LOADED = "PLUMBLINE_LOADED_FOLDER"
 _SITE = ("site-packages", "dist-packages")
 _PARTS = 2
 
 
+class BrokenLibrary(Model):
+    """A library that could not be loaded."""
+
+    name: str = Field(max_length=200)
+    """Its module or folder below `site-packages`."""
+    exception: str = Field(max_length=200)
+    """The exception's type."""
+    message: str = Field(max_length=2000)
+
+
 class LoadedFiles(Model):
     """The places that one process loaded code from, such as `torch/nn` or `nvidia/cublas`."""
 
     places: tuple[str, ...] = Field(max_length=200_000)
+    broken: BrokenLibrary | None = None
 
 
 def place_of(path: str) -> str:
@@ -54,16 +66,26 @@ def _below_site(files: Iterable[str]) -> Iterator[str]:
             yield "/".join(parts[found + 1 :])
 
 
-def write_loaded(environment: Mapping[str, str]) -> None:
-    """Leave this process's places in the folder that its parent named; nothing where it named none."""
+def write_loaded(environment: Mapping[str, str], broken: BrokenLibrary | None = None) -> None:
+    """Leave this process's places, and the library that ended it, in the folder that its parent named.
+
+    Leave nothing where the parent named no folder.
+    """
     folder = environment.get(LOADED)
     if folder:
         places = sorted({place_of(path) for path in _below_site(_files())})
         path = Path(folder) / f"{os.getpid()}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"places": places}), encoding="utf-8")
+        content = {"places": places, "broken": broken.to_json() if broken else None}
+        path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def loaded_places(folder: Path) -> frozenset[str]:
     """Return the places that the processes of one training left in `folder`."""
     return frozenset(place for path in folder.glob("*.json") for place in read_model(LoadedFiles, path).places)
+
+
+def broken_library(folder: Path) -> BrokenLibrary | None:
+    """Return the library that the processes of one training could not load; `None` where all were loaded."""
+    files = (read_model(LoadedFiles, path) for path in sorted(folder.glob("*.json")))
+    return next((file.broken for file in files if file.broken is not None), None)

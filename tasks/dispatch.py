@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from prefect import get_client, task
 from prefect.client.schemas.objects import FlowRun
@@ -58,8 +58,15 @@ def _start(round_: Round, assignment: Assignment, order: TrainingOrder, due: dat
         idempotency_key=order.record_id,
         scheduled_time=due,
         timeout=0,
+        job_variables=_job_variables(assignment.image),
     )
     return cast("FlowRun", run)
+
+
+def _job_variables(image: str) -> dict[str, Any] | None:
+    """Return the job variables of a training in a given image; `None` for the work pool's own."""
+    # With the variable, the record names the image in which the trainer ran.
+    return {"image": image, "env": {"PLUMBLINE_IMAGE": image}} if image else None
 
 
 def _find_record(outboxes: Mapping[str, Store], order: TrainingOrder) -> Recorded | None:

@@ -55,6 +55,7 @@ from tasks.train import PATIENCE, orphan_watch
 __all__ = [
     "Upgrade",
     "alert_about_upgrade",
+    "chosen_platforms",
     "dispatch_upgrade",
     "judge_here",
     "open_upgrade",
@@ -80,6 +81,8 @@ class Upgrade:
     lock: LockFiles
     secret: str
     budget: Budget
+    releases: bool = False
+    """Whether the releases of a culprit are searched, too."""
 
     def job(self, platform: str) -> Job:
         """Return the platform's part as dispatch takes it."""
@@ -96,7 +99,7 @@ class Upgrade:
             platform=platform, outbox=self.suite.platforms[platform].outbox, record_id=name, upgrade_id=self.id,
             attempt=attempt, nonce=nonce_of(self.secret, name), suite=suite_of(self.suite, platform, self.workload),
             workload=self.workload, lock_sha256=self.lock.digest, trials=self.budget.trials,
-            seconds=self.budget.seconds,
+            seconds=self.budget.seconds, releases=self.releases,
         )  # fmt: skip
 
 
@@ -107,22 +110,28 @@ def start_round(suite: Suite) -> str:
     return cast("FlowRun", run_deployment(name, timeout=0, as_subflow=False, idempotency_key=key)).name
 
 
-@task(name="open upgrade", persist_result=False)
-def open_upgrade(
-    suite: Suite, upgrade_id: str, candidate: Candidate, *, platforms: Sequence[str], workload: str, budget: Budget
-) -> Upgrade:
-    """Read the candidate, and put it into the outbox of every platform."""
-    suite = check_suite(suite)
+def chosen_platforms(suite: Suite, platforms: Sequence[str]) -> tuple[str, ...]:
+    """Return the named platforms in the suite's order, all of them where none is named."""
     if unknown := sorted(set(platforms) - suite.platforms.keys()):
         hint = f"one of {', '.join(suite.platforms)}"
         raise ConfigurationError(f"unknown: {', '.join(unknown)}", where="parameters", key="platforms", hint=hint)
-    chosen = tuple(name for name in suite.platforms if not platforms or name in platforms)
+    return tuple(name for name in suite.platforms if not platforms or name in platforms)
+
+
+@task(name="open upgrade", persist_result=False)
+def open_upgrade(
+    suite: Suite, upgrade_id: str, candidate: Candidate, *, platforms: Sequence[str], workload: str, budget: Budget,
+    releases: bool = False,
+) -> Upgrade:  # fmt: skip
+    """Read the candidate, and put it into the outbox of every platform."""
+    suite = check_suite(suite)
+    chosen = chosen_platforms(suite, platforms)
     lock = read_candidate(candidate, _download)
     get_run_logger().info("candidate %s, sha256 %s", lock.name, lock.digest)
     for outbox in {suite.platforms[name].outbox for name in chosen}:
         publish_lock(open_store(outbox), lock)
     secret = round_secret(CentralStore(open_store(suite.store)), upgrade_id)
-    return Upgrade(upgrade_id, suite, workload_of(suite, workload or None), chosen, lock, secret, budget)
+    return Upgrade(upgrade_id, suite, workload_of(suite, workload or None), chosen, lock, secret, budget, releases)
 
 
 def _download(url: str, max_bytes: int) -> bytes:
@@ -252,7 +261,8 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
                 parse_lock(fetch_lock(open_store(order.outbox), order.lock_sha256)),
                 read_lock(Path(current)) if current else None,
             )
-            settings = UpgradeSettings(work, budget=Budget(order.trials, order.seconds))
+            budget = Budget(order.trials, order.seconds)
+            settings = UpgradeSettings(work, budget=budget, searches_releases=order.releases)
             with _claimed(work):
                 answer = judge_upgrade(
                     order.suite, order.workload, locks, settings, say, should_stop=is_orphaned.is_set

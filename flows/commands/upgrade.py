@@ -1,4 +1,4 @@
-"""`plumbline upgrade SUITE --candidate LOCK`: here, or with `--api` on every platform of the suite."""
+"""`plumbline upgrade SUITE --candidate LOCK | --image IMAGE`: here, or with `--api` on every platform of the suite."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plumbline.escape import printable
 from plumbline.localstack.signals import terminations_interrupt
 from plumbline.rounds import check_round_id, new_round_id
 from plumbline.schema.suite import Suite, read_suite
-from plumbline.upgrade.candidate import LOCK_FILES_NAME, MAX_INLINE_BYTES
+from plumbline.upgrade.candidate import LOCK_FILES_NAME, MAX_INLINE_BYTES, check_image
 from plumbline.upgrade.locks import LockFiles, load_lock
 from plumbline.upgrade.outcome import UpgradeOutcome, summary
 from plumbline.upgrade.report import comment_report, html_report, junit_report, text_lines
@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     for name in _HERE_ONLY:
         if getattr(args, name, None):
             raise ConfigurationError("is for this machine alone", key=f"--{name}", hint="leave it out, or --api")
+    if args.image:
+        check_image(args.image, key="--image")
     suite = read_suite(args.suite)
     upgrade_id = check_round_id(args.round, where="--round") if args.round else _new_id()
     with terminations_interrupt(), Display(f"upgrade {upgrade_id}") as display:
@@ -69,12 +71,14 @@ def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Di
     from tasks.prefect_client.api import server_errors, wait_for_api
     from tasks.prefect_client.rounds import UpgradeRun
 
+    candidate = {"image": args.image} if args.image else _candidate(load_lock(args.candidate), suite)
     parameters = {
-        "candidate": _candidate(load_lock(args.candidate), suite),
+        "candidate": candidate,
         "platforms": args.platform,
         "workload": args.workload or "",
         "max_trials": args.max_trials,
         "max_seconds": args.max_seconds,
+        "releases": args.releases,
     }
     wait_for_api(_API_SECONDS)
     with server_errors(), UpgradeRun(suite, upgrade_id, parameters) as upgrade_run:

@@ -28,7 +28,11 @@ def register(subparsers: Any) -> None:
         "upgrade", help="train under two locks, and find the packages that make a difference", description=__doc__
     )
     parser.add_argument("suite", type=Path)
-    parser.add_argument("--candidate", type=Path, required=True, metavar="LOCK", help="the lock to upgrade to")
+    candidate = parser.add_mutually_exclusive_group(required=True)
+    candidate.add_argument("--candidate", type=Path, metavar="LOCK", help="the lock to upgrade to")
+    candidate.add_argument(
+        "--image", metavar="IMAGE", help="with --api: the container image to upgrade to, REPOSITORY@sha256:DIGEST"
+    )
     parser.add_argument(
         "--current",
         type=Path,
@@ -43,6 +47,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--pip", action="append", default=[], metavar="ARGUMENT", help="passed on to the installer")
     parser.add_argument("--max-trials", type=int, default=200, help="give up after this many trials (%(default)s)")
     parser.add_argument("--max-seconds", type=float, default=86400.0, help="start no trial after this time")
+    parser.add_argument(
+        "--releases", action="store_true", help="then name the release of each culprit in which its effect appears"
+    )
     for name in _REPORTS:
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write the {name} report")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
@@ -55,13 +62,17 @@ def run(args: argparse.Namespace) -> int:
     from plumbline.upgrade.session import UpgradeSettings, judge_upgrade, workload_of
     from plumbline.upgrade.work import claimed
 
+    if args.image:
+        hint = "add --api, or name a lock with --candidate"
+        raise ConfigurationError("an image trains in a work pool, not on this machine", key="--image", hint=hint)
     for name in ("max_trials", "max_seconds"):
         if not getattr(args, name) > 0:
             raise ConfigurationError("must be above 0", key=f"--{name.replace('_', '-')}")
     suite = read_suite(args.suite)
     workload = workload_of(suite, args.workload, str(args.suite))
     locks = _locks(args)
-    settings = UpgradeSettings(args.work.resolve(), tuple(args.pip), Budget(args.max_trials, args.max_seconds))
+    budget = Budget(args.max_trials, args.max_seconds)
+    settings = UpgradeSettings(args.work.resolve(), tuple(args.pip), budget, searches_releases=args.releases)
     with claimed(args.work):
         answer = judge_upgrade(suite, workload, locks, settings, _say)
     _write_reports(args, answer)

@@ -57,6 +57,8 @@ class Assignment:
     title: str = ""
     """What an experiment tries, in words, for people who look at its run."""
     ab: AbOrder | None = None
+    image: str = ""
+    """Container image to train in; empty for that of the work pool."""
 
     def run_name(self, night: str) -> str:
         """Return the run's name in Prefect's UI."""
@@ -112,7 +114,8 @@ class Round:
             job=key,
             attempt=attempt,
             nonce=digest_json([self.secret, name])[:_NONCE_DIGITS],
-            expected=platform.expected,
+            # A different image is built from a different lock.
+            expected=platform.expected.replace(lock_sha256="") if assignment.image else platform.expected,
             spec=_speed_only(spec) if assignment.what == AB or assignment.what.startswith(RERUN) else spec,
             experiment_id=assignment.experiment_id,
             ab=assignment.ab,

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
-from plumbline.loaded import write_loaded
+from plumbline.loaded import BrokenLibrary, write_loaded
 from plumbline.parent_watch import watch_parent
 from plumbline.preflight import check_training
 from plumbline.schema.base import read_model
@@ -39,22 +39,32 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _unloadable(error: Exception) -> ConfigurationError:
+class _UnloadableError(ConfigurationError):
+    """A missing, broken or incompatible library."""
+
+    library: BrokenLibrary
+
+
+def _unloadable(error: Exception) -> _UnloadableError:
     """Return a one-line error for a missing, broken or incompatible library."""
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    name, trace = missing, error.__traceback__
-    while trace is not None and not missing:
+    name, trace = "", error.__traceback__
+    while trace is not None:
         folders = Path(trace.tb_frame.f_code.co_filename).parts
-        if "site-packages" in folders:
+        if "site-packages" in folders and folders[folders.index("site-packages") + 1] != "plumbline":
             name = folders[folders.index("site-packages") + 1]
         trace = trace.tb_next
-    return ConfigurationError(
+    found = _UnloadableError(
         "is not installed" if missing else f"cannot be loaded: {said}",
         where=sys.prefix,
-        key=name or "a library",
+        key=missing or name or "a library",
         hint="install what the trainer's lock names: pip install -r locks/trainer.txt",
     )
+    found.library = BrokenLibrary(
+        name=(name or missing).removesuffix(".py")[:200], exception=type(error).__name__[:200], message=said[:2000]
+    )
+    return found
 
 
 def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
@@ -85,17 +95,19 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _arguments(argv)
     watch_parent(os.environ)
     stop = threading.Event()
+    broken: BrokenLibrary | None = None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
         _train(arguments, stop)
     except PlumblineError as error:
+        broken = error.library if isinstance(error, _UnloadableError) else None
         if arguments.debug:
             traceback.print_exc()
         sys.stderr.write(f"{error}\n")
         return int(error.exit_code)
     finally:
-        write_loaded(os.environ)
+        write_loaded(os.environ, broken)
     return int(ExitCode.PASS)
 
 

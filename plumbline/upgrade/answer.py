@@ -12,12 +12,24 @@ from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outc
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.trials import Failure
 
-__all__ = ["Culprit", "Effect", "Others", "Speed", "TrialLine", "UpgradeAnswer"]
+__all__ = ["Culprit", "Effect", "Others", "ReleaseRange", "Speed", "TrialLine", "UpgradeAnswer"]
 
 Effect = Literal["cannot-install", "cannot-train", "inputs", "numerics", "speed"]
 Others = Literal["pass", "loaded pass", "other culprits", "not judged", "not loaded", "none"]
 """`loaded pass`: those that training loads pass, and the rest is not trained."""
 _MANY = 10_000
+
+
+class ReleaseRange(Model):
+    """Two releases of a culprit between which its effect appears."""
+
+    without: str = Field(max_length=200)
+    """The later release without the effect; possibly the current one."""
+    with_effect: str = Field(max_length=200)
+    """The earlier release with the effect; possibly the candidate's."""
+    unknown: tuple[str, ...] = Field(default=(), max_length=_MANY)
+    """Releases between both that could not be tried."""
+    num_tried: int = Field(default=0, ge=0)
 
 
 class Culprit(Model):
@@ -40,6 +52,8 @@ class Culprit(Model):
     """Of `speed`: the share of the throughput that is lost."""
     failures: tuple[Failure, ...] = Field(default=(), max_length=_MANY)
     links: dict[str, str] = Field(default={}, max_length=1000)
+    releases: ReleaseRange | None = None
+    """Of a single change: where its effect appears, if that was asked for."""
 
 
 class Speed(Model):
@@ -72,6 +86,8 @@ class UpgradeAnswer(Model):
     """The current lock, as it was named."""
     candidate: str = ""
     candidate_sha256: str = ""
+    image: str = ""
+    """The candidate image. Its packages cannot be exchanged one by one: nothing is bisected, and no package accused."""
     changes: tuple[PackageChange, ...] = Field(default=(), max_length=_MANY)
     not_trained: tuple[str, ...] = Field(default=(), max_length=_MANY)
     """Changed packages that training never loads code from."""
@@ -102,7 +118,7 @@ class UpgradeAnswer(Model):
         """The answer in sentences, the culprits first."""
         if self.culprits:
             return tuple(culprit.sentence for culprit in self.culprits)
-        if self.verdict == "pass" and self.changes:
+        if self.verdict == "pass" and self.changes and not self.image:
             count = len(self.changes)
             return (f"training is the same with {'the changed package' if count == 1 else f'all {count} changes'}",)
         return self.notes or (f"the verdict is {self.verdict}",)

@@ -47,6 +47,10 @@ class Campaign:
     imported: set[str] = field(default_factory=set)
     culprits: list[Culprit] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    searches_releases: bool = False
+    """Whether the releases of a culprit are searched, too."""
+    releases: dict[str, PackageChange] = field(default_factory=dict)
+    """By item: a culprit at a release between its two pins."""
     repeats: int = 1
     """How often a set has to pass before it counts as passing."""
     is_flaky: bool = False
@@ -100,7 +104,7 @@ class Campaign:
 
     def _named(self, trial: Trial, items: Items) -> Trial:
         number = self.progress.next_number()
-        changes = tuple(self.changes[name] for name in items)
+        changes = tuple(self.releases[name] if name in self.releases else self.changes[name] for name in items)
         return trial.replace(name=f"trial-{number:03d}", changes=[change.model_dump() for change in changes])
 
     def _asked(self, trials: Mapping[str, Trial]) -> list[TrialResult]:

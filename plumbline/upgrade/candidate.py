@@ -1,7 +1,8 @@
-"""The candidate lock as a flow's parameter: its text, or an address and the digest of the text there."""
+"""The candidate as a flow's parameter: a lock by its text or its address and digest, or a container image."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from pydantic import Field, ValidationError
@@ -12,13 +13,27 @@ from plumbline.schema.base import Model, Sha256, first_problem
 from plumbline.stores import open_store, read_bytes
 from plumbline.upgrade.locks import LockFiles
 
-__all__ = ["LOCK_FILES_NAME", "MAX_INLINE_BYTES", "MAX_LOCK_BYTES", "Candidate", "read_candidate"]
+__all__ = [
+    "LOCK_FILES_NAME",
+    "MAX_INLINE_BYTES",
+    "MAX_LOCK_BYTES",
+    "Candidate",
+    "check_image",
+    "read_candidate",
+    "read_image",
+]
 
 MAX_LOCK_BYTES = 32 << 20
 LOCK_FILES_NAME = "lock-files.json"
 """The name of a candidate whose text is a `LockFiles` document: a lock with the files that it includes."""
 
 _WHERE = "the flow run's parameters"
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_HOST = r"[A-Za-z0-9]+(?:[.-][A-Za-z0-9]+)*(?::[0-9]+)?"
+_IMAGE = re.compile(
+    rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}})?@sha256:[0-9a-f]{{64}}"
+)
+"""A reference of the OCI distribution specification, with a digest: a tag may name a different image tomorrow."""
 MAX_INLINE_BYTES = 256 << 10
 """A longer text goes by its address: Prefect accepts 512 KiB of parameters for one flow run, in JSON."""
 _MAX_TEXT = 400_000
@@ -26,7 +41,7 @@ _MAX_TEXT = 400_000
 
 
 class Candidate(Model):
-    """The lock to upgrade to; an empty one is no candidate."""
+    """The lock or the image to upgrade to; an empty one is no candidate."""
 
     name: str = Field(default="requirements.txt", max_length=200)
     """The file name: it decides the format."""
@@ -35,11 +50,13 @@ class Candidate(Model):
     """`https://`, or the address of an object in a store; `sha256` is required with it."""
     sha256: Sha256 | None = None
     """Digest of the text's bytes, as `sha256sum` prints it."""
+    image: str = Field(default="", max_length=500)
+    """Instead of a lock: the image to train in, `REPOSITORY@sha256:DIGEST`."""
 
     @property
     def is_given(self) -> bool:
-        """Whether there is a lock at all."""
-        return bool(self.text or self.url)
+        """Return whether the candidate names a lock or an image."""
+        return bool(self.text or self.url or self.image)
 
 
 def read_candidate(candidate: Candidate, download: Callable[[str, int], bytes]) -> LockFiles:
@@ -66,6 +83,22 @@ def read_candidate(candidate: Candidate, download: Callable[[str, int], bytes]) 
     except ValidationError as error:
         key, reason = first_problem(error)
         raise ConfigurationError(reason, where=_WHERE, key=f"candidate.{key}") from error
+
+
+def read_image(candidate: Candidate) -> str:
+    """Return the candidate image; raise `ConfigurationError` unless a digest pins it and no lock stands beside it."""
+    if candidate.text or candidate.url or candidate.sha256:
+        raise ConfigurationError("give either a lock or an image", where=_WHERE, key="candidate")
+    return check_image(candidate.image, where=_WHERE, key="candidate.image")
+
+
+def check_image(reference: str, *, where: str = "", key: str) -> str:
+    """Return an image reference; raise `ConfigurationError` unless a digest pins it."""
+    if _IMAGE.fullmatch(reference) is None:
+        hint = "REPOSITORY@sha256:DIGEST, as `docker buildx imagetools inspect IMAGE` prints it"
+        what = f"{reference[:200]!r} is not an image pinned by its digest"
+        raise ConfigurationError(what, where=where, key=key, hint=hint)
+    return reference
 
 
 def _download(url: str, download: Callable[[str, int], bytes]) -> bytes:

@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from plumbline.schema.verdict import Judgement
-from plumbline.upgrade.answer import Others
+from plumbline.upgrade.answer import Others, ReleaseRange
 from plumbline.upgrade.bisect import Answer, Culprits, Items, Search, find_culprits
 from plumbline.upgrade.campaign import Campaign
+from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.progress import SpentError
+from plumbline.upgrade.releases import has_releases, range_sentence, search_releases
 from plumbline.upgrade.sentences import culprit_of
 from plumbline.upgrade.throughput import PairedDrop
 from plumbline.upgrade.trials import Outcome, Trial, TrialResult
@@ -134,19 +138,48 @@ class CulpritSearch:
         together = frozenset({*culprits.items, *culprits.companions})
         result, drop = self._results.get(together), self._drops.get(together)
         known = [campaign.packages[name].links for name in culprits.items if name in campaign.packages]
-        campaign.culprits.append(
-            culprit_of(
-                self._effect,
-                [campaign.changes[name] for name in culprits.items],
-                companions=[campaign.changes[name] for name in culprits.companions],
-                judgement=result.judgement if result else None,
-                failures=result.failures if result else (),
-                drop=drop.drop if drop else self._effect_size or None,
-                others=others,
-                is_minimal=culprits.is_minimal,
-                links={label: url for links in known for label, url in links.items()},
-            )
+        culprit = culprit_of(
+            self._effect,
+            [campaign.changes[name] for name in culprits.items],
+            companions=[campaign.changes[name] for name in culprits.companions],
+            judgement=result.judgement if result else None,
+            failures=result.failures if result else (),
+            drop=drop.drop if drop else self._effect_size or None,
+            others=others,
+            is_minimal=culprits.is_minimal,
+            links={label: url for links in known for label, url in links.items()},
         )
+        found = self._releases(culprits)
+        if found is not None:
+            sentence = f"{culprit.sentence}; {range_sentence(culprits.items[0], found)}"
+            culprit = culprit.replace(sentence=sentence, releases=found)
+        campaign.culprits.append(culprit)
+
+    def _releases(self, culprits: Culprits) -> ReleaseRange | None:
+        """Search the releases of a single culprit; `None` where that is not asked for, or where there are none."""
+        campaign, (name, *more) = self._campaign, culprits.items
+        change = campaign.changes[name]
+        if more or not campaign.searches_releases or not has_releases(change):
+            return None
+        try:
+            releases = campaign.ask(Trial(name="x", part="releases"), (name,)).releases
+        except SpentError:
+            return None
+        campaign.say(f"{self._effect}: searching {len(releases)} releases of {name}")
+        return search_releases(change, releases, lambda pin: self._release_answer(change, culprits.companions, pin))
+
+    def _release_answer(self, change: PackageChange, companions: Items, pin: Pin) -> Answer | None:
+        """Judge a release of a culprit with the same companions; `None` once the budget is spent."""
+        campaign, item = self._campaign, pin.requirement
+        campaign.releases[item] = change.replace(candidate=pin)
+        items = (item, *companions)
+        ask = self._speed_answers if self._effect == "speed" else self._answers
+        try:
+            if campaign.ask(Trial(name="x", part="environment"), items).outcome != "same":
+                return "unknown"
+            return ask([items])[items]
+        except SpentError:
+            return None
 
 
 def _others(searched: Search, *, num_changes: int, num_searched: int) -> Others:

@@ -28,8 +28,9 @@ class Gate:
 
     def __init__(
         self, trials: Trials, gates: Gates, parts: Parts = Parts(), budget: Budget = Budget(),  # noqa: B008 - frozen
-        say: Callable[[str], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None, *, searches_releases: bool = False,
     ) -> None:  # fmt: skip
+        self._searches_releases = searches_releases
         self._trials = trials
         self._gates = gates
         self._parts = parts
@@ -40,7 +41,9 @@ class Gate:
     def judge(self, changes: Sequence[PackageChange]) -> UpgradeAnswer:
         """Compare the current environment with the candidate, and name every culprit of a difference."""
         known = {change.package: change for change in changes}
-        campaign = Campaign(self._trials, self._parts, self._budget, self._say, known)
+        campaign = Campaign(
+            self._trials, self._parts, self._budget, self._say, known, searches_releases=self._searches_releases
+        )
         built = campaign.ask(Trial(name="environment", changes=tuple(changes), part="environment"))
         if built.outcome == "cannot-install":
             return self._not_installed(campaign, built)

@@ -21,6 +21,8 @@ Kind = Literal["pip", "uv"]
 _SECONDS = 3600
 _PASSWORD = re.compile(r"(://[^/\s:@]*):[^@\s/]+@")
 _END_OF_BUILD = "[end of output]"
+_VERSIONS = "Available versions:"
+"""In the output of `pip index versions`, which offers JSON from pip 25.1 on only."""
 _PIP = ("-m", "pip", "--disable-pip-version-check")
 
 
@@ -66,6 +68,12 @@ class Installer:
             known = self._run([*asked, "--dest", folder, pin.name], pin.name)
         if known.returncode:
             raise UnavailableError(f"no index has it: {_last_words(known)}", where=pin.requirement)
+
+    def versions(self, name: str) -> tuple[str, ...]:
+        """Return the versions of a package that the index has for this interpreter; none where it lists none."""
+        done = self._run([sys.executable, *_PIP, "index", "versions", *self._arguments, name], name)
+        lines = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith(_VERSIONS)]
+        return tuple(part.strip() for part in lines[0].removeprefix(_VERSIONS).split(",")) if lines else ()
 
     def _run(self, command: list[str], where: str) -> subprocess.CompletedProcess[str]:
         try:

@@ -71,6 +71,9 @@ class LocalTrials:
     def _run(self, trial: Trial) -> TrialResult:
         if trial.part == "environment":
             return self._environment(trial)
+        if trial.part == "releases":
+            releases = tuple(pin for change in trial.changes for pin in self._store.releases(change))
+            return TrialResult(trial=trial.name, outcome="same", releases=releases)
         failures = self._store.add(change.candidate for change in trial.changes if change.candidate is not None)
         if failures:
             return TrialResult(trial=trial.name, outcome="cannot-install", failures=failures)
@@ -111,10 +114,9 @@ class LocalTrials:
         )
         if broken:
             return TrialResult(trial=trial.name, outcome="cannot-install", failures=broken, packages=packages)
-        self._candidate = self.environments.build(trial.changes)
-        return TrialResult(
-            trial=trial.name, outcome="same", packages=packages, environment_sha256=self._candidate.sha256
-        )
+        environment = self.environments.build(trial.changes)
+        self._candidate = self._candidate or environment
+        return TrialResult(trial=trial.name, outcome="same", packages=packages, environment_sha256=environment.sha256)
 
     def _reference(self, trial: Trial, environment: Environment) -> TrialResult:
         """Train the current environment once; its record is what the others are compared with."""

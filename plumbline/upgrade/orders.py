@@ -49,6 +49,8 @@ class UpgradeOrder(Model):
     """Digest of the candidate in the outbox, as `LockFiles` states it."""
     trials: int = Field(gt=0)
     seconds: float = Field(gt=0)
+    releases: bool = False
+    """Whether the releases of a culprit are searched, too."""
 
 
 class PlatformReport(Model):

@@ -9,9 +9,13 @@ from plumbline.errors import InconclusiveError
 from plumbline.upgrade.answer import TrialLine
 from plumbline.upgrade.trials import Trial, TrialResult
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "SpentError"]
 
 _SHOWN = 3
+
+
+class SpentError(InconclusiveError):
+    """No more trials are allowed."""
 
 
 class Progress:
@@ -41,12 +45,12 @@ class Progress:
         return self._number
 
     def check(self) -> None:
-        """Raise `InconclusiveError` once the budget is spent."""
+        """Raise `SpentError` once the budget is spent."""
         spent = time.monotonic() - self._began
         if self.num_trials >= self._most_trials or spent >= self._most_seconds:
             hint = "allow more with --max-trials or --max-seconds"
             what = f"the budget is spent: {self.num_trials} trials in {spent:.0f} s"
-            raise InconclusiveError(what, where="upgrade", hint=hint)
+            raise SpentError(what, where="upgrade", hint=hint)
 
     def add(self, trial: Trial, result: TrialResult) -> None:
         """Record a trial that ended, and say so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typing import Literal
 
 from plumbline.errors import ExitCode, InconclusiveError, PlumblineError
 from plumbline.launch import run_training, trainer_environment
-from plumbline.loaded import LOADED, loaded_places
+from plumbline.loaded import LOADED, BrokenLibrary, broken_library, loaded_places
 from plumbline.parent_watch import PARENT_WATCH
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.base import read_model
@@ -81,7 +82,7 @@ class Runs:
         places = loaded_places(loaded)
         if code == ExitCode.PASS:
             return read_model(InputsFile, out / INPUTS_NAME).inputs, None, places
-        message = "\n".join(said[-5:])[:4000]
+        message = _without_paths("\n".join(said[-5:]), environment)[:4000]
         if code == ExitCode.INCONCLUSIVE:
             raise InconclusiveError(message, where=workload)
         return None, Failure(stage="training" if places else "import", message=message), places
@@ -129,12 +130,13 @@ class Runs:
         seconds = time.monotonic() - began
         places = loaded_places(out.with_name(f"{name}-loaded"))
         if is_late:
-            failure = Failure(stage="training", message="\n".join(words[-5:])[:4000])
+            failure = Failure(stage="training", message=_without_paths("\n".join(words[-5:]), environment)[:4000])
             return Run(None, failure, "late", places, seconds)
         if code == ExitCode.PASS:
             return Run(load_record(out), None, "completed", places, seconds)
-        failure, ending = _failure(out, code, words)
-        return Run(None, failure, ending, places, seconds)
+        failure, ending = _failure(out, code, words, broken_library(out.with_name(f"{name}-loaded")))
+        message = _without_paths(failure.message, environment)[:4000]
+        return Run(None, failure.replace(message=message), ending, places, seconds)
 
 
 def _run_watched(
@@ -158,9 +160,19 @@ def _run_watched(
     return code, log.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
-def _failure(out: Path, code: int, words: Sequence[str]) -> tuple[Failure, Ending]:
+def _without_paths(text: str, environment: Environment) -> str:
+    """Return the text without the path of an environment, which does not outlive its trial."""
+    for folder in {str(environment.folder), str(environment.folder.resolve())}:
+        text = re.sub(rf"{re.escape(folder)}/lib/python[\d.]+/site-packages/", "", text).replace(folder, "environment")
+    return text
+
+
+def _failure(out: Path, code: int, words: Sequence[str], broken: BrokenLibrary | None) -> tuple[Failure, Ending]:
     """Return why a training failed, and in which way."""
-    message = "\n".join(words[-5:])[:4000]
+    if broken is not None:
+        failure = Failure(stage="import", library=broken.name, exception=broken.exception, message=broken.message)
+        return failure, "failed"
+    message = "\n".join(words[-5:])[:4000] or f"the process ended with exit code {code} and no message"
     try:
         ending = read_record(out, verify=False).exit
     except PlumblineError:

@@ -10,7 +10,7 @@ from plumbline.upgrade.answer import Culprit, Effect, Others
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.trials import Failure
 
-__all__ = ["constraint_lines", "culprit_of"]
+__all__ = ["constraint_lines", "culprit_of", "effect_of"]
 
 _ALONE = {"numerics": "it drifts", "inputs": "it drifts", "speed": "it is slower", "cannot-train": "it fails"}
 
@@ -25,7 +25,9 @@ def culprit_of(
     is_shown = others != "not judged" and is_minimal and (judgement is not None or effect in ("speed", "cannot-train"))
     sure: Literal["confirmed", "likely"] = "confirmed" if is_shown or effect == "cannot-install" else "likely"
     verb = "changes" if len(changes) == 1 else "change"
-    sentence = f"{_names(changes)} {_effect(effect, verb, judgement, failures, drop)}"
+    sentence = f"{_names(changes)} {effect_of(effect, verb=verb, judgement=judgement, failures=failures, drop=drop)}"
+    if effect == "cannot-train" and (kept := _constraints(changes)):
+        sentence += f" (hint: keep {', '.join(kept.values())} until a release works with the others)"
     if effect != "cannot-install":
         sentence += f"; {sure}: {_shown(effect, changes, companions, others, is_minimal=is_minimal)}"
     return Culprit(
@@ -40,13 +42,15 @@ def _names(changes: Sequence[PackageChange]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} together"
 
 
-def _effect(
-    effect: Effect, verb: str, judgement: Judgement | None, failures: Sequence[Failure], drop: float | None
-) -> str:
+def effect_of(
+    effect: Effect, *, verb: str = "changes", judgement: Judgement | None = None, failures: Sequence[Failure] = (),
+    drop: float | None = None,
+) -> str:  # fmt: skip
+    """Return the predicate of a sentence about an effect; `verb` agrees with its subject."""
     if effect == "cannot-install":
         return f"cannot be installed: {_message(failures)}"
     if effect == "cannot-train":
-        return f"cannot train: {_message(failures)}"
+        return f"cannot train: {_reason(failures)}"
     if effect == "speed":
         return f"makes training slower: {drop:.1%} of the throughput is lost" if drop else "makes training slower"
     cause = judgement.causes[0] if judgement and judgement.causes else None
@@ -57,6 +61,12 @@ def _effect(
 def _place(at: Divergence) -> str:
     parts = [f"step {at.step}" if at.step is not None else "", at.at or at.stage]
     return ", ".join(part for part in parts if part)
+
+
+def _reason(failures: Sequence[Failure]) -> str:
+    """Return the library and the exception that ended a training, where they are known, and the message."""
+    known = next((failure for failure in failures if failure.exception), None)
+    return f"{known.library} raises {known.exception}: {_message([known])}" if known else _message(failures)
 
 
 def _message(failures: Sequence[Failure]) -> str:
@@ -92,11 +102,15 @@ def _shown(
 
 def constraint_lines(culprits: Sequence[Culprit]) -> tuple[str, ...]:
     """Return lines for a constraints file: the current version of each culprit, or none of a package that is new."""
-    lines: dict[str, str] = {}
-    for culprit in culprits:
-        for change in culprit.changes:
-            if change.current is not None and change.candidate is not None and change.current.version:
-                lines[change.package] = f"{change.package}=={change.current.version}"
-            elif change.candidate is not None:
-                lines[change.package] = f"{change.package}!={change.candidate.version or '*'}"
+    lines = _constraints([change for culprit in culprits for change in culprit.changes])
     return tuple(lines[name] for name in sorted(lines))
+
+
+def _constraints(changes: Sequence[PackageChange]) -> dict[str, str]:
+    lines: dict[str, str] = {}
+    for change in changes:
+        if change.current is not None and change.candidate is not None and change.current.version:
+            lines[change.package] = f"{change.package}=={change.current.version}"
+        elif change.candidate is not None:
+            lines[change.package] = f"{change.package}!={change.candidate.version or '*'}"
+    return lines

@@ -37,6 +37,8 @@ class UpgradeSettings:
     work: Path
     pip_arguments: tuple[str, ...] = ()
     budget: Budget = field(default_factory=Budget)
+    searches_releases: bool = False
+    """Whether the releases of a culprit are searched, too."""
 
 
 def workload_of(suite: Suite, name: str | None, where: str = "") -> str:
@@ -98,7 +100,8 @@ def judge_upgrade(
     chosen = suite.workloads[workload]
     parts = Parts(probe=chosen.probe is not None, learn=chosen.learn is not None, speed=chosen.speed is not None)
     say(f"changed packages: {len(changes)}; at most {settings.budget.trials} trials, {settings.budget.seconds:.0f} s")
-    answer = Gate(trials or here, suite.gates, parts, settings.budget, say).judge(changes)
+    gate = Gate(trials or here, suite.gates, parts, settings.budget, say, searches_releases=settings.searches_releases)
+    answer = gate.judge(changes)
     here.environments.prune()
     answer = answer.replace(**about)
     if others and answer.verdict == "pass":

@@ -12,10 +12,12 @@ from pathlib import Path
 
 from plumbline.digest import digest_json
 from plumbline.errors import DISK_FULL, DiskFullError, UnavailableError
+from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.folders import build_once, link_files, locked
 from plumbline.upgrade.installed import Installed, read_distribution
 from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.releases import has_releases, pins_between
 from plumbline.upgrade.trials import Failure
 
 __all__ = ["Store"]
@@ -54,6 +56,10 @@ class Store:
             # Nothing could be installed: that may be the index, and no package's fault.
             self._installer.check_index(missing[0])
         return failures
+
+    def releases(self, change: PackageChange) -> tuple[Pin, ...]:
+        """Return the releases that the index has between both pins of a change."""
+        return pins_between(change, self._installer.versions(change.package)) if has_releases(change) else ()
 
     def _install(self, pins: Sequence[Pin]) -> list[Failure]:
         staging = self._root / f"staging.{os.getpid()}.part"

@@ -14,11 +14,13 @@ from pydantic import Field
 from plumbline.schema.base import Model, Name, Sha256
 from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.locks.model import Pin
 
 __all__ = ["Failure", "Outcome", "Package", "Part", "Trial", "TrialResult", "Trials"]
 
-Part = Literal["environment", "reference", "inputs", "numerics", "speed"]
-"""`environment`: can it be built? `reference`: the current environment alone. The others compare a part with it."""
+Part = Literal["environment", "releases", "reference", "inputs", "numerics", "speed"]
+"""`environment`: can it be built? `releases`: which releases lie between both pins of a change? `reference`: the
+current environment alone. The others compare a part with it."""
 
 Outcome = Literal["same", "drift", "cannot-install", "cannot-train", "lost"]
 """`lost`: the machine failed, and nothing is known of the changes."""
@@ -43,11 +45,15 @@ class Trial(Model):
 
 
 class Failure(Model):
-    """Why a set of changes cannot be installed or cannot train; code reads `stage` and `package` only."""
+    """Why a set of changes cannot be installed or cannot train; code does not read `message`."""
 
     stage: Literal["install", "resolve", "import", "training"]
     package: str = ""
     """The package that the installer or the metadata names."""
+    library: str = Field(default="", max_length=200)
+    """Of `import`: the library whose code failed."""
+    exception: str = Field(default="", max_length=200)
+    """Of `import`: the exception's type."""
     message: str = Field(default="", max_length=4000)
 
 
@@ -79,6 +85,8 @@ class TrialResult(Model):
     """Packages that the trainer loaded code from, under these changes; `None` where it loaded nothing."""
     packages: tuple[Package, ...] = Field(default=(), max_length=_MANY)
     """Of `environment`."""
+    releases: tuple[Pin, ...] = Field(default=(), max_length=_MANY)
+    """Of `releases`: from the current pin to the candidate's, both left out."""
     environment_sha256: Sha256 | None = None
     """Identity of the environment that was used."""
     seconds: float = Field(default=0.0, ge=0)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from plumbline.cli.main import main
+from plumbline.loaded import LOADED, broken_library
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
 from tests.train.conftest import Trained, Workshop
@@ -194,20 +195,36 @@ def test_the_launcher_needs_no_torch() -> None:
 
 HUB = "Metadata-Version: 2.1\nName: huggingface-hub\nVersion: 0.1\n"
 BROKEN = {
-    "another version": ({"huggingface_hub-0.1.dist-info/METADATA": HUB}, "transformers", "found huggingface-hub==0.1"),
-    "a broken library": ({"torch/__init__.py": "raise OSError('libcudart.so.13: cannot open')"}, "torch", "libcudart"),
-    "a missing one": ({"safetensors/__init__.py": "import nowhere_at_all"}, "nowhere_at_all", "is not installed"),
+    "another version": (
+        {"huggingface_hub-0.1.dist-info/METADATA": HUB},
+        "transformers",
+        "found huggingface-hub==0.1",
+        "ImportError",
+    ),
+    "a broken library": (
+        {"torch/__init__.py": "raise OSError('libcudart.so.13: cannot open')"},
+        "torch",
+        "libcudart",
+        "OSError",
+    ),
+    "a missing one": (
+        {"safetensors/__init__.py": "import nowhere_at_all"},
+        "nowhere_at_all",
+        "is not installed",
+        "ModuleNotFoundError",
+    ),
 }
 
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_library_that_does_not_load_is_one_line(workshop: Workshop, tmp_path: Path, what: str) -> None:
-    files, package, words = BROKEN[what]
+    files, package, words, exception = BROKEN[what]
     for name, content in files.items():
         path = tmp_path / "libraries" / "site-packages" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "libraries" / "site-packages")}
+    loaded = tmp_path / "loaded"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "libraries" / "site-packages"), LOADED: str(loaded)}
     command = workshop.command(workshop.spec(), tmp_path / "out")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     lines = done.stderr.strip().splitlines()
@@ -216,3 +233,7 @@ def test_a_library_that_does_not_load_is_one_line(workshop: Workshop, tmp_path: 
     assert f"{package}: " in lines[0]
     assert words in lines[0]
     assert "locks/trainer.txt" in lines[0]
+    broken = broken_library(loaded)
+    assert broken is not None
+    assert (broken.name, broken.exception) == ("safetensors" if what == "a missing one" else package, exception)
+    assert not broken.message.startswith(str(tmp_path))

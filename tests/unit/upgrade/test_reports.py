@@ -70,7 +70,14 @@ def test_text_says_what_was_not_trained():
 def test_other_effects_in_words():
     boom = Failure(stage="import", message="Traceback\nImportError: gone")
     broken = culprit_of("cannot-train", [change("a")], failures=[boom])
-    assert broken.sentence.startswith("a 1.0 → 2.0 cannot train: ImportError: gone; confirmed: alone it fails")
+    assert broken.sentence.startswith("a 1.0 → 2.0 cannot train: ImportError: gone (hint: keep a==1.0 until")
+    known = Failure(stage="import", library="filelock", exception="ImportError", message="cannot import name 'gone'")
+    named = culprit_of("cannot-train", [change("filelock")], failures=[known])
+    assert named.sentence == (
+        "filelock 1.0 → 2.0 cannot train: filelock raises ImportError: cannot import name 'gone' (hint: keep "
+        "filelock==1.0 until a release works with the others); confirmed: alone it fails, all others without it pass"
+    )
+    assert "(hint" not in culprit_of("cannot-train", [change("a", "1.0", None)], failures=[boom]).sentence
     slow = culprit_of("speed", [change("a")], drop=0.08, others="pass")
     assert "8.0% of the throughput is lost" in slow.sentence
     pair = culprit_of("numerics", [change("a"), change("b")], judgement=drift())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from plumbline.loaded import LOADED
 from plumbline.upgrade.environments import Environment
 from plumbline.upgrade.runs import Runs
 from tests.unit.report.samples import spec as sample_spec
@@ -30,3 +33,25 @@ def test_a_slow_machine_is_no_fault_of_the_changes(tmp_path, current, is_lost):
     assert run.record is None
     assert run.is_lost is is_lost
     assert "did not end in time" in run.failure.message
+
+
+def test_a_library_that_cannot_be_loaded_is_named_without_the_path_of_its_environment(tmp_path):
+    message = f"no 'gone' ({tmp_path}/x/lib/python3.11/site-packages/torch/a.py)"
+    content = {"places": [], "broken": {"name": "filelock", "exception": "ImportError", "message": message}}
+    (tmp_path / "left.json").write_text(json.dumps(content))
+    script = f"""#!/bin/sh
+mkdir -p "${LOADED}"
+cp "{tmp_path}/left.json" "${LOADED}/1.json"
+echo '{tmp_path}/x: filelock: cannot be loaded' >&2
+exit 2
+"""
+    run = Runs(tmp_path / "work").train(sample_spec(), environment(tmp_path / "x", script), tmp_path, limit=60.0)
+    failure = run.failure
+    assert (failure.stage, failure.library, failure.exception) == ("import", "filelock", "ImportError")
+    assert failure.message == "no 'gone' (torch/a.py)"
+
+
+def test_a_message_does_not_name_an_environment_that_is_deleted(tmp_path):
+    script = f"#!/bin/sh\necho 'ValueError: {tmp_path}/x/share is empty' >&2\nexit 4\n"
+    run = Runs(tmp_path / "work").train(sample_spec(), environment(tmp_path / "x", script), tmp_path, limit=60.0)
+    assert run.failure.message == "ValueError: environment/share is empty"

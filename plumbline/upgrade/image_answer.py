@@ -1,0 +1,153 @@
+"""The answer about a candidate image, from its trainings beside those of the platform's own image. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import ValidationError
+
+from plumbline.rounds.plan import RERUN, Assignment
+from plumbline.schema.fingerprint import Fingerprint
+from plumbline.schema.verdict import Judgement, Outcome
+from plumbline.upgrade.answer import Speed, TrialLine, UpgradeAnswer
+from plumbline.upgrade.changes import PackageChange, changes_between
+from plumbline.upgrade.images import ImageTrainings, is_failed
+from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.sentences import effect_of
+from plumbline.upgrade.throughput import PairedDrop
+from plumbline.upgrade.trials import Failure
+
+__all__ = ["image_answer"]
+
+_BESIDE = ("python", "os", "driver", "cuda", "cudnn", "nccl")
+_SHOWN = 5
+_INPUTS = "the build of the dataset, of the tokenizer and of the initial weights is not compared: training reads them"
+
+
+def image_answer(trainings: ImageTrainings) -> UpgradeAnswer:
+    """Return the answer from the trainings that have ended."""
+    why, candidate = trainings.missing(), trainings.record("candidate")
+    if why or candidate is None:
+        is_broken = any(absence.broken for absence in trainings.absent.values())
+        return _answered(trainings, "invalid" if is_broken else "inconclusive", [why])
+    if is_failed(candidate):
+        return _failed(trainings)
+    judgement = trainings.numerics(candidate)
+    if judgement is None or judgement.verdict == "pass":
+        return _timed(trainings, judgement)
+    if judgement.verdict == "drift":
+        return _drifted(trainings, judgement)
+    lines = [f"{one.check}: {one.detail or one.metric}" for one in judgement.findings if one.outcome != "pass"]
+    return _answered(trainings, judgement.verdict, lines or ["the trainings cannot be compared"], judgement)
+
+
+def _failed(trainings: ImageTrainings) -> UpgradeAnswer:
+    again = trainings.record("candidate", again=True)
+    if again is None or not is_failed(again):
+        ended = "trained in a repeat" if again else "was not repeated"
+        return _answered(trainings, "inconclusive", [f"the candidate image failed in one training, and {ended}"])
+    ending = again.record.exit
+    place = f"{ending.part} step {ending.step}: " if ending.step is not None else ""
+    failure = Failure(stage="training", message=f"{place}{ending.message or ending.code}"[:4000])
+    sentence = f"the candidate image {effect_of('cannot-train', failures=[failure])}"
+    line = f"{sentence}; confirmed: it failed twice, the platform's own image trains"
+    return _answered(trainings, "drift", [line])
+
+
+def _drifted(trainings: ImageTrainings, judgement: Judgement) -> UpgradeAnswer:
+    again = trainings.record("own", again=True)
+    own = trainings.numerics(again) if again is not None and not is_failed(again) else None
+    if own is not None and own.verdict == "drift":
+        line = "two trainings of the platform's own image differ: nothing can be said of the candidate image"
+        return _answered(trainings, "inconclusive", [line], own)
+    is_shown = own is not None and own.verdict == "pass"
+    shown = "confirmed: the platform's own image agrees with itself" if is_shown else "likely"
+    sentence = f"the candidate image {effect_of('numerics', judgement=judgement)}; {shown}"
+    return _answered(trainings, "drift", [sentence], judgement)
+
+
+def _timed(trainings: ImageTrainings, judgement: Judgement | None) -> UpgradeAnswer:
+    drop = trainings.drop() if trainings.has_speed else None
+    if drop is None and trainings.has_speed:
+        line = "too few pairs of trainings on one class of machine to compare the throughput"
+        return _answered(trainings, "inconclusive", [line], judgement)
+    if drop is None or drop.outcome == "as fast":
+        return _answered(trainings, "pass", ["training is the same in the candidate image"], judgement, drop)
+    if drop.outcome == "slower":
+        sentence = f"the candidate image {effect_of('speed', drop=drop.drop)}; confirmed in pairs"
+        return _answered(trainings, "drift", [sentence], judgement, drop)
+    line = f"{drop.num_pairs} pairs do not decide whether the candidate image is slower"
+    return _answered(trainings, "inconclusive", [line], judgement, drop)
+
+
+def _answered(
+    trainings: ImageTrainings, verdict: Outcome, lines: Sequence[str], judgement: Judgement | None = None,
+    drop: PairedDrop | None = None,
+) -> UpgradeAnswer:  # fmt: skip
+    changes, beside = _differences(trainings)
+    names = ", ".join(str(change) for change in changes[:_SHOWN])
+    more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
+    notes = [*lines, "bisecting is off: an image is one change"]
+    notes += [f"packages that differ: {names}{more}"] if changes else []
+    notes += [f"also different: {', '.join(beside)}"] if beside else []
+    own = trainings.record("own")
+    return UpgradeAnswer(
+        verdict=verdict,
+        image=trainings.image,
+        current=(own.record.fingerprint.container_image if own else "") or "the work pool's own image",
+        candidate=trainings.image,
+        candidate_sha256=trainings.image.rpartition(":")[2],
+        changes=changes,
+        findings=judgement.findings if judgement else (),
+        first_divergence=judgement.first_divergence if judgement else None,
+        causes=judgement.causes if judgement else (),
+        speed=_speed(drop),
+        notes=(*notes, _INPUTS),
+        trials=tuple(_lines(trainings)),
+        seconds=sum(record.record.seconds for record in trainings.records.values()),
+    )
+
+
+def _speed(drop: PairedDrop | None) -> Speed | None:
+    if drop is None:
+        return None
+    return Speed(outcome=drop.outcome, drop=drop.drop, low=drop.low, high=drop.high, num_pairs=drop.num_pairs)
+
+
+def _differences(trainings: ImageTrainings) -> tuple[tuple[PackageChange, ...], tuple[str, ...]]:
+    """Return the packages and the other software that the records of both images name differently."""
+    left, right = trainings.record("own"), trainings.record("candidate")
+    if left is None or right is None:
+        return (), ()
+    own, candidate = left.record.fingerprint, right.record.fingerprint
+    beside = tuple(
+        f"{name} {getattr(own, name) or 'none'} → {getattr(candidate, name) or 'none'}"
+        for name in _BESIDE
+        if getattr(own, name) != getattr(candidate, name)
+    )
+    return changes_between(_pins(own), _pins(candidate)), beside
+
+
+def _pins(fingerprint: Fingerprint) -> dict[str, Pin]:
+    """Return the packages of a record; a name that no index would accept is left out."""
+    pins: dict[str, Pin] = {}
+    for name, version in fingerprint.packages.items():
+        try:
+            pin = Pin(name=name, version=version)
+        except ValidationError:
+            continue
+        pins[pin.name] = pin
+    return pins
+
+
+def _lines(trainings: ImageTrainings) -> Iterator[TrialLine]:
+    for training, record in trainings.records.items():
+        yield _line(training, record.record.exit.status, record.record.seconds)
+    for training in trainings.absent:
+        yield _line(training, "lost", 0.0)
+
+
+def _line(training: Assignment, outcome: str, seconds: float) -> TrialLine:
+    part = "speed" if training.what.startswith(RERUN) else "numerics"
+    changes = (training.image,) if training.image else ()
+    return TrialLine(name=training.what, part=part, changes=changes, outcome=outcome, seconds=max(0.0, seconds))

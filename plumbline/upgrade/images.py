@@ -1,0 +1,142 @@
+"""An image as the candidate: the trainings of one platform in its own image and in the candidate's. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from plumbline.records import LoadedRecord
+from plumbline.rounds.gathered import Absence
+from plumbline.rounds.plan import RERUN, Assignment
+from plumbline.schema.suite import Gates
+from plumbline.schema.verdict import Judgement
+from plumbline.upgrade.numerics import compare_training
+from plumbline.upgrade.throughput import LEAST_PAIRS, MOST_PAIRS, PairedDrop, paired_drop
+
+__all__ = ["ImageTrainings", "Side", "is_failed"]
+
+Side = Literal["own", "candidate"]
+_OWN: Side = "own"
+_CANDIDATE: Side = "candidate"
+
+
+@dataclass(frozen=True)
+class ImageTrainings:
+    """Trainings of one platform in its own image and in the candidate's, as far as they have ended."""
+
+    platform: str
+    workload: str
+    image: str
+    gates: Gates
+    has_numerics: bool
+    has_speed: bool
+    records: Mapping[Assignment, LoadedRecord] = field(default_factory=dict)
+    absent: Mapping[Assignment, Absence] = field(default_factory=dict)
+
+    def wanted(self, most: int) -> tuple[Assignment, ...]:
+        """Return the next trainings, in order; none once the answer is known or `most` trainings do not allow them."""
+        asked = self._asked()
+        new = tuple(one for one in asked if one not in self.records and one not in self.absent)
+        return new if len(self.records) + len(self.absent) + len(new) <= most else ()
+
+    def _asked(self) -> tuple[Assignment, ...]:
+        """Return what the answer needs by now: both images, then repeats of what differs, then pairs for the speed."""
+        first = (self._training(_OWN), self._training(_CANDIDATE))
+        if self.missing():
+            return first
+        candidate = self.records[first[1]]
+        if is_failed(candidate):
+            return (self._again(_CANDIDATE),)
+        judgement = self.numerics(candidate)
+        if judgement is not None and judgement.verdict != "pass":
+            # A platform whose own image does not agree with itself says nothing of a different one.
+            return (self._again(_OWN),) if judgement.verdict == "drift" else ()
+        return self._pairs()
+
+    def _pairs(self) -> tuple[Assignment, ...]:
+        """Return the pairs so far, and the next ones while their interval does not decide."""
+        if not self.has_speed:
+            return ()
+        ended = [number for number in range(1, MOST_PAIRS) if self._is_ended(number)]
+        drop = self.drop()
+        is_decided = drop is not None and drop.outcome != "undecided"
+        is_lost = any(one not in self.records or is_failed(self.records[one]) for n in ended for one in self._pair(n))
+        # The trainings of the whole recipe are the first pair.
+        count = min(MOST_PAIRS - 1, len(ended) + LEAST_PAIRS) if ended else LEAST_PAIRS - 1
+        numbers = ended if is_decided or is_lost else range(1, count + 1)
+        return tuple(one for number in numbers for one in self._pair(number))
+
+    def _pair(self, number: int) -> tuple[Assignment, Assignment]:
+        """Return a pair's trainings; the image goes first that went last in the pair before."""
+        own, candidate = self._speed_training(_OWN, number), self._speed_training(_CANDIDATE, number)
+        return (candidate, own) if number % 2 else (own, candidate)
+
+    def _is_ended(self, number: int) -> bool:
+        return all(one in self.records or one in self.absent for one in self._pair(number))
+
+    def _training(self, side: Side) -> Assignment:
+        return self._assignment(side, f"image-{side}", f"{side} image")
+
+    def _again(self, side: Side) -> Assignment:
+        return self._assignment(side, f"image-{side}-again", f"{side} image, again")
+
+    def _speed_training(self, side: Side, number: int) -> Assignment:
+        return self._assignment(side, f"{RERUN}-{side}-{number}", f"{side} image, speed {number}")
+
+    def _assignment(self, side: Side, what: str, title: str) -> Assignment:
+        image = self.image if side == _CANDIDATE else ""
+        return Assignment(self.platform, self.workload, what, title=title, image=image)
+
+    def record(self, side: Side, *, again: bool = False) -> LoadedRecord | None:
+        """Return the record of the whole recipe in an image, or of its repeat; `None` where there is none."""
+        return self.records.get(self._again(side) if again else self._training(side))
+
+    def numerics(self, record: LoadedRecord) -> Judgement | None:
+        """Judge a record against that of the platform's own image; `None` for a recipe of speed alone."""
+        if not self.has_numerics:
+            return None
+        return compare_training(self.records[self._training(_OWN)], record, self.gates)
+
+    def drop(self) -> PairedDrop | None:
+        """Return the share of throughput that the candidate loses; `None` below three pairs."""
+        limit = self.gates.throughput_drop
+        return paired_drop(list(self._log_ratios()), slower_above=limit / 2, fast_below=limit)
+
+    def _log_ratios(self) -> Iterator[float]:
+        """Yield ln(candidate / own) of each pair whose trainings ran on one class of machine."""
+        numbers = range(1, MOST_PAIRS)
+        pairs = [(self._training(_OWN), self._training(_CANDIDATE)), *(self._by_side(number) for number in numbers)]
+        for sides in pairs:
+            records = [self.records[one].record for one in sides if one in self.records]
+            speeds = [record.evidence.speed for record in records]
+            rates = [speed.samples_per_second for speed in speeds if speed is not None and speed.samples_per_second]
+            if len(rates) == len(sides) and len({record.fingerprint.hardware_class for record in records}) == 1:
+                yield math.log(rates[1] / rates[0])
+
+    def _by_side(self, number: int) -> tuple[Assignment, Assignment]:
+        return self._speed_training(_OWN, number), self._speed_training(_CANDIDATE, number)
+
+    def missing(self) -> str:
+        """Return why nothing can be compared; empty if it can."""
+        for side in (_OWN, _CANDIDATE):
+            training = self._training(side)
+            if training in self.absent:
+                return f"the {side} image left no record: {self.absent[training].why}"
+            if training not in self.records:
+                return f"the {side} image was not trained: the budget is spent"
+        own = self.records[self._training(_OWN)].record
+        if own.exit.status == "failed":
+            return f"the platform's own image does not train: {own.exit.message or own.exit.code}"
+        for training, record in self.records.items():
+            ran = record.record.fingerprint.container_image
+            if training.image and ran != training.image:
+                what = f"a training of the candidate image ran in {ran or 'an unnamed image'}"
+                return f"{what} (the work pool's base job template has to use the variables image and env)"
+        return ""
+
+
+def is_failed(record: LoadedRecord) -> bool:
+    """Return whether the training ended without completing."""
+    return record.record.exit.status == "failed"
