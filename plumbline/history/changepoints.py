@@ -2,7 +2,9 @@
 
 Intervals of every scale (Kovács, Li, Bühlmann and Munk 2023) are scanned by `rank_scan`; of those whose largest
 statistic is significant the shortest gives the first change (Baranowski, Chen and Fryzlewicz 2019), then all intervals
-that contain this change are dropped. The chance counts the splits, the intervals and the series' autocorrelation.
+that contain this change are dropped. The chance counts the splits and the intervals. An autocorrelated series is
+whitened first: ranks have a largest statistic, which a wider variance would put below the limit in a short series,
+however large the change is.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from plumbline.history.quantiles import t_tail
 from plumbline.history.scan import LEAST_SIDE, max_chance, rank_scan
 
-__all__ = ["ChangePoint", "changes", "difference_autocorrelation"]
+__all__ = ["ChangePoint", "autocorrelation_within", "changes"]
 
 Values = NDArray[np.float64]
 
@@ -30,6 +32,10 @@ _FEW = 24
 _DECAY = math.sqrt(2)
 _LONGEST = 512
 """Maximum points on each side of a change; longer windows find no more."""
+_WINSOR = 4.5
+"""Median deviations, about three SD of normal noise."""
+_PASSES = 4
+"""Maximum estimates of the autocorrelation; the second is nearly always the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,7 @@ def changes(values: Sequence[float] | Values, *, level: float = LEVEL) -> tuple[
     array = np.clip(every[places], -_HUGE, _HUGE)
     if len(array) < 2 * LEAST_SIDE:
         return ()
-    if len(array) <= _FEW:
-        found = _by_t_test(array, 0, level)
-    else:
-        rho = difference_autocorrelation(array)
-        found = _refined(array, _narrowest(list(_candidates(array, rho, level))), rho, level)
+    found = _by_t_test(array, 0, level) if len(array) <= _FEW else _by_ranks(array, level)
     edges = [0, *(index for index, _ in found), len(array)]
     return tuple(
         ChangePoint(
@@ -72,6 +74,31 @@ def changes(values: Sequence[float] | Values, *, level: float = LEVEL) -> tuple[
         )
         for order, (index, p_value) in enumerate(found)
     )
+
+
+def _by_ranks(array: Values, level: float) -> list[tuple[int, float]]:
+    """Segment as if the noise is white; then whiten by the autocorrelation within the segments, until both agree.
+
+    The autocorrelation of the whole series is of no use: every change of level raises it.
+    """
+    found = _segmented(array, level)
+    for _ in range(_PASSES):
+        places = [place for place, _ in found]
+        if not places:
+            break
+        found = _segmented(_whitened(array, autocorrelation_within(array, places)), level)
+        if [place for place, _ in found] == places:
+            break
+    return found
+
+
+def _segmented(noise: Values, level: float) -> list[tuple[int, float]]:
+    return _refined(noise, _narrowest(list(_candidates(noise, level))), level)
+
+
+def _whitened(array: Values, rho: float) -> Values:
+    """Return x(t) - rho x(t-1); a change of level stays at its place, smaller by the factor 1 - rho."""
+    return np.asarray(array - rho * np.concatenate([array[:1], array[:-1]]))
 
 
 def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float]]:
@@ -93,21 +120,22 @@ def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float
     return [*before, (first + place, chance), *_by_t_test(array[place:], first + place, level)]
 
 
-def difference_autocorrelation(values: Values) -> float:
-    """Return the lag-1 autocorrelation from differences, in [0, 0.9]; robust to level changes.
+def autocorrelation_within(values: Values, places: Sequence[int]) -> float:
+    """Return the lag-1 autocorrelation within the segments that begin at `places`, in [0, 0.9]; winsorised.
 
-    E|x(t) - x(t-2)|² / E|x(t) - x(t-1)|² = 1 + rho for AR(1); winsorised means, and one standard error is added.
+    Means and places that fit the noise take (1 + 3 rho) / n, and (3.3 + 4.5 rho) / n for each place, which are added.
     """
-    if len(values) < 20:
-        return 0.0
-    first, second = np.abs(values[1:] - values[:-1]), np.abs(values[2:] - values[:-2])
-    width = 4 * float(np.median(second))
-    if width <= 0:
-        return 0.0
-    ratio = float((np.minimum(second, width) ** 2).mean() / max((np.minimum(first, width) ** 2).mean(), 1e-300))
-    rho = ratio - 1
-    error = 1.5 / math.sqrt(len(values))
-    return min(max(rho, 0.0), 0.9) if rho > error else 0.0
+    count, number = len(values), len(places)
+    residuals = np.concatenate([part - np.median(part) for part in np.split(values, places)])
+    width = _WINSOR * float(np.median(np.abs(residuals)))
+    clipped = np.clip(residuals, -width, width)
+    parts = [part - part.mean() for part in np.split(clipped, places)]
+    square = math.fsum(float(part @ part) for part in parts)
+    free = count - 3 - 4.5 * number
+    if square <= 0 or free <= 0:
+        return 0.0 if square <= 0 else 0.9
+    sample = math.fsum(float(part[1:] @ part[:-1]) for part in parts) / square
+    return min(max((sample * count + 1 + 3.3 * number) / free, 0.0), 0.9)
 
 
 def _intervals(length: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
@@ -122,7 +150,7 @@ def _intervals(length: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
         yield size, starts.astype(np.intp)
 
 
-def _candidates(array: Values, rho: float, level: float) -> Iterator[tuple[int, int, int, float, float]]:
+def _candidates(array: Values, level: float) -> Iterator[tuple[int, int, int, float, float]]:
     """Yield (start, end, place, chance, |z|) of each significant interval."""
     scales = list(_intervals(len(array)))
     windows = np.lib.stride_tricks.sliding_window_view
@@ -133,7 +161,7 @@ def _candidates(array: Values, rho: float, level: float) -> Iterator[tuple[int, 
         # Disjoint intervals of this length; what overlapping ones and several scales add is simulated (docs/MATH.md).
         times = 2 * max(len(array) / size, 1.0)
         for row in np.flatnonzero(heights > 2.5):
-            chance = min(max_chance(float(heights[row]), size, rho) * times, 1.0)
+            chance = min(max_chance(float(heights[row]), size) * times, 1.0)
             if chance <= level:
                 start = int(starts[row])
                 yield start, start + size, start + LEAST_SIDE + int(best[row]), chance, float(heights[row])
@@ -150,7 +178,7 @@ def _narrowest(candidates: list[tuple[int, int, int, float, float]]) -> list[tup
     return sorted(found)
 
 
-def _refined(array: Values, found: list[tuple[int, float]], rho: float, level: float) -> list[tuple[int, float]]:
+def _refined(array: Values, found: list[tuple[int, float]], level: float) -> list[tuple[int, float]]:
     """Relocate each change between its neighbours; drop insignificant ones."""
     for _ in range(2):
         edges = [0, *(place for place, _ in found), len(array)]
@@ -163,7 +191,22 @@ def _refined(array: Values, found: list[tuple[int, float]], rho: float, level: f
                 continue
             z = np.abs(rank_scan(array[None, start:end])[0])
             best = int(z.argmax())
-            if max_chance(float(z[best]), end - start, rho) <= level:
-                moved.append((start + LEAST_SIDE + best, chance))
+            if max_chance(float(z[best]), end - start) <= level:
+                moved.append((start + _dated(array[start:end], LEAST_SIDE + best), chance))
         found = moved
     return found
+
+
+def _dated(window: Values, place: int) -> int:
+    """Return the split of least squares, on values winsorised about the medians of both sides of `place`.
+
+    Ranks say that a window changes, but not how much lies between its values: they date a large step too roughly.
+    """
+    before, after = float(np.median(window[:place])), float(np.median(window[place:]))
+    deviations = np.abs(window - np.where(np.arange(len(window)) < place, before, after))
+    width = _WINSOR * float(np.median(deviations))
+    clipped = np.clip(window, min(before, after) - width, max(before, after) + width)
+    left = np.arange(LEAST_SIDE, len(window) - LEAST_SIDE + 1)
+    sums = np.cumsum(clipped - clipped.mean())[left - 1]
+    gains = sums**2 / (left * (len(window) - left))
+    return int(left[gains.argmax()]) if gains.max() > 0 else place

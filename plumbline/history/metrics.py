@@ -34,7 +34,8 @@ class Metric:
 
         A missing or non-finite value, and a non-positive value on the relative scale, become `nan`.
         """
-        array = np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+        # NumPy converts `None` to `nan`.
+        array = np.array(values, dtype=np.float64)
         array[~np.isfinite(array)] = math.nan
         if self.scale == "relative":
             array[array <= 0] = math.nan
