@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.history.quantiles import t_tail
+from plumbline.history.reference import HUGE
 from plumbline.history.scan import LEAST_SIDE, max_chance, rank_scan
 
 __all__ = ["ChangePoint", "autocorrelation_within", "changes"]
@@ -24,8 +25,6 @@ __all__ = ["ChangePoint", "autocorrelation_within", "changes"]
 Values = NDArray[np.float64]
 
 LEVEL = 0.01
-_HUGE = 1e75
-"""Squares of larger values overflow in sums."""
 _SHORTEST = 10
 _FEW = 24
 """Minimum length for ranks to reach the level; shorter series use a t-test, which assumes normal noise."""
@@ -60,7 +59,7 @@ def changes(values: Sequence[float] | Values, *, level: float = LEVEL) -> tuple[
     """
     every = np.asarray(values, dtype=np.float64)
     places = np.flatnonzero(np.isfinite(every))
-    array = np.clip(every[places], -_HUGE, _HUGE)
+    array = np.clip(every[places], -HUGE, HUGE)
     if len(array) < 2 * LEAST_SIDE:
         return ()
     found = _by_t_test(array, 0, level) if len(array) <= _FEW else _by_ranks(array, level)
