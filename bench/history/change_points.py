@@ -1,4 +1,4 @@
-"""Change points of simulated series: how often noise alone changes, and how many steps are found and dated.
+"""Change points of simulated series: false ones in noise alone, steps found and dated, and the autocorrelation's bias.
 
 `python -m bench.history.change_points [--series N]`; raw results in `bench/results/history-changes.json`.
 """
@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from plumbline.history.changepoints import LEVEL, changes
+from plumbline.history.changepoints import LEVEL, autocorrelation_within, changes
+from plumbline.history.scan import LEAST_SIDE
 from plumbline.history.simulate import NOISES
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "history-changes.json"
@@ -47,6 +48,17 @@ def step_shares(noise: str, length: int, place: int, size: float, num_series: in
     return {"found": found / num_series, "dated": dated / num_series}
 
 
+def mean_autocorrelation(noise: str, length: int, num_series: int) -> float:
+    """Return the mean estimate about the best single split of unchanged series: it must be the noise's."""
+    generator = generator_of(13, list(NOISES).index(noise), length)
+    left = np.arange(LEAST_SIDE, length - LEAST_SIDE + 1)
+    estimates = []
+    for row in NOISES[noise](generator, (num_series, length)):
+        gains = np.cumsum(row - row.mean())[left - 1] ** 2 / (left * (length - left))
+        estimates.append(autocorrelation_within(row, [int(left[gains.argmax()])]))
+    return round(float(np.mean(estimates)), 3)
+
+
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -63,6 +75,10 @@ def main() -> None:
             f"{size:g} SD on night {place} of {length}": step_shares(noise, length, place, size, args.series)
             for length, place, size in STEPS
         }
+        for noise in ("gaussian", "ar-0.3", "ar-0.6")
+    }
+    found["mean_autocorrelation"] = {
+        noise: {length: mean_autocorrelation(noise, length, args.series) for length in LENGTHS}
         for noise in ("gaussian", "ar-0.3", "ar-0.6")
     }
     found["cpu_seconds"] = round(time.process_time() - started, 1)

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.history.reference import HUGE
 from plumbline.schema.evidence import LearnEvidence, SpeedEvidence
 from plumbline.schema.record import RunRecord
 
@@ -40,6 +41,7 @@ class Metric:
         if self.scale == "relative":
             array[array <= 0] = math.nan
             array = np.log(array)
+        array = np.clip(array, -HUGE, HUGE)
         return -array if self.worse == "lower" else array
 
     def value(self, score: float) -> float:
