@@ -80,19 +80,20 @@ def _by_ranks(array: Values, level: float) -> list[tuple[int, float]]:
 
     The autocorrelation of the whole series is of no use: every change of level raises it.
     """
-    found = _segmented(array, level)
+    found = _segmented(array, 0.0, level)
     for _ in range(_PASSES):
         places = [place for place, _ in found]
         if not places:
             break
-        found = _segmented(_whitened(array, autocorrelation_within(array, places)), level)
+        noise = _whitened(array, autocorrelation_within(array, places))
+        found = _segmented(noise, _remainder(noise, places), level)
         if [place for place, _ in found] == places:
             break
     return found
 
 
-def _segmented(noise: Values, level: float) -> list[tuple[int, float]]:
-    return _refined(noise, _narrowest(list(_candidates(noise, level))), level)
+def _segmented(noise: Values, rho: float, level: float) -> list[tuple[int, float]]:
+    return _refined(noise, _narrowest(list(_candidates(noise, rho, level))), rho, level)
 
 
 def _whitened(array: Values, rho: float) -> Values:
@@ -137,6 +138,22 @@ def autocorrelation_within(values: Values, places: Sequence[int]) -> float:
     return min(max((sample * count + 1 + 3.3 * number) / free, 0.0), 0.9)
 
 
+def _remainder(noise: Values, places: Sequence[int]) -> float:
+    """Return the lag-1 autocorrelation that a whitened series still has within its segments, in [0, 0.9].
+
+    A trend or a walk is no AR(1) noise about a level: its whitened differences still grow with their distance, as
+    E|x(t) - x(t-2)|² / E|x(t) - x(t-1)|² = 1 + rho. Winsorised means; less than 2.5 / sqrt(n) is chance.
+    """
+    starts = np.array(places, dtype=np.intp)
+    first = np.delete(np.abs(noise[1:] - noise[:-1]), starts - 1)
+    second = np.delete(np.abs(noise[2:] - noise[:-2]), np.union1d(starts - 1, starts - 2))
+    width = 4 * float(np.median(second))
+    if width <= 0:
+        return 0.0
+    ratio = float((np.minimum(second, width) ** 2).mean() / max((np.minimum(first, width) ** 2).mean(), 1e-300))
+    return min(ratio - 1, 0.9) if ratio - 1 > 2.5 / math.sqrt(len(noise)) else 0.0
+
+
 def _intervals(length: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
     """Yield (length, starts) of the seeded intervals, shortest first."""
     sizes = sorted({min(int(_SHORTEST * _DECAY**scale), length, _LONGEST) for scale in range(40)})
@@ -149,7 +166,7 @@ def _intervals(length: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
         yield size, starts.astype(np.intp)
 
 
-def _candidates(array: Values, level: float) -> Iterator[tuple[int, int, int, float, float]]:
+def _candidates(array: Values, rho: float, level: float) -> Iterator[tuple[int, int, int, float, float]]:
     """Yield (start, end, place, chance, |z|) of each significant interval."""
     scales = list(_intervals(len(array)))
     windows = np.lib.stride_tricks.sliding_window_view
@@ -160,7 +177,7 @@ def _candidates(array: Values, level: float) -> Iterator[tuple[int, int, int, fl
         # Disjoint intervals of this length; what overlapping ones and several scales add is simulated (docs/MATH.md).
         times = 2 * max(len(array) / size, 1.0)
         for row in np.flatnonzero(heights > 2.5):
-            chance = min(max_chance(float(heights[row]), size) * times, 1.0)
+            chance = min(max_chance(float(heights[row]), size, rho) * times, 1.0)
             if chance <= level:
                 start = int(starts[row])
                 yield start, start + size, start + LEAST_SIDE + int(best[row]), chance, float(heights[row])
@@ -177,7 +194,7 @@ def _narrowest(candidates: list[tuple[int, int, int, float, float]]) -> list[tup
     return sorted(found)
 
 
-def _refined(array: Values, found: list[tuple[int, float]], level: float) -> list[tuple[int, float]]:
+def _refined(array: Values, found: list[tuple[int, float]], rho: float, level: float) -> list[tuple[int, float]]:
     """Relocate each change between its neighbours; drop insignificant ones."""
     for _ in range(2):
         edges = [0, *(place for place, _ in found), len(array)]
@@ -190,7 +207,7 @@ def _refined(array: Values, found: list[tuple[int, float]], level: float) -> lis
                 continue
             z = np.abs(rank_scan(array[None, start:end])[0])
             best = int(z.argmax())
-            if max_chance(float(z[best]), end - start) <= level:
+            if max_chance(float(z[best]), end - start, rho) <= level:
                 moved.append((start + _dated(array[start:end], LEAST_SIDE + best), chance))
         found = moved
     return found
