@@ -1,4 +1,4 @@
-"""Change points of simulated series: false ones in noise alone, steps found and dated, and the autocorrelation's bias.
+"""Change points of simulated series: false ones in noise alone, steps found and dated, autocorrelation estimated.
 
 `python -m bench.history.change_points [--series N]`; raw results in `bench/results/history-changes.json`.
 """
@@ -48,6 +48,17 @@ def step_shares(noise: str, length: int, place: int, size: float, num_series: in
     return {"found": found / num_series, "dated": dated / num_series}
 
 
+def least_nights(length: int, num_series: int) -> int | None:
+    """Return how many nights a step of 9 SD at the end takes to be found in nine series of ten."""
+    generator = generator_of(14, length)
+    noise = generator.normal(size=(num_series, length))
+    for nights in range(LEAST_SIDE, length // 2):
+        series = noise + 9.0 * (np.arange(length) >= length - nights)
+        if sum(bool(changes(row)) for row in series) >= 0.9 * num_series:
+            return nights
+    return None
+
+
 def mean_autocorrelation(noise: str, length: int, num_series: int) -> float:
     """Return the mean estimate about the best single split of unchanged series: it must be the noise's."""
     generator = generator_of(13, list(NOISES).index(noise), length)
@@ -77,6 +88,7 @@ def main() -> None:
         }
         for noise in ("gaussian", "ar-0.3", "ar-0.6")
     }
+    found["least_nights"] = {length: least_nights(length, max(args.series // 10, 10)) for length in (25, *LENGTHS)}
     found["mean_autocorrelation"] = {
         noise: {length: mean_autocorrelation(noise, length, args.series) for length in LENGTHS}
         for noise in ("gaussian", "ar-0.3", "ar-0.6")

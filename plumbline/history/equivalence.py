@@ -64,7 +64,7 @@ def equivalence(
 
 
 def _finite(values: Sequence[float]) -> NDArray[np.float64]:
-    return np.clip([value for value in values if math.isfinite(value)], -HUGE, HUGE)
+    return np.clip(np.array([value for value in values if math.isfinite(value)]), -HUGE, HUGE)
 
 
 def _welch(shares: tuple[float, float], left: int, right: int) -> float:

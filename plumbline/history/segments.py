@@ -77,7 +77,8 @@ def lines_of(
     found = []
     for workload in series.workloads:
         places = _of_tonights_class(series, series.places(workload))
-        times, rounds, records = (_taken(column, places) for column in (series.time, series.round, series.record))
+        times = _taken(series.time, places)
+        rounds, records = _taken(series.round, places), _taken(series.record, places)
         stamps = tuple(sorted(one.timestamp() for one in (accepted or {}).get(workload, ())))
         calls = _placed(series.calls, records)
         boundaries = tuple(_boundaries(series, places, times, stamps))
