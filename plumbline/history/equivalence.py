@@ -64,7 +64,8 @@ def equivalence(
 
 
 def _finite(values: Sequence[float]) -> NDArray[np.float64]:
-    return np.clip(np.array([value for value in values if math.isfinite(value)]), -HUGE, HUGE)
+    kept = np.array([value for value in values if math.isfinite(value)], dtype=np.float64)
+    return np.asarray(np.clip(kept, -HUGE, HUGE))
 
 
 def _welch(shares: tuple[float, float], left: int, right: int) -> float:
