@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.history.quantiles import normal_quantile, t_quantile
-from plumbline.history.reference import Reference
+from plumbline.history.reference import HUGE, Reference
 
 __all__ = ["BLOCK", "Difference", "Rerun", "block_order", "is_so", "software_difference"]
 
@@ -52,7 +52,7 @@ def is_so(reruns: Sequence[float], reference: Reference, alpha: float) -> Rerun:
     The run that raised the question is excluded. The reruns share the night, so that their mean is compared with the
     spread of one night, not of many.
     """
-    finite = [value for value in reruns if math.isfinite(value)]
+    finite = [min(max(value, -HUGE), HUGE) for value in reruns if math.isfinite(value)]
     limit = normal_quantile(1 - alpha)
     if not finite:
         return Rerun(holds=False, z=-math.inf, limit=limit, mean=math.nan)
@@ -74,7 +74,7 @@ def software_difference(tonight: Values, baseline: Values, alpha: float) -> Diff
     one block are exchangeable if the environments are equal. The interval is Student's at `alpha` on both sides.
     """
     whole = np.isfinite(tonight).all(axis=1) & np.isfinite(baseline).all(axis=1)
-    ours, theirs = tonight[whole], baseline[whole]
+    ours, theirs = (np.clip(runs[whole], -HUGE, HUGE) for runs in (tonight, baseline))
     if len(ours) < _LEAST_BLOCKS:
         return None
     runs = np.concatenate([ours, theirs], axis=1)

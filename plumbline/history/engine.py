@@ -19,14 +19,12 @@ from plumbline.history.detectors import Ask, asks
 from plumbline.history.lasting import lasting_loss
 from plumbline.history.limits import Allowed
 from plumbline.history.quantiles import t_quantile
-from plumbline.history.reference import Reference, reference_of
+from plumbline.history.reference import HUGE, Reference, reference_of
 
 __all__ = ["Answers", "Call", "Decision", "Past", "Reason", "Software", "advance", "decide"]
 
 Values = NDArray[np.float64]
 
-_HUGE = 1e75
-"""Squares of larger values overflow in sums."""
 
 Reason = Literal[
     "quiet",  # no detector asks
@@ -123,8 +121,8 @@ def decide(
     if not math.isfinite(tonight):
         return Decision("inconclusive", "missing")
     kept = np.isfinite(past.values)
-    values = np.clip(past.values[kept], -_HUGE, _HUGE)
-    tonight = min(max(tonight, -_HUGE), _HUGE)
+    values = np.clip(past.values[kept], -HUGE, HUGE)
+    tonight = min(max(tonight, -HUGE), HUGE)
     level = int(kept[: past.level].sum())
     reference = reference_of(values[level:], floor=past.floor, prior=past.prior)
     still = _still_called(past.call, values, tonight)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.history.changepoints import ChangePoint, changes
+from plumbline.history.reference import HUGE
 
 __all__ = ["Episode", "episodes"]
 
@@ -73,7 +74,7 @@ def _interval(values: Values) -> tuple[float, float]:
 
 def _ramp(values: Values, steps: list[int]) -> int | None:
     """Return a ramp's start if it fits better than the steps, by BIC; else `None`."""
-    values = np.clip(values, -1e75, 1e75)
+    values = np.clip(values, -HUGE, HUGE)
     kept = np.isfinite(values)
     places, seen = np.flatnonzero(kept).astype(np.float64), values[kept]
     if len(steps) < 2:

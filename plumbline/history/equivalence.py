@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.history.quantiles import normal_quantile, t_quantile
+from plumbline.history.reference import HUGE
 
 __all__ = ["Equivalence", "McNemar", "equivalence", "mcnemar", "runs_to_resolve"]
 
@@ -42,8 +43,7 @@ def equivalence(
 
     Welch's standard error. `different`: the whole interval lies outside the margin.
     """
-    left = np.array([value for value in reference if math.isfinite(value)])
-    right = np.array([value for value in candidate if math.isfinite(value)])
+    left, right = (_finite(values) for values in (reference, candidate))
     if len(left) < 2 or len(right) < 2:
         return None
     shares = left.var(ddof=1) / len(left), right.var(ddof=1) / len(right)
@@ -63,11 +63,17 @@ def equivalence(
     return Equivalence(outcome, difference, low, high, resolvable, runs_to_resolve(spread, margin, alpha=alpha))
 
 
+def _finite(values: Sequence[float]) -> NDArray[np.float64]:
+    kept = np.array([value for value in values if math.isfinite(value)], dtype=np.float64)
+    return np.asarray(np.clip(kept, -HUGE, HUGE))
+
+
 def _welch(shares: tuple[float, float], left: int, right: int) -> float:
     total = shares[0] + shares[1]
     if total <= 0:
         return float(left + right - 2)
-    return float(round(total**2 / (shares[0] ** 2 / (left - 1) + shares[1] ** 2 / (right - 1))))
+    first = shares[0] / total
+    return float(round(1 / (first**2 / (left - 1) + (1 - first) ** 2 / (right - 1))))
 
 
 def runs_to_resolve(spread: float, margin: float, *, alpha: float = 0.05, power: float = _POWER) -> int:

@@ -51,12 +51,16 @@ def _line(platform: str, name: str, rows: list[_Row], higher_is_worse: Sequence[
 
 def _contents(text: str, where: str) -> Iterator[tuple[int, Mapping[str, object]]]:
     if not text.lstrip().startswith("{"):
-        reader = csv.DictReader(io.StringIO(text))
-        missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
-        if missing:
-            hint = "the first row names the columns: time, platform, metric, value"
-            raise InvalidInputError("the column does not exist", where=where, key=missing[0], hint=hint)
-        yield from ((number, row) for number, row in enumerate(reader, start=2))
+        # Newlines of all systems.
+        reader = csv.DictReader(io.StringIO(text, newline=None))
+        try:
+            missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
+            if missing:
+                hint = "the first row names the columns: time, platform, metric, value"
+                raise InvalidInputError("the column does not exist", where=where, key=missing[0], hint=hint)
+            yield from enumerate(reader, start=2)
+        except csv.Error as error:
+            raise InvalidInputError(f"not CSV: {error}", where=where) from error
         return
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():

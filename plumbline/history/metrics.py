@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.history.reference import HUGE
 from plumbline.schema.evidence import LearnEvidence, SpeedEvidence
 from plumbline.schema.record import RunRecord
 
@@ -34,11 +35,13 @@ class Metric:
 
         A missing or non-finite value, and a non-positive value on the relative scale, become `nan`.
         """
-        array = np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+        # NumPy converts `None` to `nan`.
+        array = np.array(values, dtype=np.float64)
         array[~np.isfinite(array)] = math.nan
         if self.scale == "relative":
             array[array <= 0] = math.nan
             array = np.log(array)
+        array = np.clip(array, -HUGE, HUGE)
         return -array if self.worse == "lower" else array
 
     def value(self, score: float) -> float:

@@ -8,13 +8,13 @@ from typing import Literal
 
 import numpy as np
 
-from plumbline.history.engine import Answers, Decision, Software, decide
+from plumbline.history.engine import Answers, Decision, Past, Software, decide
 from plumbline.history.limits import Allowed
 from plumbline.history.segments import Line, past_of
 from plumbline.history.series import CallEntry
 from plumbline.schema.verdict import Finding
 
-__all__ = ["LineDecision", "call_entry", "finding_of", "judge_lines", "replay", "sentence"]
+__all__ = ["LineDecision", "call_entry", "finding_of", "judge_lines", "sentence"]
 
 _WORDS: Mapping[str, str] = {
     "quiet": "no detector asks",
@@ -40,6 +40,8 @@ class LineDecision:
     """The decision on one metric of one workload."""
 
     line: Line
+    past: Past
+    """The nights before tonight."""
     decision: Decision
     shifted: bool = False
     """A part grew while its whole did not lose: no drift."""
@@ -82,7 +84,7 @@ def judge_lines(
         given = (answers or {}).get(key, Answers())
         decision = decide(past, tonight, allowed, given, software=(software or {}).get(key, "can-differ"))
         gone = past.call is not None and decision.verdict == "pass"
-        found.append(LineDecision(line, decision, recovered=gone))
+        found.append(LineDecision(line, past, decision, recovered=gone))
     wholes = {(one.line.workload, one.line.metric.name): one.decision.verdict for one in found}
     return tuple(
         replace(one, shifted=True)
@@ -93,17 +95,6 @@ def judge_lines(
         else one
         for one in found
     )
-
-
-def replay(line: Line, allowed: Allowed) -> tuple[tuple[int, Decision], ...]:
-    """Decide on every night of a line as if each were tonight, without experiments; what is more than quiet."""
-    found = []
-    for index in range(len(line.values)):
-        tonight = float(line.metric.scores(line.values[index : index + 1])[0])
-        decision = decide(past_of(line, until=index), tonight, allowed, software="unavailable")
-        if decision.reason not in ("quiet", "learning", "missing"):
-            found.append((index, decision))
-    return tuple(found)
 
 
 def call_entry(one: LineDecision) -> CallEntry | None:
@@ -161,7 +152,7 @@ def sentence(one: LineDecision) -> str:
         index = min(decision.onset.index, len(line.times) - 1)
         parts.append(f"since {line.day(index)}, round {line.rounds[index]} ({decision.onset.shape})")
     elif decision.reason == "open-call":
-        entry = next((call for call in reversed(line.calls) if call.new), None)
+        entry = next((call.entry for call in reversed(line.calls) if call.entry.new), None)
         if entry is not None and entry.since is not None and entry.since in line.times:
             index = line.times.index(entry.since)
             parts.append(f"since {line.day(index)}, round {line.rounds[index]}")

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEAST", "MOST", "WINSOR", "Reference", "autocorrelation", "reference_of"]
+__all__ = ["HUGE", "LEAST", "MOST", "WINSOR", "Reference", "autocorrelation", "reference_of"]
 
 Values = NDArray[np.float64]
 
+HUGE = 1e75
+"""Largest value that is counted: squares of larger values overflow in sums."""
 LEAST = 5
 """Minimum number of nights for a centre and a spread."""
 MOST = 60

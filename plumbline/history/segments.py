@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,9 @@ from plumbline.history.metrics import Metric
 from plumbline.history.reference import Reference, reference_of
 from plumbline.history.series import CallEntry, SeriesFile
 
-__all__ = ["Boundary", "Line", "lines_of", "past_of"]
+__all__ = ["Boundary", "Line", "PlacedCall", "lines_of", "past_of"]
 
+T = TypeVar("T")
 
 _ANCHOR_NIGHTS = 20
 """Number of nights after the first acceptance in the anchor: later nights may already creep."""
@@ -40,6 +42,14 @@ class Boundary:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedCall:
+    """Decision of an earlier night, and the night's index."""
+
+    place: int
+    entry: CallEntry
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """One metric of a workload on a platform, over all nights."""
 
@@ -51,7 +61,7 @@ class Line:
     records: tuple[str, ...]
     values: tuple[float | None, ...]
     boundaries: tuple[Boundary, ...]
-    calls: tuple[CallEntry, ...] = ()
+    calls: tuple[PlacedCall, ...] = ()
     accepted: tuple[float, ...] = ()
     """Times of the accepted records, the anchor's first."""
 
@@ -67,23 +77,33 @@ def lines_of(
     found = []
     for workload in series.workloads:
         places = _of_tonights_class(series, series.places(workload))
-        times = tuple(series.time[place] for place in places)
+        times = _taken(series.time, places)
+        rounds, records = _taken(series.round, places), _taken(series.record, places)
         stamps = tuple(sorted(one.timestamp() for one in (accepted or {}).get(workload, ())))
-        records = tuple(series.record[place] for place in places)
-        calls = tuple(call for call in series.calls if call.record in set(records)) if series.calls else ()
+        calls = _placed(series.calls, records)
         boundaries = tuple(_boundaries(series, places, times, stamps))
         for metric in metrics:
             column = series.metrics.get(metric.name)
             if column is None:
                 continue
-            values = tuple(column[place] for place in places)
+            values = _taken(column, places)
             if any(value is not None for value in values):
-                mine = tuple(call for call in calls if call.metric == metric.name)
-                rounds = tuple(series.round[place] for place in places)
+                mine = tuple(one for one in calls if one.entry.metric == metric.name)
                 found.append(
                     Line(series.platform, workload, metric, times, rounds, records, values, boundaries, mine, stamps)
                 )
     return tuple(found)
+
+
+def _taken(column: tuple[T, ...], places: Sequence[int]) -> tuple[T, ...]:
+    """Return a column's values in these rows, which ascend."""
+    return column if len(places) == len(column) else tuple(map(column.__getitem__, places))
+
+
+def _placed(calls: Sequence[CallEntry], records: Sequence[str]) -> tuple[PlacedCall, ...]:
+    """Return the calls on these records, with their nights."""
+    place_of = {record: place for place, record in enumerate(records)} if calls else {}
+    return tuple(PlacedCall(place_of[call.record], call) for call in calls if call.record in place_of)
 
 
 def _of_tonights_class(series: SeriesFile, places: list[int]) -> list[int]:
@@ -103,12 +123,10 @@ def _boundaries(
 ) -> list[Boundary]:
     found = []
     for what in ("spec", "hardware", "lock"):
-        column = getattr(series, what)
-        keys = [column[place] for place in places]
+        keys = _taken(getattr(series, what), places)
         found += [
             Boundary(index, what, series.words[keys[index - 1]], series.words[keys[index]])
-            for index in range(1, len(keys))
-            if keys[index] != keys[index - 1]
+            for index in (np.flatnonzero(np.diff(np.array(keys, dtype=np.intp))) + 1).tolist()
         ]
     # The first acceptance is the anchor, not a change of level.
     for stamp in accepted[1:]:
@@ -148,14 +166,13 @@ def past_of(line: Line, *, until: int | None = None) -> Past:
 
 def _calls(line: Line, end: int, level: int) -> tuple[Call | None, int]:
     """Return the call open before night `end`, and the questions' start."""
-    known = {record: place for place, record in enumerate(line.records[:end])} if line.calls else {}
     asked, call = level, None
-    for entry in line.calls:
-        place = known.get(entry.record, -1)
-        if place < level:
+    for placed in line.calls:
+        place, entry = placed.place, placed.entry
+        if not level <= place < end:
             continue
         if entry.new and entry.since is not None and entry.centre is not None and entry.size is not None:
-            since = max(bisect_left(line.times[:end], entry.since), level)
+            since = max(bisect_left(line.times, entry.since, 0, end), level)
             call = Call(since, entry.centre, entry.size, call.level if call else level)
         elif entry.answered:
             asked = place + 1

@@ -181,9 +181,11 @@ def extended(
     times = [*series.time, *(row.time.timestamp() for row in new)]
     records = [*series.record, *(row.record for row in new)]
     order = sorted(range(len(times)), key=lambda place: (times[place], records[place]))
+    # Almost always: tonight is the newest night.
+    is_sorted = order == list(range(len(order)))
 
     def sort(values: Sequence[object]) -> tuple[object, ...]:
-        return tuple(values[place] for place in order)
+        return tuple(values) if is_sorted else tuple(map(values.__getitem__, order))
 
     columns = {
         name: sort([*getattr(series, name), *(column.place(getattr(row, name)) for row in new)])
@@ -202,7 +204,7 @@ def extended(
             "time": sort(times),
             "record": sort(records),
             "metrics": metrics,
-            "judged": {name: one.model_dump() for name, one in verdicts.items()},
+            "judged": verdicts,
             **columns,
             "round": sort([*series.round, *(row.round for row in new)]),
             "calls": (*series.calls, *later),

@@ -10,7 +10,7 @@ from plumbline.history.episodes import Episode, episodes
 from plumbline.history.limits import Allowed
 from plumbline.history.night import judge_lines, sentence
 from plumbline.history.reference import reference_of
-from plumbline.history.segments import Line, past_of
+from plumbline.history.segments import Line
 from plumbline.schema.base import Model
 
 __all__ = ["ChangeSummary", "LineSummary", "SegmentStart", "summarise"]
@@ -71,10 +71,10 @@ class LineSummary(Model):
 def summarise(line: Line, allowed: Allowed, *, last: int | None = None) -> LineSummary:
     """Summarise a line; its changes are looked for in the `last` nights (default: in all)."""
     metric, end = line.metric, len(line.values)
-    scores = metric.scores(line.values)
     first = max(end - last, 0) if last else 0
     (decided,) = judge_lines([line], allowed, software={(line.workload, line.metric.name): "unavailable"})
-    past = past_of(line, until=end - 1)
+    past = decided.past
+    scores = np.append(past.values, metric.scores(line.values[-1:]))
     reference = reference_of(past.values[past.level :], floor=past.floor, prior=past.prior)
     return LineSummary(
         platform=line.platform,

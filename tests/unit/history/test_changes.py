@@ -34,6 +34,34 @@ def test_noise_alone_seldom_changes(kind: str) -> None:
     assert sum(bool(changes(row)) for row in series) <= 4
 
 
+@pytest.mark.parametrize("length", [30, 60])
+@pytest.mark.parametrize("kind", ["ar-0.3", "ar-0.6"])
+def test_autocorrelated_noise_seldom_changes(kind: str, length: int) -> None:
+    # Expected at the level of 1%: two. Seven or more have a chance of 0.005.
+    series = NOISES[kind](_generator(7, length), (200, length))
+    assert sum(bool(changes(row)) for row in series) <= 6
+
+
+@pytest.mark.parametrize(("length", "place", "size"), [(30, 22, 9.0), (30, 15, 9.0), (40, 30, 5.0), (60, 50, 5.0)])
+def test_a_large_step_in_white_noise_is_not_taken_for_autocorrelation(length: int, place: int, size: float) -> None:
+    missed = 0
+    for seed in range(200):
+        values = _generator(8, seed).normal(size=length)
+        values[place:] += size
+        result = changes(values)
+        missed += len(result) != 1 or abs(result[0].index - place) > 2
+    assert missed <= 2
+
+
+def test_two_large_steps_of_a_short_series_are_both_found() -> None:
+    found = 0
+    for seed in range(100):
+        values = _generator(9, seed).normal(size=60)
+        values[20:40] += 6
+        found += [abs(item.index - at) <= 1 for item, at in zip(changes(values), (20, 40), strict=False)] == [True] * 2
+    assert found >= 98
+
+
 @pytest.mark.parametrize("size", [2.0, 3.0])
 def test_a_step_is_dated_within_two_nights(size: float) -> None:
     hits = 0
