@@ -47,6 +47,8 @@ def test_what_the_held_out_set_first_gave_is_never_replaced() -> None:
     """A later run, on a judge that has seen it, must not pass for the first."""
     for number, path in HELD_OUT_RESULTS.items():
         known = _known(path)["results"]
+        if not known:  # written, and not run yet
+            continue
         first = known[0]
         again = Result(first["name"], first["family"], first["seed"], first["expected"], "pass", detected=False)
         assert _merged([again], 1.0, held_out=number)["results"] == known
