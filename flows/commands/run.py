@@ -18,10 +18,10 @@ from typing import Any
 from plumbline.cli.display import Display
 from plumbline.deployment.file_urls import with_absolute_urls
 from plumbline.errors import ExitCode, InconclusiveError, UnavailableError
-from plumbline.localstack import Stack, is_local
 from plumbline.localstack.process import Child
 from plumbline.localstack.resources import resource
 from plumbline.localstack.signals import terminations_interrupt
+from plumbline.localstack.stack import Stack, is_local
 from plumbline.report.terminal import verdict_table
 from plumbline.rounds import check_round_id, new_round_id
 from plumbline.schema.suite import Suite, read_suite

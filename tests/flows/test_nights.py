@@ -20,7 +20,7 @@ from plumbline.history.series import row_of
 from plumbline.judge import comparison
 from plumbline.judge.ladder import Ladder
 from plumbline.judge.pair import Pair
-from plumbline.localstack import Stack
+from plumbline.localstack.stack import Stack
 from plumbline.rounds.recipes import keep_recipes
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite

@@ -25,7 +25,7 @@ from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.deployment import training_deployment
-from plumbline.localstack import Stack
+from plumbline.localstack.stack import Stack
 from plumbline.records import load_record
 from plumbline.rounds import Round
 from plumbline.rounds.recipes import keep_recipes

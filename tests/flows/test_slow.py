@@ -10,7 +10,7 @@ import pytest
 from flows.regression import regression
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
-from plumbline.localstack import Stack
+from plumbline.localstack.stack import Stack
 from plumbline.rounds.recipes import keep_recipes
 from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Suite

@@ -25,7 +25,7 @@ from plumbline.dispatch import TrainingOrder
 from plumbline.experiments.ab import run_ab
 from plumbline.experiments.environment import Interpreters, build_environments
 from plumbline.history.series import row_of
-from plumbline.localstack import Stack
+from plumbline.localstack.stack import Stack
 from plumbline.rounds.recipes import keep_recipes
 from plumbline.schema.ab import AbOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord
