@@ -1,4 +1,4 @@
-"""`plumbline upgrade SUITE --candidate LOCK`: here, or with `--api` on every platform of the suite."""
+"""`plumbline upgrade SUITE --candidate LOCK`: judge it here, or with `--api` on every platform."""
 
 from __future__ import annotations
 
@@ -32,22 +32,32 @@ _HERE_ONLY = ("current", "extra", "pip")
 
 
 def register(subparsers: Any) -> None:
-    """Add `upgrade`: the core's parser, and what it takes to ask the workers."""
+    """Add `upgrade`: the core's parser, and the options for workers."""
     on_this_machine.register(subparsers)
     parser = subparsers.choices["upgrade"]
-    parser.add_argument("--api", action="store_true", help="on every platform, through this environment's Prefect API")
-    parser.add_argument("--platform", action="append", default=[], metavar="NAME", help="with --api: only this one")
-    parser.add_argument("--round", default="", metavar="NAME", help="with --api: the upgrade's name")
+    parser.add_argument(
+        "--api", action="store_true", help="judge on every platform, through the server that PREFECT_API_URL names"
+    )
+    parser.add_argument(
+        "--platform",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="with --api: only this platform; may be repeated",
+    )
+    parser.add_argument("--round", default="", metavar="NAME", help="with --api: name of the upgrade")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge the candidate here, or have every platform judge it; the exit code is the verdict's."""
+    """Judge the candidate here or on every platform; return the verdict's exit code."""
     if not args.api:
         return on_this_machine.run(args)
     for name in _HERE_ONLY:
         if getattr(args, name, None):
-            raise ConfigurationError("is for this machine alone", key=f"--{name}", hint="leave it out, or --api")
+            raise ConfigurationError(
+                "is for an upgrade on this machine only", key=f"--{name}", hint="omit this option or --api"
+            )
     suite = read_suite(args.suite)
     upgrade_id = check_round_id(args.round, where="--round") if args.round else _new_id()
     with terminations_interrupt(), Display(f"upgrade {upgrade_id}") as display:
@@ -65,7 +75,7 @@ def _new_id() -> str:
 
 
 def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Display) -> UpgradeOutcome:
-    """Start the deployed flow, follow it, and return its outcome; an interruption cancels it."""
+    """Start the deployed flow, and return its outcome; an interruption cancels it."""
     from tasks.prefect_client.api import server_errors, wait_for_api
     from tasks.prefect_client.rounds import UpgradeRun
 
@@ -89,7 +99,7 @@ def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Di
 
 
 def _candidate(lock: LockFiles, suite: Suite) -> dict[str, Any]:
-    """Return the flow's parameter: the text of a small lock, the address of one with more files or bytes."""
+    """Return the flow's parameter: a small lock's text, else the lock's address."""
     from plumbline.stores import ensure_object, open_store
 
     data = lock.files[lock.name].encode()

@@ -1,4 +1,4 @@
-"""`plumbline history SUITE` or `--from FILE`: changes over time, by the nights' engine."""
+"""`plumbline history SUITE` or `--from FILE`: show changes over time, as nightly rounds judge them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,17 @@ _MAX_BYTES = 256 << 20
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
-    parser = subparsers.add_parser("history", help="changes over time", description=__doc__)
+    parser = subparsers.add_parser("history", help="show changes over time", description=__doc__)
     parser.add_argument("suite", type=Path, nargs="?", help="the suite file")
     parser.add_argument(
         "--from", type=Path, dest="source", metavar="FILE", help="judge the series of a CSV or JSONL file"
     )
     parser.add_argument(
-        "--higher-is-worse", action="append", default=[], metavar="METRIC", help="with --from; may be repeated"
+        "--higher-is-worse",
+        action="append",
+        default=[],
+        metavar="METRIC",
+        help="with --from: a larger value of this metric is a loss; may be repeated",
     )
     parser.add_argument("--platform", help="only this platform")
     parser.add_argument("--last", type=int, default=90, metavar="N", help="maximum number of nights (default: 90)")

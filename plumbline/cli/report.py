@@ -37,13 +37,16 @@ _NIGHTS = 90
 
 def register(subparsers: Any) -> None:
     """Add `report`."""
-    parser = subparsers.add_parser("report", help="render a round again", description=__doc__)
+    parser = subparsers.add_parser("report", help="render the report of a round again", description=__doc__)
     parser.add_argument("round", help="the round's id, or `latest`")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--suite", type=Path, help="the suite whose store contains the round")
     where.add_argument("--store", metavar="URL", help="the central store")
     parser.add_argument(
-        "--format", choices=("html", "text", "junit", "summary"), default="html", help="default: %(default)s"
+        "--format",
+        choices=("html", "text", "junit", "summary"),
+        default="html",
+        help="output format (default: %(default)s)",
     )
     parser.add_argument("--out", type=Path, help="output file (default: html into the store, other formats on stdout)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
