@@ -70,7 +70,7 @@ def expect_pass(
 def expect_settled(
     stack: RunningStack, round_: RunningRound, verdict: dict[str, Any], *, reruns: int = 0, resumes: int = 0
 ) -> None:
-    """Check the deadline, that no training and no flow run is left, and that each record is stored and judged once.
+    """Check the deadline, that no run is left, and that each record is judged once.
 
     `resumes` counts starts of the controller after silence: each takes the heartbeat's window longer.
     """

@@ -1,4 +1,4 @@
-"""An object store that does not answer while a platform stages its data: for 30 s, for five minutes, for good."""
+"""Object store that does not answer during staging: for 30 s, five minutes, or for good."""
 
 from __future__ import annotations
 

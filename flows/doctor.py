@@ -19,7 +19,7 @@ __all__ = ["doctor"]
 
 @flow(name="plumbline-doctor", persist_result=False)
 def doctor(visits: list[Visit], trains: bool = False) -> State[None]:
-    """Check this machine, its stores and, where it trains, its stack; the state's message is the report."""
+    """Check this machine, its stores and training stack; the state's message is the report."""
     cache = Path(os.environ.get("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser()
     stores = tuple(examine_store(visit) for visit in visits)
     selfcheck = check_stack() if trains else None

@@ -1,4 +1,4 @@
-"""An upgrade over all platforms: the controller's flow, and the flow of each platform's worker."""
+"""Upgrade flows: the controller's, and the gate on each platform's worker."""
 
 from __future__ import annotations
 
@@ -42,10 +42,9 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     max_trials: int = 200,
     max_seconds: float = 14_400.0,
 ) -> State[None]:
-    """Train under the candidate lock on every platform, and name the package that makes a difference.
+    """Train under the candidate lock on every platform, and name the package that differs.
 
-    Without a candidate, which is an event that names no lock, the workers' environments have changed already: a round
-    is started instead.
+    An event without a lock means that the workers' environments have changed already: the flow starts a round instead.
     """
     try:
         if not candidate.is_given:
@@ -79,7 +78,7 @@ def _judge(opened: Upgrade, phase: Phases) -> UpgradeOutcome:
 
 @flow(name="plumbline-gate", persist_result=False, log_prints=False)
 def gate(order: UpgradeOrder) -> State[None]:
-    """Judge an upgrade on this platform. The report in the outbox is the result; the state tells its kind."""
+    """Judge an upgrade on this platform; the report in the outbox is the result."""
     report = judge_here(order)
     if report.answer is not None:
         return Completed(message=f"{report.answer.verdict}: {report.answer.sentences[0]}"[:1000])

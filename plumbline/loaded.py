@@ -1,7 +1,7 @@
 """Record of the packages that a process loaded code from, for upgrades.
 
-The parent names a folder in `LOADED`. Each process that ends leaves one JSON file there: the modules it imported and
-the shared libraries it mapped, as the first two parts of their path below `site-packages`.
+The parent names a folder in `LOADED`. At its end, each process writes one JSON file there: its imported modules and
+mapped shared libraries, as the first two parts of their path below `site-packages`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARTS = 2
 
 
 class LoadedFiles(Model):
-    """The places that one process loaded code from, such as `torch/nn` or `nvidia/cublas`."""
+    """Places from which one process loaded code, such as `torch/nn` or `nvidia/cublas`."""
 
     places: tuple[str, ...] = Field(max_length=200_000)
 
@@ -42,7 +42,7 @@ def _files() -> Iterator[str]:
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return  # not Linux: libraries that no module belongs to stay unknown
+        return  # not Linux: libraries without a module stay unknown
     yield from (line[line.index("/") :] for line in lines if "/" in line)
 
 
@@ -55,7 +55,7 @@ def _below_site(files: Iterable[str]) -> Iterator[str]:
 
 
 def write_loaded(environment: Mapping[str, str]) -> None:
-    """Leave this process's places in the folder that its parent named; nothing where it named none."""
+    """Write this process's places into the folder in `LOADED`, if set."""
     folder = environment.get(LOADED)
     if folder:
         places = sorted({place_of(path) for path in _below_site(_files())})
@@ -65,5 +65,5 @@ def write_loaded(environment: Mapping[str, str]) -> None:
 
 
 def loaded_places(folder: Path) -> frozenset[str]:
-    """Return the places that the processes of one training left in `folder`."""
+    """Return the places that the processes of one training wrote into `folder`."""
     return frozenset(place for path in folder.glob("*.json") for place in read_model(LoadedFiles, path).places)

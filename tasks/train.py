@@ -98,8 +98,8 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
 def _run_ab(
     order: AbOrder, cache: Path, work: Path, run: Callable[[Path, Path | None], int]
 ) -> tuple[int, Path | None]:
-    """Run an A/B: fresh processes in tonight's environment and in the baseline's, in turns."""
-    # Loaded for an A/B alone: every other training starts without them.
+    """Run an A/B: alternate processes in tonight's environment and in the baseline's."""
+    # Imported for an A/B only, so that other trainings start faster.
     from plumbline.experiments.ab import run_ab
     from plumbline.experiments.environment import build_environments
 

@@ -157,7 +157,7 @@ def _is_there(result: PlatformResult | None, workload: str) -> bool:
 def _remind(
     entry: Open, alert_message: AlertMessage, alerts: Sequence[Alert], now: datetime
 ) -> tuple[Open, list[Outgoing]]:
-    """Alert every subscribed block due for a first message or reminder."""
+    """Alert every subscribed block that is due for a first message or a reminder."""
     due = [
         alert
         for alert in alerts

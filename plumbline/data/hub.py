@@ -26,7 +26,7 @@ __all__ = ["HubRows", "HubSource", "ask_hub", "quiet_hub", "reach_files", "read_
 
 _EVALUATION_SPLITS = ("validation", "test")
 _ANSWER_SECONDS = 2.5
-_EXPORT = "check the name and the network, or export it to CSV, JSONL or Parquet and give that file"
+_EXPORT = "check the name and the network, or export the dataset to CSV, JSONL or Parquet and use that file"
 _HUB = "the Hugging Face Hub"
 _DATA = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".txt", ".gz", ".zst", ".zip", ".arrow", ".safetensors")
 _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
@@ -188,7 +188,7 @@ def _load(source: HubSource, config: str | None, commit: str) -> tuple[Any, str 
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise DiskFullError("no room for the dataset's files", where=source.name, key="HF_HOME") from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        text = f"the Hugging Face Hub did not give this dataset: {reason}"
+        text = f"the dataset cannot be downloaded from the Hugging Face Hub: {reason}"
         raise UnavailableError(text, where=source.name, key="path", hint=_EXPORT) from error
 
 

@@ -151,7 +151,7 @@ def _lost_envelope(pair: Pair, ladder: Ladder) -> list[Finding]:
 
 
 def _lost_portable(pair: Pair, ladder: Ladder) -> list[Finding]:
-    """Return a finding where bits differ, nothing else does, and a portable leg that could have told why was lost."""
+    """Return a finding if only bits differ, and the portable leg that could explain them was lost."""
     lost = [why for one in pair.probes or () if (why := one.lost_legs.get("portable"))]
     if not lost or ladder.equal or ladder.mismatches:
         return []
@@ -171,26 +171,24 @@ def _notes(pair: Pair, ladder: Ladder) -> list[Note]:
     notes = []
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
     if left and right and left.manifest_sha256 != right.manifest_sha256:
-        notes.append(Note(code="manifest", text="the manifests differ, every row is the same"))
+        notes.append(Note(code="manifest", text="the manifests differ, but every row is the same"))
     if ladder.equal:
         notes.append(Note(code="equal-bits", text="every bit of the probe is the same"))
         if (step := parting(pair)) is not None:
-            text = f"the learning curves part at step {step}, after a probe that is equal to the bit"
+            text = f"the learning curves separate at step {step}, after a bitwise equal probe"
             notes.append(Note(code="curve", text=text))
         return notes
     if ladder.proven:
-        text = (
-            f"the portable legs are equal to the bit over {ladder.proven} steps: no formula, weight or update differs"
-        )
+        text = f"the portable legs are bitwise equal over {ladder.proven} steps: no formula, weight or update differs"
         notes.append(Note(code="portable", text=text))
     if (order := reordered(pair)) is not None:
         place, largest = order
         text = (
-            f"portable bits part at {place}, by {largest:.1g} at most: the same formula in a different order of "
-            "operations, so that the portable legs prove nothing here"
+            f"portable bits differ at {place}, by at most {largest:.1g}: the same formula in a different order of "
+            "operations, so the portable legs prove nothing here"
         )
         notes.append(Note(code="portable-order", text=text))
     reasons = "; ".join(ladder.rounding[:3]) + ("; …" if len(ladder.rounding) > 3 else "")
     closest = _closest(pair)
-    size = f", at most {closest.error:.2g} where {closest.limit:.2g} is rounding" if closest else ""
+    size = f", at most {closest.error:.2g}, limit of rounding {closest.limit:.2g}" if closest else ""
     return [*notes, Note(code="rounding", text=f"the runs differ by rounding alone{size} ({reasons})")]

@@ -1,4 +1,4 @@
-"""Which rounds of a suite may go. Pure: rounds, accepted records and the clock are handed in."""
+"""Choice of the rounds to remove. Pure: rounds, accepted records and the time are arguments."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from plumbline.schema.verdict import RoundVerdict
 __all__ = ["NEWEST", "Choice", "StoredRound", "choose"]
 
 NEWEST = 30
-"""As many of the newest rounds stay, however old: the report shows them."""
+"""Number of newest rounds that always stay, as the report shows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRound:
-    """A round of the suite in the central store."""
+    """Round of the suite in the central store."""
 
     name: str
     started_at: datetime | None
-    """`None` where nothing says when it started."""
+    """Start time; `None` if unknown."""
     verdict: RoundVerdict | None
     """`None` for a round without a verdict: its controller died, or its removal was interrupted."""
 
     @property
     def is_drift(self) -> bool:
-        """Whether the round or one of its platforms drifted."""
+        """Return whether the round or a platform drifted."""
         results = self.verdict.platforms.values() if self.verdict else ()
         return self.verdict is not None and "drift" in {self.verdict.verdict, *(one.verdict for one in results)}
 
     @property
     def records(self) -> frozenset[str]:
-        """The records that the verdict names."""
+        """Return the ids of the records in the verdict."""
         results = self.verdict.platforms.values() if self.verdict else ()
         return frozenset(name for one in results for name in one.records)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The rounds that go, and why each of the others stays."""
+    """Rounds to remove, and the reason for each round that stays."""
 
     gone: tuple[str, ...]
     kept: dict[str, str]
@@ -53,7 +53,7 @@ def choose(
     now: datetime,
     keep_days: float,
 ) -> Choice:
-    """Keep young, drifted and accepted rounds, the newest ones, and those of unknown age; the others may go."""
+    """Return the rounds to remove: old, passed, and not accepted; unknown ages stay."""
     limit = now - timedelta(days=keep_days)
     dated = sorted((one.started_at, one.name) for one in rounds if one.started_at is not None and one.verdict)
     newest = {name for _, name in dated[-NEWEST:]}

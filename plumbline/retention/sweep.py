@@ -1,9 +1,9 @@
-"""Remove rounds from the central store so that a crash at any moment leaves no reference without its object.
+"""Removal of rounds from the central store; a crash leaves no reference without its object.
 
-Order: the mark that a round has started (written if it is missing), then `round.json` and what lies beside it, then the
-records of the round, then artifacts that no remaining record names, then the mark. A record is unusable from the moment
-its `record.json` is gone. An interrupted removal leaves the mark: the next one finds a round without a verdict there,
-and goes on. Series, baselines, anchors, specs and alerts are never touched.
+Order: the start mark of the round (written if missing), then `round.json` and the files beside it, then the records of
+the round, then artifacts that no remaining record names, then the mark. A record is unusable once its `record.json` is
+removed. An interrupted removal leaves the mark: the next removal finds a round without a verdict there, and
+continues. Series, baselines, anchors, specs and alerts are never touched.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ _ARTIFACTS = "artifacts/"
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What goes, and what stays."""
+    """Plan of a removal: the objects to remove, and the objects that stay."""
 
     choice: Choice
     marks: dict[str, str]
-    """By round that goes: its mark, or the one to write."""
+    """Start mark of each round to remove, present or to be written."""
     records: tuple[str, ...]
     artifacts: tuple[str, ...]
     """Keys of artifacts that no remaining record names."""
     num_bytes: int
     seen: frozenset[str] = frozenset()
-    """Every record that was there; one that comes later may name an artifact too."""
+    """All records at the time of the plan; a later record may name an artifact too."""
     unread: tuple[str, ...] = ()
-    """Records that cannot be read: they stay, and so does every artifact, because they may name any."""
+    """Unreadable records, which may name any artifact: they and all artifacts stay."""
     open_rounds: tuple[str, ...] = ()
     """Rounds of any suite that may still be running."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """What the sweep reads of one record."""
+    """Fields of one record that the sweep needs."""
 
     round_id: str
     artifacts: frozenset[str]
 
 
 def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days: float) -> Sweep:
-    """Return what a removal would take; `InvalidInputError` for a damaged baseline, which may name any record."""
+    """Return the plan; raise `InvalidInputError` for a damaged baseline, which may name any record."""
     baselines = _baselines(central)
     marks = {key: (suite_of, name) for key, suite_of, name in _marks(central)}
     rounds, foreign = _rounds(central, suite, marks)
@@ -102,12 +102,12 @@ def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days:
 
 
 def remove(central: CentralStore, plan: Sweep) -> None:
-    """Remove what the plan names; the same plan again removes what is left of it.
+    """Remove the plan's objects. Idempotent.
 
-    `UnavailableError` where a round may be running: it may be about to name an artifact that goes.
+    Raises `UnavailableError` if a round may be running: it could refer to a removed artifact.
     """
     if plan.open_rounds:
-        hint = "wait until no round runs"
+        hint = "wait until no round is running"
         raise UnavailableError(f"{plan.open_rounds[0]} has no verdict yet", where=central.store.url, hint=hint)
     store = central.store
     for name, mark in plan.marks.items():
@@ -127,11 +127,13 @@ def _delete(central: CentralStore, keys: Iterable[str]) -> None:
 
 
 def _baselines(central: CentralStore) -> tuple[Baseline, ...]:
-    """Return every baseline, those whose records were all rejected included."""
+    """Return every baseline, also with rejected records only."""
     book = BaselineBook(central)
     _, damaged = book.list()
     for why in damaged.values():
-        raise InvalidInputError(f"{why}", hint="repair it first: nothing is removed while a baseline cannot be read")
+        raise InvalidInputError(
+            f"{why}", hint="repair the baseline first: no round is removed while a baseline cannot be read"
+        )
     return book.everything()
 
 
@@ -164,7 +166,7 @@ def _rounds(
 
 
 def _round(central: CentralStore, name: str) -> RoundVerdict | None:
-    """Return the verdict; `None` for one that cannot be read: it counts as another suite's, and stays."""
+    """Return the verdict; `None` if unreadable: the round stays, as if of a different suite."""
     try:
         return central.get_round(name)
     except InvalidInputError:
@@ -172,7 +174,7 @@ def _round(central: CentralStore, name: str) -> RoundVerdict | None:
 
 
 def _judged_times(central: CentralStore, suite: Suite) -> dict[str, datetime]:
-    """Return when each round ended, as the series remember it: for rounds without a mark."""
+    """Return the end of each round from the series, for rounds without a mark."""
     found: dict[str, datetime] = {}
     for platform in suite.platforms:
         series = read_series(central, suite.name, platform)

@@ -29,11 +29,11 @@ __all__ = ["PrefectOrchestrator"]
 
 
 class Order(Protocol):
-    """What a worker is told; its `record_id` names the attempt."""
+    """Order for a worker; its `record_id` names the attempt."""
 
     @property
     def record_id(self) -> str:
-        """Name of what the attempt leaves in its outbox."""
+        """Return the id of the attempt's record or report in the outbox."""
 
 
 OrderType = TypeVar("OrderType", bound=Order)
