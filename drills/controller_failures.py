@@ -9,7 +9,7 @@ import time
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Cancelling, Crashed
 
-from drills.checks import expect_no_leftovers, expect_pass, expect_settled, open_client, read_controller_run
+from drills.expectations import expect_no_leftovers, expect_pass, expect_settled, open_client, read_controller_run
 from drills.processes import TRAINER, kill_machine
 from drills.transcript import expect, say, wait_until
 from plumbline.central import CentralStore

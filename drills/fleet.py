@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from drills.checks import expect_settled
+from drills.expectations import expect_settled
 from drills.fleet_failures import ON_A_PLATFORM, ON_THE_ROUND
 from drills.fleet_night import LOOK_SECONDS, FleetNight
 from drills.server_failures import controllers_with_clock

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from drills.checks import expect_no_leftovers, expect_pass, open_client, read_controller_run
+from drills.expectations import expect_no_leftovers, expect_pass, open_client, read_controller_run
 from drills.processes import read_ppid
 from drills.transcript import expect, say, wait_until
 from plumbline.central import CentralStore

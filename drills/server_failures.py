@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from drills.checks import expect_pass, expect_settled, open_client, read_controller_run
-from drills.database import start_lock
+from drills.database_lock import start_lock
+from drills.expectations import expect_pass, expect_settled, open_client, read_controller_run
 from drills.processes import SERVER
 from drills.transcript import expect, say
 from plumbline.localstack.stack import CONTROLLERS

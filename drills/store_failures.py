@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from drills.checks import expect_settled
+from drills.expectations import expect_settled
 from drills.processes import TRAINER
 from drills.transcript import expect, say
 from plumbline.schema.suite import Alert, Suite

@@ -9,7 +9,7 @@ import time
 from prefect.client.schemas.objects import StateType
 from prefect.states import Cancelling, Crashed
 
-from drills.checks import expect_pass, expect_settled, open_client, read_trainings
+from drills.expectations import expect_pass, expect_settled, open_client, read_trainings
 from drills.processes import TRAINER, kill_machine, parent
 from drills.transcript import expect, say
 from plumbline.experiments.transport import has_record

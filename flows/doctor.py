@@ -11,8 +11,8 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from plumbline.doctor import look_here
-from plumbline.doctor.stack import check_stack
 from plumbline.doctor.stores import Visit, examine_store
+from plumbline.doctor.training_stack import check_stack
 
 __all__ = ["doctor"]
 

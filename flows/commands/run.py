@@ -131,7 +131,7 @@ def _on_api(args: argparse.Namespace, suite: Suite, display: Display) -> RoundVe
     """Start the deployed round, follow it, and return its verdict."""
     from flows.commands.deploy import publish_data
     from tasks.prefect_client.api import server_errors, wait_for_api
-    from tasks.prefect_client.rounds import RoundRun
+    from tasks.prefect_client.round_run import RoundRun
 
     wait_for_api(_API_SECONDS)
     if args.prepare:
