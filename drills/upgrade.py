@@ -89,7 +89,7 @@ def check(outcome: UpgradeOutcome | None) -> None:
     """Check that the platform with the changed wheel drifts, and the other platform passes."""
     if outcome is None:
         raise AssertionError("no outcome")
-    verdicts = {name: one.verdict for name, one in outcome.platforms.items()}
+    verdicts = {name: result.verdict for name, result in outcome.platforms.items()}
     expect(verdicts == {"first": "pass", "second": "drift"}, f"{outcome.verdict}: {verdicts}")
     answer = outcome.platforms["second"].answer
     culprits = answer.culprits if answer else ()

@@ -83,9 +83,9 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
 def _chosen(args: argparse.Namespace, wanted: Sequence[Item]) -> list[Item]:
     """Return the items of the requested kinds; a deployment's automation belongs to it."""
     kinds = args.only or _KINDS
-    owned = [one for one in wanted if one.kind == "automation" and one.fields["action"]["type"] == "run-deployment"]
-    of_kind = [one for one in wanted if one.kind in kinds]
-    return [one for one in of_kind if "deployment" in kinds or one not in owned]
+    owned = [item for item in wanted if item.kind == "automation" and item.fields["action"]["type"] == "run-deployment"]
+    of_kind = [item for item in wanted if item.kind in kinds]
+    return [item for item in of_kind if "deployment" in kinds or item not in owned]
 
 
 def _check_blocks(path: Path, suite: Suite, changes: Sequence[PlanItem], known: Collection[str]) -> None:

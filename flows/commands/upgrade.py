@@ -112,32 +112,32 @@ def _candidate(lock: LockFiles, suite: Suite) -> dict[str, Any]:
 
 
 def _write_reports(args: argparse.Namespace, outcome: UpgradeOutcome) -> None:
-    answers = {name: one.answer for name, one in outcome.platforms.items() if one.answer is not None}
+    answers = {name: result.answer for name, result in outcome.platforms.items() if result.answer is not None}
     if args.summary:
         _write(args.summary, summary(outcome))
     if args.comment:
-        _write(args.comment, "\n".join(f"**{name}**\n\n{comment_report(one)}" for name, one in answers.items()))
+        _write(args.comment, "\n".join(f"**{name}**\n\n{comment_report(answer)}" for name, answer in answers.items()))
     if args.junit:
         _write(args.junit, _junit(outcome))
     if args.html:
-        for name, one in answers.items():
+        for name, answer in answers.items():
             path = args.html.with_name(f"{args.html.stem}-{name}{args.html.suffix}") if len(answers) > 1 else args.html
-            _write(path, html_report(one))
+            _write(path, html_report(answer))
 
 
 def _junit(outcome: UpgradeOutcome) -> str:
     """Return one document with a test suite for each platform."""
     root = ET.Element("testsuites", name=f"plumbline upgrade {outcome.upgrade}")
-    for name, one in outcome.platforms.items():
-        if one.answer is not None:
-            found = ET.fromstring(junit_report(one.answer))  # noqa: S314 - written by ourselves
+    for name, result in outcome.platforms.items():
+        if result.answer is not None:
+            found = ET.fromstring(junit_report(result.answer))  # noqa: S314 - written by ourselves
             for suite in found.iter("testsuite"):
                 suite.set("name", name)
                 root.append(suite)
         else:
             suite = ET.SubElement(root, "testsuite", name=name, tests="1", failures="0", errors="1")
             case = ET.SubElement(suite, "testcase", name="verdict", classname="plumbline.upgrade")
-            ET.SubElement(case, "error", message=printable(one.why)[:1000], type=one.verdict)
+            ET.SubElement(case, "error", message=printable(result.why)[:1000], type=result.verdict)
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
@@ -149,10 +149,10 @@ def _write(path: Path, text: str) -> None:
 
 def _print(outcome: UpgradeOutcome) -> None:
     print(f"{outcome.verdict}: upgrade {outcome.upgrade}")
-    for name, one in outcome.platforms.items():
-        lines = text_lines(one.answer) if one.answer is not None else iter([f"{one.verdict}: {one.why}"])
+    for name, result in outcome.platforms.items():
+        lines = text_lines(result.answer) if result.answer is not None else iter([f"{result.verdict}: {result.why}"])
         print(printable(f"{name}: {next(lines)}").replace("\n", " "))
         for line in lines:
             print(printable(line).replace("\n", " "))
-        for note in one.notes:
+        for note in result.notes:
             print(printable(f"  {note}"), file=sys.stderr)

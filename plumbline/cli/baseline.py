@@ -114,7 +114,7 @@ def _of(central: CentralStore, platforms: Sequence[str]) -> tuple[tuple[Baseline
     found, damaged = BaselineBook(central).list()
     ends = tuple(f"/{name}.json" for name in platforms)
     return (
-        tuple(one for one in found if one.platform in platforms),
+        tuple(baseline for baseline in found if baseline.platform in platforms),
         {key: why for key, why in damaged.items() if key.endswith(ends)},
     )
 
@@ -212,38 +212,42 @@ def _reject(args: argparse.Namespace, suite: Suite, central: CentralStore, platf
     book, note = BaselineBook(central), _note(args, suite)
     chosen_baselines, damaged = _of(central, platforms)
     chosen = []
-    for one in chosen_baselines:
-        own = [entry.record_id for entry in one.records if _own(suite, one, entry)]
+    for baseline in chosen_baselines:
+        own = [entry.record_id for entry in baseline.records if _own(suite, baseline, entry)]
         own = [name for name in own if args.record in ("", name)]
-        chosen += [(one, own[-1])] if own else []
+        chosen += [(baseline, own[-1])] if own else []
     if not chosen and damaged:
         raise InvalidInputError(f"a baseline is damaged: {next(iter(damaged.values()))}", hint=_REPLACED)
     if not chosen:
         hint = "`plumbline baseline show` lists them"
         raise ConfigurationError("this suite has not accepted such a record", where=suite.name, hint=hint)
-    return [book.reject(one.spec_sha256, one.platform, name, note) for one, name in chosen]
+    return [book.reject(baseline.spec_sha256, baseline.platform, name, note) for baseline, name in chosen]
 
 
 def _restore(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
     book, note = BaselineBook(central), _note(args, suite)
     chosen = []
-    for one in book.everything():
-        own = [entry.record_id for entry in one.rejected if one.platform in platforms and _own(suite, one, entry)]
+    for baseline in book.everything():
+        own = [
+            entry.record_id
+            for entry in baseline.rejected
+            if baseline.platform in platforms and _own(suite, baseline, entry)
+        ]
         own = [name for name in own if args.record in ("", name)]
-        chosen += [(one, own[-1])] if own else []
+        chosen += [(baseline, own[-1])] if own else []
     if not chosen:
         hint = "`plumbline baseline log` lists them"
         raise ConfigurationError("no such record was rejected", where=suite.name, hint=hint)
-    return [book.restore(one.spec_sha256, one.platform, name, note) for one, name in chosen]
+    return [book.restore(baseline.spec_sha256, baseline.platform, name, note) for baseline, name in chosen]
 
 
 def _log(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: Sequence[str]) -> int:
     """Print every decision on the suite's baselines, ordered by time."""
     entries = [
-        {"platform": one.platform, "workload": one.workload, **entry.to_json()}
-        for one in BaselineBook(central).everything()
-        for entry in one.log
-        if one.platform in platforms and entry.note.suite in ("", suite.name)
+        {"platform": baseline.platform, "workload": baseline.workload, **entry.to_json()}
+        for baseline in BaselineBook(central).everything()
+        for entry in baseline.log
+        if baseline.platform in platforms and entry.note.suite in ("", suite.name)
     ]
     entries.sort(key=lambda entry: str(entry["note"]["when"] or ""))
     if args.json:

@@ -125,8 +125,8 @@ def reach_files(
     def question() -> bool:
         place = get_hf_file_metadata(url, timeout=_ANSWER_SECONDS).location
         if urlsplit(place).netloc != urlsplit(url).netloc:
-            one = {"Range": "bytes=0-0"}
-            with get_session().stream("GET", place, headers=one, timeout=_ANSWER_SECONDS) as response:
+            headers = {"Range": "bytes=0-0"}
+            with get_session().stream("GET", place, headers=headers, timeout=_ANSWER_SECONDS) as response:
                 response.raise_for_status()
         return True
 

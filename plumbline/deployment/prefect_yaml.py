@@ -69,10 +69,10 @@ def _deployment(item: Item, automations: Sequence[Item], suite_file: str) -> dic
     if owned:
         content["triggers"] = [
             {
-                "name": one.name, "type": "event", "expect": list(one.fields["trigger"]["expect"]),
-                "parameters": dict(one.fields["action"]["parameters"]),
+                "name": automation.name, "type": "event", "expect": list(automation.fields["trigger"]["expect"]),
+                "parameters": dict(automation.fields["action"]["parameters"]),
             }
-            for one in owned
+            for automation in owned
         ]  # fmt: skip
         script = f"plumbline deploy {shlex.quote(suite_file)} --only block --only automation"
         content["push"] = [{"prefect.deployments.steps.run_shell_script": {"script": script, "stream_output": True}}]

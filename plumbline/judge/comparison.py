@@ -43,7 +43,7 @@ def compare(
     except InvalidInputError as error:
         finding = Finding(check="record.parts", outcome="invalid", metric="record", detail=str(error))
         judgement = Judgement(verdict="invalid", findings=(finding,))
-    findings = tuple(one.replace(against=against or one.against) for one in judgement.findings)
+    findings = tuple(finding.replace(against=against or finding.against) for finding in judgement.findings)
     return judgement.replace(findings=findings)
 
 
@@ -84,7 +84,7 @@ def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequ
     causes = explained or open_ones[:1]
     divergence = divergence or next((result.at for result in results if result.at is not None), None)
     return Judgement(
-        verdict=worst([one.outcome for one in findings]),
+        verdict=worst([finding.outcome for finding in findings]),
         findings=tuple(findings),
         first_divergence=divergence,
         causes=tuple(causes),
@@ -152,7 +152,7 @@ def _lost_envelope(pair: Pair, ladder: Ladder) -> list[Finding]:
 
 def _lost_portable(pair: Pair, ladder: Ladder) -> list[Finding]:
     """Return a finding if only bits differ, and the portable leg that could explain them was lost."""
-    lost = [why for one in pair.probes or () if (why := one.lost_legs.get("portable"))]
+    lost = [why for probe in pair.probes or () if (why := probe.lost_legs.get("portable"))]
     if not lost or ladder.equal or ladder.mismatches:
         return []
     detail = f"a portable leg was lost: {lost[0]} (hint: a smaller batch_size, or probe.portable_steps = 0)"

@@ -78,8 +78,8 @@ class LearnConfirmation:
     def judgement(self) -> Judgement:
         """Return the judgement with its cause as certain as the experiments show."""
         cause = self.closed or self._cause().replace(tried=self.tried)
-        others = [one for one in self.base.causes if one.code not in (cause.code, self._cause().code)]
-        return self.base.replace(causes=[one.model_dump() for one in (cause, *others)])
+        others = [known for known in self.base.causes if known.code not in (cause.code, self._cause().code)]
+        return self.base.replace(causes=[entry.model_dump() for entry in (cause, *others)])
 
     def _reran(self, record: LoadedRecord) -> LearnConfirmation:
         if self._is_equal(self.candidate, record):
@@ -106,7 +106,7 @@ class LearnConfirmation:
     def _cause(self) -> Cause:
         code = self.mismatch.suspicions[0].code
         suspects = differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)
-        return next((one for one in self.base.causes if one.code == code), cause_of(self.mismatch, suspects))
+        return next((cause for cause in self.base.causes if cause.code == code), cause_of(self.mismatch, suspects))
 
     @property
     def _steps(self) -> int:
@@ -124,7 +124,7 @@ class LearnConfirmation:
             return False
         if self.mismatch.at.step is not None:
             return True
-        ends = [(one.weights_sha256, one.evaluations) for one in (learn, other)]
+        ends = [(curve.weights_sha256, curve.evaluations) for curve in (learn, other)]
         return learn.weights_sha256 is not None and ends[0] == ends[1]
 
     def _request(self, description: str, *replays: Replay) -> Request:
@@ -139,7 +139,9 @@ def begin_confirmation(
     reference: LoadedRecord, candidate: LoadedRecord, judgement: Judgement, budget: int
 ) -> Confirmation | LearnConfirmation:
     """Return the state machine for a judgement's causes, with at most `budget` reruns."""
-    if budget > 0 and any(one.check == "learn.bits" and one.outcome == "drift" for one in judgement.findings):
+    if budget > 0 and any(
+        finding.check == "learn.bits" and finding.outcome == "drift" for finding in judgement.findings
+    ):
         mismatch = learning(Pair(reference, candidate))
         if mismatch is not None:
             return LearnConfirmation(reference, candidate, judgement, budget, mismatch)

@@ -126,9 +126,9 @@ def interventions(
     return tuple(only_trained(way, trained, reference) for way in ways)
 
 
-def steps_of(one: Mismatch, last: int) -> int:
+def steps_of(mismatch: Mismatch, last: int) -> int:
     """Return how many steps an experiment on a mismatch takes; the probe has `last`."""
-    return last if one.rung == "evaluation" else min((one.at.step or 0) + 1 + _AFTER, last)
+    return last if mismatch.rung == "evaluation" else min((mismatch.at.step or 0) + 1 + _AFTER, last)
 
 
 def only_trained(way: Intervention, trained: frozenset[str], reference: LoadedRecord) -> Intervention:

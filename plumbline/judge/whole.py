@@ -60,9 +60,9 @@ def _unequal_taps(left: ProbeEvidence, right: ProbeEvidence) -> Iterator[Finding
     that is called again, as checkpointing does, has taps of its own with a `#`: these may differ.
     """
     same = {
-        one.step
-        for one, other in zip(left.steps, right.steps, strict=False)
-        if one.gradients_sha256 == other.gradients_sha256
+        step.step
+        for step, other in zip(left.steps, right.steps, strict=False)
+        if step.gradients_sha256 == other.gradients_sha256
     }
     ours, theirs = (
         {
@@ -186,8 +186,8 @@ def _learn(record: RunRecord, learn: LearnEvidence, spec: LearnSpec, side: str) 
         yield _counts("learn.evaluations", "evaluations", len(learn.evaluations), len(due), side)
     if learn.weights_sha256 is None:
         yield _lacks("learn.weights", "inconclusive", "digest", f"the {side} has no digest of its last weights")
-    for one in learn.evaluations if side == "reference" else ():
-        yield from _rows(record, one, spec, "learn", side)
+    for evaluation in learn.evaluations if side == "reference" else ():
+        yield from _rows(record, evaluation, spec, "learn", side)
 
 
 def _rows(

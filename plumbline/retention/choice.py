@@ -28,13 +28,13 @@ class StoredRound:
     def is_drift(self) -> bool:
         """Return whether the round or a platform drifted."""
         results = self.verdict.platforms.values() if self.verdict else ()
-        return self.verdict is not None and "drift" in {self.verdict.verdict, *(one.verdict for one in results)}
+        return self.verdict is not None and "drift" in {self.verdict.verdict, *(result.verdict for result in results)}
 
     @property
     def records(self) -> frozenset[str]:
         """Return the ids of the records in the verdict."""
         results = self.verdict.platforms.values() if self.verdict else ()
-        return frozenset(name for one in results for name in one.records)
+        return frozenset(name for result in results for name in result.records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +55,23 @@ def choose(
 ) -> Choice:
     """Return the rounds to remove: old, passed, and not accepted; unknown ages stay."""
     limit = now - timedelta(days=keep_days)
-    dated = sorted((one.started_at, one.name) for one in rounds if one.started_at is not None and one.verdict)
+    dated = sorted(
+        (round_.started_at, round_.name) for round_ in rounds if round_.started_at is not None and round_.verdict
+    )
     newest = {name for _, name in dated[-NEWEST:]}
     gone: list[str] = []
     kept: dict[str, str] = {}
-    for one in rounds:
-        if one.is_drift:
-            kept[one.name] = "drifted"
-        elif one.name in accepted_rounds or not one.records.isdisjoint(accepted_records):
-            kept[one.name] = "accepted"
-        elif one.started_at is None:
-            kept[one.name] = "age unknown"
-        elif one.started_at > limit:
-            kept[one.name] = "young"
-        elif one.name in newest:
-            kept[one.name] = f"among the newest {NEWEST}"
+    for round_ in rounds:
+        if round_.is_drift:
+            kept[round_.name] = "drifted"
+        elif round_.name in accepted_rounds or not round_.records.isdisjoint(accepted_records):
+            kept[round_.name] = "accepted"
+        elif round_.started_at is None:
+            kept[round_.name] = "age unknown"
+        elif round_.started_at > limit:
+            kept[round_.name] = "young"
+        elif round_.name in newest:
+            kept[round_.name] = f"among the newest {NEWEST}"
         else:
-            gone.append(one.name)
+            gone.append(round_.name)
     return Choice(tuple(gone), kept)

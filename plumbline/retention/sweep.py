@@ -68,7 +68,12 @@ def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days:
     baselines = _baselines(central)
     marks = {key: (suite_of, name) for key, suite_of, name in _marks(central)}
     rounds, foreign = _rounds(central, suite, marks)
-    entries = [entry for one in baselines for entry in (*one.records, *one.rejected, one.anchor) if entry is not None]
+    entries = [
+        entry
+        for baseline in baselines
+        for entry in (*baseline.records, *baseline.rejected, baseline.anchor)
+        if entry is not None
+    ]
     accepted = {entry.record_id for entry in entries}
     choice = choose(
         rounds,
@@ -78,17 +83,17 @@ def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days:
         keep_days=keep_days,
     )
     gone = frozenset(choice.gone)
-    named = {name for one in (*rounds, *foreign) if one.name not in gone for name in one.records} | accepted
+    named = {name for round_ in (*rounds, *foreign) if round_.name not in gone for name in round_.records} | accepted
     folders = (f"{RECORDS}/", _ARTIFACTS, "rounds/")
     sizes = {info.key: info.size for folder in folders for info in central.store.list(folder)}
     records, unread = _read_records(central, central.list_records())
-    going = tuple(name for name, one in records.items() if one.round_id in gone and name not in named)
-    remaining = frozenset().union(*(one.artifacts for name, one in records.items() if name not in set(going)))
+    going = tuple(name for name, record in records.items() if record.round_id in gone and name not in named)
+    remaining = frozenset().union(*(record.artifacts for name, record in records.items() if name not in set(going)))
     artifacts = () if unread else tuple(key for key in sizes if key.startswith(_ARTIFACTS) and key not in remaining)
     removed = [*artifacts, *(record_key(name) for name in going)]
     removed += [key for key in sizes if key.startswith("rounds/") and key.split("/")[1] in gone]
     mine = {name: key for key, (suite_of, name) in marks.items() if suite_of == suite.name}
-    times = {one.name: one.started_at for one in rounds}
+    times = {round_.name: round_.started_at for round_ in rounds}
     return Sweep(
         choice=choice,
         marks={name: mine.get(name) or start_key(suite.name, name, times[name] or now) for name in choice.gone},
@@ -116,7 +121,7 @@ def remove(central: CentralStore, plan: Sweep) -> None:
         _delete(central, [info.key for info in store.list(f"rounds/{name}/")])
     _delete(central, [record_key(name) for name in plan.records])
     again, unread = _read_records(central, set(central.list_records()) - plan.seen)
-    named = frozenset().union(*(one.artifacts for one in again.values()))
+    named = frozenset().union(*(record.artifacts for record in again.values()))
     _delete(central, [key for key in plan.artifacts if key not in named] if not unread else [])
     _delete(central, plan.marks.values())
 
@@ -160,7 +165,7 @@ def _rounds(
             when = times.get(name) or judged.get(name)
             is_mine = verdict is not None and verdict.suite == suite.name
             (mine if is_mine else foreign).append(StoredRound(name, when, verdict))
-    known = {one.name for one in (*mine, *foreign)}
+    known = {round_.name for round_ in (*mine, *foreign)}
     mine += [StoredRound(name, when, None) for name, when in times.items() if name not in known]
     return mine, foreign
 
@@ -178,7 +183,7 @@ def _judged_times(central: CentralStore, suite: Suite) -> dict[str, datetime]:
     found: dict[str, datetime] = {}
     for platform in suite.platforms:
         series = read_series(central, suite.name, platform)
-        found |= {name: datetime.fromtimestamp(one.time, UTC) for name, one in series.judged.items()}
+        found |= {name: datetime.fromtimestamp(night.time, UTC) for name, night in series.judged.items()}
         found |= {name: datetime.fromtimestamp(when, UTC) for name, when in zip(series.round, series.time, strict=True)}
     return found
 
@@ -195,8 +200,8 @@ def _read_records(central: CentralStore, names: Iterable[str]) -> tuple[dict[str
     names = list(names)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="prune") as pool:
         found = dict(zip(names, pool.map(lambda name: _read_record(central, name), names), strict=True))
-    unread = tuple(name for name, one in found.items() if one is None)
-    return {name: one for name, one in found.items() if one is not None}, unread
+    unread = tuple(name for name, record in found.items() if record is None)
+    return {name: record for name, record in found.items() if record is not None}, unread
 
 
 def _read_record(central: CentralStore, name: str) -> _Named | None:

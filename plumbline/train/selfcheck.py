@@ -143,7 +143,8 @@ def first_step(device: torch.device, task: Task) -> SelfcheckEvidence:
     known = [
         formulas.steps[task][:1]
         for formulas in read_golden().formulas
-        if versions[0] in formulas.transformers and versions[1] in {one.partition("+")[0] for one in formulas.torch}
+        if versions[0] in formulas.transformers
+        and versions[1] in {version.partition("+")[0] for version in formulas.torch}
     ]
     if not known or leg.unportable:
         return SelfcheckEvidence(verdict="unknown", at=leg.unportable)

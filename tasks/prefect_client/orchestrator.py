@@ -93,8 +93,8 @@ class PrefectOrchestrator(Generic[OrderType]):
             children = read_children(self._client, known, alive)
         except PREFECT_ERRORS:
             return None
-        self.progress |= {known[one]: progress for one, progress in alive.items() if one in known}
-        return {known[one]: child for one, child in children.items()}
+        self.progress |= {known[run_id]: progress for run_id, progress in alive.items() if run_id in known}
+        return {known[run_id]: child for run_id, child in children.items()}
 
     def cancel(self, runs: Sequence[Run], *, force: bool = False) -> None:
         """Cancel the runs."""

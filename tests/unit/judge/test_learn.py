@@ -81,7 +81,7 @@ def test_accuracy_against_the_margin_and_the_chance_of_its_rows(accuracy: float,
     candidate = learned(accuracy, (0.7, 0.6), "b", fingerprint=other_kernel())
     judgement = compare(reference, candidate)
     assert judgement.verdict == verdict
-    assert any(note.code == "curve" and "part at step 1" in note.text for note in judgement.notes)
+    assert any(note.code == "curve" and "separate at step 1" in note.text for note in judgement.notes)
     assert [cause.code for cause in judgement.causes] == (["unattributed"] if verdict == "drift" else [])
 
 
