@@ -1,4 +1,4 @@
-"""The failures of a night of the fleet. Each is a generator, so that several advance side by side."""
+"""Failures of a fleet's night, as generators that advance side by side."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def store_away_for_minutes(stack: RunningStack) -> None:
 
 
 def store_away_for_good(stack: RunningStack) -> None:
-    """S3 stays away: aws is unavailable, not invalid and no drift; azure is judged; one alert."""
+    """S3 stays away: aws is unavailable, azure is judged, and one alert is sent."""
     with _struck(stack, "drill-store-gone", 103, retries=1) as (round_, hook):
         stack.kill(_STORE, number=signal.SIGSTOP)
         say("S3 stops answering")
@@ -64,7 +64,7 @@ def store_away_for_good(stack: RunningStack) -> None:
 
 @contextmanager
 def _struck(stack: RunningStack, name: str, seed: int, *, retries: int) -> Iterator[tuple[RunningRound, Receiver]]:
-    """Start a round on data that no cache holds, and yield when the training of aws has started."""
+    """Start a round on new data, and yield once the training of aws has started."""
     with receiver() as hook:
         os.environ["HOOK"] = hook.url
         try:

@@ -141,7 +141,7 @@ def _watch_parent(parent: UUID, is_orphaned: threading.Event, is_over: threading
             try:
                 state = client.read_flow_run(parent).state
             except (*PREFECT_ERRORS, ObjectNotFound):
-                continue  # says nothing about the controller
+                continue  # not a sign of the controller's end
             # Crashed and scheduled again: if no worker claims it, its machine is lost.
             is_ended = state is not None and (state.is_final() or state.is_scheduled())
             ended_at = (ended_at or time.monotonic()) if is_ended else None

@@ -1,4 +1,4 @@
-"""Alert state: each alert is sent once per platform, workload and cause, until it changes or recovers. Pure.
+"""Alert state: one alert per platform, workload and cause until it changes. Pure.
 
 The state is written before an alert is sent, and marked after delivery: an alert may be sent twice, with the same id,
 if the sender dies in between, and is never lost.

@@ -149,7 +149,7 @@ def _refusal(error: BaseException | None, where: str, key: str, asked: str) -> P
     status = getattr(getattr(error, "response", None), "status_code", None)
     reason = f"HTTP {status}" if status else "no answer" if error is None else type(error).__name__
     text = f"{asked} cannot be reached ({reason})"
-    hint = f"set {_OFFLINE[0]}=1 to use what is in the local cache; else {_EXPORT}" if key == "path" else ""
+    hint = f"set {_OFFLINE[0]}=1 to use the local cache; else {_EXPORT}" if key == "path" else ""
     return UnavailableError(text, where=where, key=key, hint=hint or "check the network, or name a local folder")
 
 

@@ -225,7 +225,7 @@ def _automations(suite: Suite) -> Iterator[Item]:
         within=_REPEATED_SECONDS,
         action={
             "type": "change-flow-run-state", "state": "SCHEDULED", "name": "AwaitingRetry",
-            "message": "its process ended; the same round goes on in a new one",
+            "message": "its process ended; the same round continues in a new process",
         },
     )  # fmt: skip
     for block in dict.fromkeys(alert.block for alert in suite.alerts if "missed" in alert.on):

@@ -24,7 +24,7 @@ _HEADER = """\
 
 
 def to_prefect_yaml(items: Sequence[Item], suite_file: str) -> str:
-    """Return the file's text. `prefect deploy` creates no work pools: their commands are in the header.
+    """Return the file's text, with the commands for work pools in the header.
 
     Blocks and the automations that belong to no deployment come from `plumbline deploy --only`, as a push step of the
     round's deployment.

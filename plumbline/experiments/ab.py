@@ -67,7 +67,7 @@ def run_ab(
     try:
         runs = _Runs(train, build(order), folder, [])
     except DiskFullError:
-        raise  # says nothing about the environment
+        raise  # not a failure of the environment
     except PlumblineError as error:
         runs = _Runs(train, None, folder, [])
         code, _ = runs.run(0, is_tonight=True)

@@ -34,8 +34,8 @@ def compare(
 ) -> Judgement:
     """Judge `candidate` against `reference`: verdict, first divergence and causes.
 
-    Throughput is judged within one platform only, and only if `throughput` asks for it: the speed of a record that is
-    no baseline says nothing about how fast a platform should be. If it is `demanded`, a pair whose throughput cannot
+    Throughput is judged within one platform only, and only if `throughput` asks for it: a record that is no baseline
+    has no information on the expected speed of a platform. If it is `demanded`, a pair whose throughput cannot
     be judged is `inconclusive`. `confirms` is the rerun of a run that was too slow.
     """
     try:

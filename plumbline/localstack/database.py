@@ -67,7 +67,7 @@ class Database:
         return str(self._programs / name)
 
     def prepare(self, environment: Mapping[str, str]) -> None:
-        """Create the folder with the cluster in it: a copy of the saved one, or a new one."""
+        """Create the folder with a copy of the saved cluster, or with a new cluster."""
         self._environment = environment
         self._folder.mkdir(mode=0o700)
         self._programs = _programs()

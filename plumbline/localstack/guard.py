@@ -1,4 +1,6 @@
-"""Guard process that ends the stack and removes its database when its parent dies, also by `kill -9`.
+"""Guard process that ends the stack when its parent dies, also by `kill -9`.
+
+It also removes the stack's database.
 
 `python -m plumbline.localstack.guard MARK` holds the reading end of a pipe from the command that started it. The pipe
 closes when that command ends, for any reason.

@@ -142,11 +142,11 @@ def _check_batches(record: RunRecord, content: Arrays) -> str:
     steps = len(record.evidence.probe.steps) if record.evidence.probe else 0
     for name, array in content.items():
         if name not in BATCH_FIELDS:
-            return f"holds {name!r}, which is not a field of a batch"
+            return f"contains {name!r}, which is not a field of a batch"
         if array.dtype.kind not in "iu" or array.ndim < 2:
             return f"{name} is {array.dtype.name}{list(array.shape)}, expected integers by step and row"
         if array.shape[0] != steps:
-            return f"{name} holds {array.shape[0]} steps, the probe {steps}"
+            return f"{name} has {array.shape[0]} steps, the probe {steps}"
     return ""
 
 
@@ -184,7 +184,7 @@ def _check_answers(record: RunRecord, content: Arrays) -> str:
     if row_ids.dtype != np.int64 or right.dtype != np.uint8 or row_ids.ndim != 1 or row_ids.shape != right.shape:
         return "row_ids is not int64, right not uint8, or their lengths differ"
     if right.size and right.max() > 1:
-        return "right holds values other than 0 and 1"
+        return "right contains values other than 0 and 1"
     learn = record.evidence.learn
     last = learn.evaluations[-1] if learn and learn.evaluations else None
     if last is None or last.num_rows != len(right) or last.accuracy != int(right.sum()) / max(len(right), 1):

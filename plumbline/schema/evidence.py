@@ -2,7 +2,7 @@
 
 Scalars and digests are here, in JSON. Arrays are separate parts of the record:
 
-`batches.safetensors` (probe): what the model was fed, `row_ids` int64 [steps, batch] and `input_ids`,
+`batches.safetensors` (probe): the model's inputs, `row_ids` int64 [steps, batch] and `input_ids`,
 `attention_mask`, `token_type_ids`, `labels` integer [steps, batch, length] (labels [steps, batch] in
 classification). They say which row differs, and can be replayed.
 
@@ -271,10 +271,10 @@ class LearnEvidence(Model):
 
 
 class SelfcheckEvidence(Model):
-    """First step of the shipped tiny training on this machine, against the digests of the release."""
+    """First step of the shipped tiny training, compared with the release's digests."""
 
     verdict: Literal["pass", "drift", "unknown"]
-    """`unknown`: the release holds no digests for these versions of torch and transformers, or an operation has no
+    """`unknown`: the release has no digests for these versions of torch and transformers, or an operation has no
     portable form."""
     at: str = Field(default="", max_length=500)
     """Where the bits first differ."""

@@ -19,7 +19,7 @@ __all__ = ["accuracy_error", "accuracy_gate", "learn", "parting", "shared_rows"]
 _UNEXPLAINED = Cause(
     code="unattributed",
     sure="unattributed",
-    why="the accuracy differs and the probe does not explain why: the cause lies outside the probe",
+    why="the accuracy differs, and the probe does not explain it: the cause is outside the probe",
 )
 
 

@@ -90,9 +90,9 @@ def foreign_load(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
 
 
 def lost_share(left: SpeedEvidence, right: SpeedEvidence) -> float | None:
-    """Return the share of the baseline's throughput that was lost; `None` where a side measured none.
+    """Return the lost share of the baseline's throughput; `None` if not measured.
 
-    Both sides are taken by one measure: by the wall time, or by the median step where one side knows no other.
+    Both sides use the same measure: the wall time, or the median step if a side has no wall time.
     """
     if not all(side.samples_per_second and side.samples_per_second > 0 for side in (left, right)):
         return None

@@ -112,9 +112,9 @@ def after_clipping(step: int) -> Suspicion:
 
 
 _STEPS_OF_A_RATE = 3
-"""One step cannot tell a learning rate from Adam's bias correction, which scales the first update as a whole. Later
-steps start from weights that have parted: factors measured on a rate of 1.1 stay within 0.3% for three steps and
-within 3% for twelve."""
+"""One step cannot distinguish a learning rate from Adam's bias correction, which scales the first update. Later steps
+start from weights that differ: factors measured on a rate of 1.1 stay within 0.3% for three steps and within 3% for
+twelve."""
 
 _SAME_FACTOR = 0.02
 """Maximum variation of the updates' factor from step to step. Gradients separate as weights do, by about the

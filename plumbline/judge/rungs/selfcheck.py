@@ -24,5 +24,5 @@ def selfcheck(reference: LoadedRecord, candidate: LoadedRecord) -> tuple[Finding
         limit="equal", detail="on the candidate's machine, before its training",
     )  # fmt: skip
     evidence = ("the shipped tiny training in portable arithmetic, whose bits are equal on every kernel and device",)
-    why = f"this machine's stack or device does not compute what the release computes: {at}"
+    why = f"this machine's stack or device computes different bits than this release: {at}"
     return finding, Cause(code="software", sure="confirmed", why=why, evidence=evidence)
