@@ -60,9 +60,7 @@ def speed(
     if drop <= gates.throughput_drop:
         return [_finding(drop, gates, "pass", numbers)], []
     if drop <= gates.throughput_standard_errors * math.hypot(noise_of(left), noise_of(right)):
-        return [
-            _finding(drop, gates, "inconclusive", f"{numbers}: the difference is less than the spread of the steps")
-        ], []
+        return [_finding(drop, gates, "inconclusive", f"{numbers}: the difference is within the steps' own spread")], []
     if confirms is None:
         why = speed_cause(left, right)[1]
         detail = f"{numbers}; a rerun has to confirm it ({why})"
