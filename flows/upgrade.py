@@ -42,9 +42,10 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     max_trials: int = 200,
     max_seconds: float = 14_400.0,
 ) -> State[None]:
-    """Train under the candidate lock on every platform, and name the package that differs.
+    """Train under the candidate lock on every platform, and name the package that makes a difference.
 
-    An event without a lock means that the workers' environments have changed already: the flow starts a round instead.
+    Without a candidate, which is an event that names no lock, the workers' environments have changed already: a round
+    is started instead.
     """
     try:
         if not candidate.is_given:

@@ -1,7 +1,7 @@
 """Record of the packages that a process loaded code from, for upgrades.
 
-The parent names a folder in `LOADED`. At its end, each process writes one JSON file there: its imported modules and
-mapped shared libraries, as the first two parts of their path below `site-packages`.
+The parent names a folder in `LOADED`. Each process that ends leaves one JSON file there: the modules it imported and
+the shared libraries it mapped, as the first two parts of their path below `site-packages`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _below_site(files: Iterable[str]) -> Iterator[str]:
 
 
 def write_loaded(environment: Mapping[str, str]) -> None:
-    """Write this process's places into the folder in `LOADED`, if set."""
+    """Leave this process's places in the folder that its parent named; nothing where it named none."""
     folder = environment.get(LOADED)
     if folder:
         places = sorted({place_of(path) for path in _below_site(_files())})

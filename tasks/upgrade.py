@@ -111,7 +111,7 @@ def start_round(suite: Suite) -> str:
 def open_upgrade(
     suite: Suite, upgrade_id: str, candidate: Candidate, *, platforms: Sequence[str], workload: str, budget: Budget
 ) -> Upgrade:
-    """Read the candidate, and write it to the outbox of every platform."""
+    """Read the candidate, and put it into the outbox of every platform."""
     suite = check_suite(suite)
     if unknown := sorted(set(platforms) - suite.platforms.keys()):
         hint = f"one of {', '.join(suite.platforms)}"

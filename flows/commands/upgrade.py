@@ -1,4 +1,4 @@
-"""`plumbline upgrade SUITE --candidate LOCK`: judge it here, or with `--api` on every platform."""
+"""`plumbline upgrade SUITE --candidate LOCK`: here, or with `--api` on every platform of the suite."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def run(args: argparse.Namespace) -> int:
         return on_this_machine.run(args)
     for name in _HERE_ONLY:
         if getattr(args, name, None):
-            raise ConfigurationError(
-                "is for an upgrade on this machine only", key=f"--{name}", hint="omit this option or --api"
-            )
+            raise ConfigurationError("is for this machine alone", key=f"--{name}", hint="leave it out, or --api")
     suite = read_suite(args.suite)
     upgrade_id = check_round_id(args.round, where="--round") if args.round else _new_id()
     with terminations_interrupt(), Display(f"upgrade {upgrade_id}") as display:

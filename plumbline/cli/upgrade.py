@@ -27,7 +27,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "upgrade", help="train under two locks, and name the packages that make a difference", description=__doc__
     )
-    parser.add_argument("suite", type=Path, help="the suite file")
+    parser.add_argument("suite", type=Path)
     parser.add_argument("--candidate", type=Path, required=True, metavar="LOCK", help="the lock to upgrade to")
     parser.add_argument(
         "--current",
@@ -49,9 +49,7 @@ def register(subparsers: Any) -> None:
         "--pip", action="append", default=[], metavar="ARGUMENT", help="argument for the installer; may be repeated"
     )
     parser.add_argument("--max-trials", type=int, default=200, help="give up after this many trials (%(default)s)")
-    parser.add_argument(
-        "--max-seconds", type=float, default=86400.0, help="start no trial after this many seconds (%(default)s)"
-    )
+    parser.add_argument("--max-seconds", type=float, default=86400.0, help="start no trial after this time")
     for name in _REPORTS:
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write the report as {name}")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")

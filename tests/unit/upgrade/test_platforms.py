@@ -151,5 +151,5 @@ def test_what_only_this_machine_can_do_is_refused_with_api(option: str, tmp_path
     parser = argparse.ArgumentParser()
     command.register(parser.add_subparsers())
     args = parser.parse_args(["upgrade", str(tmp_path / "s.toml"), "--candidate", "c.txt", "--api", option])
-    with pytest.raises(ConfigurationError, match=f"{option.partition('=')[0]}: is for an upgrade on this machine only"):
+    with pytest.raises(ConfigurationError, match=f"{option.partition('=')[0]}: is for this machine alone"):
         args.run(args)
