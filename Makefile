@@ -11,21 +11,24 @@ SUITE ?= deployments/suites/local.toml
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 CODE := plumbline flows tasks tests bench drills
 APART := --numprocesses=2 --dist=loadfile
+TOGETHER := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 SHARED := tests/unit tests/contract tests/train tests/report_browser
-WAITING := tests/flows tests/e2e/test_kills.py
+# The files that take longest begin first.
+LONGEST := tests/flows/test_one_road.py tests/e2e/test_kills.py tests/flows/test_nights.py tests/flows/test_resuming.py
+WAITING := $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/flows/test_*.py))
 
 .PHONY: run test check lint format upgrade-bench faults mutants gpu drill simulate lock clean browser FORCE
 
 run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
 
-# Flows and rounds without a throughput gate mostly wait for servers: they run two at a time, but not beside trainings.
+# Flows and rounds without a throughput gate mostly wait for servers: they run three at a time, but not beside trainings.
 # The other whole rounds and the injected faults run alone, because they judge throughput too.
 test: export PLUMBLINE_NO_BROWSER := 1
 test: lint $(AZURITE) browser
 	$(BIN)/python -m pytest -q --durations=10 $(APART) $(SHARED)
-	$(BIN)/python -m pytest -q --durations=10 $(APART) $(WAITING)
-	$(BIN)/python -m pytest -q --durations=10 tests $(patsubst %,--ignore=%,$(SHARED) $(WAITING))
+	$(BIN)/python -m pytest -q --durations=10 $(TOGETHER) $(WAITING)
+	$(BIN)/python -m pytest -q --durations=10 tests $(patsubst %,--ignore=%,$(SHARED) tests/flows tests/e2e/test_kills.py)
 
 check: lint
 	$(BIN)/python -m pytest -q $(APART) tests/unit

@@ -1,11 +1,12 @@
 """One training under many settings of a CPU: how many digests, in portable arithmetic and natively.
 
     PYTHONPATH=. python bench/train/portable.py --out bench/results/portable-settings.json \
-        [--transformers FOLDER ...] [--torch FOLDER ...]
+        [--transformers FOLDER ...] [--torch FOLDER ...] [--nobodys-python FILE]
 
 The training is the tiny one of `plumbline selfcheck`, both tasks, 3 steps; natively it runs in fp32. Folders are those
-of `pip install --target`: other versions, put before the environment's own. Settings that a machine cannot offer are
-listed as failed, with the reason.
+of `pip install --target`: other versions, put before the environment's own. The user `nobody` needs an interpreter that
+lies outside of a home folder; it uses this environment's packages. Settings that a machine cannot offer are listed as
+failed, with the reason.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -94,17 +96,20 @@ def _child(attention: str, *, onednn: bool) -> None:
 def _run(name: str, setting: dict[str, Any], path: list[str]) -> dict[str, Any]:
     program = [str(Path(__file__)), "--child", *setting.get("arguments", [])]
     processes = setting.get("processes", 1)
-    start = [sys.executable] if processes == 1 else [
+    start = [setting.get("python", sys.executable)] if processes == 1 else [
         sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}",
     ]  # fmt: skip
     environment = {
-        **os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join([str(ROOT), *path]),
-        "HF_HUB_OFFLINE": "1", **setting.get("environment", {}),
+        **os.environ, "OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *path]), "HF_HUB_OFFLINE": "1", **setting.get("environment", {}),
     }  # fmt: skip
-    done = subprocess.run(
-        [*start, *program], env=environment, cwd=setting.get("cwd", ROOT), capture_output=True, text=True, timeout=300,
-        check=False, user=setting.get("user"),
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [*start, *program], env=environment, cwd=setting.get("cwd", ROOT), capture_output=True, text=True,
+            timeout=300, check=False, user=setting.get("user"),
+        )  # fmt: skip
+    except PermissionError as error:
+        return {"setting": name, "failed": f"{error.strerror}: {error.filename}"}
     line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), "")
     if not line:
         reason = (done.stderr.strip().splitlines() or ["no output"])[-1][:300]
@@ -118,6 +123,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--transformers", type=Path, nargs="*", default=[])
     parser.add_argument("--torch", type=Path, nargs="*", default=[])
+    parser.add_argument("--nobodys-python", default=sys.executable)
     parser.add_argument("--child", action="store_true")
     parser.add_argument("--attention", default="eager")
     parser.add_argument("--without-onednn", action="store_true")
@@ -125,7 +131,11 @@ def main() -> None:
     if arguments.child:
         _child(arguments.attention, onednn=not arguments.without_onednn)
         return
-    settings: list[tuple[str, dict[str, Any], list[str]]] = [(name, item, []) for name, item in SETTINGS.items()]
+    packages = [sysconfig.get_path("purelib")] if arguments.nobodys_python != sys.executable else []
+    settings: list[tuple[str, dict[str, Any], list[str]]] = [
+        (name, {**item, "python": arguments.nobodys_python}, packages) if "user" in item else (name, item, [])
+        for name, item in SETTINGS.items()
+    ]
     settings += [(folder.name, {}, [str(folder)]) for folder in (*arguments.transformers, *arguments.torch)]
     known = json.loads(arguments.out.read_text())["rows"] if arguments.out.is_file() else []
     rows = {row["setting"]: row for row in known if "failed" not in row}

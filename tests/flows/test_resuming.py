@@ -30,13 +30,15 @@ def test_a_round_whose_worker_died_before_its_start_is_scheduled_again(
     run = client.create_flow_run_from_deployment(deployed.id)
     began, pending_at, names = time.monotonic(), -_AGAIN_SECONDS, []
     while "AwaitingRetry" not in names and time.monotonic() - began < _WITHIN_SECONDS:
-        if time.monotonic() - began - pending_at > _AGAIN_SECONDS:
+        if "Crashed" not in names and time.monotonic() - began - pending_at > _AGAIN_SECONDS:
             pending_at = time.monotonic() - began
             client.set_flow_run_state(run.id, Pending(), force=True)
         time.sleep(0.5)
         states = sorted(client.read_flow_run_states(run.id), key=lambda state: state.timestamp)
         names = [state.name for state in states]
-    assert names[-2:] == ["Crashed", "AwaitingRetry"]
+    # A Pending of this test may come between the two.
+    assert names[-1:] == ["AwaitingRetry"]
+    assert "Crashed" in names
 
 
 def test_a_round_whose_heartbeats_end_is_scheduled_again(
