@@ -1,5 +1,5 @@
 # `make run` and `make test` work on a fresh machine with Python >= 3.11 and make; everything else is for developers.
-# torch is the CUDA build where an NVIDIA driver answers, else a CPU build; TORCH=cuda, cpu or index decides otherwise.
+# torch is the CUDA build where an NVIDIA driver answers, else a CPU build; TORCH=cuda, cpu or index overrides this.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -22,8 +22,8 @@ WAITING := $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/flows/test_*.py))
 run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
 
-# Flows and rounds without a throughput gate wait for servers most of the time: three at once, but not beside trainings.
-# The other whole rounds and the injected faults run alone, because throughput is among what they judge.
+# Flows and rounds without a throughput gate mostly wait for servers: they run three at a time, but not beside trainings.
+# The other whole rounds and the injected faults run alone, because they judge throughput too.
 test: export PLUMBLINE_NO_BROWSER := 1
 test: lint $(AZURITE) browser
 	$(BIN)/python -m pytest -q --durations=10 $(APART) $(SHARED)
@@ -46,12 +46,12 @@ format: $(INSTALLED)
 faults: $(INSTALLED)
 	$(BIN)/python -m tests.faults
 
-# Changes the judge's code in small ways, and counts what its tests notice; hours for all, MUTANTS="--sample 200" for some.
+# Change the judge's code in small ways, and count the changes that its tests detect; hours for all, MUTANTS="--sample 200" for some.
 mutants: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .venv/mutants cosmic-ray==8.7.0
 	PYTHONPATH=.venv/mutants $(BIN)/python bench/judge/mutants.py $(MUTANTS)
 
-# What only a GPU can show; exit code 2 where there is none.
+# Checks that need a GPU; exit code 2 without a GPU.
 gpu: $(PEERS)
 	PYTHONPATH=.:$(PEERS) $(BIN)/python bench/train/gpu.py
 
@@ -61,7 +61,7 @@ simulate: $(DETECTORS)
 	PYTHONPATH=.:$(DETECTORS) $(BIN)/python -m bench.history.labels $(TCPD)
 	$(BIN)/python -m bench.history.scale
 
-# Seeded upgrades with the real trainer; hours on two cores, UPGRADE_BENCH="--minutes 60" for some. It goes on where it ended.
+# Seeded upgrades with the real trainer; hours on two cores, UPGRADE_BENCH="--minutes 60" for some. A second call continues.
 upgrade-bench: $(INSTALLED)
 	$(BIN)/python -m bench.upgrade $(UPGRADE_BENCH)
 
@@ -82,7 +82,7 @@ $(INSTALLED): locks/all.txt pyproject.toml $(if $(filter-out $(TORCH_INSTALLED),
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# What the benchmarks measure against lies beside the environment: what is in it, the lock alone says.
+# Packages for comparison in benchmarks are outside of the environment, which has only the lock's packages.
 $(PEERS): bench/requirements.txt $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ -r bench/requirements.txt
 	@touch $@
@@ -97,7 +97,7 @@ $(AZURITE): infra/local/azurite/package-lock.json $(INSTALLED)
 	$(BIN)/python -m plumbline.localstack.azurite
 	@touch $@
 
-# The report's tests open it in a real browser. Where none can be had, they are counted and listed as not run.
+# The report's tests open the report in a real browser. Without a browser they are listed as not run.
 browser:
 ifeq ($(CHROMIUM),)
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

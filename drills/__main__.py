@@ -1,4 +1,4 @@
-"""`python -m drills [NAME ...]`: failures of a night, caused on purpose, on stock servers and workers.
+"""`python -m drills [NAME ...]`: cause failures of a round on stock servers and workers.
 
 Each drill deploys a suite, starts a real round, breaks something, and checks that the round ends by its deadline with
 the right verdict, that no training is left running, and that no record is lost or counted twice. `--fleet` runs one
@@ -86,7 +86,7 @@ def _run_drills(names: list[str], state: Path, outcomes: Outcomes) -> None:
     if chosen:
         with running_stack(state, ("aws", "azure", "onprem"), without=("onprem",)) as stack:
             for drill in chosen:
-                # A name of its own: what the drill before left queued belongs to another suite.
+                # A name of its own, as the previous drill may have left queued runs.
                 stack.suite = small_suite(state, f"drill-{drill.__name__.replace('_', '-')}")
                 stack.forgive()
                 if not outcomes.run(drill.__name__, partial(drill, stack)):

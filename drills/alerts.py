@@ -1,4 +1,4 @@
-"""`python -m drills.alerts`: the alerts of real rounds, on a stock server, stock workers and a real webhook receiver.
+"""`python -m drills.alerts`: check the alerts of real rounds, on stock servers and workers.
 
 Four rounds with a drift in two of them: one alert through a receiver that fails at first, and one for the recovery.
 A controller's process is killed: an automation alerts once. The server is away over the minute of a round: a check
@@ -124,7 +124,7 @@ def server_away_over_the_hour(stack: RunningStack, hook: Receiver) -> None:
 
 
 def main() -> None:
-    """Run all, one after the other."""
+    """Run all drills in sequence."""
     with tempfile.TemporaryDirectory(prefix="plumbline-drill-") as folder, receiver() as hook:
         state = Path(folder)
         every = ("drift", "invalid", "recovered", "missed")

@@ -1,4 +1,4 @@
-"""Controllers that die, once or for good, whose machine is gone, and which Prefect wrongly calls crashed."""
+"""Controllers that die or lose their machine, or that Prefect wrongly calls crashed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Cancelling, Crashed
 
-from drills.checks import expect_no_leftovers, expect_pass, expect_settled, open_client, read_controller_run
+from drills.expectations import expect_no_leftovers, expect_pass, expect_settled, open_client, read_controller_run
 from drills.processes import TRAINER, kill_machine
 from drills.transcript import expect, say, wait_until
 from plumbline.central import CentralStore
@@ -69,7 +69,7 @@ def controller_terminated(stack: RunningStack) -> None:
 
 
 def controllers_machine_gone(stack: RunningStack) -> None:
-    """Worker and flow run of the controller are killed: Prefect misses heartbeats, and the round is resumed."""
+    """Worker and flow run of the controller are killed: Prefect resumes the round."""
     suite = small_suite(stack.stack.state, "drill-gone", steps=150)
     round_ = stack.start_round(suite)
     round_.until("aws", "trains")
@@ -88,7 +88,7 @@ def controllers_machine_gone(stack: RunningStack) -> None:
 
 
 def controller_lost_while_pending(stack: RunningStack) -> None:
-    """The controllers' machine dies between PENDING and the start of the round: the round starts all the same."""
+    """The controllers' machine dies between PENDING and RUNNING: the round still starts."""
     suite = small_suite(stack.stack.state, "drill-controller-pending")
     path = stack.deploy(suite)
     with stack.held():
@@ -119,7 +119,7 @@ def _until_pending(client, round_: RunningRound) -> FlowRun:
 
 
 def controller_crashes_for_good(stack: RunningStack) -> None:
-    """The controller is killed at every start: the round ends without a verdict, and its trainings end soon after."""
+    """The controller is killed at every start: the round and its trainings end without a verdict."""
     suite = small_suite(stack.stack.state, "drill-for-good", run_seconds=400)
     round_ = stack.start_round(suite)
     stack.until_running(TRAINER, "--platform aws", f"--round-id {round_.round_id}")

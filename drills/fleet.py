@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from drills.checks import expect_settled
+from drills.expectations import expect_settled
 from drills.fleet_failures import ON_A_PLATFORM, ON_THE_ROUND
 from drills.fleet_night import LOOK_SECONDS, FleetNight
 from drills.server_failures import controllers_with_clock
@@ -33,11 +33,11 @@ _ROOT = Path(__file__).resolve().parents[1]
 _NIGHT_SECONDS = 480.0
 _STRIKES_FIRST = ("worker killed before", "no worker", "late worker")
 _LOST = {"no worker": "worker", "hangs": "took longer than 60 s", "cancelled": "cancelled"}
-"""The failures after which a platform has no record, and a word of the reason."""
+"""Failures after which a platform has no record, with a word of the reason."""
 
 
 def fleet_suite(state: Path) -> Suite:
-    """Return twenty platforms on one file store, each with a work pool and a worker of its own."""
+    """Return a suite of twenty platforms, each with its own work pool and worker."""
     base = small_suite(state, "fleet", ("onprem",)).model_dump(mode="json", exclude_none=True)
     platform = {
         "data": f"file://{state}/data", "outbox": f"file://{state}/outbox",

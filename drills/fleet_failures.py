@@ -1,4 +1,4 @@
-"""The failures of a night of the fleet. Each is a generator, so that several advance side by side."""
+"""Failures of a fleet's night, as generators that advance side by side."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from httpx import HTTPError
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
 
-from drills.checks import open_client, read_trainings
-from drills.database import start_lock
+from drills.database_lock import start_lock
+from drills.expectations import open_client, read_trainings
 from drills.fleet_night import FleetNight
 from drills.processes import SERVER, parent
 from drills.server_failures import move_clock

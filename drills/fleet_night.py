@@ -44,7 +44,7 @@ class FleetNight:
         return sum(self.phase(name).startswith(_STARTED) for name in self.stack.suite.platforms)
 
     def trainer(self, platform: str) -> int | None:
-        """Return the process of a platform's training; all processes are read a few times a second."""
+        """Return the process of a platform's training, read a few times a second."""
         now = time.monotonic()
         if now - self._trainers[0] > 3 * LOOK_SECONDS:
             result = {}

@@ -36,7 +36,7 @@ def read_ppid(pid: int) -> int | None:
 
 
 def kill_tree(root: int) -> list[int]:
-    """Kill a process and its descendants at once, as a machine that loses power, and return their ids."""
+    """Kill a process and its descendants at once, like a power failure; return their ids."""
     parents = {int(path.name): read_ppid(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
     family = [root]
     for pid in family:  # it grows meanwhile

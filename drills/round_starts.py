@@ -1,4 +1,4 @@
-"""Rounds that meet, rounds that a schedule starts, and a local round whose command is ended."""
+"""Concurrent rounds, scheduled rounds, and a local round whose command is ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from drills.checks import expect_no_leftovers, expect_pass, open_client, read_controller_run
+from drills.expectations import expect_no_leftovers, expect_pass, open_client, read_controller_run
 from drills.processes import read_ppid
 from drills.transcript import expect, say, wait_until
 from plumbline.central import CentralStore
@@ -36,7 +36,7 @@ def two_rounds(stack: RunningStack) -> None:
 
 
 def second_round_refused(stack: RunningStack) -> None:
-    """A suite with `overlap = "refuse"`: Prefect cancels the second round, and the command ends inconclusive."""
+    """With `overlap = "refuse"`, Prefect cancels the second round: the command ends inconclusive."""
     suite = small_suite(stack.stack.state, "drill-refuse", steps=150).replace(dispatch={"overlap": "refuse"})
     path = stack.deploy(suite)
     first = stack.start_deployed(path, suite, f"{time.strftime('%Y%m%d-%H%M%S')}-first")

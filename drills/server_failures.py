@@ -1,4 +1,4 @@
-"""The Prefect server and its database that go away, and a clock that jumps."""
+"""Prefect server and database that do not answer, and a clock that jumps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from drills.checks import expect_pass, expect_settled, open_client, read_controller_run
-from drills.database import start_lock
+from drills.database_lock import start_lock
+from drills.expectations import expect_pass, expect_settled, open_client, read_controller_run
 from drills.processes import SERVER
 from drills.transcript import expect, say
 from plumbline.localstack.stack import CONTROLLERS
@@ -52,7 +52,7 @@ def server_stopped(stack: RunningStack) -> None:
 
 
 def server_away_for_long(stack: RunningStack) -> None:
-    """The server is away for longer than its heartbeats and leases last: two attempts fail, the third passes."""
+    """The server is away longer than heartbeats and leases last: the third attempt passes."""
     suite = small_suite(stack.stack.state, "drill-away", steps=150, run_seconds=400, retries=2)
     round_ = stack.start_round(suite)
     round_.until("aws", "trains")
@@ -92,7 +92,7 @@ def _lock_database(stack: RunningStack, seconds: float) -> None:
 
 @contextmanager
 def controllers_with_clock(stack: RunningStack) -> Iterator[Path]:
-    """Replace the controllers' worker by one whose wall clock can be moved; yields the file for `move_clock`."""
+    """Start a controllers' worker with a movable clock; yield the file for `move_clock`."""
     variables = jumped_clock(stack.stack.state, 0.0)
     stack.stop_worker(CONTROLLERS)
     os.environ |= variables  # a worker of the stack inherits them
@@ -111,13 +111,13 @@ def controllers_with_clock(stack: RunningStack) -> Iterator[Path]:
 
 
 def move_clock(jump: Path, seconds: float) -> None:
-    """Move the clock to be off by `seconds`; in place, because the processes map the file."""
+    """Shift the clock by `seconds`, in place, because the processes map the file."""
     with jump.open("r+b") as file:
         file.write(struct.pack("d", seconds))
 
 
 def clock_jumps(stack: RunningStack) -> None:
-    """The controllers' clock is an hour ahead from the start, then jumps: it moves no deadline and no training."""
+    """The controllers' clock is an hour ahead, then jumps: no deadline and no training moves."""
     with controllers_with_clock(stack) as jump:
         move_clock(jump, 3600.0)
         round_ = stack.start_round()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from drills.checks import expect_settled
+from drills.expectations import expect_settled
 from drills.transcript import expect, say
 from plumbline.schema.suite import Suite
 from tests.flows.local_stack import RunningRound, RunningStack
@@ -24,7 +24,7 @@ _TURNS_PER_LOOK = 60
 
 
 def _speed_suite(stack: RunningStack, name: str) -> Suite:
-    """Return the small suite with a speed part, and a limit that no other load on this machine comes near."""
+    """Return the small suite with a speed part, and a limit far above other load."""
     suite = small_suite(stack.stack.state, name, start_seconds=120, run_seconds=300)
     workload = next(iter(suite.workloads.values())).model_dump(mode="json", exclude_none=True)
     speed = {"steps": 400, "precision": "fp32"}
@@ -86,7 +86,7 @@ def _reruns(verdict: dict[str, Any], platform: str) -> list[str]:
 
 
 def platform_slow(stack: RunningStack) -> None:
-    """A platform has become slow and stays slow: one independent rerun confirms the drift of its speed alone."""
+    """A platform stays slow: one independent rerun confirms the drift of its speed."""
     suite = _speed_suite(stack, "drill-slow")
     _accept_night(stack, suite)
     with _starved(stack, "azure"):
@@ -105,7 +105,7 @@ def platform_slow(stack: RunningStack) -> None:
 
 
 def platform_slow_for_a_moment(stack: RunningStack) -> None:
-    """A platform was slow for a moment: the rerun does not confirm the drop, and the round passes."""
+    """A platform is slow for a moment: the rerun does not confirm it, and the round passes."""
     suite = _speed_suite(stack, "drill-slow-once")
     _accept_night(stack, suite)
     with _starved(stack, "azure"):

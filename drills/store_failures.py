@@ -1,4 +1,4 @@
-"""An object store that does not answer while a platform stages its data: for 30 s, for five minutes, for good."""
+"""Object store that does not answer during staging: for 30 s, five minutes, or for good."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from drills.checks import expect_settled
+from drills.expectations import expect_settled
 from drills.processes import TRAINER
 from drills.transcript import expect, say
 from plumbline.schema.suite import Alert, Suite
@@ -47,7 +47,7 @@ def store_away_for_minutes(stack: RunningStack) -> None:
 
 
 def store_away_for_good(stack: RunningStack) -> None:
-    """S3 stays away: aws is unavailable, not invalid and no drift; azure is judged; one alert."""
+    """S3 stays away: aws is unavailable, azure is judged, and one alert is sent."""
     with _struck(stack, "drill-store-gone", 103, retries=1) as (round_, hook):
         stack.kill(_STORE, number=signal.SIGSTOP)
         say("S3 stops answering")
@@ -64,7 +64,7 @@ def store_away_for_good(stack: RunningStack) -> None:
 
 @contextmanager
 def _struck(stack: RunningStack, name: str, seed: int, *, retries: int) -> Iterator[tuple[RunningRound, Receiver]]:
-    """Start a round on data that no cache holds, and yield when the training of aws has started."""
+    """Start a round on new data, and yield once the training of aws has started."""
     with receiver() as hook:
         os.environ["HOOK"] = hook.url
         try:

@@ -1,8 +1,8 @@
-"""`python -m drills.upgrade [--out FILE]`: an upgrade on stock servers and workers, two platforms, one guilty wheel.
+"""`python -m drills.upgrade [--out FILE]`: judge an upgrade on stock servers and two platforms.
 
-An event with a lock starts the gate on both platforms; one of them installs a wheel that rounds what linear layers
-return. Then the same candidate again, by command, while the process of the gate is killed with SIGKILL during a trial;
-and once more, cancelled during a trial. What was built stays, and nothing half-built is used.
+An event with a lock starts the gate on both platforms; one platform installs a wheel that rounds the outputs of linear
+layers. Then a command judges the same candidate, and the gate's process is killed during a trial. A third run is
+cancelled during a trial. Built packages stay, and no incomplete package is used.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def event(stack: RunningStack, hook: Receiver, candidate: str) -> None:
     wait_until(lambda: bool(hook.got), "an alert has arrived")
     title, text = hook.got[0]["title"], hook.got[0]["message"]
     expect("drift of an upgrade on second" in title and CULPRIT in text, f"one alert: {title}")
-    expect(len(hook.got) == 1, "nobody is told about the other platform")
+    expect(len(hook.got) == 1, "no alert is sent about the other platform")
 
 
 def check(outcome: UpgradeOutcome | None) -> None:
-    """Check that the platform with the guilty wheel drifts, that the wheel is named, and that the other one passes."""
+    """Check that the platform with the changed wheel drifts, and the other platform passes."""
     if outcome is None:
         raise AssertionError("no outcome")
-    verdicts = {name: one.verdict for name, one in outcome.platforms.items()}
+    verdicts = {name: result.verdict for name, result in outcome.platforms.items()}
     expect(verdicts == {"first": "pass", "second": "drift"}, f"{outcome.verdict}: {verdicts}")
     answer = outcome.platforms["second"].answer
     culprits = answer.culprits if answer else ()
@@ -98,7 +98,7 @@ def check(outcome: UpgradeOutcome | None) -> None:
 
 
 def command(stack: RunningStack, candidate: Path) -> subprocess.Popen[str]:
-    """Start `plumbline upgrade --api`, as a person or a CI job does."""
+    """Start `plumbline upgrade --api`, like a person or a CI job."""
     words = ["upgrade", str(stack.write_suite(stack.suite)), "--candidate", str(candidate), "--api", "--json"]
     return subprocess.Popen(
         [sys.executable, "-m", "plumbline", *words], env=stack.stack.environment(), text=True,
@@ -112,7 +112,7 @@ def trainers(stack: RunningStack) -> list[int]:
 
 
 def kept(stack: RunningStack) -> dict[str, int]:
-    """Return what the workers have built, by path, with its inode: a folder that is built anew has a new one."""
+    """Return the built packages by path, with the inode, which a rebuild changes."""
     found = {}
     for cache in sorted(stack.stack.state.rglob("upgrade/store")):
         found |= {str(path): path.stat().st_ino for path in cache.iterdir() if path.is_dir()}
@@ -120,7 +120,7 @@ def kept(stack: RunningStack) -> dict[str, int]:
 
 
 def killed(stack: RunningStack, candidate: Path) -> None:
-    """The gate's processes are killed while they train."""
+    """Kill the gate's processes while they train."""
     before = kept(stack)
     expect(
         len(before) == 2 and not any(".part" in path for path in before), f"each worker keeps a package: {len(before)}"
@@ -137,11 +137,11 @@ def killed(stack: RunningStack, candidate: Path) -> None:
         f"the command ends with exit code {child.returncode}: {said[-300:] if child.returncode != 1 else 'drift'}",
     )
     check(UpgradeOutcome.model_validate({key: value for key, value in json.loads(out).items() if key != "exit_code"}))
-    expect(kept(stack) == before, "the packages are those that were built before the kill")
+    expect(kept(stack) == before, "the packages are those from before the kill")
 
 
 def cancelled(stack: RunningStack, candidate: Path) -> None:
-    """The command is interrupted while they train."""
+    """Interrupt the command while the gates train."""
     before = kept(stack)
     child = command(stack, candidate)
     wait_until(lambda: len(trainers(stack)) >= 1, "a training runs", _SECONDS)
@@ -149,11 +149,11 @@ def cancelled(stack: RunningStack, candidate: Path) -> None:
     _, said = child.communicate(timeout=_SECONDS)
     expect(child.returncode == 3, f"interrupted: exit code {child.returncode}, {said.strip().splitlines()[-1]}")
     wait_until(lambda: not trainers(stack) and not stack.processes_in(GATE), "no gate and no training is left", 120)
-    expect(kept(stack) == before, "the packages are still there, and nothing half-built beside them")
+    expect(kept(stack) == before, "the packages still exist, and no incomplete package")
 
 
 def main() -> None:
-    """Run all, one after the other."""
+    """Run all drills in sequence."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="keep the transcript in this file")
     args = parser.parse_args()

@@ -9,7 +9,7 @@ import time
 from prefect.client.schemas.objects import StateType
 from prefect.states import Cancelling, Crashed
 
-from drills.checks import expect_pass, expect_settled, open_client, read_trainings
+from drills.expectations import expect_pass, expect_settled, open_client, read_trainings
 from drills.processes import TRAINER, kill_machine, parent
 from drills.transcript import expect, say
 from plumbline.experiments.transport import has_record
@@ -22,7 +22,7 @@ __all__ = ["DRILLS"]
 
 
 def _long_suite(stack: RunningStack, name: str = "drill-long") -> Suite:
-    """Return a suite whose trainings are still running when the command has shown that they run."""
+    """Return a suite with trainings long enough to be seen running."""
     return small_suite(stack.stack.state, name, steps=150)
 
 
@@ -44,7 +44,7 @@ def worker_killed_during(stack: RunningStack) -> None:
 
 
 def _until_recorded(stack: RunningStack, name: str) -> tuple[RunningRound, int]:
-    """Return a round at the moment at which the record of aws is complete, and the flow run's process."""
+    """Return a round whose record of aws has just been completed, and the flow run's process."""
     suite = small_suite(stack.stack.state, name, outbox=f"file://{stack.stack.state}/{name}")
     round_ = stack.start_round(suite)
     (trainer, *_) = stack.until_running(TRAINER, "--platform aws", f"--round-id {round_.round_id}")
@@ -65,7 +65,7 @@ def worker_killed_after(stack: RunningStack) -> None:
 
 
 def machine_killed_after(stack: RunningStack) -> None:
-    """Worker and flow run are killed once the record is written: Prefect sees no end, and the record counts."""
+    """Worker and flow run are killed after the record is written: the record counts."""
     round_, _ = _until_recorded(stack, "drill-after-both")
     kill_machine(stack, "aws")
     verdict = expect_pass(
@@ -76,7 +76,7 @@ def machine_killed_after(stack: RunningStack) -> None:
 
 
 def flow_run_killed(stack: RunningStack) -> None:
-    """The flow run's process alone is killed: its trainer ends with it, and the second attempt succeeds."""
+    """The flow run's process is killed: its trainer ends too, and the second attempt succeeds."""
     round_ = stack.start_round()
     trainer = stack.until_running(TRAINER, "--platform aws")
     os.kill(parent(trainer[0]), signal.SIGKILL)
@@ -84,7 +84,7 @@ def flow_run_killed(stack: RunningStack) -> None:
 
 
 def machine_killed(stack: RunningStack) -> None:
-    """Worker and flow run are killed: the missing sign of life ends the attempt long before the run deadline."""
+    """Worker and flow run are killed: missing progress ends the attempt before its deadline."""
     round_ = stack.start_round(small_suite(stack.stack.state, "drill-silent", run_seconds=240))
     stack.until_running(TRAINER, "--platform aws")
     kill_machine(stack, "aws")
@@ -100,7 +100,7 @@ def trainer_killed(stack: RunningStack) -> None:
 
 
 def pending_lost(stack: RunningStack) -> None:
-    """The worker dies between PENDING and the start of the process: tried again after the start deadline."""
+    """The worker dies between PENDING and RUNNING: the run is retried after the start deadline."""
     verdict = _lose_pending(stack, "drill-pending", retries=1)
     expect(verdict["verdict"] == "pass", f"verdict pass (is {verdict['verdict']}: {verdict['notes']})")
     notes = verdict["platforms"]["aws"]["notes"]
@@ -111,7 +111,7 @@ def pending_lost(stack: RunningStack) -> None:
 
 
 def pending_lost_for_good(stack: RunningStack) -> None:
-    """As before without a retry: the platform is unavailable by its deadline, and the round inconclusive."""
+    """The same without a retry: the platform is unavailable, and the round inconclusive."""
     verdict = _lose_pending(stack, "drill-pending-once", retries=0)
     expect(verdict["verdict"] == "inconclusive", f"inconclusive (is {verdict['verdict']})")
     reason = verdict["platforms"]["aws"]["unavailable"]

@@ -11,15 +11,15 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from plumbline.doctor import look_here
-from plumbline.doctor.stack import check_stack
 from plumbline.doctor.stores import Visit, examine_store
+from plumbline.doctor.training_stack import check_stack
 
 __all__ = ["doctor"]
 
 
 @flow(name="plumbline-doctor", persist_result=False)
 def doctor(visits: list[Visit], trains: bool = False) -> State[None]:
-    """Check this machine, its stores and, where it trains, its stack; the state's message is the report."""
+    """Check this machine, its stores and training stack; the state's message is the report."""
     cache = Path(os.environ.get("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser()
     stores = tuple(examine_store(visit) for visit in visits)
     selfcheck = check_stack() if trains else None

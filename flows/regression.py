@@ -74,6 +74,6 @@ def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> Roun
         if failures := alert_about_verdict(round_, verdict):
             verdict = report_round(round_, verdict.replace(notes=(*verdict.notes, *failures)), found, judged)
             publish(round_, verdict, judged)
-        show_in_ui(round_, verdict, found, judged, return_state=True)  # the verdict stands if this fails
+        show_in_ui(round_, verdict, found, judged, return_state=True)  # a failure here does not change the verdict
         emit_verdict(verdict)
     return verdict

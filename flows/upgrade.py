@@ -1,4 +1,4 @@
-"""An upgrade over all platforms: the controller's flow, and the flow of each platform's worker."""
+"""Upgrade flows: the controller's, and the gate on each platform's worker."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _judge(opened: Upgrade | ImageUpgrade, phase: Phases) -> UpgradeOutcome:
 
 @flow(name="plumbline-gate", persist_result=False, log_prints=False)
 def gate(order: UpgradeOrder) -> State[None]:
-    """Judge an upgrade on this platform. The report in the outbox is the result; the state tells its kind."""
+    """Judge an upgrade on this platform; the report in the outbox is the result."""
     report = judge_here(order)
     if report.answer is not None:
         return Completed(message=f"{report.answer.verdict}: {report.answer.sentences[0]}"[:1000])

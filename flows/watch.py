@@ -18,4 +18,4 @@ def watch(suite: Suite) -> State[None]:
     missed, undelivered = check_missed(suite)
     if undelivered:
         return Failed(message="; ".join(undelivered))
-    return Completed(message=missed or "the last round that was due did run")
+    return Completed(message=missed or "the last due round has started")

@@ -35,7 +35,7 @@ class BrokenLibrary(Model):
 
 
 class LoadedFiles(Model):
-    """The places that one process loaded code from, such as `torch/nn` or `nvidia/cublas`."""
+    """Places from which one process loaded code, such as `torch/nn` or `nvidia/cublas`."""
 
     places: tuple[str, ...] = Field(max_length=200_000)
     broken: BrokenLibrary | None = None
@@ -54,7 +54,7 @@ def _files() -> Iterator[str]:
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return  # not Linux: libraries that no module belongs to stay unknown
+        return  # not Linux: libraries without a module stay unknown
     yield from (line[line.index("/") :] for line in lines if "/" in line)
 
 
@@ -81,7 +81,7 @@ def write_loaded(environment: Mapping[str, str], broken: BrokenLibrary | None = 
 
 
 def loaded_places(folder: Path) -> frozenset[str]:
-    """Return the places that the processes of one training left in `folder`."""
+    """Return the places that the processes of one training wrote into `folder`."""
     return frozenset(place for path in folder.glob("*.json") for place in read_model(LoadedFiles, path).places)
 
 

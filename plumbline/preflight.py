@@ -39,7 +39,7 @@ def check_training(
     _check_name(record_id, option="--record-id")
     if data is not None:
         _check_url(data)
-        _make_folder(cache, option="--cache")  # one that nothing is staged into need not be writable
+        _make_folder(cache, option="--cache")  # A cache that receives no file need not be writable.
     if experiment is not None and not (experiment / EXPERIMENT_NAME).is_file():
         hint = "name the folder of an experiment's bundle"
         raise ConfigurationError(f"contains no {EXPERIMENT_NAME}", where=str(experiment), key="--experiment", hint=hint)

@@ -57,7 +57,7 @@ def alert_about_verdict(round_: Round, verdict: RoundVerdict) -> list[str]:
 
 @task(name="alert once", persist_result=False)
 def alert_once(suite: Suite, messages: Sequence[AlertMessage]) -> list[str]:
-    """Send each message to every recipient of its event once, and return the failed deliveries as lines."""
+    """Send each message once to its recipients; return failed deliveries as lines."""
     if not suite.alerts or not messages:
         return []
 
@@ -79,7 +79,7 @@ def alert_once(suite: Suite, messages: Sequence[AlertMessage]) -> list[str]:
 def alert_without_verdict(suite: Suite, round_id: str) -> Iterator[None]:
     """Alert that the round failed without a verdict, then re-raise the error.
 
-    Only for errors of ours; any other exception ends the run as Failed, and Prefect's automation alerts about it.
+    Handles Plumbline's errors only; any other exception ends the run as Failed, and Prefect's automation alerts.
     """
     try:
         yield

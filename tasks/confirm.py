@@ -57,8 +57,8 @@ def confirm_causes(round_: Round, gathered: GatheredRecords, judged: Judged, fol
         ready, lost = _sent(round_, wanted(cases), known, folder)
         results = dispatch_trainings(round_, ready, Limits()) if ready else {}
         came = gather_records(round_, results, folder)
-        answers = {str(one.experiment_id): record for one, record in came.records.items()}
-        lost |= {str(one.experiment_id): absence.why for one, absence in came.absent.items()}
+        answers = {str(assignment.experiment_id): record for assignment, record in came.records.items()}
+        lost |= {str(assignment.experiment_id): absence.why for assignment, absence in came.absent.items()}
         known |= {record.record.record_id: record for record in came.records.values()}
         cases = absorb(cases, answers, lost)
     return replace(judged, results=apply_cases(judged.results, cases))

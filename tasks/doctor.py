@@ -139,7 +139,11 @@ def _check_schedule(suite: Suite, response: DeploymentResponse | None) -> CheckR
         return from_error(where, error)
     if due is None:
         return _wrong(where, f"{schedule.cron!r} never fires", "correct schedule.cron")
-    active = [one for one in response.schedules if one.active] if response is not None and not response.paused else []
+    active = (
+        [schedule for schedule in response.schedules if schedule.active]
+        if response is not None and not response.paused
+        else []
+    )
     if response is not None and not active:
         return _wrong(where, "is paused on the server", "resume it in Prefect's UI", ExitCode.INCONCLUSIVE)
     return CheckResult(where=where, what=f"next round at {due:%Y-%m-%d %H:%M %Z}", well=True)

@@ -13,7 +13,7 @@ from plumbline.alerts.due import start_key
 from plumbline.central import CentralStore
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.rounds import Round, check_round_id, new_round_id
-from plumbline.rounds.recipes import read_recipes
+from plumbline.rounds.published_specs import read_specs
 from plumbline.rounds.secret import round_secret
 from plumbline.schema.suite import Suite, parse_suite
 from plumbline.schema.suite_file import with_tuples
@@ -59,7 +59,7 @@ def refuse_after_crashes() -> None:
 def open_round(suite: Suite, round_id: str) -> Round:
     """Read the round's specs from the central store, and write the start marker."""
     central = CentralStore(open_store(suite.store))
-    round_ = Round(round_id, suite, read_recipes(central, suite), round_secret(central, round_id))
+    round_ = Round(round_id, suite, read_specs(central, suite), round_secret(central, round_id))
     central.put_text(start_key(suite.name, round_id, datetime.now(UTC)), "")
     lock = os.environ.get("PLUMBLINE_LOCK")
     get_run_logger().info("round %s of %s, lock %s", round_id, suite.name, lock or "not named (PLUMBLINE_LOCK)")

@@ -11,10 +11,10 @@ from prefect.events import emit_event
 from plumbline.central import CentralStore
 from plumbline.report.summary import findings_table, step_summary
 from plumbline.rounds import Round
-from plumbline.rounds.events import round_events
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.reporting import draw_plots, write_report
 from plumbline.rounds.series import write_nights
+from plumbline.rounds.verdict_events import round_events
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tasks.judge import Judged

@@ -98,8 +98,8 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
 def _run_ab(
     order: AbOrder, cache: Path, work: Path, run: Callable[[Path, Path | None], int]
 ) -> tuple[int, Path | None]:
-    """Run an A/B: fresh processes in tonight's environment and in the baseline's, in turns."""
-    # Loaded for an A/B alone: every other training starts without them.
+    """Run an A/B: alternate processes in tonight's environment and in the baseline's."""
+    # Imported for an A/B only, so that other trainings start faster.
     from plumbline.experiments.ab import run_ab
     from plumbline.experiments.environment import build_environments
 
@@ -141,7 +141,7 @@ def _watch_parent(parent: UUID, is_orphaned: threading.Event, is_over: threading
             try:
                 state = client.read_flow_run(parent).state
             except (*PREFECT_ERRORS, ObjectNotFound):
-                continue  # says nothing about the controller
+                continue  # not a sign of the controller's end
             # Crashed and scheduled again: if no worker claims it, its machine is lost.
             is_ended = state is not None and (state.is_final() or state.is_scheduled())
             ended_at = (ended_at or time.monotonic()) if is_ended else None

@@ -1,4 +1,4 @@
-"""Judge an upgrade on every platform: dispatch the candidate lock, gate it on each worker, report, alert."""
+"""Upgrade gate on every platform: dispatch, judge on each worker, report, alert."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ __all__ = [
 ]
 
 _SPARE_SECONDS = 600.0
-"""For a trial that began just before the budget's end, and for the report."""
+"""Seconds after the budget, for the last trial and the report."""
 _DOWNLOAD_SECONDS = 30.0
 _CLAIM_SECONDS = 120.0
-"""How long a worker waits for the work folder: an attempt that was lost may still be ending."""
+"""Seconds to wait for the work folder, which a lost attempt may still use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """One candidate lock, and who judges it."""
+    """One candidate lock, with the platforms that judge it."""
 
     id: str
     suite: Suite
@@ -85,7 +85,7 @@ class Upgrade:
     """Whether the releases of a culprit are searched, too."""
 
     def job(self, platform: str) -> Job:
-        """Return the platform's part as dispatch takes it."""
+        """Return the dispatch job of a platform."""
         chosen = self.suite.platforms[platform]
         return Job(
             key=job_key(self.id, platform, "upgrade"), platform=platform, start_seconds=chosen.start_seconds,
@@ -93,7 +93,7 @@ class Upgrade:
         )  # fmt: skip
 
     def order(self, platform: str, attempt: int) -> UpgradeOrder:
-        """Return what the worker is told for this attempt."""
+        """Return the worker's order for this attempt."""
         name = record_id(self.job(platform).key, attempt)
         return UpgradeOrder(
             platform=platform, outbox=self.suite.platforms[platform].outbox, record_id=name, upgrade_id=self.id,
@@ -104,7 +104,7 @@ class Upgrade:
 
 
 def start_round(suite: Suite) -> str:
-    """Start the deployed round, as an event without a lock asks for; return the run's name."""
+    """Start the deployed round after an event without a lock; return the run's name."""
     name = f"{REGRESSION}/{suite.name}"
     key = f"{name}-{flow_run.id}"
     return cast("FlowRun", run_deployment(name, timeout=0, as_subflow=False, idempotency_key=key)).name
@@ -153,7 +153,7 @@ def _download(url: str, max_bytes: int) -> bytes:
 
 @task(name="dispatch upgrade", persist_result=False)
 def dispatch_upgrade(upgrade: Upgrade) -> UpgradeOutcome:
-    """Have every platform judge the candidate, all at once; no child outlives the call, whatever happens."""
+    """Judge the candidate on all platforms in parallel; leave no child running."""
     suite = upgrade.suite
     names = {upgrade.job(name).key: name for name in upgrade.platforms}
     outboxes = {name: open_store(suite.platforms[name].outbox) for name in upgrade.platforms}
@@ -211,7 +211,7 @@ def _report(upgrade: Upgrade, name: str, result: Result) -> tuple[PlatformReport
 
 @task(name="publish upgrade", persist_result=False, retries=2, retry_delay_seconds=5)
 def publish_upgrade(outcome: UpgradeOutcome, store: str) -> UpgradeOutcome:
-    """Keep the pages and then the outcome in the central store, and show the summary in Prefect's UI."""
+    """Store pages and outcome in the central store, and the summary in Prefect's UI."""
     outcome = keep_outcome(CentralStore(open_store(store)), outcome)
     key = f"{outcome.suite}-upgrade".replace("_", "-").replace(".", "-")
     create_markdown_artifact(summary(outcome), key=key, description=f"Upgrade {outcome.upgrade}: {outcome.verdict}")
@@ -227,7 +227,7 @@ def alert_about_upgrade(suite: Suite, outcome: UpgradeOutcome) -> list[str]:
 
 @contextmanager
 def _claimed(work: Path) -> Iterator[None]:
-    """Have the work folder alone, once the process that had it before has ended."""
+    """Lock the work folder; wait for the process that holds it."""
     deadline = time.monotonic() + _CLAIM_SECONDS
     with ExitStack() as stack:
         while True:
@@ -243,7 +243,7 @@ def _claimed(work: Path) -> Iterator[None]:
 
 @task(name="gate", task_run_name="{order.record_id}", persist_result=False)
 def judge_here(order: UpgradeOrder) -> PlatformReport:
-    """Judge the candidate with this worker's environment, and publish the report."""
+    """Judge the candidate in this worker's environment, and publish the report."""
     work = Path(os.environ.get("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve() / "upgrade"
     logger = get_run_logger()
     current = os.environ.get("PLUMBLINE_LOCK", "")
@@ -270,7 +270,7 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
             report = PlatformReport(**found, answer=answer)
         except PlumblineError as error:
             if is_orphaned.is_set():
-                raise  # nobody waits for a report
+                raise  # no controller waits for the report
             report = PlatformReport(**found, error=str(error)[:4000], exit_code=int(error.exit_code))
         publish_report(open_store(order.outbox, policy=PATIENCE), report)
     return report

@@ -31,7 +31,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from plumbline.central import CentralStore
 from plumbline.deployment import REGRESSION
 from plumbline.prepare import prepare
-from plumbline.rounds.recipes import keep_recipes
+from plumbline.rounds.published_specs import write_specs
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
 from tests.flows.local_stack import RunningStack, running_stack
@@ -111,7 +111,7 @@ def main() -> int:
         ):
             for count in args.counts:
                 grown = suite_of(state, count)
-                keep_recipes(CentralStore(open_store(grown.store)), grown, specs)
+                write_specs(CentralStore(open_store(grown.store)), grown, specs)
                 rounds.append(one_round(stack, client, grown, record))
                 print(json.dumps(rounds[-1]), flush=True)
     finally:

@@ -19,11 +19,13 @@ __all__ = ["register", "run"]
 
 def register(subparsers: Any) -> None:
     """Add `alert`."""
-    parser = subparsers.add_parser("alert", help="send a test alert; alert about missed rounds", description=__doc__)
-    parser.add_argument("suite", type=Path)
+    parser = subparsers.add_parser(
+        "alert", help="send a test alert, or alert about a missed round", description=__doc__
+    )
+    parser.add_argument("suite", type=Path, help="the suite file")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--test", action="store_true", help="send a test message through every block")
-    what.add_argument("--check", action="store_true", help="alert a missed round, and send what is pending")
+    what.add_argument("--check", action="store_true", help="alert about a missed round, and send pending alerts")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 
@@ -33,11 +35,11 @@ def run(args: argparse.Namespace) -> int:
     suite = read_suite(args.suite)
     if not suite.alerts:
         raise ConfigurationError("has no recipient", where=str(args.suite), key="alerts", hint="add [[alerts]]")
-    told, failed = _test(suite) if args.test else _check(suite)
+    sent, failed = _test(suite) if args.test else _check(suite)
     if args.json:
-        print(json.dumps({"told": told, "failed": failed}))
+        print(json.dumps({"told": sent, "failed": failed}))
     else:
-        print("\n".join(told) or "nothing to tell")
+        print("\n".join(sent) or "no alert to send")
         for line in failed:
             print(f"plumbline: {line}", file=sys.stderr)
     return int(ExitCode.INCONCLUSIVE if failed else ExitCode.PASS)
@@ -49,8 +51,8 @@ def _test(suite: Suite) -> tuple[list[str], list[str]]:
     subject, body = probe_message(suite.name, datetime.now(UTC))
     known = Blocks(suite, os.environ)
     outcomes = {block: send(block, subject, body, known) for block in _blocks(suite)}
-    told = [f"{block}: delivered" for block, why in outcomes.items() if not why]
-    return told, [f"{block}: {why}" for block, why in outcomes.items() if why]
+    sent = [f"{block}: delivered" for block, why in outcomes.items() if not why]
+    return sent, [f"{block}: {why}" for block, why in outcomes.items() if why]
 
 
 def _blocks(suite: Suite) -> list[str]:
@@ -60,5 +62,5 @@ def _blocks(suite: Suite) -> list[str]:
 def _check(suite: Suite) -> tuple[list[str], list[str]]:
     from tasks.watch import check_missed_rounds
 
-    told, failed = check_missed_rounds(suite)
-    return [told] if told else [], failed
+    missed, failed = check_missed_rounds(suite)
+    return [missed] if missed else [], failed

@@ -25,16 +25,17 @@ _KINDS = ("work-pool", "block", "deployment", "automation")
 
 def register(subparsers: Any) -> None:
     """Add `deploy`."""
-    parser = subparsers.add_parser("deploy", help="create or update what a suite needs on Prefect", description=__doc__)
-    parser.add_argument("suite", type=Path)
+    parser = subparsers.add_parser("deploy", help="create or update a suite's objects on Prefect", description=__doc__)
+    parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
-    parser.add_argument("--prune", action="store_true", help="delete deployments and automations that left the suite")
-    parser.add_argument("--publish", action="store_true", help="build and publish data, weights and specs as well")
-    parser.add_argument("--only", choices=_KINDS, action="append", help="only this kind of object (repeatable)")
+    parser.add_argument(
+        "--prune", action="store_true", help="delete deployments and automations that are no longer in the suite"
+    )
+    parser.add_argument("--publish", action="store_true", help="also build and publish data, weights and specs")
+    parser.add_argument("--only", choices=_KINDS, action="append", help="only this kind of object; may be repeated")
     parser.add_argument("--controllers", default="plumbline", help="work pool of the controllers (%(default)s)")
-    parser.add_argument("--write-prefect-yaml", type=Path, metavar="FILE", help="write a prefect.yaml and stop")
-    parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder of build outputs (%(default)s)")
-    # For `plumbline run` on a local stack that has just started.
+    parser.add_argument("--write-prefect-yaml", type=Path, metavar="FILE", help="write a prefect.yaml and end")
+    parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder for build outputs (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 
@@ -82,9 +83,9 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
 def _chosen(args: argparse.Namespace, wanted: Sequence[Item]) -> list[Item]:
     """Return the items of the requested kinds; a deployment's automation belongs to it."""
     kinds = args.only or _KINDS
-    owned = [one for one in wanted if one.kind == "automation" and one.fields["action"]["type"] == "run-deployment"]
-    of_kind = [one for one in wanted if one.kind in kinds]
-    return [one for one in of_kind if "deployment" in kinds or one not in owned]
+    owned = [item for item in wanted if item.kind == "automation" and item.fields["action"]["type"] == "run-deployment"]
+    of_kind = [item for item in wanted if item.kind in kinds]
+    return [item for item in of_kind if "deployment" in kinds or item not in owned]
 
 
 def _check_blocks(path: Path, suite: Suite, changes: Sequence[PlanItem], known: Collection[str]) -> None:
@@ -105,10 +106,10 @@ def publish_data(suite: Suite, state: Path, say: Any) -> None:
     """Build and publish data and weights, and store each workload's spec."""
     from plumbline.central import CentralStore
     from plumbline.prepare import prepare
-    from plumbline.rounds.recipes import keep_recipes
+    from plumbline.rounds.published_specs import write_specs
     from plumbline.stores import open_store
 
-    keep_recipes(CentralStore(open_store(suite.store)), suite, prepare(suite, state / "build", say))
+    write_specs(CentralStore(open_store(suite.store)), suite, prepare(suite, state / "build", say))
 
 
 def _print(args: argparse.Namespace, changes: Sequence[PlanItem]) -> None:

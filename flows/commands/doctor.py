@@ -1,4 +1,4 @@
-"""`plumbline doctor SUITE`: find problems before a night is lost, with hints."""
+"""`plumbline doctor SUITE`: find problems before a nightly round fails, with a hint for each."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["register", "run"]
 def register(subparsers: Any) -> None:
     """Add `doctor`."""
     parser = subparsers.add_parser(
-        "doctor", help="check reach, credentials, versions, clock, disk", description=__doc__
+        "doctor", help="check servers, stores, credentials, versions, clocks and disks", description=__doc__
     )
-    parser.add_argument("suite", type=Path, nargs="?")
-    parser.add_argument("--store", metavar="URL", help="run the store contract against a bucket or folder instead")
-    parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder of all state (%(default)s)")
-    parser.add_argument("--workers", action="store_true", help="run a check through every work pool as well")
+    parser.add_argument("suite", type=Path, nargs="?", help="the suite file")
+    parser.add_argument("--store", metavar="URL", help="test a bucket or folder against the store contract instead")
+    parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder for all state (%(default)s)")
+    parser.add_argument("--workers", action="store_true", help="also run a check on a worker of every work pool")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 

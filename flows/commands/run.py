@@ -1,7 +1,7 @@
-"""`plumbline run SUITE`: one round, locally or on the environment's Prefect API.
+"""`plumbline run SUITE`: run one round, on the local stack or on a Prefect server.
 
-Both use the same path: the deployed flow is started as by its schedule, and followed to its end. The local stack only
-starts stock servers and workers first, and calls `plumbline deploy`.
+Both start the deployed flow as its schedule does, and follow it to its end. On the local stack the command first
+starts stock servers and workers, and deploys the suite.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 from plumbline.cli.display import Display
 from plumbline.deployment.file_urls import with_absolute_urls
 from plumbline.errors import ExitCode, InconclusiveError, UnavailableError
-from plumbline.localstack import Stack, is_local
 from plumbline.localstack.process import Child
 from plumbline.localstack.resources import resource
 from plumbline.localstack.signals import terminations_interrupt
+from plumbline.localstack.stack import Stack, is_local
 from plumbline.report.terminal import verdict_table
 from plumbline.rounds import check_round_id, new_round_id
 from plumbline.schema.suite import Suite, read_suite
@@ -36,14 +36,14 @@ _TICK_SECONDS = 0.2
 
 def register(subparsers: Any) -> None:
     """Add `run`."""
-    parser = subparsers.add_parser("run", help="one round of a suite over all its platforms", description=__doc__)
-    parser.add_argument("suite", type=Path, nargs="?", help="default: a suite of two local platforms")
+    parser = subparsers.add_parser("run", help="run one round of a suite over all its platforms", description=__doc__)
+    parser.add_argument("suite", type=Path, nargs="?", help="the suite file (default: two local platforms)")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--local", action="store_true", help="on the local stack, whatever the work pools' names")
-    where.add_argument("--api", action="store_true", help="on the Prefect API of this environment")
-    parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder of all state (%(default)s)")
+    where.add_argument("--local", action="store_true", help="use the local stack, whatever the names of the work pools")
+    where.add_argument("--api", action="store_true", help="use the server that PREFECT_API_URL names")
+    parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder for all state (%(default)s)")
     parser.add_argument("--port", type=int, help="port of the local Prefect server (default: a free one)")
-    parser.add_argument("--round", default="", help="name of the round; an unfinished round of this name continues")
+    parser.add_argument("--round", default="", help="name of the round; an unfinished round of this name is continued")
     parser.add_argument("--keep", action="store_true", help="keep the local stack running until Ctrl-C")
     parser.add_argument("--prepare", action="store_true", help="with --api: publish data, weights and specs first")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
@@ -131,7 +131,7 @@ def _on_api(args: argparse.Namespace, suite: Suite, display: Display) -> RoundVe
     """Start the deployed round, follow it, and return its verdict."""
     from flows.commands.deploy import publish_data
     from tasks.prefect_client.api import server_errors, wait_for_api
-    from tasks.prefect_client.rounds import RoundRun
+    from tasks.prefect_client.round_run import RoundRun
 
     wait_for_api(_API_SECONDS)
     if args.prepare:

@@ -32,17 +32,25 @@ _HERE_ONLY = ("current", "extra", "pip")
 
 
 def register(subparsers: Any) -> None:
-    """Add `upgrade`: the core's parser, and what it takes to ask the workers."""
+    """Add `upgrade`: the core's parser, and the options for workers."""
     on_this_machine.register(subparsers)
     parser = subparsers.choices["upgrade"]
-    parser.add_argument("--api", action="store_true", help="on every platform, through this environment's Prefect API")
-    parser.add_argument("--platform", action="append", default=[], metavar="NAME", help="with --api: only this one")
-    parser.add_argument("--round", default="", metavar="NAME", help="with --api: the upgrade's name")
+    parser.add_argument(
+        "--api", action="store_true", help="judge on every platform, through the server that PREFECT_API_URL names"
+    )
+    parser.add_argument(
+        "--platform",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="with --api: only this platform; may be repeated",
+    )
+    parser.add_argument("--round", default="", metavar="NAME", help="with --api: name of the upgrade")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge the candidate here, or have every platform judge it; the exit code is the verdict's."""
+    """Judge the candidate here or on every platform; return the verdict's exit code."""
     if not args.api:
         return on_this_machine.run(args)
     for name in _HERE_ONLY:
@@ -67,9 +75,9 @@ def _new_id() -> str:
 
 
 def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Display) -> UpgradeOutcome:
-    """Start the deployed flow, follow it, and return its outcome; an interruption cancels it."""
+    """Start the deployed flow, and return its outcome; an interruption cancels it."""
     from tasks.prefect_client.api import server_errors, wait_for_api
-    from tasks.prefect_client.rounds import UpgradeRun
+    from tasks.prefect_client.round_run import UpgradeRun
 
     candidate = {"image": args.image} if args.image else _candidate(load_lock(args.candidate), suite)
     parameters = {
@@ -93,7 +101,7 @@ def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Di
 
 
 def _candidate(lock: LockFiles, suite: Suite) -> dict[str, Any]:
-    """Return the flow's parameter: the text of a small lock, the address of one with more files or bytes."""
+    """Return the flow's parameter: a small lock's text, else the lock's address."""
     from plumbline.stores import ensure_object, open_store
 
     data = lock.files[lock.name].encode()
@@ -106,32 +114,32 @@ def _candidate(lock: LockFiles, suite: Suite) -> dict[str, Any]:
 
 
 def _write_reports(args: argparse.Namespace, outcome: UpgradeOutcome) -> None:
-    answers = {name: one.answer for name, one in outcome.platforms.items() if one.answer is not None}
+    answers = {name: result.answer for name, result in outcome.platforms.items() if result.answer is not None}
     if args.summary:
         _write(args.summary, summary(outcome))
     if args.comment:
-        _write(args.comment, "\n".join(f"**{name}**\n\n{comment_report(one)}" for name, one in answers.items()))
+        _write(args.comment, "\n".join(f"**{name}**\n\n{comment_report(answer)}" for name, answer in answers.items()))
     if args.junit:
         _write(args.junit, _junit(outcome))
     if args.html:
-        for name, one in answers.items():
+        for name, answer in answers.items():
             path = args.html.with_name(f"{args.html.stem}-{name}{args.html.suffix}") if len(answers) > 1 else args.html
-            _write(path, html_report(one))
+            _write(path, html_report(answer))
 
 
 def _junit(outcome: UpgradeOutcome) -> str:
     """Return one document with a test suite for each platform."""
     root = ET.Element("testsuites", name=f"plumbline upgrade {outcome.upgrade}")
-    for name, one in outcome.platforms.items():
-        if one.answer is not None:
-            found = ET.fromstring(junit_report(one.answer))  # noqa: S314 - written by ourselves
+    for name, result in outcome.platforms.items():
+        if result.answer is not None:
+            found = ET.fromstring(junit_report(result.answer))  # noqa: S314 - written by ourselves
             for suite in found.iter("testsuite"):
                 suite.set("name", name)
                 root.append(suite)
         else:
             suite = ET.SubElement(root, "testsuite", name=name, tests="1", failures="0", errors="1")
             case = ET.SubElement(suite, "testcase", name="verdict", classname="plumbline.upgrade")
-            ET.SubElement(case, "error", message=printable(one.why)[:1000], type=one.verdict)
+            ET.SubElement(case, "error", message=printable(result.why)[:1000], type=result.verdict)
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
@@ -143,10 +151,10 @@ def _write(path: Path, text: str) -> None:
 
 def _print(outcome: UpgradeOutcome) -> None:
     print(f"{outcome.verdict}: upgrade {outcome.upgrade}")
-    for name, one in outcome.platforms.items():
-        lines = text_lines(one.answer) if one.answer is not None else iter([f"{one.verdict}: {one.why}"])
+    for name, result in outcome.platforms.items():
+        lines = text_lines(result.answer) if result.answer is not None else iter([f"{result.verdict}: {result.why}"])
         print(printable(f"{name}: {next(lines)}").replace("\n", " "))
         for line in lines:
             print(printable(line).replace("\n", " "))
-        for note in one.notes:
+        for note in result.notes:
             print(printable(f"  {note}"), file=sys.stderr)

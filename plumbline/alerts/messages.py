@@ -102,7 +102,7 @@ def missed_message(suite: str, due: datetime) -> AlertMessage:
 def no_verdict_message(suite: str, round_id: str, why: str, run: str) -> AlertMessage:
     """Return the message about a round that ended without a verdict."""
     lines = [
-        f"Round {round_id} of {suite} started and ended without a verdict. No platform was judged that night.",
+        f"Round {round_id} of {suite} started and ended without a verdict. No platform was judged in it.",
         why,
         *([f"run: {run}"] if run else []),
     ]

@@ -1,4 +1,4 @@
-"""Alert state: each alert is sent once per platform, workload and cause, until it changes or recovers. Pure.
+"""Alert state: one alert per platform, workload and cause until it changes. Pure.
 
 The state is written before an alert is sent, and marked after delivery: an alert may be sent twice, with the same id,
 if the sender dies in between, and is never lost.
@@ -69,7 +69,9 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
         return state
     messages: list[Outgoing] = []
     entries: dict[str, Open] = {}
-    troubles = {trouble.key: trouble for name, one in verdict.platforms.items() for trouble in find_troubles(name, one)}
+    troubles = {
+        trouble.key: trouble for name, result in verdict.platforms.items() for trouble in find_troubles(name, result)
+    }
     for key, trouble in troubles.items():
         known = state.open.get(key)
         entry = known if known is not None and known.event == trouble.event else Open(
@@ -92,7 +94,7 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
         elif outcome in (None, "inconclusive") and not (known.event == "unavailable" and _is_there(result, workload)):
             entries[key] = known  # no evidence about the trouble tonight
     whole = {name for name, workload in recovered if not workload}
-    for name, workload in sorted(one for one in recovered if not one[1] or one[0] not in whole):
+    for name, workload in sorted(place for place in recovered if not place[1] or place[0] not in whole):
         messages += _send(recovery_message(verdict, name, workload), alerts, now)
     return AlertState(
         watching=state.watching,
@@ -157,7 +159,7 @@ def _is_there(result: PlatformResult | None, workload: str) -> bool:
 def _remind(
     entry: Open, alert_message: AlertMessage, alerts: Sequence[Alert], now: datetime
 ) -> tuple[Open, list[Outgoing]]:
-    """Alert every subscribed block due for a first message or reminder."""
+    """Alert every subscribed block that is due for a first message or a reminder."""
     due = [
         alert
         for alert in alerts

@@ -99,7 +99,7 @@ def with_record(baseline: Baseline, record: RunRecord, note: Note | None = None)
     """Return the baseline with `record` accepted last."""
     note = note or Note()
     entry = accepted(record, note.suite)
-    kept = [one for one in baseline.records if one.record_id != record.record_id]
+    kept = [entry for entry in baseline.records if entry.record_id != record.record_id]
     first = baseline.anchor or (baseline.records[0] if baseline.records else None)
     anchor = entry if first is None or note.as_anchor else first
     logged = LogEntry(action="accept", record_id=record.record_id, note=note)

@@ -1,4 +1,4 @@
-"""Checkpoints in a platform's outbox: a new attempt on a different machine resumes from the last one.
+"""Checkpoints in a platform's outbox, from which an attempt on a new machine resumes.
 
 Two slots alternate for the tensors, and a pointer with the trainer's own state names the complete slot. Nothing is
 deleted, as some stores cannot delete: a completed attempt empties both slots.

@@ -10,8 +10,8 @@ from typing import Literal, TypeVar
 
 from plumbline.central.outbox import ForeignRecordError, checked_record, receive, record_key
 from plumbline.central.store import CentralStore
-from plumbline.dispatch.order import TrainingOrder
 from plumbline.dispatch.states import Recorded, RecordKind
+from plumbline.dispatch.training_order import TrainingOrder
 from plumbline.errors import InvalidInputError, PlumblineError
 from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
 from plumbline.stores.base import ObjectMissingError, Store

@@ -61,9 +61,9 @@ def rebuild_series(
 ) -> dict[str, SeriesFile]:
     """Rebuild the series of a suite's platforms from stored records.
 
-    Where the old series can be read, its decisions stay, which records do not hold, and so do nights whose record is no
-    longer in the store: `plumbline prune` removes records, never numbers. Of a round's records of one workload the
-    night is the one with the most parts, then the earliest: the others are confirmations.
+    If the old series is readable, its decisions stay, because records do not contain them. Nights without a record
+    stay too: `plumbline prune` removes records, never numbers. If a round has several records of a workload, the night
+    is the record with the most parts, then the earliest: the others are confirmations.
     """
     records = set(records)
     nights: dict[str, dict[tuple[str, str], tuple[int, NightRow]]] = {name: {} for name in platforms}

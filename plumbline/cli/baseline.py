@@ -26,36 +26,42 @@ from plumbline.stores import open_store
 
 __all__ = ["last_round", "register", "run"]
 
-_REPLACED = "`plumbline baseline accept SUITE` replaces it and its accepted records: put a copy back, if there is one"
+_REPLACED = (
+    "`plumbline baseline accept SUITE` replaces it and its accepted records; restore a copy first, if one exists"
+)
 
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
-    parser = subparsers.add_parser("baseline", help="the approved records of each platform", description=__doc__)
+    parser = subparsers.add_parser("baseline", help="list, accept or reject approved records", description=__doc__)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
     for name, description in (
-        ("list", "every baseline of the suite's store"),
-        ("show", "the accepted records of one or all platforms"),
-        ("log", "log of decisions: author, time, reason"),
-        ("accept", "approve the records of a round: the next rounds are compared with them"),
-        ("reject", "take an accepted record out again"),
-        ("restore", "put a rejected record back"),
+        ("list", "list every baseline in the suite's store"),
+        ("show", "show the accepted records of one or all platforms"),
+        ("log", "show the log of decisions: author, time, reason"),
+        ("accept", "approve the records of a round; later rounds are compared with them"),
+        ("reject", "remove an accepted record from its baseline"),
+        ("restore", "restore a rejected record"),
     ):
         command = commands.add_parser(name, help=description, description=description)
-        command.add_argument("suite", type=Path)
+        command.add_argument("suite", type=Path, help="the suite file")
         command.add_argument("--json", action="store_true", help="print one JSON document")
         if name != "list":
             command.add_argument("--platform", action="append", default=[], help="only this platform; may be repeated")
         if name == "accept":
             command.add_argument("--round", default="", help="the round whose records are approved (default: the last)")
             command.add_argument("--force", action="store_true", help="accept records of a round that did not pass")
-            command.add_argument("--anchor", action="store_true", help="measure cumulative loss from these records on")
+            command.add_argument(
+                "--anchor",
+                action="store_true",
+                help="make these records the anchor: cumulative loss is measured from them",
+            )
         if name in ("reject", "restore"):
             command.add_argument(
                 "--record", default="", help="the record (default: the last accepted or rejected record)"
             )
         if name in ("accept", "reject", "restore"):
-            command.add_argument("--reason", default="", help="why; kept in the log (needed by --force and --anchor)")
+            command.add_argument("--reason", default="", help="reason for the log; required by --force and --anchor")
         command.set_defaults(run=run)
 
 
@@ -78,8 +84,8 @@ def run(args: argparse.Namespace) -> int:
     for why in damaged.values():
         print(f"plumbline: a baseline is damaged: {why} ({_REPLACED})", file=sys.stderr)
     if args.json:
-        told = [{**baseline.to_json(), "current": baseline.current} for baseline in baselines]
-        print(json.dumps({"baselines": told, "damaged": dict(damaged)}, indent=2))
+        documents = [{**baseline.to_json(), "current": baseline.current} for baseline in baselines]
+        print(json.dumps({"baselines": documents, "damaged": dict(damaged)}, indent=2))
     elif baselines or not damaged:
         _print(baselines)
     return int(ExitCode.INVALID if damaged else ExitCode.PASS)
@@ -108,7 +114,7 @@ def _of(central: CentralStore, platforms: Sequence[str]) -> tuple[tuple[Baseline
     found, damaged = BaselineBook(central).list()
     ends = tuple(f"/{name}.json" for name in platforms)
     return (
-        tuple(one for one in found if one.platform in platforms),
+        tuple(baseline for baseline in found if baseline.platform in platforms),
         {key: why for key, why in damaged.items() if key.endswith(ends)},
     )
 
@@ -206,38 +212,42 @@ def _reject(args: argparse.Namespace, suite: Suite, central: CentralStore, platf
     book, note = BaselineBook(central), _note(args, suite)
     chosen_baselines, damaged = _of(central, platforms)
     chosen = []
-    for one in chosen_baselines:
-        own = [entry.record_id for entry in one.records if _own(suite, one, entry)]
+    for baseline in chosen_baselines:
+        own = [entry.record_id for entry in baseline.records if _own(suite, baseline, entry)]
         own = [name for name in own if args.record in ("", name)]
-        chosen += [(one, own[-1])] if own else []
+        chosen += [(baseline, own[-1])] if own else []
     if not chosen and damaged:
         raise InvalidInputError(f"a baseline is damaged: {next(iter(damaged.values()))}", hint=_REPLACED)
     if not chosen:
         hint = "`plumbline baseline show` lists them"
         raise ConfigurationError("this suite has not accepted such a record", where=suite.name, hint=hint)
-    return [book.reject(one.spec_sha256, one.platform, name, note) for one, name in chosen]
+    return [book.reject(baseline.spec_sha256, baseline.platform, name, note) for baseline, name in chosen]
 
 
 def _restore(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
     book, note = BaselineBook(central), _note(args, suite)
     chosen = []
-    for one in book.everything():
-        own = [entry.record_id for entry in one.rejected if one.platform in platforms and _own(suite, one, entry)]
+    for baseline in book.everything():
+        own = [
+            entry.record_id
+            for entry in baseline.rejected
+            if baseline.platform in platforms and _own(suite, baseline, entry)
+        ]
         own = [name for name in own if args.record in ("", name)]
-        chosen += [(one, own[-1])] if own else []
+        chosen += [(baseline, own[-1])] if own else []
     if not chosen:
         hint = "`plumbline baseline log` lists them"
         raise ConfigurationError("no such record was rejected", where=suite.name, hint=hint)
-    return [book.restore(one.spec_sha256, one.platform, name, note) for one, name in chosen]
+    return [book.restore(baseline.spec_sha256, baseline.platform, name, note) for baseline, name in chosen]
 
 
 def _log(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: Sequence[str]) -> int:
     """Print every decision on the suite's baselines, ordered by time."""
     entries = [
-        {"platform": one.platform, "workload": one.workload, **entry.to_json()}
-        for one in BaselineBook(central).everything()
-        for entry in one.log
-        if one.platform in platforms and entry.note.suite in ("", suite.name)
+        {"platform": baseline.platform, "workload": baseline.workload, **entry.to_json()}
+        for baseline in BaselineBook(central).everything()
+        for entry in baseline.log
+        if baseline.platform in platforms and entry.note.suite in ("", suite.name)
     ]
     entries.sort(key=lambda entry: str(entry["note"]["when"] or ""))
     if args.json:

@@ -1,4 +1,4 @@
-"""`plumbline calibrate SUITE`: noise of each line, and limits with rare false alarms."""
+"""`plumbline calibrate SUITE`: measure each platform's noise, and recommend limits."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = ["register", "run"]
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
-    parser = subparsers.add_parser("calibrate", help="noise floors, and recommended limits", description=__doc__)
-    parser.add_argument("suite", type=Path)
+    parser = subparsers.add_parser("calibrate", help="measure noise floors, and recommend limits", description=__doc__)
+    parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument("--last", type=int, default=60, metavar="N", help="maximum number of nights (default: 60)")
     parser.add_argument("--write", action="store_true", help="write throughput_drop of each platform into the suite")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

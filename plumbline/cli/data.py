@@ -38,15 +38,21 @@ def register(subparsers: Any) -> None:
         ("push", _add_push, _push),
         ("verify", _add_verify, _verify),
     ):
-        command = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
+        command = commands.add_parser(name, help=_help(run.__doc__), description=run.__doc__)
         add(command)
         command.add_argument("--json", action="store_true", help="print one JSON document on stdout")
         command.set_defaults(run=run)
 
 
+def _help(docstring: str | None) -> str:
+    """Return a docstring's line in the form of the other commands' help."""
+    line = (docstring or "").strip().rstrip(".")
+    return line[:1].lower() + line[1:]
+
+
 def _add_build(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("suite", type=Path, help="the suite whose [datasets] are built")
-    parser.add_argument("names", nargs="*", metavar="DATASET", help="only these")
+    parser.add_argument("names", nargs="*", metavar="DATASET", help="build only these datasets")
     parser.add_argument("--out", type=Path, required=True, help="parent folder of the datasets' own folders")
 
 
@@ -57,29 +63,44 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--name", required=True, help="the dataset's name in suites")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the dataset")
-    parser.add_argument("--task", choices=("sequence-classification", "masked-lm"), default="sequence-classification")
-    parser.add_argument("--text-column", help="default: the column with a usual name, such as `text`")
-    parser.add_argument("--pair-column", help="the second text, for pairs of sentences")
-    parser.add_argument("--label-column", help="default: the column with a usual name, such as `label`")
+    parser.add_argument(
+        "--task",
+        choices=("sequence-classification", "masked-lm"),
+        default="sequence-classification",
+        help="default: %(default)s",
+    )
+    parser.add_argument(
+        "--text-column", help="column of the text (default: the column with a usual name, such as `text`)"
+    )
+    parser.add_argument("--pair-column", help="column of the second text, for pairs of sentences")
+    parser.add_argument(
+        "--label-column", help="column of the label (default: the column with a usual name, such as `label`)"
+    )
     parser.add_argument(
         "--labels", metavar="A,B,...", help="the classes in order; also FIRST..LAST, for numbers that are classes"
     )
     parser.add_argument("--evaluation", metavar="SOURCE", help="files for evaluation, separate from the training files")
     parser.add_argument("--config", help="configuration of a Hugging Face dataset; also NAME:CONFIG")
-    parser.add_argument("--split", help="its split to train on (default: train)")
-    parser.add_argument("--evaluation-split", help="its split to evaluate on (default: validation, else test)")
-    parser.add_argument("--revision", help="its branch, tag or commit; the commit is kept in the manifest")
-    parser.add_argument("--train-rows", type=int, default=_ALL, help="maximum (default: all)")
-    parser.add_argument("--evaluation-rows", type=int, default=1024, help="maximum (default: %(default)s)")
-    parser.add_argument("--rows-per-shard", type=int, default=8192, help="default: %(default)s")
-    parser.add_argument("--vocab-size", type=int, default=8192, help="of the tokenizer trained (default: %(default)s)")
+    parser.add_argument("--split", help="Hugging Face split to train on (default: train)")
+    parser.add_argument("--evaluation-split", help="Hugging Face split to evaluate on (default: validation, else test)")
+    parser.add_argument("--revision", help="Hugging Face branch, tag or commit; the manifest keeps the commit")
+    parser.add_argument("--train-rows", type=int, default=_ALL, help="maximum number of training rows (default: all)")
+    parser.add_argument(
+        "--evaluation-rows", type=int, default=1024, help="maximum number of evaluation rows (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rows-per-shard", type=int, default=8192, help="rows in each Parquet file (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--vocab-size", type=int, default=8192, help="vocabulary of the trained tokenizer (default: %(default)s)"
+    )
     parser.add_argument("--tokenizer", help="a tokenizer.json or a checkpoint's folder, instead of a trained one")
     parser.add_argument("--cased", action="store_true", help="train a case-sensitive tokenizer")
 
 
 def _add_where(parser: argparse.ArgumentParser, option: str) -> None:
     parser.add_argument(option, action="append", default=[], metavar="URL", help="a data URL; may be repeated")
-    parser.add_argument("--suite", type=Path, help="the data URLs of all platforms of this suite")
+    parser.add_argument("--suite", type=Path, help="use the data URLs of all platforms of this suite")
     parser.add_argument(
         "--platform", action="append", default=[], help="with --suite: only this platform; may be repeated"
     )
@@ -93,7 +114,7 @@ def _add_push(parser: argparse.ArgumentParser) -> None:
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="the dataset's name")
     _add_where(parser, "--at")
-    parser.add_argument("--cache", type=Path, help="check a local cache instead of a store, and remove wrong objects")
+    parser.add_argument("--cache", type=Path, help="check a local cache instead of a store, and remove damaged objects")
 
 
 def _build(args: argparse.Namespace) -> int:
@@ -193,7 +214,7 @@ def _verify_cache(args: argparse.Namespace) -> int:
         raise ConfigurationError("no such folder", where=str(args.cache), key="--cache")
     wrong = Cache(args.cache).verify()
     _print_result(args, {str(args.cache): {"removed": wrong}})
-    return _complain([f"{args.cache}: {sha256} had wrong bytes, and was removed" for sha256 in wrong])
+    return _complain([f"{args.cache}: {sha256} had wrong bytes and was removed" for sha256 in wrong])
 
 
 def _complain(problems: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""`plumbline history SUITE` or `--from FILE`: changes over time, by the nights' engine."""
+"""`plumbline history SUITE` or `--from FILE`: show changes over time, as nightly rounds judge them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,17 @@ _MAX_BYTES = 256 << 20
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
-    parser = subparsers.add_parser("history", help="changes over time", description=__doc__)
+    parser = subparsers.add_parser("history", help="show changes over time", description=__doc__)
     parser.add_argument("suite", type=Path, nargs="?", help="the suite file")
     parser.add_argument(
         "--from", type=Path, dest="source", metavar="FILE", help="judge the series of a CSV or JSONL file"
     )
     parser.add_argument(
-        "--higher-is-worse", action="append", default=[], metavar="METRIC", help="with --from; may be repeated"
+        "--higher-is-worse",
+        action="append",
+        default=[],
+        metavar="METRIC",
+        help="with --from: a larger value of this metric is a loss; may be repeated",
     )
     parser.add_argument("--platform", help="only this platform")
     parser.add_argument("--last", type=int, default=90, metavar="N", help="maximum number of nights (default: 90)")
@@ -61,12 +65,12 @@ def run(args: argparse.Namespace) -> int:
     nights = read_nights(central, suite, series, last)
     allowed = allowed_of(suite)
     lines = {name: read_lines(central, series[name], nights[name]) for name in platforms}
-    told = {name: [summarise(line, allowed, last=last) for line in lines[name]] for name in platforms}
+    summaries = {name: [summarise(line, allowed, last=last) for line in lines[name]] for name in platforms}
     if args.json:
         document = {
             name: {
-                "nights": [one.to_json() for one in nights[name]],
-                "lines": [one.to_json() for one in told[name]],
+                "nights": [night.to_json() for night in nights[name]],
+                "lines": [line.to_json() for line in summaries[name]],
             }
             for name in platforms
         }
@@ -76,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         print("no round yet: start one with `plumbline run`")
     for name in platforms:
         _print_nights(name, nights[name])
-        _print_lines(told[name])
+        _print_lines(summaries[name])
     return int(ExitCode.PASS)
 
 
@@ -99,11 +103,11 @@ def _external(args: argparse.Namespace) -> int:
     if not lines:
         raise ConfigurationError("contains no row of this platform", where=str(args.source), key="--platform")
     allowed = allowed_for(num_platforms=len({line.platform for line in lines}), num_series=len(lines))
-    told = [summarise(line, allowed) for line in lines]
+    summaries = [summarise(line, allowed) for line in lines]
     if args.json:
-        print(json.dumps({"from": str(args.source), "lines": [one.to_json() for one in told]}, indent=2))
+        print(json.dumps({"from": str(args.source), "lines": [summary.to_json() for summary in summaries]}, indent=2))
     else:
-        _print_lines(told)
+        _print_lines(summaries)
     return int(ExitCode.PASS)
 
 

@@ -55,6 +55,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read_all(loaded: LoadedRecord) -> None:
-    """Read every part, so that one of a wrong shape is refused here and not by a judge later."""
+    """Read every part, so that a malformed part is refused now, not by the judge."""
     for name in ("batches", "sketches", "rows", "state", "evaluation", "answers", "capture"):
         getattr(loaded, name)

@@ -55,7 +55,7 @@ def build_parser(modules: Sequence[ModuleType]) -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="plumbline",
-        description="Proves that training is the same on every cloud, and names what made it differ.",
+        description="Check that training is the same on every cloud, and name the cause of a difference.",
         epilog="Exit codes: 0 pass, 1 drift, 2 wrong usage or configuration, 3 inconclusive, 4 invalid.",
     )
     parser.add_argument("--version", action="version", version=f"plumbline {__version__}")

@@ -95,10 +95,10 @@ def read_nights(
     central: CentralStore, suite: Suite, series: Mapping[str, SeriesFile], last: int
 ) -> dict[str, tuple[Night, ...]]:
     """Return each platform's last nights by time, from rounds without series."""
-    if any(one.judged for one in series.values()):
+    if any(history.judged for history in series.values()):
         return {name: _nights(one, last) for name, one in series.items()}
     rounds = read_rounds(central, suite.name, last)
-    return {name: tuple(_night(one, name) for one in rounds if name in one.platforms) for name in series}
+    return {name: tuple(_night(verdict, name) for verdict in rounds if name in verdict.platforms) for name in series}
 
 
 def _nights(series: SeriesFile, last: int) -> tuple[Night, ...]:

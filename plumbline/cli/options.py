@@ -33,7 +33,7 @@ def check_file(path: Path, *, option: str = "--out", parents: bool = False) -> N
 def check_folder(path: Path, *, option: str = "--out") -> None:
     """Raise unless `path` is, or can become, a writable folder."""
     folder = path.absolute()
-    there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+    there = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
     if not there.is_dir():
         raise _refusal(there if there != folder else path, option, "is not a folder", "name a different one")
     if not os.access(there, os.W_OK | os.X_OK):

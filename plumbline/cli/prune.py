@@ -1,6 +1,6 @@
-"""`plumbline prune SUITE`: remove old rounds from the central store; accepted and drifted nights stay.
+"""`plumbline prune SUITE`: remove old rounds from the central store; accepted and drifted rounds stay.
 
-Without --apply nothing is removed: the command shows what would go. Series, baselines and anchors always stay.
+Without --apply the command only shows what it would remove. Series, baselines and anchors always stay.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _MIB = 1 << 20
 def register(subparsers: Any) -> None:
     """Add `prune`."""
     parser = subparsers.add_parser("prune", help="remove old rounds from the store", description=__doc__)
-    parser.add_argument("suite", type=Path)
+    parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument(
-        "--keep-days", type=float, default=90.0, metavar="N", help="rounds of the last N days stay (default: 90)"
+        "--keep-days", type=float, default=90.0, metavar="N", help="keep the rounds of the last N days (default: 90)"
     )
-    parser.add_argument("--apply", action="store_true", help="remove it; without this, nothing is removed")
+    parser.add_argument("--apply", action="store_true", help="remove the rounds; without this option, only show them")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show what goes and why the rest stays; with --apply, remove it."""
+    """Show what is removed and why the rest stays; with --apply, remove it."""
     if not args.keep_days >= 1:
         raise ConfigurationError(f"{args.keep_days:g} is less than 1", where="--keep-days")
     suite = read_suite(args.suite)
@@ -72,7 +72,7 @@ def _print(plan: Sweep, *, applied: bool) -> None:
     if reasons:
         print("kept: " + ", ".join(f"{count} {why}" for why, count in reasons.most_common()))
     if plan.unread:
-        print(f"{len(plan.unread)} records cannot be read: no artifact goes, because they may name any")
+        print(f"{len(plan.unread)} records cannot be read and may name any artifact: no artifact is removed")
     size = f"{plan.num_bytes / _MIB:.1f} MiB"
     what = f"{len(plan.choice.gone)} rounds, {len(plan.records)} records, {len(plan.artifacts)} artifacts, {size}"
     print(f"{'removed' if applied else 'would remove'}: {what}{'' if applied else ' (--apply removes it)'}")

@@ -37,13 +37,16 @@ _NIGHTS = 90
 
 def register(subparsers: Any) -> None:
     """Add `report`."""
-    parser = subparsers.add_parser("report", help="render a round again", description=__doc__)
+    parser = subparsers.add_parser("report", help="render the report of a round again", description=__doc__)
     parser.add_argument("round", help="the round's id, or `latest`")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--suite", type=Path, help="the suite whose store contains the round")
     where.add_argument("--store", metavar="URL", help="the central store")
     parser.add_argument(
-        "--format", choices=("html", "text", "junit", "summary"), default="html", help="default: %(default)s"
+        "--format",
+        choices=("html", "text", "junit", "summary"),
+        default="html",
+        help="output format (default: %(default)s)",
     )
     parser.add_argument("--out", type=Path, help="output file (default: html into the store, other formats on stdout)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
@@ -98,15 +101,15 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out
         records = {name: _records(central, verdict, name, Path(folder)) for name in verdict.platforms}
         records = {name: loaded for name, loaded in records.items() if loaded}
         before = {name: _baselines(central, name, loaded, Path(folder)) for name, loaded in records.items()}
-        earlier = [one for one in read_rounds(central, verdict.suite, _NIGHTS) if one.round < verdict.round]
+        earlier = [past for past in read_rounds(central, verdict.suite, _NIGHTS) if past.round < verdict.round]
         page = render_report(
             verdict,
             records,
-            History(points_of([(night_of(one.round), one) for one in [*earlier, verdict]])),
+            History(points_of([(night_of(past.round), past) for past in [*earlier, verdict]])),
             reference=suite.reference if suite else _reference(verdict),
             baselines=before,
             records_base=_records_folder(central) if out else "../../records",
-            record_links=record_links(central, [one for record in records.values() for one in record], site),
+            record_links=record_links(central, [loaded for record in records.values() for loaded in record], site),
         )
     if out is None:
         keep_report(central, verdict.round, page)
@@ -129,18 +132,18 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str, into: 
     records: dict[str, LoadedRecord] = {}
     for record_id in verdict.platforms[platform].records:
         try:
-            one = load_record(central.get_record(record_id, into))
+            loaded = load_record(central.get_record(record_id, into))
         except ObjectMissingError:
             print(f"plumbline: the record {record_id} is no longer in the store", file=sys.stderr)
             continue
         except InvalidInputError as error:
             print(f"plumbline: the record {record_id} is skipped: {error}", file=sys.stderr)
             continue
-        known = records.get(one.record.spec.workload)
-        if one.record.experiment is None and (
-            known is None or len(one.record.spec.parts) > len(known.record.spec.parts)
+        known = records.get(loaded.record.spec.workload)
+        if loaded.record.experiment is None and (
+            known is None or len(loaded.record.spec.parts) > len(known.record.spec.parts)
         ):
-            records[one.record.spec.workload] = one
+            records[loaded.record.spec.workload] = loaded
     return list(records.values())
 
 

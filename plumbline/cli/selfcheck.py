@@ -15,14 +15,16 @@ __all__ = ["register", "run"]
 
 _LINES = {
     "pass": "this stack trains correctly",
-    "drift": "this stack trains something else",
+    "drift": "this stack computes wrong bits",
     "inconclusive": "an operation has no portable form",
 }
 
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
-    parser = subparsers.add_parser("selfcheck", help="check this machine's training", description=__doc__)
+    parser = subparsers.add_parser(
+        "selfcheck", help="train a tiny BERT here, and compare its bits", description=__doc__
+    )
     parser.add_argument("--device", help="cpu, or cuda:N (default: the first GPU, if any)")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which the check is stopped")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")

@@ -24,9 +24,9 @@ __all__ = ["register", "run"]
 def register(subparsers: Any) -> None:
     """Add `spec`."""
     parser = subparsers.add_parser("spec", help="write the RunSpec of a workload", description=__doc__)
-    parser.add_argument("suite", type=Path)
-    parser.add_argument("workload")
-    parser.add_argument("--out", type=Path, required=True, help="the file of the RunSpec")
+    parser.add_argument("suite", type=Path, help="the suite file")
+    parser.add_argument("workload", help="name of a workload of the suite")
+    parser.add_argument("--out", type=Path, required=True, help="file for the RunSpec")
     parser.add_argument("--data", type=Path, help="a built dataset's folder (default: built from the suite)")
     parser.add_argument("--to", metavar="URL", help="publish dataset and weights here (default: beside the file)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")

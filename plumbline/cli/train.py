@@ -1,4 +1,4 @@
-"""`plumbline train`: one training here, without Prefect."""
+"""`plumbline train SPEC --out DIR`: run one training here, without Prefect."""
 
 from __future__ import annotations
 
@@ -20,16 +20,23 @@ __all__ = ["register", "run"]
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser("train", help="train here, and write the record", description=__doc__)
-    parser.add_argument("spec", type=Path, help="a RunSpec, as `plumbline spec` writes it")
-    parser.add_argument("--out", type=Path, required=True, help="the record's folder")
+    parser.add_argument("spec", type=Path, help="RunSpec file, written by `plumbline spec`")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the record")
     parser.add_argument(
         "--data", help="URL of the store with the dataset; without it, the cache must contain the dataset"
     )
-    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "plumbline")
-    parser.add_argument("--platform", default="local", help="the platform's name in the record")
-    parser.add_argument("--record-id", default="")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=Path.home() / ".cache" / "plumbline",
+        help="folder of downloaded files (%(default)s)",
+    )
+    parser.add_argument("--platform", default="local", help="platform's name in the record (%(default)s)")
+    parser.add_argument("--record-id", default="", help="default: the workload and the start of the spec's digest")
     parser.add_argument("--experiment", type=Path, help="folder of an experiment's bundle")
-    parser.add_argument("--processes", type=int, default=1, help="devices to train on, under torchrun")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="number of processes, one per device, under torchrun (default: 1)"
+    )
     parser.add_argument("--timeout", type=float, default=None, help="seconds after which the training is stopped")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)

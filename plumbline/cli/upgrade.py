@@ -1,4 +1,4 @@
-"""`plumbline upgrade SUITE --candidate LOCK`: the same training under two locks, and what differs by package."""
+"""`plumbline upgrade SUITE --candidate LOCK`: train under two locks, and name the packages that differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REPORTS = ("html", "junit", "summary", "comment")
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser(
-        "upgrade", help="train under two locks, and find the packages that make a difference", description=__doc__
+        "upgrade", help="train under two locks, and name the packages that make a difference", description=__doc__
     )
     parser.add_argument("suite", type=Path)
     candidate = parser.add_mutually_exclusive_group(required=True)
@@ -37,21 +37,28 @@ def register(subparsers: Any) -> None:
         "--current",
         type=Path,
         metavar="LOCK",
-        help="the lock in force (default: $PLUMBLINE_LOCK, else what is installed)",
+        help="the present lock (default: $PLUMBLINE_LOCK, else the installed packages)",
     )
     parser.add_argument(
         "--extra", action="append", metavar="NAME", help="use these extras and groups of the locks only (default: all)"
     )
-    parser.add_argument("--workload", help="which workload trains (default: the suite's first that has a probe)")
-    parser.add_argument("--work", type=Path, default=Path(".plumbline/upgrade"), help="work folder (%(default)s)")
-    parser.add_argument("--pip", action="append", default=[], metavar="ARGUMENT", help="passed on to the installer")
+    parser.add_argument("--workload", help="workload to train (default: the first workload with a probe)")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path(".plumbline/upgrade"),
+        help="folder for environments and results (%(default)s)",
+    )
+    parser.add_argument(
+        "--pip", action="append", default=[], metavar="ARGUMENT", help="argument for the installer; may be repeated"
+    )
     parser.add_argument("--max-trials", type=int, default=200, help="give up after this many trials (%(default)s)")
     parser.add_argument("--max-seconds", type=float, default=86400.0, help="start no trial after this time")
     parser.add_argument(
         "--releases", action="store_true", help="then name the release of each culprit in which its effect appears"
     )
     for name in _REPORTS:
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write the {name} report")
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write the report as {name}")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 

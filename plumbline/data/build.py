@@ -153,7 +153,9 @@ def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
         first = spool.add(index.rows(sources.train))
         second = spool.add(index.rows(sources.evaluation)) if sources.evaluation is not None else None
     given = (
-        sources.classes if source.labels is None else tuple(label_name(one, name, "labels") for one in source.labels)
+        sources.classes
+        if source.labels is None
+        else tuple(label_name(label, name, "labels") for label in source.labels)
     )
     classes, numbers = index.classes(given) if labelled else ((), array("h"))
     first = first.labelled(numbers)

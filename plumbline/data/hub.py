@@ -26,7 +26,7 @@ __all__ = ["HubRows", "HubSource", "ask_hub", "quiet_hub", "reach_files", "read_
 
 _EVALUATION_SPLITS = ("validation", "test")
 _ANSWER_SECONDS = 2.5
-_EXPORT = "check the name and the network, or export it to CSV, JSONL or Parquet and give that file"
+_EXPORT = "check the name and the network, or export the dataset to CSV, JSONL or Parquet and use that file"
 _HUB = "the Hugging Face Hub"
 _DATA = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".txt", ".gz", ".zst", ".zip", ".arrow", ".safetensors")
 _OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
@@ -125,8 +125,8 @@ def reach_files(
     def question() -> bool:
         place = get_hf_file_metadata(url, timeout=_ANSWER_SECONDS).location
         if urlsplit(place).netloc != urlsplit(url).netloc:
-            one = {"Range": "bytes=0-0"}
-            with get_session().stream("GET", place, headers=one, timeout=_ANSWER_SECONDS) as response:
+            headers = {"Range": "bytes=0-0"}
+            with get_session().stream("GET", place, headers=headers, timeout=_ANSWER_SECONDS) as response:
                 response.raise_for_status()
         return True
 
@@ -149,7 +149,7 @@ def _refusal(error: BaseException | None, where: str, key: str, asked: str) -> P
     status = getattr(getattr(error, "response", None), "status_code", None)
     reason = f"HTTP {status}" if status else "no answer" if error is None else type(error).__name__
     text = f"{asked} cannot be reached ({reason})"
-    hint = f"set {_OFFLINE[0]}=1 to use what is in the local cache; else {_EXPORT}" if key == "path" else ""
+    hint = f"set {_OFFLINE[0]}=1 to use the local cache; else {_EXPORT}" if key == "path" else ""
     return UnavailableError(text, where=where, key=key, hint=hint or "check the network, or name a local folder")
 
 
@@ -188,7 +188,7 @@ def _load(source: HubSource, config: str | None, commit: str) -> tuple[Any, str 
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise DiskFullError("no room for the dataset's files", where=source.name, key="HF_HOME") from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        text = f"the Hugging Face Hub did not give this dataset: {reason}"
+        text = f"the dataset cannot be downloaded from the Hugging Face Hub: {reason}"
         raise UnavailableError(text, where=source.name, key="path", hint=_EXPORT) from error
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from plumbline.data.checkpoints import TOKENIZER_NAME, checkpoint_folder, checkpoint_model
+from plumbline.data.pretrained import TOKENIZER_NAME, checkpoint_folder, checkpoint_model
 from plumbline.data.publish import weights_key
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError

@@ -38,7 +38,7 @@ _WATCH_CRON = "*/10 * * * *"
 _HEARTBEAT_SECONDS = 30
 """Minimum period in Prefect, in seconds."""
 _REPEATED_SECONDS = 20
-"""Time within which the reports of one crash come."""
+"""Time within which all reports of one crash arrive."""
 _SILENT_SECONDS = 4 * _HEARTBEAT_SECONDS
 _START_SECONDS = 300
 """Maximum seconds from PENDING to RUNNING: the worker may have died in between."""
@@ -75,7 +75,7 @@ def training_deployment(suite: str, platform: str) -> str:
 
 
 def gate_deployment(suite: str, platform: str) -> str:
-    """Return the name of the deployment that judges an upgrade on one platform of a suite."""
+    """Return the name of a platform's deployment of the upgrade gate."""
     return f"{GATE}/{suite}-{platform}"
 
 
@@ -145,7 +145,7 @@ def _deployments(suite: Suite, controllers: str) -> Iterator[Item]:
         f"{UPGRADE}/{suite.name}",
         entrypoint="flows.upgrade.upgrade",
         work_pool=controllers,
-        # The tag of rounds: a crashed one is resumed, and one without a verdict is alerted about.
+        # With the tag of rounds, a crashed run is resumed, and a run without a verdict is alerted.
         tags=[*tags, "plumbline-round"],
         description=f"Train {suite.name} under a candidate lock on every platform, and name the package that differs.",
         parameters=suite_parameters(suite),
@@ -213,7 +213,7 @@ def _automations(suite: Suite) -> Iterator[Item]:
             "message": f"not running {_START_SECONDS} s after a worker took it: its machine may be gone",
         },
     )  # fmt: skip
-    # A worker reports one crash twice, seconds apart. The second report ends a run that was started in between, so the
+    # A worker reports each crash twice, seconds apart. The second report ends a run that was started in between, so the
     # restart waits until both have come.
     yield _automation(
         f"plumbline {suite.name}: resume crashed rounds",
@@ -225,7 +225,7 @@ def _automations(suite: Suite) -> Iterator[Item]:
         within=_REPEATED_SECONDS,
         action={
             "type": "change-flow-run-state", "state": "SCHEDULED", "name": "AwaitingRetry",
-            "message": "its process ended; the same round goes on in a new one",
+            "message": "its process ended; the same round continues in a new process",
         },
     )  # fmt: skip
     for block in dict.fromkeys(alert.block for alert in suite.alerts if "missed" in alert.on):

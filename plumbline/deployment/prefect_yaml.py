@@ -24,7 +24,7 @@ _HEADER = """\
 
 
 def to_prefect_yaml(items: Sequence[Item], suite_file: str) -> str:
-    """Return the file's text. `prefect deploy` creates no work pools: their commands are in the header.
+    """Return the file's text, with the commands for work pools in the header.
 
     Blocks and the automations that belong to no deployment come from `plumbline deploy --only`, as a push step of the
     round's deployment.
@@ -69,10 +69,10 @@ def _deployment(item: Item, automations: Sequence[Item], suite_file: str) -> dic
     if owned:
         content["triggers"] = [
             {
-                "name": one.name, "type": "event", "expect": list(one.fields["trigger"]["expect"]),
-                "parameters": dict(one.fields["action"]["parameters"]),
+                "name": automation.name, "type": "event", "expect": list(automation.fields["trigger"]["expect"]),
+                "parameters": dict(automation.fields["action"]["parameters"]),
             }
-            for one in owned
+            for automation in owned
         ]  # fmt: skip
         script = f"plumbline deploy {shlex.quote(suite_file)} --only block --only automation"
         content["push"] = [{"prefect.deployments.steps.run_shell_script": {"script": script, "stream_output": True}}]

@@ -6,8 +6,8 @@ Prefect.
 
 from plumbline.dispatch.loop import Orchestrator, run_jobs
 from plumbline.dispatch.names import job_key, record_id
-from plumbline.dispatch.order import TrainingOrder, read_order
 from plumbline.dispatch.states import Action, ChildRun, ChildState, Job, Limits, Recorded, RecordKind, Result, View
+from plumbline.dispatch.training_order import TrainingOrder, read_order
 from plumbline.dispatch.training_run import TrainingRun, advance, begin
 
 __all__ = [

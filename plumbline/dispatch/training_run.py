@@ -132,7 +132,7 @@ def _run(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple
         if view.child.alive != training.alive:
             training = replace(training, alive=view.child.alive, alive_at=now)
     elif view.recorded is None:
-        # The server does not answer: silence says nothing about the child.
+        # The server does not answer: silence is no sign of a failed child.
         training = replace(training, alive_at=now)
     if view.recorded is not None and view.recorded.kind in (RecordKind.COMPLETE, RecordKind.INFRASTRUCTURE):
         why = "Prefect has not seen the run's end"

@@ -84,15 +84,21 @@ class _Trial:
 
     def stat(self) -> None:
         info = self.store.stat(self.key("object"))
-        _demand((info.size, info.etag) == (len(self.content), self.etag), "describes another object than was written")
-        self._refused(lambda: self.store.stat(self.key("none")), ObjectMissingError, "describes an object that is none")
+        _demand(
+            (info.size, info.etag) == (len(self.content), self.etag), "returns the size or etag of a different object"
+        )
+        self._refused(
+            lambda: self.store.stat(self.key("none")), ObjectMissingError, "describes an object that does not exist"
+        )
 
     def read(self) -> None:
         self._holds(self.content)
         with self.store.open(self.key("object"), offset=100, length=50, if_match=self.etag) as reader:
             buffer = bytearray(60)
             size = reader.readinto(memoryview(buffer))
-            _demand(bytes(buffer[:size]) == self.content[100 : 100 + size] and 0 < size <= 50, "gives another range")
+            _demand(
+                bytes(buffer[:size]) == self.content[100 : 100 + size] and 0 < size <= 50, "returns a different range"
+            )
 
     def list(self) -> None:
         found = [info.key for info in self.store.list(self.prefix)]
@@ -101,7 +107,7 @@ class _Trial:
     def swap(self) -> None:
         before, self.content = self.etag, secrets.token_bytes(500)
         self.etag = self.store.swap(self.key("object"), self.content, if_match=before).etag
-        _demand(self.etag != before, "gives a replaced object its old etag")
+        _demand(self.etag != before, "keeps the etag of a replaced object")
         for stale in (before, None):
             swap = lambda: self.store.swap(self.key("object"), b"stale", if_match=stale)  # noqa: B023, E731
             self._refused(swap, PreconditionFailedError, "replaces an object that has changed")
@@ -111,7 +117,7 @@ class _Trial:
             with self.store.open(self.key("object"), if_match=before):
                 return
 
-        self._refused(read_stale, PreconditionFailedError, "reads on in an object that has changed")
+        self._refused(read_stale, PreconditionFailedError, "continues a read of an object that has changed")
 
     def race(self) -> None:
         def attempt(number: int) -> bool:
@@ -134,7 +140,7 @@ class _Trial:
 
     def link(self) -> None:
         link = presign(self.store, self.key("object"), 60)
-        _demand(link is None or link.startswith(("http://", "https://")), "gives no web link")
+        _demand(link is None or link.startswith(("http://", "https://")), "returns no web link")
 
     def delete(self) -> None:
         self.clean()

@@ -118,7 +118,7 @@ def _stack(platform: str, selfcheck: SelfcheckEvidence) -> CheckResult:
     """Convert a selfcheck; `unknown` is no fault of the machine."""
     what = {
         "pass": "computes the right bits",
-        "unknown": f"not checked: {selfcheck.at or 'this release holds no digests for its versions'}",
+        "unknown": f"not checked: {selfcheck.at or 'this release has no digests for its versions'}",
         "drift": f"computes wrong bits: {selfcheck.at}",
     }[selfcheck.verdict]
     hint = "run `plumbline selfcheck` there; reinstall from the lock file, or replace the device"

@@ -13,10 +13,12 @@ _SOURCES: Mapping[str, str] = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role",
     "az": "AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or the machine's identity",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, gcloud's login, or the machine's service account",
-    "file": "the user that this runs as",
+    "file": "the user of this process",
 }
 # Other reasons for the same error code.
-_ALSO: Mapping[str, str] = {"az": "; a clock that is off by 15 minutes, or a firewall of the account, looks alike"}
+_ALSO: Mapping[str, str] = {
+    "az": "; a clock that is off by 15 minutes, or a firewall of the account, gives the same error"
+}
 _GRANTS: Mapping[str, str] = {"s3": "infra/aws", "az": "infra/azure", "gs": "infra/gcp"}
 
 

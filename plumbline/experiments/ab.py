@@ -1,7 +1,7 @@
-"""Run an A/B on this machine: blocks of trainings in two environments, each in a fresh process.
+"""A/B on one machine: blocks of trainings in two environments, each in a new process.
 
-Blocks alternate A B B A and B A A B, so that a steady trend of the machine cancels. Of the trainings one record stays,
-the first of tonight's environment; the metrics of all of them stand in its evidence.
+Blocks alternate A B B A and B A A B, so that a steady trend of the machine cancels. The first record of tonight's
+environment is kept; its evidence contains the metrics of all trainings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from plumbline.staging.part import disk_errors
 __all__ = ["run_ab"]
 
 Built = TypeVar("Built")
-"""What `build` makes of both environments."""
+"""Builder of both environments."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class _Runs(Generic[Built]):
     count: int = 0
 
     def run(self, block: int, *, is_tonight: bool) -> tuple[int, str]:
-        """Train once; return the exit code and, of a failure, the record's message."""
+        """Train once; return the exit code, and the record's message of a failure."""
         out = self.folder / f"run-{self.count:03d}"
         self.count += 1
         code = self.train(self.built, is_tonight, out)
@@ -57,17 +57,17 @@ def run_ab(
     order: AbOrder, build: Callable[[AbOrder], Built], train: Callable[[Built | None, bool, Path], int], folder: Path,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[int, Path | None]:  # fmt: skip
-    """Run the blocks; return the exit code and the folder of the record, `None` where no training left one.
+    """Run the blocks; return the exit code and the record's folder, `None` without a record.
 
-    `build` makes both environments; `train` trains in tonight's (true) or in the baseline's, and gets `None` where
-    they could not be built. Where the baseline's cannot be built, or cannot train, the evidence says so. A training of
-    tonight's environment that fails ends the A/B with its own record.
+    `build` makes both environments. `train` trains in tonight's environment (true) or in the baseline's (false), and
+    gets `None` if the build failed. If the baseline's environment cannot be built or cannot train, the evidence has the
+    reason. A failed training in tonight's environment ends the A/B with its own record.
     """
     why = ""
     try:
         runs = _Runs(train, build(order), folder, [])
     except DiskFullError:
-        raise  # says nothing about the environment
+        raise  # not a failure of the environment
     except PlumblineError as error:
         runs = _Runs(train, None, folder, [])
         code, _ = runs.run(0, is_tonight=True)
@@ -89,7 +89,7 @@ def run_ab(
 
 
 def _finished(runs: _Runs[Built], order: AbOrder, why: str) -> Path | None:
-    """Write the evidence into the record that stays."""
+    """Write the evidence into the kept record."""
     record = _read(runs.kept) if runs.kept is not None else None
     if record is None or runs.kept is None:
         return None

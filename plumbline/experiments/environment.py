@@ -1,6 +1,6 @@
-"""The two environments of an A/B: this one, and this one with the baseline's version of each package that differs.
+"""Two environments of an A/B: the worker's own, and a copy with the baseline's packages.
 
-Both are built the same way, so that neither gains by where its files lie.
+Both are built the same way, so that the location of files favours neither.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["Interpreters", "build_environments"]
 
 @dataclass(frozen=True, slots=True)
 class Interpreters:
-    """The interpreter of each environment."""
+    """Python interpreter of each environment."""
 
     tonight: Path
     baseline: Path
 
 
 def build_environments(order: AbOrder, root: Path) -> Interpreters:
-    """Build both below `root`, where their packages are kept; `PlumblineError` where the baseline's cannot be built."""
+    """Build both below `root`; raise `PlumblineError` if the baseline's cannot be built."""
     store = Store(root / "store", choose_installer())
     environments = Environments(root / "environments", store)
     changes = [
@@ -38,7 +38,7 @@ def build_environments(order: AbOrder, root: Path) -> Interpreters:
     for change in changes:
         installed = environments.current.get(change.package)
         if installed is not None and is_on_python_path(installed):
-            text = f"{change.package} lies on PYTHONPATH, which both environments import first"
+            text = f"{change.package} is on PYTHONPATH, which both environments import first"
             raise UnavailableError(text, where=str(installed.root))
     failures = store.add(change.candidate for change in changes if change.candidate is not None)
     if failures:

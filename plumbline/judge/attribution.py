@@ -37,7 +37,7 @@ class Attribution:
             return base
         codes = {cause.code for cause in causes}
         others = tuple(cause for cause in base.causes if cause.code not in codes and cause.code in _SPEED)
-        return base.replace(causes=[one.model_dump() for one in (*causes, *others)])
+        return base.replace(causes=[cause.model_dump() for cause in (*causes, *others)])
 
     def _without_consequences(self, code: str, names: tuple[str, ...]) -> Attribution:
         """Drop gradient causes inside a module whose operator differs."""

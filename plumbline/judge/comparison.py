@@ -34,8 +34,8 @@ def compare(
 ) -> Judgement:
     """Judge `candidate` against `reference`: verdict, first divergence and causes.
 
-    Throughput is judged within one platform only, and only if `throughput` asks for it: the speed of a record that is
-    no baseline says nothing about how fast a platform should be. If it is `demanded`, a pair whose throughput cannot
+    Throughput is judged within one platform only, and only if `throughput` asks for it: a record that is no baseline
+    has no information on the expected speed of a platform. If it is `demanded`, a pair whose throughput cannot
     be judged is `inconclusive`. `confirms` is the rerun of a run that was too slow.
     """
     try:
@@ -43,7 +43,7 @@ def compare(
     except InvalidInputError as error:
         finding = Finding(check="record.parts", outcome="invalid", metric="record", detail=str(error))
         judgement = Judgement(verdict="invalid", findings=(finding,))
-    findings = tuple(one.replace(against=against or one.against) for one in judgement.findings)
+    findings = tuple(finding.replace(against=against or finding.against) for finding in judgement.findings)
     return judgement.replace(findings=findings)
 
 
@@ -84,7 +84,7 @@ def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequ
     causes = explained or open_ones[:1]
     divergence = divergence or next((result.at for result in results if result.at is not None), None)
     return Judgement(
-        verdict=worst([one.outcome for one in findings]),
+        verdict=worst([finding.outcome for finding in findings]),
         findings=tuple(findings),
         first_divergence=divergence,
         causes=tuple(causes),
@@ -151,8 +151,8 @@ def _lost_envelope(pair: Pair, ladder: Ladder) -> list[Finding]:
 
 
 def _lost_portable(pair: Pair, ladder: Ladder) -> list[Finding]:
-    """Return a finding where bits differ, nothing else does, and a portable leg that could have told why was lost."""
-    lost = [why for one in pair.probes or () if (why := one.lost_legs.get("portable"))]
+    """Return a finding if only bits differ, and the portable leg that could explain them was lost."""
+    lost = [why for probe in pair.probes or () if (why := probe.lost_legs.get("portable"))]
     if not lost or ladder.equal or ladder.mismatches:
         return []
     detail = f"a portable leg was lost: {lost[0]} (hint: a smaller batch_size, or probe.portable_steps = 0)"
@@ -171,26 +171,24 @@ def _notes(pair: Pair, ladder: Ladder) -> list[Note]:
     notes = []
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
     if left and right and left.manifest_sha256 != right.manifest_sha256:
-        notes.append(Note(code="manifest", text="the manifests differ, every row is the same"))
+        notes.append(Note(code="manifest", text="the manifests differ, but every row is the same"))
     if ladder.equal:
         notes.append(Note(code="equal-bits", text="every bit of the probe is the same"))
         if (step := parting(pair)) is not None:
-            text = f"the learning curves part at step {step}, after a probe that is equal to the bit"
+            text = f"the learning curves separate at step {step}, after a bitwise equal probe"
             notes.append(Note(code="curve", text=text))
         return notes
     if ladder.proven:
-        text = (
-            f"the portable legs are equal to the bit over {ladder.proven} steps: no formula, weight or update differs"
-        )
+        text = f"the portable legs are bitwise equal over {ladder.proven} steps: no formula, weight or update differs"
         notes.append(Note(code="portable", text=text))
     if (order := reordered(pair)) is not None:
         place, largest = order
         text = (
-            f"portable bits part at {place}, by {largest:.1g} at most: the same formula in a different order of "
-            "operations, so that the portable legs prove nothing here"
+            f"portable bits differ at {place}, by at most {largest:.1g}: the same formula in a different order of "
+            "operations, so the portable legs prove nothing here"
         )
         notes.append(Note(code="portable-order", text=text))
     reasons = "; ".join(ladder.rounding[:3]) + ("; …" if len(ladder.rounding) > 3 else "")
     closest = _closest(pair)
-    size = f", at most {closest.error:.2g} where {closest.limit:.2g} is rounding" if closest else ""
+    size = f", at most {closest.error:.2g}, limit of rounding {closest.limit:.2g}" if closest else ""
     return [*notes, Note(code="rounding", text=f"the runs differ by rounding alone{size} ({reasons})")]

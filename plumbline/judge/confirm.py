@@ -84,7 +84,7 @@ class Confirmation:
 
     @classmethod
     def begin(cls, reference: LoadedRecord, candidate: LoadedRecord, judgement: Judgement, budget: int) -> Confirmation:
-        """Start to confirm a judgement's causes with at most `budget` reruns."""
+        """Return the state before the first of at most `budget` reruns."""
         start = cls(reference, candidate, judgement, budget)
         if judgement.verdict != "drift" or budget < 1:
             return start
@@ -106,7 +106,7 @@ class Confirmation:
         return self._request("reference", f"capture of {way.description}", way.steps, captures=way.captures)
 
     def _tested(self, way: Intervention) -> Request:
-        """Return the next experiment of one way to put the suspect back."""
+        """Return the next experiment that restores the suspect's value."""
         if way.method in ("exact", "locate"):
             side: Literal["reference", "candidate"] = "candidate" if self.exact else "reference"
             if way.method == "exact":
@@ -211,7 +211,7 @@ class Confirmation:
             replace(mismatch, suspicions=tuple(s for s in mismatch.suspicions if s.code != "nondeterminism"))
             for mismatch in self.pending_mismatches
         )
-        tried = ("an unchanged rerun: equal to the bit",)
+        tried = ("an unchanged rerun: bitwise equal",)
         return replace(self, rerun=record, pending_mismatches=pending_mismatches, tried=tried)._opened()
 
     def _unsteady(self, record: LoadedRecord, parting: Mismatch) -> Confirmation:

@@ -1,8 +1,8 @@
-"""Confirmation of a learning curve that parts although the probe is equal to the bit.
+"""Confirmation of a learning curve that separates after a bitwise equal probe.
 
-First an unchanged, uninterrupted rerun up to the first step that parts. It gives the candidate's bits: the suspect's
-value is restored by its definition. It gives the reference's bits: an interruption of the candidate, or chance, is the
-cause. It gives neither: the candidate does not agree with itself.
+The first experiment is an unchanged, uninterrupted rerun up to the first step that differs. If it gives the
+candidate's bits, the next experiment restores the suspect's value by its definition. If it gives the reference's bits,
+the cause is an interruption of the candidate, or chance. If it gives neither, the candidate does not agree with itself.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _WAYS: dict[str, tuple[ReplayRung, str]] = {
     "rng": ("dropout", "the dropout that the spec asks for"),
     "evaluation": ("evaluation", "the evaluation by its definition"),
 }
-"""By cause: what can be restored without the reference's tensors."""
+"""Replays that need no tensors of the reference, by cause."""
 _MOST_LOST = 1
 
 
 @dataclass(frozen=True)
 class LearnConfirmation:
-    """Where the test of one learning curve stands. Every step gives a new one."""
+    """Immutable state of the test of one learning curve; each step returns a new state."""
 
     reference: LoadedRecord
     candidate: LoadedRecord
@@ -49,7 +49,7 @@ class LearnConfirmation:
     lost: int = 0
 
     def next(self) -> Request | None:
-        """Return the experiment to run now; `None` when the case is closed or the budget is spent."""
+        """Return the next experiment; `None` at the end or without budget left."""
         if self.closed is not None or self.spent >= self.budget:
             return None
         if not self.steady:
@@ -69,31 +69,30 @@ class LearnConfirmation:
             return spent._close(f"{request.experiment.suspect}: could not be run: {reason}")
         if self.steady:
             restored = self._is_equal(self.reference, record)
-            text = "the curve is the reference's again" if restored else "the curve still differs"
+            text = "the curve equals the reference's again" if restored else "the curve still differs"
             sure = "confirmed" if restored else ""
             return spent._close(f"experiment with {request.experiment.suspect}: {text}", sure=sure)
         return spent._reran(record)
 
     @property
     def judgement(self) -> Judgement:
-        """The judgement with its cause as certain as the experiments show."""
+        """Return the judgement with its cause as certain as the experiments show."""
         cause = self.closed or self._cause().replace(tried=self.tried)
-        others = [one for one in self.base.causes if one.code not in (cause.code, self._cause().code)]
-        return self.base.replace(causes=[one.model_dump() for one in (cause, *others)])
+        others = [known for known in self.base.causes if known.code not in (cause.code, self._cause().code)]
+        return self.base.replace(causes=[entry.model_dump() for entry in (cause, *others)])
 
     def _reran(self, record: LoadedRecord) -> LearnConfirmation:
         if self._is_equal(self.candidate, record):
-            steady = replace(self, steady=True, tried=("an unchanged rerun: equal to the bit",))
+            steady = replace(self, steady=True, tried=("an unchanged rerun: bitwise equal",))
             return steady if self.mismatch.suspicions[0].code in _WAYS else steady._close("")
         learn, step = self.candidate.record.evidence.learn, self.mismatch.at.step
         interrupted = learn is not None and any(
             at <= (learn.steps if step is None else step) for at in learn.resumed_at
         )
         if interrupted and self._is_equal(self.reference, record):
-            return self._close("a rerun without interruption: the curve is the reference's", sure="confirmed")
-        why = (
-            f"it does not agree with itself: an unchanged rerun of the learning curve differs before step {self._steps}"
-        )
+            return self._close("a rerun without interruption: the curve equals the reference's", sure="confirmed")
+        differs = f"an unchanged rerun of the learning curve differs before step {self._steps}"
+        why = f"the candidate does not agree with itself: {differs}"
         cause = Cause(code="nondeterminism", sure="confirmed", why=why, tried=("an unchanged rerun: different bits",))
         return replace(self, closed=cause)
 
@@ -107,17 +106,17 @@ class LearnConfirmation:
     def _cause(self) -> Cause:
         code = self.mismatch.suspicions[0].code
         suspects = differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)
-        return next((one for one in self.base.causes if one.code == code), cause_of(self.mismatch, suspects))
+        return next((cause for cause in self.base.causes if cause.code == code), cause_of(self.mismatch, suspects))
 
     @property
     def _steps(self) -> int:
-        """Up to and with the step that parts; all of them where the losses are equal."""
+        """Return the number of steps up to the first that differs; all steps if the losses are equal."""
         learn = self.reference.record.evidence.learn
         whole = learn.steps if learn else 1
         return whole if self.mismatch.at.step is None else min(self.mismatch.at.step + 1, whole)
 
     def _is_equal(self, side: LoadedRecord, rerun: LoadedRecord) -> bool:
-        """Compare the curves over the experiment's steps; where these are all, weights and evaluations as well."""
+        """Compare the curves over the experiment's steps; over all steps, also weights and evaluations."""
         learn, other = side.record.evidence.learn, rerun.record.evidence.learn
         if learn is None or other is None or len(other.losses) < self._steps:
             return False
@@ -125,7 +124,7 @@ class LearnConfirmation:
             return False
         if self.mismatch.at.step is not None:
             return True
-        ends = [(one.weights_sha256, one.evaluations) for one in (learn, other)]
+        ends = [(curve.weights_sha256, curve.evaluations) for curve in (learn, other)]
         return learn.weights_sha256 is not None and ends[0] == ends[1]
 
     def _request(self, description: str, *replays: Replay) -> Request:
@@ -140,7 +139,9 @@ def begin_confirmation(
     reference: LoadedRecord, candidate: LoadedRecord, judgement: Judgement, budget: int
 ) -> Confirmation | LearnConfirmation:
     """Return the state machine for a judgement's causes, with at most `budget` reruns."""
-    if budget > 0 and any(one.check == "learn.bits" and one.outcome == "drift" for one in judgement.findings):
+    if budget > 0 and any(
+        finding.check == "learn.bits" and finding.outcome == "drift" for finding in judgement.findings
+    ):
         mismatch = learning(Pair(reference, candidate))
         if mismatch is not None:
             return LearnConfirmation(reference, candidate, judgement, budget, mismatch)

@@ -79,7 +79,7 @@ def _passed_selfcheck(record: LoadedRecord) -> bool:
 
 
 def _is_off(records: Records, name: str) -> bool:
-    """Return whether a platform failed its selfcheck, or is farther from its fp64 run than rounding explains."""
+    """Return whether a selfcheck failed, or the distance to fp64 exceeds rounding."""
     if failed_at(records[name]) is not None:
         return True
     probe = records[name].record.spec.probe

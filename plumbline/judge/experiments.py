@@ -54,11 +54,11 @@ class Kept:
 
     @property
     def lacks_capture(self) -> bool:
-        """Return whether the reference has to give its tensors once more."""
+        """Return whether the reference has to run again, to capture tensors."""
         return bool(self.way.captures) and not self.captured
 
     def reaching(self, taps: tuple[Tap, ...], steps: int) -> Kept:
-        """Return the same over `steps` steps, to be captured anew; outputs of modules alone end before a probe does."""
+        """Return the intervention over `steps` steps, with a new capture where needed."""
         if not self.way.kinds or self.way.steps >= steps:
             return self
         first = min(each.step for each in self.way.captures)
@@ -126,9 +126,9 @@ def interventions(
     return tuple(only_trained(way, trained, reference) for way in ways)
 
 
-def steps_of(one: Mismatch, last: int) -> int:
+def steps_of(mismatch: Mismatch, last: int) -> int:
     """Return how many steps an experiment on a mismatch takes; the probe has `last`."""
-    return last if one.rung == "evaluation" else min((one.at.step or 0) + 1 + _AFTER, last)
+    return last if mismatch.rung == "evaluation" else min((mismatch.at.step or 0) + 1 + _AFTER, last)
 
 
 def only_trained(way: Intervention, trained: frozenset[str], reference: LoadedRecord) -> Intervention:

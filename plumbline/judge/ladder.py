@@ -87,7 +87,7 @@ def _is_first_bit(mismatch: Mismatch, first_bit: Mismatch | None) -> bool:
     """Return whether all evidence above `mismatch` is bitwise equal."""
     if first_bit is None or position(mismatch) < position(first_bit):
         return True
-    # Within these rungs, tensors stand in the order of execution.
+    # Within these rungs, tensors are in the order of execution.
     same_tensor = mismatch.rung not in ("forward", "gradient") or mismatch.at.at == first_bit.at.at
     return position(mismatch) == position(first_bit) and same_tensor
 

@@ -76,7 +76,7 @@ def _break(pair: Pair, step: int, rung: str, stage: Stage, tap: TapError | None)
     finding = Finding(
         check="probe.bits",
         outcome="drift",
-        metric=f"relative error at {stage} of step {step}, where equal bits are due",
+        metric=f"relative error at {stage} of step {step}, where bits should be equal",
         observed=measured.error if measured is not None and not measured.over else None,
         limit=0.0,
         detail="no recorded difference explains different rounding, and all earlier evidence is bitwise equal",
@@ -102,7 +102,7 @@ def _is_within(pair: Pair, step: int, rung: str) -> bool:
 
 
 def _suspicions(pair: Pair, step: int, stage: Stage, tap: TapError | None, *, is_within: bool) -> tuple[Suspicion, ...]:
-    evidence = (f"everything before {stage} of step {step} is equal to the bit",)
+    evidence = (f"all evidence before {stage} of step {step} is bitwise equal",)
     if stage == "forward":
         likely = list(suspicions(pair, step, tap)) if tap else []
         if not likely:
@@ -124,10 +124,10 @@ def _evaluation(pair: Pair) -> Mismatch | None:
     left, right = (probe.evaluation for probe in pair.probes)
     if left is None or right is None or left == right:
         return None
-    finding = Finding(check="probe.bits", outcome="drift", metric="evaluation, where equal bits are due")
-    evidence = ("every step of the training is equal to the bit",)
+    finding = Finding(check="probe.bits", outcome="drift", metric="evaluation, where bits should be equal")
+    evidence = ("every step of the training is bitwise equal",)
     likely = (
-        Suspicion("evaluation", "the training is equal to the bit, its evaluation is not", evidence),
+        Suspicion("evaluation", "the training is bitwise equal, its evaluation is not", evidence),
         Suspicion("nondeterminism", "equal machines with equal settings give different bits", evidence),
     )
     return Mismatch("evaluation", Divergence(stage="evaluation", at="logits"), (finding,), likely)

@@ -81,7 +81,7 @@ def check_restored(
         # A mismatch of bits alone may lie below every limit: then the difference has to shrink clearly.
         if not exact and not mismatch.independent and not _came_closer(reference, before, after, way.steps):
             return Outcome(restored=False, text="the difference stays")
-        return Outcome(restored=True, text="everything below is the reference's again")
+        return Outcome(restored=True, text="all later evidence equals the reference's again")
     first = fresh[0]
     place = f"{first.at.stage} at step {first.at.step}" if first.at.step is not None else first.at.stage
     text = f"{place}, {first.at.at}, still differs"
@@ -89,7 +89,7 @@ def check_restored(
         return Outcome(restored=False, text=text, further=_kind(reference, first))
     later = position(first) > position(mismatch) and first.suspicions[0].code != mismatch.suspicions[0].code
     if later and not (mismatch.rung == "forward" and first.rung == "forward"):
-        return Outcome(restored=True, text=f"everything up to there is the reference's again; {text}", left=fresh)
+        return Outcome(restored=True, text=f"all evidence up to there equals the reference's again; {text}", left=fresh)
     return Outcome(restored=False, text=text)
 
 
@@ -129,7 +129,7 @@ def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozense
     after = replace(after, noise=before.rounding_only)
     was, now = (_gap(mismatch, pair) for pair in (before, after))
     if now > _VANISHED * min(was, 1.0):
-        return Outcome(restored=False, text=f"they differ by {now:.2g} all the same")
+        return Outcome(restored=False, text=f"they still differ by {now:.2g}")
     known |= {mismatch.suspicions[0].code, "precision"}
     left = tuple(
         other

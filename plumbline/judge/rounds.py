@@ -94,7 +94,7 @@ def _alone(record: LoadedRecord, gates: Gates) -> Judgement:
     judgement = compare(record, record, gates)
     if judgement.verdict != "pass":
         return judgement
-    detail = "nothing to compare with yet: the record is complete and finite"
+    detail = "no other record to compare with yet: the record is complete and finite"
     return Judgement(verdict="pass", findings=(Finding(check="record.complete", outcome="pass", detail=detail),))
 
 
@@ -127,11 +127,11 @@ def _who_is_off(
         if name != reference and any(f.against == against and f.outcome == "drift" for f in result.findings)
     ]
     if wanted != reference:
-        text = f"{wanted}, the suite's reference, is off: the others are judged against {reference}"
+        text = f"{wanted}, the suite's reference, differs from the others: they are judged against {reference}"
         return (Note(code="reference", text=text + _fp64(records, wanted, reference)),)
     if len(records) < 3 or len(off) != 1:
         return ()
-    text = f"{off[0]} is the odd one out: all others agree with {reference}"
+    text = f"only {off[0]} differs: all others agree with {reference}"
     return (Note(code="odd-one-out", text=text + _fp64(records, off[0], reference)),)
 
 

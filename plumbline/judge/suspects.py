@@ -58,8 +58,8 @@ _LAUNCH = (
     r"|\w+_SERVICE_(HOST|PORT)\w*|\w+_PORT(_\d+_(TCP|UDP)\w*)?"
 )
 """Variables that name a launch, a device, a host or a folder: the job's number, which GPU it was given, where caches
-and logs lie, the addresses that Kubernetes adds. They differ from launch to launch where the arithmetic is the same;
-what they choose, such as the GPU's model, is recorded by itself. A variable that may choose a kernel, a library or a
+and logs lie, the addresses that Kubernetes adds. They differ from launch to launch although the arithmetic is the same;
+their effect, such as the GPU's model, is recorded separately. A variable that may choose a kernel, a library or a
 link is not among them, even where it holds a path: such a variable explains different rounding."""
 
 _NEVER = re.compile(rf"hostname|gpus\.\d+\.(uuid|pci)|environment\.({_LAUNCH})")

@@ -28,7 +28,9 @@ def missing_evidence(loaded: LoadedRecord, side: str) -> Iterator[Finding]:
     record = loaded.record
     for part in (record.experiment.part,) if record.experiment else record.spec.parts:
         if getattr(record.evidence, part) is None:
-            yield _lacks(f"{part}.evidence", "inconclusive", "evidence", f"the {side} holds none of its {part}")
+            yield _lacks(
+                f"{part}.evidence", "inconclusive", "evidence", f"the {side} contains no evidence of its {part} part"
+            )
     probe, learn, speed = record.evidence.probe, record.evidence.learn, record.evidence.speed
     if probe is not None:
         yield from _probe(loaded, probe, side)
@@ -58,9 +60,9 @@ def _unequal_taps(left: ProbeEvidence, right: ProbeEvidence) -> Iterator[Finding
     that is called again, as checkpointing does, has taps of its own with a `#`: these may differ.
     """
     same = {
-        one.step
-        for one, other in zip(left.steps, right.steps, strict=False)
-        if one.gradients_sha256 == other.gradients_sha256
+        step.step
+        for step, other in zip(left.steps, right.steps, strict=False)
+        if step.gradients_sha256 == other.gradients_sha256
     }
     ours, theirs = (
         {
@@ -86,7 +88,9 @@ def _probe(loaded: LoadedRecord, probe: ProbeEvidence, side: str) -> Iterator[Fi
     yield from _steps(loaded, probe, side)
     yield from _taps(loaded, probe, asked, side)
     if record.evidence.data is None or record.evidence.model is None:
-        yield _lacks("probe.evidence", "inconclusive", "evidence", f"the {side} holds none of its data or model")
+        yield _lacks(
+            "probe.evidence", "inconclusive", "evidence", f"the {side} contains no evidence of its data or model"
+        )
     if experiment is not None or spec is None:
         return
     envelope = probe.envelope
@@ -94,7 +98,7 @@ def _probe(loaded: LoadedRecord, probe: ProbeEvidence, side: str) -> Iterator[Fi
         yield _counts("probe.envelope", "errors of the envelope", len(envelope.errors), len(probe.taps), side)
     yield from _portable(probe, spec, side)
     if probe.evaluation is None:
-        yield _lacks("probe.evaluation", "inconclusive", "evaluation", f"the {side} holds none")
+        yield _lacks("probe.evaluation", "inconclusive", "evaluation", f"the {side} contains none")
     elif side == "reference":  # of a candidate fewer rows are a drift, whose cause is `evaluation`
         yield from _rows(record, probe.evaluation, spec, "probe", side)
 
@@ -102,11 +106,11 @@ def _probe(loaded: LoadedRecord, probe: ProbeEvidence, side: str) -> Iterator[Fi
 def _portable(probe: ProbeEvidence, spec: ProbeSpec, side: str) -> Iterator[Finding]:
     """Yield a finding if a requested portable leg is missing or incomplete.
 
-    One that was lost for want of memory leaves the judgement to the native evidence, see `comparison`.
+    If it was lost because memory ran out, the native evidence decides: see `comparison`.
     """
     asked, leg = min(spec.portable_steps, spec.steps), probe.portable
     if asked and leg is None and "portable" not in probe.lost_legs:
-        yield _lacks("probe.portable", "inconclusive", "portable leg", f"the {side} holds none")
+        yield _lacks("probe.portable", "inconclusive", "portable leg", f"the {side} contains none")
     elif asked and leg and not leg.unportable and [step.step for step in leg.steps] != list(range(asked)):
         yield _counts("probe.portable", "portable steps", len(leg.steps), asked, side)
 
@@ -119,10 +123,12 @@ def _steps(loaded: LoadedRecord, probe: ProbeEvidence, side: str) -> Iterator[Fi
             return
     fields = [name for name in BATCH_FIELDS if name not in loaded.batches]
     if fields:
-        yield _lacks("probe.batches", "invalid", "batches", f"the {side} holds no {', '.join(fields)} of its batches")
+        yield _lacks(
+            "probe.batches", "invalid", "batches", f"the {side} contains no {', '.join(fields)} of its batches"
+        )
     states = [step.step for step in probe.steps if f"rng/{step.step}" not in loaded.state]
     if states:
-        detail = f"the {side} holds no state of its generators at step {states[0]}"
+        detail = f"the {side} contains no state of its generators at step {states[0]}"
         yield _lacks("probe.state", "invalid", "states", detail, len(probe.steps) - len(states), len(probe.steps))
     data = loaded.record.evidence.data
     if data is not None and len(loaded.rows.get("row_id", ())) != data.num_rows:
@@ -144,7 +150,7 @@ def _lost_of(step: StepEvidence) -> str:
 
 def _taps(loaded: LoadedRecord, probe: ProbeEvidence, asked: int, side: str) -> Iterator[Finding]:
     if probe.taps and "sketch" not in loaded.sketches:
-        detail = f"the {side} holds none for its {len(probe.taps)} taps"
+        detail = f"the {side} contains none for its {len(probe.taps)} taps"
         yield _lacks("probe.sketches", "invalid", "sketches", detail)
     if not any(tap.stage == "forward" for tap in probe.taps):
         yield _lacks("probe.taps", "inconclusive", "taps", f"the {side} sketched no module's output", 0, 1)
@@ -180,8 +186,8 @@ def _learn(record: RunRecord, learn: LearnEvidence, spec: LearnSpec, side: str) 
         yield _counts("learn.evaluations", "evaluations", len(learn.evaluations), len(due), side)
     if learn.weights_sha256 is None:
         yield _lacks("learn.weights", "inconclusive", "digest", f"the {side} has no digest of its last weights")
-    for one in learn.evaluations if side == "reference" else ():
-        yield from _rows(record, one, spec, "learn", side)
+    for evaluation in learn.evaluations if side == "reference" else ():
+        yield from _rows(record, evaluation, spec, "learn", side)
 
 
 def _rows(
@@ -212,7 +218,7 @@ def _other_rows(left: EvaluationEvidence | None, right: EvaluationEvidence | Non
 
 def _counts(check: str, metric: str, observed: int, wanted: int, side: str) -> Finding:
     return _lacks(
-        check, "invalid", metric, f"the {side} holds {observed} {metric}, {wanted} were asked for", observed, wanted
+        check, "invalid", metric, f"the {side} contains {observed} {metric} instead of {wanted}", observed, wanted
     )
 
 

@@ -1,8 +1,5 @@
 """Local stack: all servers of a round as child processes.
 
-All state is in one folder. The package only starts processes: it imports neither Prefect nor a cloud's SDK.
+All state is in one folder. The package only starts processes: it imports neither Prefect nor a cloud's SDK. It imports
+none of its modules, because `python -m` runs two of them as programs.
 """
-
-from plumbline.localstack.stack import Stack, is_local
-
-__all__ = ["Stack", "is_local"]

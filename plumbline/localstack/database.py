@@ -34,7 +34,7 @@ _POLL_SECONDS = 0.05
 _USER_FOR_ROOT = "nobody"
 _OPTIONS = {
     "unix_socket_directories": "",
-    # The cluster goes with the stack: only a crash of the machine could lose what is not flushed.
+    # The cluster is removed with the stack, so unflushed data may be lost in a crash of the machine.
     "fsync": "off",
     # Containers have a small /dev/shm.
     "dynamic_shared_memory_type": "mmap",
@@ -67,7 +67,7 @@ class Database:
         return str(self._programs / name)
 
     def prepare(self, environment: Mapping[str, str]) -> None:
-        """Create the folder with the cluster in it: a copy of the saved one, or a new one."""
+        """Create the folder with a copy of the saved cluster, or with a new cluster."""
         self._environment = environment
         self._folder.mkdir(mode=0o700)
         self._programs = _programs()
@@ -144,7 +144,7 @@ class Database:
             raise UnavailableError(f"{Path(command[0]).name} failed: {lines[-1]}", where="database")
 
     def _give_away(self) -> None:
-        """Give the folder to the user that PostgreSQL runs as."""
+        """Change the folder's owner to PostgreSQL's user."""
         if self._user is not None:
             owner = pwd.getpwnam(self._user)
             for path in (self._folder, self._cluster, *self._cluster.rglob("*")):
@@ -165,7 +165,7 @@ def _is_open(folder: Path) -> bool:
 
 
 def _copy_programs(source: Path, folder: Path) -> Path:
-    """Copy the wheel's programs into `folder`, for a user that may not enter the wheel's own."""
+    """Copy the wheel's programs into `folder`, for a user without access to the wheel."""
     package = source.parents[1]
     for name in (package.name, f"{package.name}.libs"):
         if (package.parent / name).is_dir():
@@ -174,10 +174,10 @@ def _copy_programs(source: Path, folder: Path) -> Path:
 
 
 def _save(cluster: Path, saved: Path) -> None:
-    """Copy the stopped cluster to `saved`; the next start is slower where that folder cannot be written."""
+    """Copy the stopped cluster to `saved`, if writable, for a faster next start."""
     with suppress(OSError):
         saved.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=saved.parent) as partial:
             shutil.copytree(cluster, Path(partial) / "cluster")
-            # Fails where a second stack has saved its own in the meantime.
+            # Fails if a second stack has saved its cluster in the meantime.
             (Path(partial) / "cluster").rename(saved)

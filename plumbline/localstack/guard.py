@@ -1,7 +1,9 @@
-"""Guard process that ends the stack and removes its database when its parent dies, also by `kill -9`.
+"""Guard process that ends the stack when its parent dies, also by `kill -9`.
+
+It also removes the stack's database.
 
 `python -m plumbline.localstack.guard MARK` holds the reading end of a pipe from the command that started it. The pipe
-ends when that command does, for whatever reason.
+closes when that command ends, for any reason.
 """
 
 from __future__ import annotations

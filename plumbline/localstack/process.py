@@ -122,7 +122,7 @@ def find_by_mark(mark: str) -> list[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             environment = (entry / "environ").read_bytes()
-        except OSError:  # it ended, or belongs to somebody else
+        except OSError:  # the process has ended, or belongs to a different user
             continue
         if needle in environment.split(b"\0") and int(entry.name) != os.getpid():
             pids.append(int(entry.name))

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from plumbline.records.loaded import LoadedRecord, load_record
+from plumbline.records.loaded_record import LoadedRecord, load_record
 
 __all__ = ["LoadedRecord", "load_record"]

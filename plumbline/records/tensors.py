@@ -22,7 +22,7 @@ Arrays = dict[str, NDArray[Any]]
 
 _MAX_HEADER_BYTES = 16 << 20
 _MAX_TENSORS = 100_000
-# numpy's own limit; each of more could be a number of thousands of digits, to be multiplied before anything is refused.
+# numpy's limit. A longer shape of huge numbers would cost much time before its refusal.
 _MAX_DIMENSIONS = 64
 _DTYPES: dict[str, str] = {
     "F64": "<f8",

@@ -29,7 +29,7 @@ def figures_page(view: ReportView) -> str:
         lines += [f"### {title}", "", safe(chart.note), "", f"![{title}]({uri})", ""]
     if left_out:
         lines += [f"{left_out} more charts are in the report.", ""]
-    return "\n".join(lines) or "No platform left a record in this round, so there is nothing to draw.\n"
+    return "\n".join(lines) or "No platform left a record in this round, so there is no chart.\n"
 
 
 def _charts(view: ReportView) -> list[tuple[str, Chart]]:

@@ -30,7 +30,7 @@ def _suite(verdict: RoundVerdict, name: str, result: PlatformResult) -> ET.Eleme
     suite = ET.Element("testsuite", name=name, id=clean(verdict.round, 80))
     findings = list(result.findings)
     if not any(finding.outcome == result.verdict for finding in findings):
-        # The file always contains the verdict, also if no single check has that outcome.
+        # The file always contains the verdict, even if no check has that outcome.
         detail = result.unavailable or f"the platform's verdict is {result.verdict}"
         findings.append(Finding(check="verdict", outcome=result.verdict, detail=detail))
     for finding in findings:

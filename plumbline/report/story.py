@@ -156,7 +156,7 @@ def _sentence(verdict: RoundVerdict, by_outcome: dict[str, list[str]]) -> str:
     texts = {
         "drift": f"{names[0]} has drifted: {CAUSES[cause.code] if cause else 'the numbers differ'}.",
         "invalid": f"{names[0]} cannot be judged: {_reason(result)}.",
-        "inconclusive": f"Nothing is known of {names[0]}: {_reason(result)}.",
+        "inconclusive": f"{names[0]} has too little evidence: {_reason(result)}.",
     }
     return texts[verdict.verdict]
 

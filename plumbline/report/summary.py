@@ -83,5 +83,5 @@ def findings_table(verdict: RoundVerdict) -> str:
         cells = [safe(name, 63), safe(result.check), outcome, *map(safe, numbers)]
         lines.append(f"| {' | '.join([*cells, safe(result.detail), safe(result.against)])} |")
     if len(every) > _MOST_FINDINGS:
-        lines += ["", f"{len(every) - _MOST_FINDINGS} more stand in the report."]
+        lines += ["", f"{len(every) - _MOST_FINDINGS} more are in the report."]
     return "\n".join(lines) + "\n"

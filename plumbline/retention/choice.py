@@ -1,4 +1,4 @@
-"""Which rounds of a suite may go. Pure: rounds, accepted records and the clock are handed in."""
+"""Choice of the rounds to remove. Pure: rounds, accepted records and the time are arguments."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from plumbline.schema.verdict import RoundVerdict
 __all__ = ["NEWEST", "Choice", "StoredRound", "choose"]
 
 NEWEST = 30
-"""As many of the newest rounds stay, however old: the report shows them."""
+"""Number of newest rounds that always stay, as the report shows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRound:
-    """A round of the suite in the central store."""
+    """Round of the suite in the central store."""
 
     name: str
     started_at: datetime | None
-    """`None` where nothing says when it started."""
+    """Start time; `None` if unknown."""
     verdict: RoundVerdict | None
     """`None` for a round without a verdict: its controller died, or its removal was interrupted."""
 
     @property
     def is_drift(self) -> bool:
-        """Whether the round or one of its platforms drifted."""
+        """Return whether the round or a platform drifted."""
         results = self.verdict.platforms.values() if self.verdict else ()
-        return self.verdict is not None and "drift" in {self.verdict.verdict, *(one.verdict for one in results)}
+        return self.verdict is not None and "drift" in {self.verdict.verdict, *(result.verdict for result in results)}
 
     @property
     def records(self) -> frozenset[str]:
-        """The records that the verdict names."""
+        """Return the ids of the records in the verdict."""
         results = self.verdict.platforms.values() if self.verdict else ()
-        return frozenset(name for one in results for name in one.records)
+        return frozenset(name for result in results for name in result.records)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The rounds that go, and why each of the others stays."""
+    """Rounds to remove, and the reason for each round that stays."""
 
     gone: tuple[str, ...]
     kept: dict[str, str]
@@ -53,23 +53,25 @@ def choose(
     now: datetime,
     keep_days: float,
 ) -> Choice:
-    """Keep young, drifted and accepted rounds, the newest ones, and those of unknown age; the others may go."""
+    """Return the rounds to remove: old, passed, and not accepted; unknown ages stay."""
     limit = now - timedelta(days=keep_days)
-    dated = sorted((one.started_at, one.name) for one in rounds if one.started_at is not None and one.verdict)
+    dated = sorted(
+        (round_.started_at, round_.name) for round_ in rounds if round_.started_at is not None and round_.verdict
+    )
     newest = {name for _, name in dated[-NEWEST:]}
     gone: list[str] = []
     kept: dict[str, str] = {}
-    for one in rounds:
-        if one.is_drift:
-            kept[one.name] = "drifted"
-        elif one.name in accepted_rounds or not one.records.isdisjoint(accepted_records):
-            kept[one.name] = "accepted"
-        elif one.started_at is None:
-            kept[one.name] = "age unknown"
-        elif one.started_at > limit:
-            kept[one.name] = "young"
-        elif one.name in newest:
-            kept[one.name] = f"among the newest {NEWEST}"
+    for round_ in rounds:
+        if round_.is_drift:
+            kept[round_.name] = "drifted"
+        elif round_.name in accepted_rounds or not round_.records.isdisjoint(accepted_records):
+            kept[round_.name] = "accepted"
+        elif round_.started_at is None:
+            kept[round_.name] = "age unknown"
+        elif round_.started_at > limit:
+            kept[round_.name] = "young"
+        elif round_.name in newest:
+            kept[round_.name] = f"among the newest {NEWEST}"
         else:
-            gone.append(one.name)
+            gone.append(round_.name)
     return Choice(tuple(gone), kept)

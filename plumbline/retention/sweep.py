@@ -1,9 +1,9 @@
-"""Remove rounds from the central store so that a crash at any moment leaves no reference without its object.
+"""Removal of rounds from the central store; a crash leaves no reference without its object.
 
-Order: the mark that a round has started (written if it is missing), then `round.json` and what lies beside it, then the
-records of the round, then artifacts that no remaining record names, then the mark. A record is unusable from the moment
-its `record.json` is gone. An interrupted removal leaves the mark: the next one finds a round without a verdict there,
-and goes on. Series, baselines, anchors, specs and alerts are never touched.
+Order: the start mark of the round (written if missing), then `round.json` and the files beside it, then the records of
+the round, then artifacts that no remaining record names, then the mark. A record is unusable once its `record.json` is
+removed. An interrupted removal leaves the mark: the next removal finds a round without a verdict there, and
+continues. Series, baselines, anchors, specs and alerts are never touched.
 """
 
 from __future__ import annotations
@@ -38,37 +38,42 @@ _ARTIFACTS = "artifacts/"
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What goes, and what stays."""
+    """Plan of a removal: the objects to remove, and the objects that stay."""
 
     choice: Choice
     marks: dict[str, str]
-    """By round that goes: its mark, or the one to write."""
+    """Start mark of each round to remove, present or to be written."""
     records: tuple[str, ...]
     artifacts: tuple[str, ...]
     """Keys of artifacts that no remaining record names."""
     num_bytes: int
     seen: frozenset[str] = frozenset()
-    """Every record that was there; one that comes later may name an artifact too."""
+    """All records at the time of the plan; a later record may name an artifact too."""
     unread: tuple[str, ...] = ()
-    """Records that cannot be read: they stay, and so does every artifact, because they may name any."""
+    """Unreadable records, which may name any artifact: they and all artifacts stay."""
     open_rounds: tuple[str, ...] = ()
     """Rounds of any suite that may still be running."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """What the sweep reads of one record."""
+    """Fields of one record that the sweep needs."""
 
     round_id: str
     artifacts: frozenset[str]
 
 
 def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days: float) -> Sweep:
-    """Return what a removal would take; `InvalidInputError` for a damaged baseline, which may name any record."""
+    """Return the plan; raise `InvalidInputError` for a damaged baseline, which may name any record."""
     baselines = _baselines(central)
     marks = {key: (suite_of, name) for key, suite_of, name in _marks(central)}
     rounds, foreign = _rounds(central, suite, marks)
-    entries = [entry for one in baselines for entry in (*one.records, *one.rejected, one.anchor) if entry is not None]
+    entries = [
+        entry
+        for baseline in baselines
+        for entry in (*baseline.records, *baseline.rejected, baseline.anchor)
+        if entry is not None
+    ]
     accepted = {entry.record_id for entry in entries}
     choice = choose(
         rounds,
@@ -78,17 +83,17 @@ def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days:
         keep_days=keep_days,
     )
     gone = frozenset(choice.gone)
-    named = {name for one in (*rounds, *foreign) if one.name not in gone for name in one.records} | accepted
+    named = {name for round_ in (*rounds, *foreign) if round_.name not in gone for name in round_.records} | accepted
     folders = (f"{RECORDS}/", _ARTIFACTS, "rounds/")
     sizes = {info.key: info.size for folder in folders for info in central.store.list(folder)}
     records, unread = _read_records(central, central.list_records())
-    going = tuple(name for name, one in records.items() if one.round_id in gone and name not in named)
-    remaining = frozenset().union(*(one.artifacts for name, one in records.items() if name not in set(going)))
+    going = tuple(name for name, record in records.items() if record.round_id in gone and name not in named)
+    remaining = frozenset().union(*(record.artifacts for name, record in records.items() if name not in set(going)))
     artifacts = () if unread else tuple(key for key in sizes if key.startswith(_ARTIFACTS) and key not in remaining)
     removed = [*artifacts, *(record_key(name) for name in going)]
     removed += [key for key in sizes if key.startswith("rounds/") and key.split("/")[1] in gone]
     mine = {name: key for key, (suite_of, name) in marks.items() if suite_of == suite.name}
-    times = {one.name: one.started_at for one in rounds}
+    times = {round_.name: round_.started_at for round_ in rounds}
     return Sweep(
         choice=choice,
         marks={name: mine.get(name) or start_key(suite.name, name, times[name] or now) for name in choice.gone},
@@ -102,12 +107,12 @@ def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days:
 
 
 def remove(central: CentralStore, plan: Sweep) -> None:
-    """Remove what the plan names; the same plan again removes what is left of it.
+    """Remove the plan's objects. Idempotent.
 
-    `UnavailableError` where a round may be running: it may be about to name an artifact that goes.
+    Raises `UnavailableError` if a round may be running: it could refer to a removed artifact.
     """
     if plan.open_rounds:
-        hint = "wait until no round runs"
+        hint = "wait until no round is running"
         raise UnavailableError(f"{plan.open_rounds[0]} has no verdict yet", where=central.store.url, hint=hint)
     store = central.store
     for name, mark in plan.marks.items():
@@ -116,7 +121,7 @@ def remove(central: CentralStore, plan: Sweep) -> None:
         _delete(central, [info.key for info in store.list(f"rounds/{name}/")])
     _delete(central, [record_key(name) for name in plan.records])
     again, unread = _read_records(central, set(central.list_records()) - plan.seen)
-    named = frozenset().union(*(one.artifacts for one in again.values()))
+    named = frozenset().union(*(record.artifacts for record in again.values()))
     _delete(central, [key for key in plan.artifacts if key not in named] if not unread else [])
     _delete(central, plan.marks.values())
 
@@ -127,11 +132,13 @@ def _delete(central: CentralStore, keys: Iterable[str]) -> None:
 
 
 def _baselines(central: CentralStore) -> tuple[Baseline, ...]:
-    """Return every baseline, those whose records were all rejected included."""
+    """Return every baseline, also with rejected records only."""
     book = BaselineBook(central)
     _, damaged = book.list()
     for why in damaged.values():
-        raise InvalidInputError(f"{why}", hint="repair it first: nothing is removed while a baseline cannot be read")
+        raise InvalidInputError(
+            f"{why}", hint="repair the baseline first: no round is removed while a baseline cannot be read"
+        )
     return book.everything()
 
 
@@ -158,13 +165,13 @@ def _rounds(
             when = times.get(name) or judged.get(name)
             is_mine = verdict is not None and verdict.suite == suite.name
             (mine if is_mine else foreign).append(StoredRound(name, when, verdict))
-    known = {one.name for one in (*mine, *foreign)}
+    known = {round_.name for round_ in (*mine, *foreign)}
     mine += [StoredRound(name, when, None) for name, when in times.items() if name not in known]
     return mine, foreign
 
 
 def _round(central: CentralStore, name: str) -> RoundVerdict | None:
-    """Return the verdict; `None` for one that cannot be read: it counts as another suite's, and stays."""
+    """Return the verdict; `None` if unreadable: the round stays, as if of a different suite."""
     try:
         return central.get_round(name)
     except InvalidInputError:
@@ -172,11 +179,11 @@ def _round(central: CentralStore, name: str) -> RoundVerdict | None:
 
 
 def _judged_times(central: CentralStore, suite: Suite) -> dict[str, datetime]:
-    """Return when each round ended, as the series remember it: for rounds without a mark."""
+    """Return the end of each round from the series, for rounds without a mark."""
     found: dict[str, datetime] = {}
     for platform in suite.platforms:
         series = read_series(central, suite.name, platform)
-        found |= {name: datetime.fromtimestamp(one.time, UTC) for name, one in series.judged.items()}
+        found |= {name: datetime.fromtimestamp(night.time, UTC) for name, night in series.judged.items()}
         found |= {name: datetime.fromtimestamp(when, UTC) for name, when in zip(series.round, series.time, strict=True)}
     return found
 
@@ -193,8 +200,8 @@ def _read_records(central: CentralStore, names: Iterable[str]) -> tuple[dict[str
     names = list(names)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="prune") as pool:
         found = dict(zip(names, pool.map(lambda name: _read_record(central, name), names), strict=True))
-    unread = tuple(name for name, one in found.items() if one is None)
-    return {name: one for name, one in found.items() if one is not None}, unread
+    unread = tuple(name for name, record in found.items() if record is None)
+    return {name: record for name, record in found.items() if record is not None}, unread
 
 
 def _read_record(central: CentralStore, name: str) -> _Named | None:

@@ -43,7 +43,9 @@ class GatheredRecords:
     def of(self, workload: str, what: str = MAIN) -> dict[str, LoadedRecord]:
         """Return the records of one workload by platform."""
         return {
-            one.platform: record for one, record in self.records.items() if (one.workload, one.what) == (workload, what)
+            assignment.platform: record
+            for assignment, record in self.records.items()
+            if (assignment.workload, assignment.what) == (workload, what)
         }
 
 

@@ -1,4 +1,4 @@
-"""Answers of tonight's reruns and A/Bs to the engine's questions. Pure."""
+"""Results of tonight's reruns and A/Bs, which the decision engine requested. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPEED_METRICS = frozenset({"throughput", "slow_step", "data_wait", "peak_memory"
 
 
 def rerun_answers(lines: Sequence[Line], gathered: GatheredRecords, platform: str) -> dict[tuple[str, str], Answers]:
-    """Return the reruns' values by workload and metric; for what no rerun measures, tonight's own.
+    """Return the reruns' values by workload and metric; tonight's values for other metrics.
 
     A rerun on a different machine class than tonight's training has no value.
     """
@@ -60,14 +60,14 @@ def rerun_records(gathered: GatheredRecords, platform: str, workload: str) -> li
 def _by_machine(
     gathered: GatheredRecords, platform: str, workload: str, runs: Sequence[LoadedRecord]
 ) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
-    """Split the reruns into those on the machine class of tonight's training, and all others."""
+    """Split the reruns by machine class: that of tonight's training, and all others."""
     wanted = gathered.records[Assignment(platform, workload, MAIN)].record.fingerprint.hardware_class
     like = [run for run in runs if run.record.fingerprint.hardware_class == wanted]
     return like, [run for run in runs if run.record.fingerprint.hardware_class != wanted]
 
 
 def machine_note(gathered: GatheredRecords, platform: str, workload: str) -> str:
-    """Return a phrase on reruns that ran on a different machine class; empty without any."""
+    """Return a phrase on reruns on a different machine class; empty without any."""
     _, others = _by_machine(gathered, platform, workload, rerun_records(gathered, platform, workload))
     if not others:
         return ""
@@ -79,7 +79,7 @@ def machine_note(gathered: GatheredRecords, platform: str, workload: str) -> str
 def with_ab_answers(
     asked: Sequence[LineDecision], gathered: GatheredRecords, platform: str, answers: Mapping[tuple[str, str], Answers]
 ) -> dict[tuple[str, str], Answers]:
-    """Return the answers with the runs of the A/B, whose level is divided by the lines that asked for it."""
+    """Add the A/B's runs; the lines that requested it share its significance level."""
     changed = dict(answers)
     for workload in {one.line.workload for one in asked}:
         evidence = ab_evidence(gathered, platform, workload)
@@ -104,7 +104,7 @@ def ab_evidence(gathered: GatheredRecords, platform: str, workload: str) -> AbEv
 
 
 def software_states(lines: Sequence[Line], changes: Mapping[str, SoftwareChange]) -> dict[tuple[str, str], Software]:
-    """Return by (workload, metric) whether the software may differ; an A/B measures nothing but the speed part."""
+    """Return by (workload, metric) whether the software may differ; an A/B measures speed only."""
     states: dict[tuple[str, str], Software] = {}
     for line in lines:
         state = changes[line.workload].state

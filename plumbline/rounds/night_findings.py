@@ -25,7 +25,7 @@ _ACCURACY_NIGHTS = 14
 def apply_nights(
     results: Results, nights: NightDecisions, accuracy_margin: float = 0.02
 ) -> dict[str, dict[str, PlatformResult]]:
-    """Add the engine's findings; its reference replaces the single-baseline gate."""
+    """Add the decision engine's findings, which replace the gate on a single baseline."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for platform, lot in nights.decisions.items():
         for workload, platforms in changed.items():
@@ -85,7 +85,7 @@ def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], ma
     detail = (
         f"accuracy of the last {len(newest)} nights: {test.outcome} within {margin:g} "
         f"(difference {test.difference:+.4f}, 90% interval {test.low:+.4f} to {test.high:+.4f}); "
-        f"these nights resolve {test.resolvable:.4f}, {margin:g} takes {test.runs_needed} nights a side"
+        f"these nights resolve {test.resolvable:.4f}; resolving {margin:g} takes {test.runs_needed} nights a side"
     )
     if test.outcome == "different":
         finding = Finding(
@@ -95,7 +95,7 @@ def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], ma
         )  # fmt: skip
         return _with_findings(result, [finding])
     if test.outcome == "equivalent":
-        # A pair of runs that is not bitwise equal shows less than these nights.
+        # Many nights are stronger evidence than one pair of runs that is not bitwise equal.
         findings = tuple(
             finding.replace(outcome="pass", detail=f"{finding.detail}; {detail}")
             if finding.check == "learn.accuracy" and finding.outcome == "inconclusive"
@@ -113,7 +113,7 @@ def _with_findings(result: PlatformResult, findings: Sequence[Finding]) -> Platf
 
 
 def _without_gate(result: PlatformResult, decided: Sequence[LineDecision]) -> PlatformResult:
-    """Withdraw a throughput finding that the reference of many nights contradicts."""
+    """Withdraw a throughput finding that the reference over many nights contradicts."""
     throughput = next((decision for decision in decided if decision.line.metric.name == "throughput"), None)
     if throughput is None or throughput.decision.reference is None or throughput.verdict != "pass":
         return result
@@ -138,7 +138,7 @@ def _without_gate(result: PlatformResult, decided: Sequence[LineDecision]) -> Pl
 def _with_ab_answer(
     result: PlatformResult, decided: Sequence[LineDecision], change: SoftwareChange, signs: Cause | None
 ) -> PlatformResult:
-    """Correct the causes that a gate read from signs alone: an A/B on the machine outweighs them."""
+    """Correct the causes from signs: an A/B on the machine outweighs them."""
     answered = [one for one in decided if one.decision.difference is not None]
     named = next((one for one in answered if one.decision.reason == "software"), None)
     if named is not None:
@@ -151,7 +151,7 @@ def _with_ab_answer(
 
 
 def _cause(one: LineDecision, change: SoftwareChange, signs: Cause | None) -> Cause:
-    """Return the cause of a drift over the nights: software by experiment, else what the machine's signs name."""
+    """Return the cause of a drift over the nights: software by an A/B, else by the machine's signs."""
     decision, words = one.decision, sentence(one)
     tried: tuple[str, ...] = ()
     if decision.difference is not None:

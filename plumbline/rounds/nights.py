@@ -1,4 +1,4 @@
-"""Decisions on tonight's records against earlier nights, with the experiments that they ask for. Pure."""
+"""Decisions on tonight's records against earlier nights, with their experiments. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from plumbline.schema.verdict import Cause
 __all__ = ["History", "NightDecisions", "decide_nights", "limits_of", "night_abs", "night_reruns"]
 
 _SAME_NIGHTS = 20
-"""Without an accepted baseline, the software of as many nights is taken for the reference's."""
+"""Number of nights whose software is the reference, without an accepted baseline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class NightDecisions:
     software: Mapping[tuple[str, str], SoftwareChange] = field(default_factory=dict)
     """By (platform, workload)."""
     signs: Mapping[tuple[str, str], Cause] = field(default_factory=dict)
-    """By (platform, workload): what the samplers of every run name, where it is the machine."""
+    """Cause on the machine that the samplers of all runs name, by (platform, workload)."""
 
     def entries(self, platform: str) -> list[CallEntry]:
         """Return a platform's decisions as entries of the series file."""
@@ -82,7 +82,7 @@ def decide_nights(
 ) -> NightDecisions:
     """Decide on every metric of every platform that has a record tonight.
 
-    Reruns answer the first question, an A/B the second one.
+    Reruns confirm a loss; an A/B then distinguishes software from machine.
     """
     decisions: dict[str, tuple[LineDecision, ...]] = {}
     rows: dict[str, tuple[NightRow, ...]] = {}
@@ -136,7 +136,7 @@ def _with_notes(
     changes: Mapping[str, SoftwareChange],
     baselines: Baselines,
 ) -> LineDecision:
-    """Add what else is known: the phases of a shift; else the software, and reruns that do not count."""
+    """Add notes: the phases of a shift; else the software, and reruns that do not count."""
     workload = one.line.workload
     if not one.shifted:
         notes = (changes[workload].note, machine_note(gathered, platform, workload))
@@ -152,7 +152,7 @@ def _change(  # noqa: PLR0917 - all that is known of one platform's software
     round_: Round, gathered: GatheredRecords, platform: str, row: NightRow, series: SeriesFile,
     tonight: LoadedRecord, baseline: LoadedRecord | None,
 ) -> SoftwareChange:  # fmt: skip
-    """Return tonight's software against the baseline's, with what an A/B of this round came to."""
+    """Return tonight's software against the baseline's, with the result of this round's A/B."""
     keys = {series.words[series.software[place]] for place in series.places(row.workload)[-_SAME_NIGHTS:]}
     change = software_change(
         baseline.record.fingerprint if baseline is not None else None,
@@ -165,7 +165,7 @@ def _change(  # noqa: PLR0917 - all that is known of one platform's software
 
 
 def night_reruns(nights: NightDecisions, num_reruns: int = 4) -> tuple[Assignment, ...]:
-    """Return the reruns for open questions, once per workload and platform."""
+    """Return the reruns that open decisions need, once per workload and platform."""
     wanted = {
         (platform, decision.line.workload): None
         for platform, lot in nights.decisions.items()
@@ -177,7 +177,7 @@ def night_reruns(nights: NightDecisions, num_reruns: int = 4) -> tuple[Assignmen
 
 
 def night_abs(nights: NightDecisions) -> tuple[Assignment, ...]:
-    """Return the A/B of each platform that open questions ask for: one, of the workload that is worst off."""
+    """Return at most one A/B per platform: of the workload with the largest loss."""
     found = []
     for platform, lot in nights.decisions.items():
         wanting = [one for one in lot if one.needs == "ab" and one.decision.rerun is not None]

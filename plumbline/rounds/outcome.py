@@ -42,12 +42,14 @@ def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
         notes=tuple(note.replace(workload=name) for name, result in results.items() for note in result.notes),
         records=tuple(record for result in every for record in result.records),
         accuracy=next((result.accuracy for result in every if result.accuracy is not None), None),
-        samples_per_second=next((one.samples_per_second for one in every if one.samples_per_second is not None), None),
+        samples_per_second=next(
+            (result.samples_per_second for result in every if result.samples_per_second is not None), None
+        ),
         unavailable="; ".join(f"{name}: {why}" for name, why in absent.items()),
         absent=absent,
         workloads=verdicts,
         improved=tuple(dict.fromkeys(metric for result in every for metric in result.improved)),
-        timings={f"{name}.{key}": value for name, one in results.items() for key, value in one.timings.items()},
+        timings={f"{name}.{key}": value for name, result in results.items() for key, value in result.timings.items()},
     )
 
 

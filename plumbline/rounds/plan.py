@@ -55,7 +55,7 @@ class Assignment:
     """`MAIN`, `RERUN` (its speed alone, once more), `AB`, or an experiment's name."""
     experiment_id: str | None = None
     title: str = ""
-    """What an experiment tries, in words, for people who look at its run."""
+    """Description of an experiment, for the name of its run."""
     ab: AbOrder | None = None
     image: str = ""
     """Container image to train in; empty for that of the work pool."""
@@ -96,7 +96,7 @@ class Round:
             platform=assignment.platform,
             start_seconds=platform.start_seconds,
             run_seconds=self._run_seconds(assignment),
-            # Started again, an A/B would spend its budget twice.
+            # A retried A/B would spend its budget twice.
             retries=platform.retries if assignment.ab is None else 0,
         )
 

@@ -1,4 +1,4 @@
-"""Is it the software? Tonight's software against the baseline's, the A/B that asks, and what it answers. Pure."""
+"""Comparison of tonight's software with the baseline's, and the A/B that tests it. Pure."""
 
 from __future__ import annotations
 
@@ -25,37 +25,40 @@ _LEAST_BLOCKS = 5
 _WHOLE = [False, False, True, True]
 _OWN = frozenset({"plumbline", "plumbline-training"})
 _BESIDE = ("os", "driver", "container_image", "plumbline")
-"""Fields of the fingerprint that no installed package puts back."""
+"""Fingerprint fields that no installed package restores."""
 _FOLLOWS = ("cuda", "cudnn", "nccl", "numerics")
-"""Fields that follow from packages where packages differ."""
+"""Fingerprint fields that follow from differing packages."""
 MACHINE_CODES: frozenset[CauseCode] = frozenset({"loader", "transfer", "throttling", "slow-device", "contention"})
 
 
 @dataclass(frozen=True, slots=True)
 class SoftwareChange:
-    """How tonight's software differs from the baseline's, and whether the baseline's can be built on the worker."""
+    """Difference of tonight's software from the baseline's, and its A/B."""
 
     state: Software
     order: AbOrder | None = None
-    """What an A/B has to put back; `None` where it cannot."""
+    """Packages that an A/B restores; `None` if it cannot."""
     changes: tuple[str, ...] = ()
     """Each package that differs, as `package before → after`."""
     beside: tuple[str, ...] = ()
-    """Fields of the fingerprint that differ and are not put back."""
+    """Fingerprint fields that differ and are not restored."""
     why: str = ""
-    """Why no A/B tells software from machine."""
+    """Reason why no A/B can distinguish software from machine."""
 
     @property
     def note(self) -> str:
-        """What a finding says of it; empty where the software is equal."""
-        left = f"not put back: {', '.join(self.beside)}" if self.beside and self.state == "can-differ" else ""
+        """Return the finding's phrase on the software; empty if equal."""
+        left = f"not restored: {', '.join(self.beside)}" if self.beside and self.state == "can-differ" else ""
         return "; ".join(part for part in (self.why, left) if part)
 
 
 def software_change(
     baseline: Fingerprint | None, tonight: Fingerprint, budget: Dispatch, *, same_for_weeks: bool
 ) -> SoftwareChange:
-    """Compare tonight's software with the accepted record's; `same_for_weeks`: the last nights had tonight's too."""
+    """Compare tonight's software with the accepted record's.
+
+    `same_for_weeks` says whether the last nights had tonight's software too.
+    """
     if baseline is None:
         if same_for_weeks:
             return SoftwareChange("equal")
@@ -86,12 +89,12 @@ def _obstacle(
     if _minor(baseline.python) != _minor(tonight.python):
         return f"the baseline ran on Python {baseline.python}: its environment cannot be built here"
     if not names:
-        return f"the baseline's {', '.join(beside) or 'Python'} cannot be put back"
+        return f"the baseline's {', '.join(beside) or 'Python'} cannot be restored"
     return "" if budget.ab_blocks else "the suite turns the A/B off (dispatch.ab_blocks = 0)"
 
 
 def with_ab(change: SoftwareChange, evidence: AbEvidence | None, lost: str = "") -> SoftwareChange:
-    """Return the change once its A/B has ended; one that answers nothing leaves no environment to ask."""
+    """Return the change after its A/B; an A/B without a result leaves nothing to test."""
     if evidence is None:
         return (
             replace(change, state="unavailable", order=None, why=f"the A/B left no record: {lost}") if lost else change
@@ -101,13 +104,13 @@ def with_ab(change: SoftwareChange, evidence: AbEvidence | None, lost: str = "")
         return replace(change, state="unavailable", order=None, why=why)
     blocks = len(_whole_blocks(evidence))
     if blocks < _LEAST_BLOCKS:
-        why = f"the A/B came to {blocks} whole blocks within dispatch.ab_seconds, {_LEAST_BLOCKS} are needed"
+        why = f"the A/B completed {blocks} blocks within dispatch.ab_seconds, {_LEAST_BLOCKS} are needed"
         return replace(change, state="unavailable", order=None, why=why)
     return change
 
 
 def ab_answers(answers: Answers, evidence: AbEvidence, metric: Metric, num_tested: int) -> Answers:
-    """Return the answers with the A/B's runs as the engine sees them, [blocks, 2] of each environment."""
+    """Add the A/B's runs for the decision engine, [blocks, 2] of each environment."""
     blocks = _whole_blocks(evidence)
     ours, theirs = (np.full((len(blocks), 2), math.nan) for _ in range(2))
     for row, runs in enumerate(blocks):
@@ -126,9 +129,9 @@ def _whole_blocks(evidence: AbEvidence) -> list[list[AbRun]]:
 
 
 def machine_cause(baseline: LoadedRecord | None, runs: Sequence[LoadedRecord]) -> Cause | None:
-    """Return the cause that the signs of tonight's runs name, of those that are the machine's; all have to agree.
+    """Return the machine's cause on which the signs of all tonight's runs agree.
 
-    Signs are read against the accepted record: of a run on a different machine class they mean nothing.
+    Signs are relative to the accepted record, so runs on a different machine class are ignored.
     """
     if baseline is None or any(not _is_like(baseline, run) for run in runs):
         return None

@@ -1,4 +1,4 @@
-"""The interleaved A/B of a night: what is ordered, and what its runs measured."""
+"""Order and evidence of a night's interleaved A/B."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["MAX_BLOCKS", "AbEvidence", "AbOrder", "AbRun"]
 
 MAX_BLOCKS = 50
 _BLOCK = 4
-# An installer is called with them: neither may look like an option, a path or an address.
+# They are arguments of an installer: none may look like an option, a path or an address.
 PackageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=200)]
 PackageVersion = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9.!+_-]*)?$", max_length=200)]
 
@@ -22,14 +22,14 @@ class AbOrder(Model):
     """Tonight's environment against the baseline's, in blocks of four runs on one machine."""
 
     packages: tuple[tuple[PackageName, PackageVersion], ...] = Field(min_length=1, max_length=10_000)
-    """Each package that differs, with the baseline's version; empty where the baseline had none of it."""
+    """Differing packages with the baseline's version; empty if the baseline lacked the package."""
     num_blocks: int = Field(ge=1, le=MAX_BLOCKS)
     seconds: float = Field(gt=0)
-    """No block is started that would probably end later."""
+    """Maximum seconds: no block is started that would probably end later."""
 
     @property
     def digest(self) -> str:
-        """Identity of the order: the evidence names it."""
+        """Return the identity of the order, which the evidence repeats."""
         return digest_json(self.to_json())
 
 
@@ -38,14 +38,14 @@ class AbRun(Model):
 
     block: int = Field(ge=0, lt=MAX_BLOCKS)
     is_tonight: bool
-    """Whether it ran in tonight's environment, not in the baseline's."""
+    """Whether the run used tonight's environment, not the baseline's."""
     metrics: dict[str, float | None] = Field(default={}, max_length=64)
 
 
 class AbEvidence(Model):
-    """Every run in the order of execution, all on the machine of the record's fingerprint."""
+    """All runs in the order of execution, on the machine of the record's fingerprint."""
 
     order_sha256: Sha256
     runs: tuple[AbRun, ...] = Field(default=(), max_length=MAX_BLOCKS * _BLOCK)
     unavailable: str = Field(default="", max_length=2000)
-    """Why the baseline's environment could not be built, or could not train."""
+    """Reason why the baseline's environment could not be built or could not train."""

@@ -1,8 +1,8 @@
 """Evidence: what a run measured and hashed along the way, rung by rung.
 
-Scalars and digests stand here, in JSON. Arrays stand beside it as parts of the record:
+Scalars and digests are here, in JSON. Arrays are separate parts of the record:
 
-`batches.safetensors` (probe): what the model was fed, `row_ids` int64 [steps, batch] and `input_ids`,
+`batches.safetensors` (probe): the model's inputs, `row_ids` int64 [steps, batch] and `input_ids`,
 `attention_mask`, `token_type_ids`, `labels` integer [steps, batch, length] (labels [steps, batch] in
 classification). They say which row differs, and can be replayed.
 
@@ -194,7 +194,7 @@ class PortableStep(Model):
     weights: tuple[tuple[str, str | None], ...]
     """(parameter, digest of its value after the step)."""
     sketches: tuple[tuple[str, SmallSketch], ...] = ()
-    """At the leading tap steps: (`STAGE NAME`, sketch of the tensor in fp64), to tell another order of operations."""
+    """At the leading tap steps: (`STAGE NAME`, fp64 sketch), to detect a different order of operations."""
 
 
 class PortableEvidence(Model):
@@ -235,7 +235,7 @@ class SpeedEvidence(Model):
     """Median seconds per step, without stalls."""
     step_seconds_quartiles: tuple[float, float] | None = None
     step_seconds_p95: float | None = None
-    """Time that 19 of 20 steps take at most: the tail, which a few slow steps move and the quartiles do not show."""
+    """95th percentile of the step time: shows a few slow steps, which quartiles do not."""
     wall_seconds: float | None = Field(default=None, gt=0)
     """From the first measured step's start to the last one's end, stalls between and within steps included."""
     breakdown: Counts = {}
@@ -271,10 +271,10 @@ class LearnEvidence(Model):
 
 
 class SelfcheckEvidence(Model):
-    """First step of the shipped tiny training on this machine, against the digests of the release."""
+    """First step of the shipped tiny training, compared with the release's digests."""
 
     verdict: Literal["pass", "drift", "unknown"]
-    """`unknown`: the release holds no digests for these versions of torch and transformers, or an operation has no
+    """`unknown`: the release has no digests for these versions of torch and transformers, or an operation has no
     portable form."""
     at: str = Field(default="", max_length=500)
     """Where the bits first differ."""
@@ -284,11 +284,11 @@ class Evidence(Model):
     """All comparable evidence of one training."""
 
     selfcheck: SelfcheckEvidence | None = None
-    """Only in trainings that a round ordered."""
+    """Only in trainings of a round."""
     data: DataEvidence | None = None
     model: ModelEvidence | None = None
     probe: ProbeEvidence | None = None
     speed: SpeedEvidence | None = None
     learn: LearnEvidence | None = None
     ab: AbEvidence | None = None
-    """Of the interleaved runs whose record this is."""
+    """Evidence of the interleaved runs, in the record of an A/B."""

@@ -36,7 +36,7 @@ class MachineMismatch:
     expected: str
 
     def __str__(self) -> str:
-        return f"{self.key}: found {self.found}, the suite says {self.expected}"
+        return f"{self.key}: found {self.found}, the suite requires {self.expected}"
 
 
 def machine_mismatches(expected: Expected, fingerprint: Fingerprint) -> tuple[MachineMismatch, ...]:

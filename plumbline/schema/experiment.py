@@ -64,7 +64,7 @@ class Experiment(Model):
     """Description of the restored value, for the report."""
     steps: int = Field(ge=1)
     part: Literal["probe", "learn"] = "probe"
-    """What is run once more: the probe, or the learning curve up to `steps`."""
+    """Part that runs again: the probe, or the learning curve up to `steps`."""
     replays: tuple[Replay, ...] = ()
     captures: tuple[Capture, ...] = ()
     precision: Precision | None = None

@@ -67,9 +67,9 @@ class Fingerprint(Model):
 
     @property
     def hardware_class(self) -> str:
-        """Return what makes machines comparable in speed: the accelerators, else the processor and its cores.
+        """Return the class of machines with comparable speed: accelerators, else processor and cores.
 
-        Threads and instruction set are settings: fewer of them are a loss, not a different machine.
+        Threads and instruction set are settings: with fewer threads the machine is slower, not different.
         """
         if self.gpus:
             names = sorted(gpu.name for gpu in self.gpus)

@@ -59,7 +59,7 @@ class Manifest(Model):
     task: Task
     num_labels: int | None = Field(default=None, ge=2)
     classes: tuple[ClassRows, ...] = Field(default=(), max_length=10_000)
-    """What the labels 0 to num_labels - 1 stand for; empty for generated data."""
+    """Classes of the labels 0 to num_labels - 1; empty for generated data."""
     pairs: bool = False
     """Whether each row has two texts."""
     pad_token_id: int = Field(default=0, ge=0)

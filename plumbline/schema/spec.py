@@ -79,7 +79,7 @@ class DataSpec(Model):
     mask_probability: float = Field(default=0.15, gt=0, lt=1)
     """Share of tokens hidden in masked language modelling; unused elsewhere."""
     class_names: tuple[str, ...] = Field(default=(), max_length=10_000)
-    """What the labels stand for, where the dataset was imported."""
+    """Classes of the labels; empty for generated data."""
 
 
 class OptimizerSpec(Model):

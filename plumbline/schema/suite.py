@@ -70,7 +70,7 @@ class Platform(Model):
     data: StoreUrl
     outbox: StoreUrl
     accelerator: str = ""
-    """The device expected, `cpu` or the GPU's whole name; empty: any. A record of another device is invalid."""
+    """The device expected, `cpu` or the GPU's whole name; empty: any. A record of a different device is invalid."""
     gpus: int = Field(default=1, ge=1, le=64)
     """Processes on the machine, one for each GPU."""
     lock: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
@@ -106,7 +106,7 @@ class Gates(Model):
     false_alarms_a_year: float = Field(default=1.0, gt=0)
     """Over all platforms, workloads and metrics together."""
     questions_a_year: float = Field(default=100.0, gt=0)
-    """How often in a year noise alone may make a detector ask for reruns, over all series of the suite."""
+    """Requests for reruns that noise alone may cause in a year, over all series of the suite."""
     unjudged_nights: int = Field(default=7, ge=1)
     """Number of consecutive unjudged nights of a platform before an `unjudged` alert."""
 
@@ -194,16 +194,16 @@ class Dispatch(Model):
     experiments: int = Field(default=6, ge=0, le=50)
     """Maximum number of experiments per platform and round."""
     reruns: int = Field(default=4, ge=1, le=20)
-    """Reruns of the speed part that answer a question of the history, for one workload of a platform in one round."""
+    """Number of reruns of the speed part to confirm a change in the history, per workload, platform and round."""
     ab_blocks: int = Field(default=6, ge=0, le=50)
-    """Blocks of four runs, two in each environment, of the A/B on a platform in one round; 0: no A/B."""
+    """Blocks of an A/B, with two runs in each environment, per platform and round; 0: no A/B."""
     ab_seconds: float = Field(default=7200.0, gt=0)
     """Maximum time of one A/B; later blocks are not started."""
 
     @model_validator(mode="after")
     def _has_enough_blocks(self) -> Self:
         if 0 < self.ab_blocks < _LEAST_BLOCKS:
-            raise ValueError(f"ab_blocks: fewer than {_LEAST_BLOCKS} blocks decide nothing; 0 turns the A/B off")
+            raise ValueError(f"ab_blocks: fewer than {_LEAST_BLOCKS} blocks give no result; 0 turns the A/B off")
         return self
 
 
@@ -312,7 +312,7 @@ def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
 def _misfits(suite: Suite) -> Iterator[tuple[str, str]]:
     """Yield (key, reason) for combinations of valid values that contradict each other.
 
-    Looked at where a person's words are read and not in the models: so the key that is named is the one to mend.
+    Checked in the suite and not in the RunSpec's models, so that the error names the key in the suite.
     """
     for name, workload in suite.workloads.items():
         micro = workload.optimizer.accumulation_steps

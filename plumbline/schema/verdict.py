@@ -79,16 +79,16 @@ class Finding(Model):
 
 NoteCode = Literal[
     "equal-bits",  # every bit of the probe is the same
-    "portable",  # the portable legs are equal to the bit
+    "portable",  # the portable legs are bitwise equal
     "portable-order",  # the portable legs differ by the order of operations alone
     "rounding",  # the runs differ by rounding alone
     "manifest",  # the manifests differ, their rows do not
-    "curve",  # the learning curves part, as different rounding explains
-    "no-baseline",  # nothing was accepted yet for this platform
-    "odd-one-out",  # one platform stands alone
-    "reference",  # the platform that the others are judged against is not the suite's
-    "attempt",  # what dispatch saw: attempts that failed, a record that outlived its run
-    "hint",  # what to do for a verdict
+    "curve",  # the learning curves separate, as different rounding explains
+    "no-baseline",  # this platform has no accepted record yet
+    "odd-one-out",  # a single platform differs from all others
+    "reference",  # a different platform than the suite's reference is the reference
+    "attempt",  # failed attempts, or a record of a lost run
+    "hint",  # the action that a verdict needs
     "remark",  # anything else, and notes of records written before notes had codes
 ]
 

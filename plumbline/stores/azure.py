@@ -4,7 +4,7 @@ Reads are GETs over kept connections: the SDK's `download_blob` asks for 32 MiB,
 each piece several times.
 
 Accounts with versions, soft delete, immutability policies or a hierarchical namespace: a folder of such a namespace is
-no object; what a policy protects is never replaced, and is said to be protected.
+not an object; a protected object is never replaced, and the error names the protection.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _EARLY_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class AzureAccess:
-    """Way to an account: a connection string, or an endpoint; a key, a SAS token or an identity."""
+    """Access to an account: connection string or endpoint, with key, SAS token or identity."""
 
     account: str
     endpoint: str

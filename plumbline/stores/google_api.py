@@ -89,7 +89,7 @@ class GoogleApi:
 
         Raises:
             AccessError: if Google's chain has no credentials.
-            ConfigurationError: if credentials would be sent unencrypted to another machine.
+            ConfigurationError: if credentials would be sent unencrypted to a different machine.
         """
         with self._lock:
             if self._session is not None:

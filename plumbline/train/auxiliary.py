@@ -27,5 +27,5 @@ def auxiliary(name: str, context: Context, lost: dict[str, str]) -> Iterator[Non
             raise
         lost[name] = str(error)[:500] or OUT_OF_MEMORY
         context.place = place
-    if name in lost:  # here, and not above: until now the error's frames held the leg's tensors
+    if name in lost:  # Not earlier: the error's frames held the leg's tensors until now.
         context.release()

@@ -213,7 +213,7 @@ def _check_machine(job: TrainJob, ranks: Ranks) -> None:
 
 
 def _selfcheck(job: TrainJob, ranks: Ranks) -> SelfcheckEvidence | None:
-    """Check every process's device by itself before a round's training; return the first difference."""
+    """Check the device of every process before a round's training; return the first difference."""
     if job.expected is None or job.experiment or job.spec.probe is None or not job.spec.probe.portable_steps:
         return None
     answers = ranks.gather(first_step(ranks.device, job.spec.task).model_dump_json())

@@ -155,7 +155,7 @@ class LearnRun:
             self._after(engine, step + 1)
 
     def _starts(self, engine: Engine, step: int) -> None:
-        """Do what an experiment wants before a step."""
+        """Prepare a step for an experiment."""
 
     def _trace(self, engine: Engine, outcome: Outcome) -> None:
         """Keep the step's batch digest and learning rate, to explain later differences."""
@@ -193,12 +193,12 @@ class LearnRun:
         return {name: array for name, array in self.evaluation.items() if name != "right"}
 
     def answers(self) -> dict[str, NDArray[np.generic]]:
-        """Return which rows the last evaluation has right; empty where a row has more than one answer."""
+        """Return which rows the last evaluation answers correctly; empty for several answers a row."""
         return {name: self.evaluation[name] for name in ("row_ids", "right")} if "right" in self.evaluation else {}
 
 
 class LearnExperiment(LearnRun):
-    """The learning curve up to a step, with values restored by their definition; never resumed."""
+    """Learning curve up to a step, with values restored by definition; never resumed."""
 
     def __init__(self, context: Context, learn: LearnSpec, bundle: Bundle) -> None:
         super().__init__(context, learn)

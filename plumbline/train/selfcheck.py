@@ -1,6 +1,7 @@
-"""`python -m plumbline.train.selfcheck`: train a tiny BERT in portable arithmetic, and compare with the right digests.
+"""`python -m plumbline.train.selfcheck`: train a tiny BERT, and compare with shipped digests.
 
-Needs no store, no file and no second machine: weights and rows are drawn from integer hashes. Prints one JSON document.
+The training uses portable arithmetic, and draws weights and rows from integer hashes: it needs no store, no file and no
+second machine. The output is one JSON document.
 """
 
 from __future__ import annotations
@@ -135,14 +136,15 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
 
 
 def first_step(device: torch.device, task: Task) -> SelfcheckEvidence:
-    """Train one step of the shipped training, and compare with the digests for these versions: about half a second."""
+    """Train one step of the shipped training, and compare with the digests; takes half a second."""
     apply_settings("fp32", strict=True, part="probe")
     leg = _trained(task, device, "eager", steps=1)
     versions = (transformers.__version__, torch.__version__.partition("+")[0])
     known = [
         formulas.steps[task][:1]
         for formulas in read_golden().formulas
-        if versions[0] in formulas.transformers and versions[1] in {one.partition("+")[0] for one in formulas.torch}
+        if versions[0] in formulas.transformers
+        and versions[1] in {version.partition("+")[0] for version in formulas.torch}
     ]
     if not known or leg.unportable:
         return SelfcheckEvidence(verdict="unknown", at=leg.unportable)

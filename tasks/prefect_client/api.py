@@ -1,4 +1,4 @@
-"""Reachability of the Prefect API, conversion of its errors, and its clock."""
+"""Reachability, errors and clock of the Prefect API."""
 
 from __future__ import annotations
 

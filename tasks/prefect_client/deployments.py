@@ -54,7 +54,7 @@ def _refuse_foreign(client: SyncPrefectClient, suite: str, name: str) -> None:
 
 def apply(client: SyncPrefectClient, changes: Sequence[PlanItem], blocks: Blocks | None = None) -> None:
     """Create missing objects and change different ones. Idempotent."""
-    for change in (one for one in changes if one.verb in ("create", "change")):
+    for change in (item for item in changes if item.verb in ("create", "change")):
         if change.item.kind == "work-pool":
             # A pool of a different type (kubernetes, ecs) is created by hand, and never changed here.
             with suppress(ObjectAlreadyExists):
@@ -73,7 +73,7 @@ def apply(client: SyncPrefectClient, changes: Sequence[PlanItem], blocks: Blocks
 
 def prune(client: SyncPrefectClient, changes: Sequence[PlanItem]) -> None:
     """Delete the suite's deployments and automations that are no longer in the suite."""
-    for change in (one for one in changes if one.verb == "extra"):
+    for change in (item for item in changes if item.verb == "extra"):
         if change.item.kind == "deployment":
             client.delete_deployment(client.read_deployment_by_name(change.item.name).id)
         elif change.item.kind == "automation":
@@ -155,7 +155,7 @@ def observe(client: SyncPrefectClient, suite: str, pools: list[str], blocks: lis
         for deployment in deployments
     }
     return (
-        *(Item("work-pool", one.name, initial={"concurrency_limit": one.concurrency_limit}) for one in found),
+        *(Item("work-pool", pool.name, initial={"concurrency_limit": pool.concurrency_limit}) for pool in found),
         *(Item("block", name, {"address": kept}) for name in blocks if (kept := stored_fingerprint(client, name))),
         *(
             Item("deployment", names[str(deployment.id)], _fields(deployment), _initial(deployment))
@@ -245,7 +245,9 @@ def _automation(client: SyncPrefectClient, item: Item) -> AutomationCore:
             after=set(trigger["after"]),
             for_each=set(trigger["for_each"]),
             match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
-            match_related=[ResourceSpecification({"prefect.resource.id": [one]}) for one in trigger["related"]],
+            match_related=[
+                ResourceSpecification({"prefect.resource.id": [resource]}) for resource in trigger["related"]
+            ],
             posture=Posture(trigger["posture"]),
             threshold=1,
             within=timedelta(seconds=trigger["within"]),

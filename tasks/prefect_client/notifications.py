@@ -207,7 +207,7 @@ def send(
     except (NotificationError, ValueError, *PREFECT_ERRORS) as error:
         # An address may contain a token: remove it from the log.
         return re.sub(r"\S+://\S+", "(address)", str(error)).strip() or type(error).__name__
-    except Exception as error:  # noqa: BLE001 - a block is anybody's code: what it raises is one message's failure
+    except Exception as error:  # noqa: BLE001 - third-party code: its error fails this message only
         return f"{block} cannot be used: {type(error).__name__}"
     return ""
 

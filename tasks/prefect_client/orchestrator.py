@@ -29,11 +29,11 @@ __all__ = ["PrefectOrchestrator"]
 
 
 class Order(Protocol):
-    """What a worker is told; its `record_id` names the attempt."""
+    """Order for a worker; its `record_id` names the attempt."""
 
     @property
     def record_id(self) -> str:
-        """Name of what the attempt leaves in its outbox."""
+        """Return the id of the attempt's record or report in the outbox."""
 
 
 OrderType = TypeVar("OrderType", bound=Order)
@@ -93,8 +93,8 @@ class PrefectOrchestrator(Generic[OrderType]):
             children = read_children(self._client, known, alive)
         except PREFECT_ERRORS:
             return None
-        self.progress |= {known[one]: progress for one, progress in alive.items() if one in known}
-        return {known[one]: child for one, child in children.items()}
+        self.progress |= {known[run_id]: progress for run_id, progress in alive.items() if run_id in known}
+        return {known[run_id]: child for run_id, child in children.items()}
 
     def cancel(self, runs: Sequence[Run], *, force: bool = False) -> None:
         """Cancel the runs."""

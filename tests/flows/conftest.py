@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.localstack import Stack
 from plumbline.localstack.services import free_port
+from plumbline.localstack.stack import Stack
 from plumbline.prepare import prepare
 from plumbline.schema.suite import Suite
 from tests.flows.small_suite import small_suite

@@ -21,9 +21,8 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, Fl
 from prefect.client.schemas.objects import StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from plumbline.localstack import Stack
 from plumbline.localstack.process import find_by_mark, stop
-from plumbline.localstack.stack import CONTROLLERS
+from plumbline.localstack.stack import CONTROLLERS, Stack
 from plumbline.schema.suite import Suite
 from tasks.prefect_client.flow_runs import read_pool
 from tests.flows.small_suite import small_suite, to_toml

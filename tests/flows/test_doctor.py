@@ -14,8 +14,9 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from plumbline.cli.main import main
-from plumbline.localstack import Stack, services
+from plumbline.localstack import services
 from plumbline.localstack.process import start, stop
+from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Suite
 from tests.flows.clocks import jumped_clock
 from tests.flows.small_suite import to_toml

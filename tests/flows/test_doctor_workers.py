@@ -13,9 +13,9 @@ from prefect.client.orchestration import SyncPrefectClient
 
 import plumbline
 from plumbline.cli.main import main
-from plumbline.localstack import Stack, services
+from plumbline.localstack import services
 from plumbline.localstack.process import Child, start, stop
-from plumbline.localstack.stack import CONTROLLERS
+from plumbline.localstack.stack import CONTROLLERS, Stack
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 from plumbline.schema.suite import Suite
 from tests.flows.clocks import jumped_clock

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.localstack import Stack, services
+from plumbline.localstack import services
+from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Suite
 from tests.flows.small_suite import to_toml
 

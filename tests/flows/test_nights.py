@@ -20,8 +20,8 @@ from plumbline.history.series import row_of
 from plumbline.judge import comparison
 from plumbline.judge.ladder import Ladder
 from plumbline.judge.pair import Pair
-from plumbline.localstack import Stack
-from plumbline.rounds.recipes import keep_recipes
+from plumbline.localstack.stack import Stack
+from plumbline.rounds.published_specs import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
@@ -68,7 +68,7 @@ def night(  # noqa: PLR0917 - one round, fully described
         times = {"started_at": when.isoformat(), "finished_at": (when + timedelta(minutes=9)).isoformat()}
         return {"speed": speed(slower=loss).to_json(), "record": times}
 
-    keep_recipes(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
+    write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
     with StubWorkers(suite, stack.api_url, material[1], folder / "work", measure=measure):
         state = regression(suite=suite, round_id=name, return_state=True)
     return CentralStore(open_store(suite.store)).get_round(name), str(state.name)

@@ -17,8 +17,9 @@ from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterNam
 from prefect.client.schemas.objects import FlowRun
 
 from plumbline.central import CentralStore
-from plumbline.localstack import Stack, services
+from plumbline.localstack import services
 from plumbline.localstack.process import Child, start, stop
+from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.stores import open_store
 from tasks.prefect_client.notifications import AppriseUrl

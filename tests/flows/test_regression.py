@@ -25,10 +25,10 @@ from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.deployment import training_deployment
-from plumbline.localstack import Stack
+from plumbline.localstack.stack import Stack
 from plumbline.records import load_record
 from plumbline.rounds import Round
-from plumbline.rounds.recipes import keep_recipes
+from plumbline.rounds.published_specs import write_specs
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
@@ -61,7 +61,7 @@ def play(
         deploy(suite)
     name = f"{night}-020000-{suite.name}"
     workers = StubWorkers(suite, stack.api_url, record, folder / "work", behave, measure=measure)
-    keep_recipes(CentralStore(open_store(suite.store)), suite, {"tiny": spec})
+    write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": spec})
     with workers:
         state = regression(suite=suite, round_id=name, return_state=True)
     verdict = CentralStore(open_store(suite.store)).get_round(name)

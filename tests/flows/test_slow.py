@@ -10,8 +10,8 @@ import pytest
 from flows.regression import regression
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
-from plumbline.localstack import Stack
-from plumbline.rounds.recipes import keep_recipes
+from plumbline.localstack.stack import Stack
+from plumbline.rounds.published_specs import write_specs
 from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
@@ -26,7 +26,7 @@ def night(
     spec, record = material
     name = f"2026112{number}-020000-{suite.name}"
     workers = StubWorkers(suite, stack.api_url, record, folder / "work", measure=measure)
-    keep_recipes(CentralStore(open_store(suite.store)), suite, {"tiny": spec})
+    write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": spec})
     with workers:
         state = regression(suite=suite, round_id=name, return_state=True)
     return CentralStore(open_store(suite.store)).get_round(name), str(state.name)

@@ -25,8 +25,8 @@ from plumbline.dispatch import TrainingOrder
 from plumbline.experiments.ab import run_ab
 from plumbline.experiments.environment import Interpreters, build_environments
 from plumbline.history.series import row_of
-from plumbline.localstack import Stack
-from plumbline.rounds.recipes import keep_recipes
+from plumbline.localstack.stack import Stack
+from plumbline.rounds.published_specs import write_specs
 from plumbline.schema.ab import AbOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
@@ -121,7 +121,7 @@ class Workers(StubWorkers):
 
 def _night(suite: Suite, material: Material, workers: Workers, when: datetime) -> str:
     name = f"{when:%Y%m%d-%H%M%S}-{suite.name}"
-    keep_recipes(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
+    write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
     with workers:
         regression(suite=suite, round_id=name, return_state=True)
     return name

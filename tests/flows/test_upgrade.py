@@ -16,7 +16,7 @@ from flows.upgrade import gate, upgrade
 from plumbline.central import CentralStore
 from plumbline.deployment import REGRESSION
 from plumbline.digest import digest_bytes
-from plumbline.localstack import Stack
+from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Alert, Suite
 from plumbline.stores import open_store
 from plumbline.upgrade.answer import Culprit, UpgradeAnswer

@@ -15,8 +15,9 @@ from typing import Any
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
-from plumbline.localstack import Stack, services
+from plumbline.localstack import services
 from plumbline.localstack.process import start, stop
+from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Suite
 from tasks.prefect_client.deployments import observe
 from tasks.prefect_client.notifications import AppriseUrl

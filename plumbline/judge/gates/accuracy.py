@@ -19,7 +19,7 @@ __all__ = ["accuracy_error", "accuracy_gate", "learn", "parting", "shared_rows"]
 _UNEXPLAINED = Cause(
     code="unattributed",
     sure="unattributed",
-    why="the accuracy differs and the probe does not explain why: the cause lies outside the probe",
+    why="the accuracy differs, and the probe does not explain it: the cause is outside the probe",
 )
 
 
@@ -39,12 +39,12 @@ def learn(pair: Pair, gates: Gates) -> list[Finding]:
     known = left.weights_sha256 is not None  # after a failure it may be missing, and is then equal to nothing
     same = known and left.weights_sha256 == right.weights_sha256 and left.losses == right.losses
     if same and _same_ends(left, right):
-        return [_finding("pass", 0.0, gates, "the curves are equal to the bit")]
+        return [_finding("pass", 0.0, gates, "the curves are bitwise equal")]
     ours, theirs = _end(left), _end(right)
     if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:
         return [_finding("inconclusive", None, gates, "no accuracy was measured")]
     gap = theirs.accuracy - ours.accuracy
-    detail = f"{theirs.accuracy:.4f} where the reference reached {ours.accuracy:.4f} on {theirs.num_rows} rows"
+    detail = f"{theirs.accuracy:.4f} instead of the reference's {ours.accuracy:.4f} on {theirs.num_rows} rows"
     shared = shared_rows(pair)
     outcome = _outcome(abs(gap), accuracy_error(ours, theirs), gates)
     if shared is not None:
@@ -55,7 +55,7 @@ def learn(pair: Pair, gates: Gates) -> list[Finding]:
 
 
 def shared_rows(pair: Pair) -> McNemar | None:
-    """Compare both sides' answers row by row; `None` where a side keeps none, or the rows are not the same."""
+    """Compare both sides' answers row by row; `None` without answers to the same rows."""
     left, right = pair.reference.answers, pair.candidate.answers
     if not left or not right or not np.array_equal(left["row_ids"], right["row_ids"]):
         return None
@@ -63,7 +63,7 @@ def shared_rows(pair: Pair) -> McNemar | None:
 
 
 def _resolution(shared: McNemar, gates: Gates) -> str:
-    """Return what these rows can and cannot tell apart."""
+    """Return a phrase on the difference that these rows can resolve."""
     margin = gates.accuracy_margin
     return (
         f"of the same rows {shared.only_reference} only the reference has right, {shared.only_candidate} only the "
@@ -73,7 +73,7 @@ def _resolution(shared: McNemar, gates: Gates) -> str:
 
 
 def _two_sided(standard_errors: float) -> float:
-    """Return the two-sided chance of a normal value beyond as many standard errors."""
+    """Return the two-sided p-value of a normal value, in standard errors."""
     return math.erfc(standard_errors / math.sqrt(2))
 
 

@@ -36,7 +36,7 @@ class GateResult:
     at: Divergence | None = None
     """Where its drift shows, if no rung of the probe differs before it."""
     unexplained: Cause | None = None
-    """The cause of its drift where nothing else names one."""
+    """The cause of its drift, if no other evidence names a cause."""
 
 
 Gate = Callable[[Pair, GateRequest], GateResult]

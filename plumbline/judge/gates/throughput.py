@@ -56,11 +56,11 @@ def speed(
     drop, unlike = lost_share(left, right), _unlike_machines(pair)
     if drop is None or unlike:
         return [_finding(None, gates, "inconclusive", unlike or "no throughput was measured")], []
-    numbers = f"{right.samples_per_second:.4g} samples/s where the baseline has {left.samples_per_second:.4g}"
+    numbers = f"{right.samples_per_second:.4g} samples/s instead of the baseline's {left.samples_per_second:.4g}"
     if drop <= gates.throughput_drop:
         return [_finding(drop, gates, "pass", numbers)], []
     if drop <= gates.throughput_standard_errors * math.hypot(noise_of(left), noise_of(right)):
-        return [_finding(drop, gates, "inconclusive", f"{numbers}: less than the steps' own spread")], []
+        return [_finding(drop, gates, "inconclusive", f"{numbers}: the difference is within the steps' own spread")], []
     if confirms is None:
         why = speed_cause(left, right)[1]
         detail = f"{numbers}; a rerun has to confirm it ({why})"
@@ -79,11 +79,11 @@ def _hindrance(pair: Pair) -> str:
 
 
 def _unlike_machines(pair: Pair) -> str:
-    """Return which machine classes the two sides ran on; empty if it is one."""
+    """Return why the two machine classes cannot be compared; empty if they are equal."""
     before, after = (side.record.fingerprint.hardware_class for side in (pair.reference, pair.candidate))
     if before == after:
         return ""
-    return f"two machine classes are not compared as one: the reference ran on {before}, the candidate on {after}"
+    return f"different machine classes: the reference ran on {before}, the candidate on {after}"
 
 
 def _rerun(
@@ -107,9 +107,9 @@ def _rerun(
         numbers = f"{numbers}; other load explains at most {share:.1%}: {others[0]}"
     finding = _finding(min(drop, again), gates, "drift", numbers)
     if code is None or other != code:
-        doubt = "two runs were slow, and their evidence names no one cause"
+        doubt = "two runs were slow, and their evidence does not point to a single cause"
         return [finding], [Cause(code="unattributed", sure="unattributed", why=doubt, evidence=(*evidence, *seconds))]
-    tried = ("an independent rerun: as slow, with the same signs",)
+    tried = ("an independent rerun: equally slow, with the same signs",)
     suspects = suspects_for(code, evidence_lines)
     return [finding], [Cause(code=code, sure="confirmed", why=why, evidence=evidence, suspects=suspects, tried=tried)]
 

@@ -17,19 +17,19 @@ from plumbline.schema.verdict import CauseCode
 __all__ = ["explained_by_load", "foreign_load", "lost_share", "speed_cause"]
 
 _SHARE = 0.6
-"""A phase is named when it holds this share of the lost time."""
+"""Minimum share of the lost time for a phase to be named."""
 
 _SLOWER = 0.05
-"""A microbenchmark or a clock is lower when it lost this much, and at least half of what the run lost."""
+"""Minimum relative loss of a microbenchmark or clock to count; also at least half of the run's loss."""
 
 _BUSIER = 0.2
-"""A disk says something about a wait when it is busy for this much more of the time."""
+"""Minimum increase of a disk's busy share to explain a wait."""
 
 _SLOWER_DISK = 0.3
-"""So does reading a file back, when it lost this share both times; less is what disks vary by."""
+"""Minimum loss of a disk's read rate, before and after, to explain a wait; disks vary by less."""
 
 _MORE = 1.2
-"""A step has more to do when it takes this much more processor time; sharing caches alone costs less."""
+"""Minimum increase of processor time that means more work per step; shared caches cost less."""
 
 _THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 """NVML's throttle reasons: power cap, hardware slowdown, software thermal, hardware thermal, power brake."""
@@ -62,7 +62,7 @@ def speed_cause(left: SpeedEvidence, right: SpeedEvidence) -> _Named:
         return "transfer", "each step waits longer for the copy to the device", lines
     if phase == "compute":
         return _computing(left, right, lost, lines)
-    return None, "the signs name no one cause", (*lines, f"the run lost {lost:.1%}")
+    return None, "the signs do not point to a single cause", (*lines, f"the run lost {lost:.1%}")
 
 
 def _computing(left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tuple[str, ...]) -> _Named:
@@ -85,14 +85,14 @@ def foreign_load(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
     for name, least, label in _SIGNS:
         before, after = _mean(left, name), _mean(right, name)
         if after is not None and after - (before or 0.0) > least:
-            lines.append(f"{label}: {after:.3g} where it was {before or 0.0:.3g}")
+            lines.append(f"{label}: {after:.3g} instead of {before or 0.0:.3g}")
     return tuple(lines)
 
 
 def lost_share(left: SpeedEvidence, right: SpeedEvidence) -> float | None:
-    """Return the share of the baseline's throughput that was lost; `None` where a side measured none.
+    """Return the lost share of the baseline's throughput; `None` if not measured.
 
-    Both sides are taken by one measure: by the wall time, or by the median step where one side knows no other.
+    Both sides use the same measure: the wall time, or the median step if a side has no wall time.
     """
     if not all(side.samples_per_second and side.samples_per_second > 0 for side in (left, right)):
         return None
@@ -108,7 +108,7 @@ def explained_by_load(left: SpeedEvidence, right: SpeedEvidence) -> float:
 
     Stolen, throttled and stalled time are shares of this training's own time. Foreign processes on the CPU get, under
     a fair scheduler, at most their part of the cores asked for by them and by this training; `k` more on the GPU get
-    `k` of `k + 1` slices. Shares multiply: what one takes, another cannot take again.
+    `k` of `k + 1` slices. Shares multiply, because different loads cannot take the same time.
     """
     kept = 1.0
     for name in ("cpu_steal", "cgroup_throttled", "memory_pressure"):
@@ -130,11 +130,11 @@ def _throttled(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[
     )
     lines = []
     if after - before > 0.25:
-        lines.append(f"throttled in {after:.0%} of the samples where it was {before:.0%}")
+        lines.append(f"throttled in {after:.0%} of the samples instead of {before:.0%}")
     for name, label in (("gpu_clock_mhz", "GPU"), ("cpu_clock_mhz", "CPU")):
         was, now = _median(left, name), _median(right, name)
         if was and now and now < was * (1 - max(_SLOWER, lost / 2)):
-            lines.append(f"{label} clock {now:.0f} MHz where it was {was:.0f}")
+            lines.append(f"{label} clock {now:.0f} MHz instead of {was:.0f}")
     return tuple(lines)
 
 
@@ -142,7 +142,7 @@ def _less_of_the_machine(left: SpeedEvidence, right: SpeedEvidence, lost: float)
     """Return a line if the process used fewer cores than in the baseline."""
     was, now = _mean(left, "own_cpu"), _mean(right, "own_cpu")
     if was and now and now < was * (1 - max(2 * _SLOWER, lost / 2)):
-        return (f"cores in use by the training: {now:.3g} where they were {was:.3g}",)
+        return (f"cores in use by the training: {now:.3g} instead of {was:.3g}",)
     return ()
 
 
@@ -175,7 +175,7 @@ def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[str, .
     group = max(extra, key=lambda key: extra[key])
     names = [name for name, owner in _PHASES.items() if owner == group and name in right.breakdown]
     lines = tuple(
-        f"{name} {right.breakdown[name] * 1e3:.3g} ms a step where it was {left.breakdown.get(name, 0.0) * 1e3:.3g}"
+        f"{name} {right.breakdown[name] * 1e3:.3g} ms a step instead of {left.breakdown.get(name, 0.0) * 1e3:.3g}"
         for name in names
         if right.breakdown[name] or left.breakdown.get(name)
     )
@@ -196,16 +196,16 @@ def _disk(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
     """Return the signs that the disk delayed the data."""
     lines = []
     for name, label in (
-        ("disk_busy", "the busiest disk at work"),
-        ("io_pressure", "time in which a task waited for it"),
+        ("disk_busy", "busy time of the busiest disk"),
+        ("io_pressure", "time in which a task waited for a disk"),
     ):
         before, after = _mean(left, name), _mean(right, name)
         if before is not None and after is not None and after - before > _BUSIER:
-            lines.append(f"{label}: {after:.0%} where it was {before:.0%}")
+            lines.append(f"{label}: {after:.0%} instead of {before:.0%}")
             rates = [_mean(side, "disk_read_bytes_per_second") for side in (left, right)]
             if name == "disk_busy" and None not in rates:
                 was, now = (f"{(rate or 0.0) / 1e6:.3g}" for rate in rates)
-                lines.append(f"read from disks: {now} MB/s where it was {was}")
+                lines.append(f"read from disks: {now} MB/s instead of {was}")
     drops = [_drop(left, right, f"disk_read_bytes_per_second{suffix}") for suffix in ("", "_after")]
     if None not in drops and min(drop for drop in drops if drop is not None) > _SLOWER_DISK:
         shares = " and ".join(f"{drop:.0%}" for drop in drops)

@@ -54,7 +54,7 @@ def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) ->
         return Suspicion("data.order", _order(left, right), evidence, BATCH_FIELDS)
     masked = pair.reference.record.spec.task == "masked-lm"
     if masked and set(differing) <= {"labels"} and not _same_places(left, right):
-        why = "the same tokens, but the loss counts other places: the draw of the mask differs"
+        why = "the same tokens, but the loss counts different places: the draw of the mask differs"
         return Suspicion("rng", why, evidence, (*_TOKENS, "labels"))
     if set(differing) <= {"labels"}:
         return Suspicion("data.labels", "the same rows and ids, different labels", evidence, ("labels",))
@@ -84,7 +84,7 @@ def _order(left: Any, right: Any) -> str:
 
 
 def _same_places(left: Any, right: Any) -> bool:
-    """Return whether the loss counts the same places; labels of a masked language model come from the draw alone."""
+    """Return whether the loss counts the same places, which a mask's draw decides."""
     if "labels" not in left or "labels" not in right:
         return True
     return _same(left["labels"] != _HIDDEN, right["labels"] != _HIDDEN)

@@ -98,15 +98,15 @@ def _is_moved(left: dict[str, Any], right: dict[str, Any], at_left: Any, at_righ
 
 
 _SHARE_OF_EXPECTED = 0.5
-"""How many of the rows that a permutation would leave among those read have to be there."""
+"""Minimum share of the rows expected after a permutation."""
 _COPIES = 0.25
-"""Rows that stand twice, as a share of those found in other places: a copied part is content, not order."""
+"""Maximum share of repeated rows among moved rows; more means copied content, not a different order."""
 _MIN_EXPECTED = 4.0
-"""Below this, chance decides how many rows are found."""
+"""Minimum expected number of rows; below it, chance decides."""
 
 
 def _is_permuted(pair: Pair, at_right: Any) -> bool:
-    """Return whether the differing rows are as often the reference's rows of other places as in a permuted dataset.
+    """Return whether the moved rows are as many as in a permuted dataset.
 
     A run reads a part of the dataset. Of the rows that moved, the same part came from places that the reference read.
     """
@@ -136,10 +136,10 @@ def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows)
     if not rows.text.any():
         code, why = "data.labels", f"the texts are the same, the labels of {len(which)} rows are not"
     elif totals[0] == totals[1] and (is_reordered or rows.moved):
-        code, why = "data.order", "the dataset holds the same rows in another order"
+        code, why = "data.order", "the dataset contains the same rows in a different order"
     else:
         change = f"{totals[1]} rows instead of {totals[0]}" if totals[0] != totals[1] else f"{len(which)} rows differ"
-        code, why = "data.content", f"the dataset holds other rows: {change}"
+        code, why = "data.content", f"the dataset contains different rows: {change}"
     return _break(code, why, left, right, at=at, row=row, step=step, seen=seen, share=len(which) / len(rows.ids))  # type: ignore[arg-type]
 
 

@@ -88,5 +88,5 @@ def _break(
         check="probe.evaluation", outcome="drift", metric=metric, observed=number, limit=limit, detail=why
     )
     at = Divergence(stage="evaluation", at=metric)
-    suspicion = Suspicion("evaluation", why, (f"{metric}: {observed} where the reference has {limit}",))
+    suspicion = Suspicion("evaluation", why, (f"{metric}: {observed} instead of the reference's {limit}",))
     return Mismatch("evaluation", at, (finding,), (suspicion,), independent=independent)

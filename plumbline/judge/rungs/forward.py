@@ -110,7 +110,7 @@ def forward_numbers(pair: Pair, step: int) -> Mismatch | None:
         limit=limit,
     )
     evidence = (f"the loss of its logits is off by {gap:.3g}, limit {limit:.3g}",)
-    likely = [Suspicion("operator", f"the model puts out something else at step {step}", evidence)]
+    likely = [Suspicion("operator", f"the model's output differs at step {step}", evidence)]
     if _draws(pair, step, ""):
         likely.insert(0, Suspicion("rng", f"the model draws random numbers at step {step}", _drawn(pair, step)))
     return Mismatch("forward", Divergence(stage="forward", step=step, at="logits"), (finding,), tuple(likely))
@@ -169,7 +169,7 @@ def _who(tap: TapError) -> str:
     ours, theirs = tap.own
     if ours is None or theirs is None or not owes_to_rounding(tap):
         return ""
-    return "; the candidate is the wrong side" if theirs > ours else "; the reference is the wrong side"
+    return "; the candidate is wrong" if theirs > ours else "; the reference is wrong"
 
 
 def _module_lines(pair: Pair, name: str) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def gradient(pair: Pair, step: int) -> Mismatch | None:
         return _without(missing, step, len(errors))
     added = _added(pair, step) if errors else []
     if added:
-        return _without(added, step, len(errors), state="gets a gradient that the reference's does not get")
+        return _without(added, step, len(errors), state="gets a gradient, but not in the reference")
     if not over:
         return None
     first = over[-1]
@@ -128,7 +128,7 @@ def _missing(pair: Pair, step: int) -> list[str]:
 
 
 def _added(pair: Pair, step: int) -> list[str]:
-    """Return the parameters that get a gradient in the candidate alone; repeated calls (`#`) have taps of their own."""
+    """Return the parameters with a gradient in the candidate only; repeated calls (`#`) have their own taps."""
     if pair.probes is None:
         return []
     ours = {tap.name for tap in pair.probes[0].taps if _at(tap, step)}

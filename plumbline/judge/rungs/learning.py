@@ -1,4 +1,4 @@
-"""The learning curve where equal bits are due: any difference is drift."""
+"""The learning curve where bits should be equal: any difference is drift."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def learning(pair: Pair) -> Mismatch | None:
     finding = Finding(
         check="learn.bits",
         outcome="drift",
-        metric="first step whose loss differs, where equal bits are due",
+        metric="first step whose loss differs, where bits should be equal",
         observed=step,
         detail="no difference in the fingerprints or the probe explains different rounding",
     )
@@ -57,7 +57,7 @@ def _by_place(left: LearnEvidence, right: LearnEvidence, step: int | None) -> tu
             else ("optimizer", "all losses are equal, the final weights are not")
         )
     if step == 0:
-        return "rng", "the first loss differs, though the probe's forward pass is equal: what dropout draws is left"
+        return "rng", "the first loss differs, though the probe's forward pass is equal: only dropout's draws remain"
     restarts = [at for at in (*left.resumed_at, *right.resumed_at) if at <= step]
     if restarts:
         why = f"the curves separate at step {step}, after a resume at step {restarts[-1]}: a restored state differs"

@@ -28,10 +28,10 @@ def loss(pair: Pair, step: int) -> Mismatch | None:
         metric=f"relative deviation of the loss from its definition at step {step}",
         observed=max(off) if math.isfinite(max(off)) else None,
         limit=limit,
-        detail="the reference is the wrong side" if off[0] > off[1] else "",
+        detail="the reference is wrong" if off[0] > off[1] else "",
     )
-    evidence = (f"off by {off[1]:.3g} where the reference is off by {off[0]:.3g}",)
-    likely = [Suspicion("loss", "the loss is not what its logits and labels give", evidence)]
+    evidence = (f"off by {off[1]:.3g}, the reference by {off[0]:.3g}",)
+    likely = [Suspicion("loss", "the loss differs from its definition on its logits and labels", evidence)]
     if left.loss_dtype != right.loss_dtype:
         why = f"the loss is computed in {right.loss_dtype} instead of {left.loss_dtype}"
         likely.insert(0, Suspicion("precision", why, evidence))

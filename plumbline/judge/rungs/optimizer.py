@@ -71,7 +71,7 @@ def settings(pair: Pair) -> Mismatch | None:
         detail="; ".join(line for _, line in lines[:_NAMED]),
     )
     evidence = tuple(line for _, line in lines[:_NAMED])
-    suspicion = Suspicion("optimizer", "the optimizer holds other settings", evidence)
+    suspicion = Suspicion("optimizer", "the optimizer has different settings", evidence)
     at = Divergence(stage="optimizer", step=0, at=lines[0][0])
     return Mismatch("optimizer", at, (finding,), (suspicion,), independent=True)
 
@@ -106,19 +106,19 @@ def update(pair: Pair, step: int) -> Mismatch | None:
 
 
 def after_clipping(step: int) -> Suspicion:
-    """Return the suspicion that a gradient was changed after it was recorded: its norm may be the same all the same."""
+    """Return the suspicion that a gradient was changed after its record."""
     why = f"the gradients of step {step} were changed between their record and the update"
     return Suspicion("gradient", why, ("the norm of the gradients alone is recorded after clipping",))
 
 
 _STEPS_OF_A_RATE = 3
-"""One step cannot tell a learning rate from Adam's bias correction, which scales the first update as a whole. Later
-steps start from weights that have parted: factors measured on a rate of 1.1 stay within 0.3% for three steps and
-within 3% for twelve."""
+"""One step cannot distinguish a learning rate from Adam's bias correction, which scales the first update. Later steps
+start from weights that differ: factors measured on a rate of 1.1 stay within 0.3% for three steps and within 3% for
+twelve."""
 
 _SAME_FACTOR = 0.02
-"""By how much the factor of the updates may vary from step to step: the gradients part as the weights do, by about
-the learning rate; a bias correction off by one step varies by 20% and more between the first two steps."""
+"""Maximum variation of the updates' factor from step to step. Gradients separate as weights do, by about the
+learning rate; a bias correction off by one step varies by 20% and more between the first two steps."""
 
 
 def rate_suspicions(pair: Pair, step: int) -> tuple[Suspicion, ...]:

@@ -20,12 +20,12 @@ from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 __all__ = ["device", "portable", "portable_findings", "portable_legs", "proven_steps", "reordered"]
 
 _ORDER = 1e-12
-"""The most that another order of products moves outputs and gradients by, relative to their norm. A product of two
+"""Maximum relative effect of a different order of products on outputs and gradients. A product of two
 slices keeps 42 bits of a row at 768 columns, 2e-13. Seen: 2.5e-14; LayerNorm's eps 1.01e-12 instead of 1e-12: 5e-12."""
 _ORDER_OF_UPDATE = 2e-15
-"""The same of a weight after its update from an equal gradient: a few operations of fp64. Seen: 4e-16."""
+"""The same for a weight after its update from an equal gradient: a few fp64 operations. Seen: 4e-16."""
 _SMALL_GRADIENT = 1e-3
-"""A gradient smaller than this part of the largest, as one that is zero by mathematics, is measured by the largest."""
+"""A gradient below this share of the largest, such as a mathematical zero, is measured relative to the largest."""
 
 Digests = tuple[tuple[str, str | None], ...]
 
@@ -92,9 +92,9 @@ def portable(pair: Pair) -> Mismatch | None:
 
 
 def reordered(pair: Pair) -> tuple[str, float] | None:
-    """Return the place where the legs part and the largest difference, if the legs differ by an order of operations.
+    """Return place and size of the difference, if only the order of operations differs.
 
-    The stages below the first that parts follow from it: their own formulas are left to the native rungs.
+    Later stages follow from the first different stage: the native rungs judge their formulas.
     """
     legs = portable_legs(pair)
     found = next(_parts(*legs), None) if legs is not None else None
@@ -112,7 +112,7 @@ def reordered(pair: Pair) -> tuple[str, float] | None:
 
 
 def _sizes(left: PortableStep, right: PortableStep, stage: Stage) -> list[float]:
-    """Return the relative differences of all tensors of a step that `stage` makes; nothing if one has no sketch."""
+    """Return the relative differences of a stage's tensors; empty if a sketch is missing."""
     ours, theirs = ({key: value for key, value in side.sketches if "#" not in key} for side in (left, right))
     if ours.keys() != theirs.keys() or not ours or left.loss is None or right.loss is None:
         return []
@@ -129,7 +129,7 @@ def _sizes(left: PortableStep, right: PortableStep, stage: Stage) -> list[float]
 
 
 def _number(text: str) -> float | None:
-    """Return the value of an fp64 number in hexadecimal; `None` for anything else that a worker wrote."""
+    """Return the value of a hexadecimal fp64 number; `None` if malformed."""
     try:
         return float.fromhex(text)
     except (ValueError, OverflowError):
@@ -178,14 +178,14 @@ def _parts(left: PortableEvidence, right: PortableEvidence) -> Iterator[tuple[St
 
 
 def _loss(step: PortableStep) -> tuple[Stage, int, str]:
-    """Return the place of a different loss: the loss itself, or the model."""
+    """Return the place of a different loss: the loss function, or the model."""
     return ("loss", step.step, "loss") if step.outputs else ("forward", step.step, "logits")
 
 
 def _differing(left: Digests, right: Digests) -> Iterator[str]:
     """Yield the names whose digests differ, are missing, or are not finite.
 
-    A module that only one of the two calls again (`#`), as checkpointing does, computes nothing new.
+    A repeated call (`#`) of a module on one side only, as by checkpointing, computes nothing new.
     """
     ours, theirs = dict(left), dict(right)
     for name, digest in left:

@@ -163,7 +163,7 @@ def test_a_question_to_the_hub_is_given_up_whatever_it_waits_for(monkeypatch):
 
 FETCH = """
 import sys
-from plumbline.data.checkpoints import checkpoint_folder
+from plumbline.data.pretrained import checkpoint_folder
 from plumbline.errors import PlumblineError
 try:
     folder = checkpoint_folder(sys.argv[1], {"tiny": None})

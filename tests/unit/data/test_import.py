@@ -229,7 +229,7 @@ def test_a_hub_name_without_network_is_one_clear_line(tmp_path):
     lines = [line for line in done.stderr.splitlines() if line.startswith("plumbline:")]
     assert len(lines) == 1
     assert "stanfordnlp/imdb" in lines[0]
-    assert "export it to CSV, JSONL or Parquet" in lines[0]
+    assert "export the dataset to CSV, JSONL or Parquet" in lines[0]
     assert "Traceback" not in done.stderr
 
 

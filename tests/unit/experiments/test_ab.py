@@ -85,7 +85,7 @@ def test_a_package_on_pythonpath_cannot_be_put_back(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "beside"))
     monkeypatch.syspath_prepend(tmp_path / "beside")
     order = AbOrder(packages=(("abmark", "1.0"),), num_blocks=5, seconds=1)
-    with pytest.raises(UnavailableError, match="abmark lies on PYTHONPATH, which both environments import first"):
+    with pytest.raises(UnavailableError, match="abmark is on PYTHONPATH, which both environments import first"):
         build_environments(order, tmp_path / "upgrade")
 
 

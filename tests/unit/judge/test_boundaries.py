@@ -358,7 +358,7 @@ def test_a_fifth_more_processor_time_per_step_is_more_work() -> None:
 def test_a_disk_is_busy_from_a_fifth_more_on(busy: float, told: bool) -> None:
     quiet = speed(samples={"disk_busy": (0.0, 0.0)})
     slow = speed(breakdown={"data_wait": 0.02}, samples={"disk_busy": (busy, busy)})
-    assert any("disk at work" in line for line in speed_cause(quiet, slow)[2]) is told
+    assert any("busiest disk" in line for line in speed_cause(quiet, slow)[2]) is told
 
 
 @pytest.mark.parametrize(("rate", "told"), [(0.69e9, True), (0.71e9, False)])

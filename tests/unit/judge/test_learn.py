@@ -81,7 +81,7 @@ def test_accuracy_against_the_margin_and_the_chance_of_its_rows(accuracy: float,
     candidate = learned(accuracy, (0.7, 0.6), "b", fingerprint=other_kernel())
     judgement = compare(reference, candidate)
     assert judgement.verdict == verdict
-    assert any(note.code == "curve" and "part at step 1" in note.text for note in judgement.notes)
+    assert any(note.code == "curve" and "separate at step 1" in note.text for note in judgement.notes)
     assert [cause.code for cause in judgement.causes] == (["unattributed"] if verdict == "drift" else [])
 
 
@@ -96,7 +96,7 @@ def test_weights_that_nobody_knows_are_not_equal() -> None:
     partial = learned(0.85, (0.7, 0.5), "a", weights_sha256=None)
     details = [finding.detail for finding in compare(partial, partial).findings if finding.check == "learn.accuracy"]
     assert details
-    assert not any("equal to the bit" in detail for detail in details)
+    assert not any("bitwise equal" in detail for detail in details)
 
 
 RATES, ROWS = (1e-3, 5e-4), ("a" * 16, "b" * 16)

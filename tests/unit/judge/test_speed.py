@@ -78,8 +78,8 @@ def test_a_wait_for_data_tells_what_the_disk_did() -> None:
     slow = speed(breakdown={"data_wait": 0.02}, samples=busy, rates=rates)
     (cause,) = compare(record(before), record(slow), confirms=slow).causes
     assert cause.code == "loader"
-    assert any("disk at work: 92% where it was 2%" in line for line in cause.evidence)
-    assert any("80 MB/s where it was 1" in line for line in cause.evidence)
+    assert any("busiest disk: 92% instead of 2%" in line for line in cause.evidence)
+    assert any("80 MB/s instead of 1" in line for line in cause.evidence)
     assert any("lost 90% and 80%" in line for line in cause.evidence)
     idle = speed(breakdown={"data_wait": 0.02}, samples=quiet)
     (cause,) = compare(record(before), record(idle), confirms=idle).causes

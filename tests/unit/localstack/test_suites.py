@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plumbline.errors import ConfigurationError
-from plumbline.localstack import Stack
+from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Suite
 from tests.flows.small_suite import small_suite
 

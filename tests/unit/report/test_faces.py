@@ -237,7 +237,7 @@ def test_pictures_are_xml_whatever_platforms_are_called_and_none_without_records
     page = figures_page(build_view(verdict, records, reference="aws"))
     assert "<script" not in page
     assert [picture.find(".//{*}script") for picture in pictures(page)] == [None] * len(pictures(page)) != []
-    assert "nothing to draw" in figures_page(build_view(verdict_of("inconclusive", {}), {}))
+    assert "there is no chart" in figures_page(build_view(verdict_of("inconclusive", {}), {}))
 
 
 def test_the_controller_s_faces_load_no_torch():

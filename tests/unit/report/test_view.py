@@ -110,7 +110,7 @@ def test_a_platform_that_never_came_is_told_by_its_reason():
     absent = PlatformResult(verdict="inconclusive", unavailable="no worker came online within 900 s")
     verdict = verdict_of("inconclusive", {"aws": passing(), "azure": absent})
     view = build_view(verdict, {"aws": record("aws")}, reference="aws")
-    assert view.headline.sentence == "Nothing is known of azure: no worker came online within 900 s."
+    assert view.headline.sentence == "azure has too little evidence: no worker came online within 900 s."
     assert view.rows[1].machine == "no record"
     assert "doctor" in view.cases[0].hint
 

@@ -163,7 +163,7 @@ def test_nothing_goes_while_a_round_may_run_or_a_baseline_cannot_be_read(site: S
     with pytest.raises(Exception, match="running has no verdict yet"):
         remove(site.central, plan_sweep(site.central, site.suite, now=NOW, keep_days=90))
     site.central.put_text(f"baselines/{BASE.spec_sha256}/left.json", "cut off {")
-    with pytest.raises(Exception, match="repair it first"):
+    with pytest.raises(Exception, match="repair the baseline first"):
         plan_sweep(site.central, site.suite, now=NOW, keep_days=90)
 
 

@@ -168,13 +168,17 @@ GPU = {"name": "NVIDIA A10G", "uuid": "GPU-1", "memory_bytes": 1}
 @pytest.mark.parametrize(
     ("expected", "fingerprint", "said"),
     [
-        ({"accelerator": "NVIDIA A10G"}, {}, "accelerator: found cpu (x), the suite says NVIDIA A10G"),
-        ({"accelerator": "NVIDIA A10"}, {"gpus": [GPU]}, "accelerator: found NVIDIA A10G, the suite says NVIDIA A10"),
-        ({"accelerator": "cpu"}, {"gpus": [GPU]}, "accelerator: found NVIDIA A10G, the suite says cpu"),
+        ({"accelerator": "NVIDIA A10G"}, {}, "accelerator: found cpu (x), the suite requires NVIDIA A10G"),
+        (
+            {"accelerator": "NVIDIA A10"},
+            {"gpus": [GPU]},
+            "accelerator: found NVIDIA A10G, the suite requires NVIDIA A10",
+        ),
+        ({"accelerator": "cpu"}, {"gpus": [GPU]}, "accelerator: found NVIDIA A10G, the suite requires cpu"),
         ({"accelerator": "NVIDIA A10G", "gpus": 2}, {"gpus": [GPU], "num_processes": 2}, "gpus: found 1"),
-        ({"gpus": 2}, {"gpus": [GPU, GPU]}, "gpus: found 1 processes, the suite says 2"),
-        ({"gpus": 1}, {"num_processes": 2}, "gpus: found 2 processes, the suite says 1"),
-        ({"lock": "e" * 64}, {}, "lock: found no lock, the suite says eeee"),
+        ({"gpus": 2}, {"gpus": [GPU, GPU]}, "gpus: found 1 processes, the suite requires 2"),
+        ({"gpus": 1}, {"num_processes": 2}, "gpus: found 2 processes, the suite requires 1"),
+        ({"lock": "e" * 64}, {}, "lock: found no lock, the suite requires eeee"),
         ({"lock": "e" * 64}, {"lock_sha256": "d" * 64}, "lock: found dddd"),
     ],
 )

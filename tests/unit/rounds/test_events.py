@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plumbline.rounds.events import round_events
 from plumbline.rounds.gathered import Absence
 from plumbline.rounds.outcome import absent_result, join
+from plumbline.rounds.verdict_events import round_events
 from plumbline.schema.verdict import Cause, PlatformResult, RoundVerdict
 
 

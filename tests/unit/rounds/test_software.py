@@ -52,7 +52,7 @@ def test_the_order_puts_back_each_package_that_differs() -> None:
     [
         (None, AFTER, {}, "without an accepted baseline"),
         (BEFORE, AFTER.replace(python="3.13.1"), {}, "ran on Python"),
-        (BEFORE, BEFORE.replace(driver="580.1"), {}, "the baseline's driver cannot be put back"),
+        (BEFORE, BEFORE.replace(driver="580.1"), {}, "the baseline's driver cannot be restored"),
         (BEFORE, AFTER, {"ab_blocks": 0}, "the suite turns the A/B off"),
         (BEFORE.replace(packages={"torch": "2.12 --pre"}), AFTER, {}, "no valid name or version"),
     ],
@@ -68,7 +68,7 @@ def test_where_no_ab_can_be_ordered_the_answer_says_why(
 def test_what_packages_do_not_put_back_is_said() -> None:
     change = _change(BEFORE, AFTER.replace(driver="580.1"))
     assert change.state == "can-differ"
-    assert change.note == "not put back: driver"
+    assert change.note == "not restored: driver"
 
 
 def _with(record: LoadedRecord, fingerprint: Fingerprint, **evidence: object) -> LoadedRecord:
@@ -159,7 +159,7 @@ def test_no_difference_on_one_machine_is_the_machine_and_no_pass(nights: Nights)
     [
         (lambda order: _evidence(order, 0.0, unavailable="torch==2.12.0: no matching distribution"),
          "the baseline's environment cannot be built any more: torch==2.12.0: no matching distribution"),
-        (lambda order: _evidence(order, 0.1, blocks=4), "the A/B came to 4 whole blocks"),
+        (lambda order: _evidence(order, 0.1, blocks=4), "the A/B completed 4 blocks"),
         (lambda _: None, "the A/B left no record: no worker took it"),
     ],
 )  # fmt: skip

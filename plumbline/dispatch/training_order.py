@@ -27,7 +27,7 @@ class TrainingOrder(Model):
     record_id: Name
     round_id: Name
     job: Name = "job"
-    """Name of the training across attempts: an attempt's checkpoint serves the next attempt."""
+    """Name of the training, equal for all attempts: they share its checkpoint."""
     attempt: int = Field(default=0, ge=0)
     nonce: str = Field(default="", max_length=128)
     """Secret value of this round, copied to the record, which proves that the record answers this order."""
@@ -35,7 +35,7 @@ class TrainingOrder(Model):
     expected: Expected = Expected()
     experiment_id: Name | None = None
     ab: AbOrder | None = None
-    """Train again and again in two environments, and answer with one record."""
+    """Order of an A/B, answered by one record; `None` for an ordinary training."""
     run_seconds: float = Field(gt=0)
 
     def foreign_fields(self, record: RunRecord) -> tuple[str, ...]:

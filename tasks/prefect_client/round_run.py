@@ -113,7 +113,7 @@ class RoundRun:
                 self._resume_crashed(display)
                 self._show(display)
             except PREFECT_ERRORS:
-                continue  # the server is away, and the round goes on without us
+                continue  # the server is unreachable; the round continues
             is_queued = self._state is not None and self._state.name == "AwaitingConcurrencySlot"
             if is_queued and not waits:
                 display.say(f"waiting for a different round of {self._suite.name} to end")
@@ -198,7 +198,7 @@ class UpgradeRun(RoundRun):
         self._parameters = dict(parameters)
 
     def outcome(self) -> UpgradeOutcome:
-        """Return the outcome; raise the error that the run ended with where it came to none."""
+        """Return the outcome; raise the run's error if there is none."""
         found = self._stored_outcome()
         if found is None:
             raise self._error()

@@ -57,7 +57,7 @@ def read_controller_run(client: SyncPrefectClient, round_: RunningRound) -> Flow
 def expect_pass(
     stack: RunningStack, round_: RunningRound, *, notes: str = "", platform: str = "aws", seconds: float = 240.0
 ) -> dict[str, Any]:
-    """Check that the round passes, that the platform's notes contain `notes`, and that the round is settled."""
+    """Check that the round passes and is settled, and that the notes contain `notes`."""
     verdict = round_.verdict(seconds)
     expect(verdict["verdict"] == "pass", f"verdict pass (is {verdict['verdict']}: {verdict['notes']})")
     if notes:
@@ -70,7 +70,7 @@ def expect_pass(
 def expect_settled(
     stack: RunningStack, round_: RunningRound, verdict: dict[str, Any], *, reruns: int = 0, resumes: int = 0
 ) -> None:
-    """Check the deadline, that no training and no flow run is left, and that each record is stored and judged once.
+    """Check the deadline, that no run is left, and that each record is judged once.
 
     `resumes` counts starts of the controller after silence: each takes the heartbeat's window longer.
     """
@@ -99,7 +99,7 @@ def _deadline_seconds(suite: Suite, attempts: int) -> float:
 
 
 def expect_no_leftovers(stack: RunningStack, round_id: str, seconds: float = _LEFTOVER_SECONDS) -> None:
-    """Check that no training process and no open training run of the round is left after `seconds`."""
+    """Check that after `seconds` no training process and no open training run is left."""
     wait_until(lambda: not stack.processes(TRAINER, f"--round-id {round_id}"), "no training process is left", seconds)
     expect(True, "no training process is left")
     deadline = time.monotonic() + seconds

@@ -10,20 +10,20 @@ from plumbline.schema.base import read_model
 from plumbline.schema.spec import RunSpec, SpecFile
 from plumbline.schema.suite import Suite
 
-__all__ = ["keep_recipes", "read_recipes"]
+__all__ = ["read_specs", "write_specs"]
 
 
 def _key(suite: Suite, workload: str) -> str:
     return f"specs/{suite.name}/{workload}.json"
 
 
-def keep_recipes(central: CentralStore, suite: Suite, specs: Mapping[str, RunSpec]) -> None:
+def write_specs(central: CentralStore, suite: Suite, specs: Mapping[str, RunSpec]) -> None:
     """Write the specs for later rounds. Idempotent."""
     for workload, spec in specs.items():
         central.put_text(_key(suite, workload), SpecFile(digest=spec.digest, spec=spec).model_dump_json())
 
 
-def read_recipes(central: CentralStore, suite: Suite) -> dict[str, RunSpec]:
+def read_specs(central: CentralStore, suite: Suite) -> dict[str, RunSpec]:
     """Return each workload's spec; raise if missing or outdated."""
     return {workload: _read(central, suite, workload) for workload in suite.workloads}
 

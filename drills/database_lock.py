@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from plumbline.localstack import Stack
+from plumbline.localstack.stack import Stack
 
 __all__ = ["start_lock"]
 
@@ -12,7 +12,7 @@ _LOCK = "BEGIN; LOCK TABLE flow_run, flow_run_state IN ACCESS EXCLUSIVE MODE; SE
 
 
 def start_lock(stack: Stack, seconds: float) -> subprocess.Popen[bytes]:
-    """Start a process that locks the tables of flow runs for so long."""
+    """Start a process that locks the tables of flow runs for `seconds`."""
     database = stack.servers.database
     command = [database.program("psql"), database.url.replace("+asyncpg", ""), "-c", _LOCK.format(seconds=seconds)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL)

@@ -66,7 +66,7 @@ class LoadedRecord:
 
     @cached_property
     def answers(self) -> Arrays:
-        """`row_ids` and `right`, 0 or 1, of the learn part's last evaluation; empty in records that hold none."""
+        """Return `row_ids` and `right` (0 or 1) of the learn part's last evaluation; may be empty."""
         return self._part("answers", _check_answers)
 
     @cached_property
@@ -107,7 +107,7 @@ def _read_rows(path: Path, spec: RunSpec) -> Arrays:
         file = pq.ParquetFile(path)
         _check_footer(file.metadata, spec, str(path))
         batches, count = [], 0
-        # The footer may lie too: unpack no more rows than it declares.
+        # The footer may be wrong too: unpack no more rows than it declares.
         for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(_ROW_COLUMNS)):
             count += batch.num_rows
             if count > file.metadata.num_rows:
@@ -142,11 +142,11 @@ def _check_batches(record: RunRecord, content: Arrays) -> str:
     steps = len(record.evidence.probe.steps) if record.evidence.probe else 0
     for name, array in content.items():
         if name not in BATCH_FIELDS:
-            return f"holds {name!r}, which is not a field of a batch"
+            return f"contains {name!r}, which is not a field of a batch"
         if array.dtype.kind not in "iu" or array.ndim < 2:
             return f"{name} is {array.dtype.name}{list(array.shape)}, expected integers by step and row"
         if array.shape[0] != steps:
-            return f"{name} holds {array.shape[0]} steps, the probe {steps}"
+            return f"{name} has {array.shape[0]} steps, the probe {steps}"
     return ""
 
 
@@ -180,15 +180,15 @@ def _check_evaluation(_record: RunRecord, content: Arrays) -> str:
 def _check_answers(record: RunRecord, content: Arrays) -> str:
     row_ids, right = content.get("row_ids"), content.get("right")
     if row_ids is None or right is None or set(content) != {"row_ids", "right"}:
-        return "has other arrays than row_ids and right"
+        return "its arrays are not row_ids and right"
     if row_ids.dtype != np.int64 or right.dtype != np.uint8 or row_ids.ndim != 1 or row_ids.shape != right.shape:
         return "row_ids is not int64, right not uint8, or their lengths differ"
     if right.size and right.max() > 1:
-        return "right holds values other than 0 and 1"
+        return "right contains values other than 0 and 1"
     learn = record.evidence.learn
     last = learn.evaluations[-1] if learn and learn.evaluations else None
     if last is None or last.num_rows != len(right) or last.accuracy != int(right.sum()) / max(len(right), 1):
-        return "the rows that are right do not give the accuracy of the last evaluation"
+        return "its correct rows do not give the accuracy of the last evaluation"
     return ""
 
 

@@ -13,7 +13,7 @@ from plumbline.schema.evidence import SelfcheckEvidence
 __all__ = ["check_stack"]
 
 _TIMEOUT_SECONDS = 90.0
-"""Importing torch and transformers takes most of it; the training itself about a second."""
+"""The import of torch and transformers takes most of the time, the training about a second."""
 
 
 def check_stack() -> SelfcheckEvidence:
