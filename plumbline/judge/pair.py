@@ -100,17 +100,27 @@ class Pair:
     @cached_property
     def _errors(self) -> dict[tuple[int, str], tuple[TapError, ...]]:
         grouped: dict[tuple[int, str], list[TapError]] = {}
-        for index, tap in enumerate(self.probes[0].taps if self.probes else ()):
+        kept: dict[str, float] = {}
+        taps = enumerate(self.probes[0].taps if self.probes else ())
+        for index, tap in sorted(taps, key=lambda item: item[1].step):
             other = self._places.get((tap.step, tap.stage, tap.name))
-            if other is not None:
-                grouped.setdefault((tap.step, tap.stage), []).append(self._error(index, other))
+            if other is None:
+                continue
+            error = self._error(index, other, kept.get(tap.name, 0.0) if tap.stage == "weight" else 0.0)
+            grouped.setdefault((tap.step, tap.stage), []).append(error)
+            if tap.stage == "weight" and tap.norm and not error.over:
+                kept[tap.name] = max(kept.get(tap.name, 0.0), error.error * tap.norm)
         return {key: tuple(errors) for key, errors in grouped.items()}
 
     def errors(self, step: int, stage: TapStage) -> tuple[TapError, ...]:
         """Return the error of each tensor sketched by both, in execution order."""
         return self._errors.get((step, stage), ())
 
-    def _error(self, left: int, right: int) -> TapError:
+    def _error(self, left: int, right: int, kept: float) -> TapError:
+        """Return the error of one tensor.
+
+        `kept` is a weight's absolute difference after an earlier step, which was rounding there: it is still there.
+        """
         assert self.probes is not None  # noqa: S101 - only reached with both
         left_tap, right_tap = self.probes[0].taps[left], self.probes[1].taps[right]
         error = 0.0 if left_tap.sha256 == right_tap.sha256 else self._distance(left, right)
@@ -118,7 +128,7 @@ class Pair:
             reference=left_tap,
             candidate=right_tap,
             error=error,
-            limit=self._limit(left, right),
+            limit=self._limit(left, right) + (kept / left_tap.norm if left_tap.norm else 0.0),
             own=(_at(self.probes[0], "fp64_errors", left), _at(self.probes[1], "fp64_errors", right)),
             places=(left, right),
         )
