@@ -20,7 +20,7 @@ from plumbline.errors import ConfigurationError
 from plumbline.rounds import Assignment, Round
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import gates_of
-from plumbline.rounds.recipes import read_recipes
+from plumbline.rounds.published_specs import read_specs
 from plumbline.rounds.secret import round_secret
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
@@ -69,7 +69,7 @@ def open_image_upgrade(
     _check_pools(suite, chosen)
     central = CentralStore(open_store(suite.store))
     name = workload_of(suite, workload or None)
-    specs = read_recipes(central, suite.replace(workloads={name: suite.workloads[name]}))
+    specs = read_specs(central, suite.replace(workloads={name: suite.workloads[name]}))
     return ImageUpgrade(Round(upgrade_id, suite, specs, round_secret(central, upgrade_id)), name, chosen, image, budget)
 
 

@@ -13,8 +13,8 @@ from prefect.client.schemas.objects import FlowRun, State
 
 from flows.upgrade import upgrade
 from plumbline.central import CentralStore
-from plumbline.localstack import Stack
-from plumbline.rounds.recipes import keep_recipes
+from plumbline.localstack.stack import Stack
+from plumbline.rounds.published_specs import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
@@ -58,7 +58,7 @@ def kubernetes_suite(client: SyncPrefectClient, folder: Path, name: str, materia
     pool = suite.platforms["p00"].work_pool
     client.create_work_pool(WorkPoolCreate(name=pool, type="kubernetes", base_job_template=template))
     deploy(suite)
-    keep_recipes(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
+    write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
     return suite
 
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_an_image_upgrade_is_refused_before_any_training(
 ) -> None:
     suite = suite_of(tmp_path, "image-refused", 1)
     deploy(suite)
-    keep_recipes(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
+    write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
     workers = Pods(suite, stack, material[1], tmp_path, {})
     with workers:
         for candidate, words in [

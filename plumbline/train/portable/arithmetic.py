@@ -38,7 +38,7 @@ class _Compositions(TorchFunctionMode):
         super().__init__()
         self._forms = bound_compositions()
         self._in_backward = False
-        self._recomputing: list[_Compositions] = []
+        self._recomputing: list[contextlib.ExitStack] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         form = self._forms.get(func)
@@ -64,12 +64,12 @@ class _Compositions(TorchFunctionMode):
 
     def _enters(self, *_: Any) -> None:
         if self._in_backward:
-            self._recomputing.append(_Compositions())
-            self._recomputing[-1].__enter__()
+            self._recomputing.append(contextlib.ExitStack())
+            self._recomputing[-1].enter_context(_Compositions())
 
     def _leaves(self, *_: Any) -> None:
         if self._recomputing:
-            self._recomputing.pop().__exit__(None, None, None)
+            self._recomputing.pop().close()
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
