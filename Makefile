@@ -59,6 +59,7 @@ gpu: $(PEERS)
 simulate: $(DETECTORS)
 	PYTHONPATH=.:$(DETECTORS) $(BIN)/python -m bench.history.simulate $(SIMULATE)
 	PYTHONPATH=.:$(DETECTORS) $(BIN)/python -m bench.history.labels $(TCPD)
+	$(BIN)/python -m bench.history.change_points
 	$(BIN)/python -m bench.history.scale
 
 # Seeded upgrades with the real trainer; hours on two cores, UPGRADE_BENCH="--minutes 60" for some. A second call continues.
