@@ -86,7 +86,7 @@ def _run_drills(names: list[str], state: Path, outcomes: Outcomes) -> None:
     if chosen:
         with running_stack(state, ("aws", "azure", "onprem"), without=("onprem",)) as stack:
             for drill in chosen:
-                # A name of its own, as the previous drill may have left queued runs.
+                # A new name: the previous drill may have left queued runs.
                 stack.suite = small_suite(state, f"drill-{drill.__name__.replace('_', '-')}")
                 stack.forgive()
                 if not outcomes.run(drill.__name__, partial(drill, stack)):

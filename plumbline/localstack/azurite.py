@@ -89,7 +89,7 @@ def main() -> int:
     try:
         install_azurite()
     except PlumblineError as error:
-        print(f"plumbline: {error}", file=sys.stderr)  # noqa: T201 - a program of its own
+        print(f"plumbline: {error}", file=sys.stderr)  # noqa: T201 - this module is also a program
         return int(error.exit_code)
     return 0
 

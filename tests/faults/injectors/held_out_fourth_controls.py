@@ -231,5 +231,5 @@ def embedding_gradient_by_products() -> None:
 
 
 def reproducible_mkl() -> None:
-    """MKL is told to choose kernels that all processors have."""
+    """A setting restricts MKL to kernels that all processors have."""
     os.environ["MKL_CBWR"] = "COMPATIBLE"

@@ -170,19 +170,19 @@ def test_a_round_that_cannot_be_read_costs_no_command_the_others(
     central.put_text("rounds/round-001/round.json", '{"round": "round-001", "of another": "version"}')
     central.put_text("rounds/round-008/round.json", "cut off {")
 
-    def told(*command: str) -> tuple[Any, list[str]]:
+    def answer_of(*command: str) -> tuple[Any, list[str]]:
         assert main([*command, suite, "--json"]) == 0
         out, err = capsys.readouterr()
         assert "/rounds/round-008/round.json: " in err
         return json.loads(out), [line.partition(" is skipped: ")[0] for line in err.splitlines()]
 
     both = [f"plumbline: the round {name}" for name in ("round-008", "round-001")]
-    history, left_out = told("history")
+    history, left_out = answer_of("history")
     nights = [item["round"] for item in history["platforms"]["left"]["nights"]]
     assert (nights, left_out) == (["round-000", "round-002", "round-003"], both)
-    calibrated, left_out = told("calibrate")
+    calibrated, left_out = answer_of("calibrate")
     assert (calibrated["platforms"]["left"]["noise"]["runs"], left_out) == (3, both)
-    accepted, left_out = told("baseline", "accept")
+    accepted, left_out = answer_of("baseline", "accept")
     assert (accepted["baselines"][0]["records"][0]["record_id"], left_out) == ("r003", both[:1])
     # Asked for by its name, it is an error.
     assert main(["baseline", "accept", suite, "--round", "round-008"]) == 4

@@ -146,7 +146,7 @@ def test_looking_here_imports_no_torch_and_names_its_version(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("url", "refusal", "told", "hint"),
+    ("url", "refusal", "meaning", "hint"),
     [
         ("gs://b/p", Refusal.CREDENTIALS, "wrong credentials", "GOOGLE_APPLICATION_CREDENTIALS"),
         ("gs://b/p", Refusal.PERMISSIONS, "wrong permissions", "infra/gcp"),
@@ -156,11 +156,11 @@ def test_looking_here_imports_no_torch_and_names_its_version(tmp_path: Path) -> 
         ("file:///p", Refusal.PERMISSIONS, "wrong permissions", "write and read file:///p"),
     ],
 )
-def test_what_a_refusal_means(url: str, refusal: Refusal, told: str, hint: str) -> None:
+def test_what_a_refusal_means(url: str, refusal: Refusal, meaning: str, hint: str) -> None:
     # The sentence names every reason: it must not decide.
     what = "refused: AccessDenied AuthenticationFailed RequestTimeTooSkewed InvalidToken forbidden Permission 401 403"
     result, how = explain_refusal(AccessError(what, refusal=refusal), url, "write and read")
-    assert result == f"{told}: {what}"
+    assert result == f"{meaning}: {what}"
     assert hint in how
 
 

@@ -118,8 +118,8 @@ def test_any_runs_have_a_noise_floor_and_an_equivalence(left: list[float], right
 def test_any_external_series_is_summarised(values: list[float]) -> None:
     text = "\n".join(["time,metric,value", *(f"{day},speed,{value}" for day, value in enumerate(values))])
     (line,) = parse_external(text, where="x")
-    told = summarise(line, ALLOWED)
-    assert (told.nights, told.verdict == "pass" and not math.isfinite(values[-1])) == (len(values), False)
+    summary = summarise(line, ALLOWED)
+    assert (summary.nights, summary.verdict == "pass" and not math.isfinite(values[-1])) == (len(values), False)
 
 
 @settings(max_examples=150, deadline=None)

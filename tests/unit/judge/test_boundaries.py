@@ -354,19 +354,19 @@ def test_a_fifth_more_processor_time_per_step_is_more_work() -> None:
         assert code(speed(breakdown=phases, samples=samples)) == named
 
 
-@pytest.mark.parametrize(("busy", "told"), [(0.22, True), (0.18, False)])
-def test_a_disk_is_busy_from_a_fifth_more_on(busy: float, told: bool) -> None:
+@pytest.mark.parametrize(("busy", "is_named"), [(0.22, True), (0.18, False)])
+def test_a_disk_is_busy_from_a_fifth_more_on(busy: float, is_named: bool) -> None:
     quiet = speed(samples={"disk_busy": (0.0, 0.0)})
     slow = speed(breakdown={"data_wait": 0.02}, samples={"disk_busy": (busy, busy)})
-    assert any("busiest disk" in line for line in speed_cause(quiet, slow)[2]) is told
+    assert any("busiest disk" in line for line in speed_cause(quiet, slow)[2]) is is_named
 
 
-@pytest.mark.parametrize(("rate", "told"), [(0.69e9, True), (0.71e9, False)])
-def test_a_disk_is_slower_from_three_tenths_on(rate: float, told: bool) -> None:
+@pytest.mark.parametrize(("rate", "is_named"), [(0.69e9, True), (0.71e9, False)])
+def test_a_disk_is_slower_from_three_tenths_on(rate: float, is_named: bool) -> None:
     names = ("disk_read_bytes_per_second", "disk_read_bytes_per_second_after")
     quiet = speed(rates=dict.fromkeys(names, 1e9))
     slow = speed(breakdown={"data_wait": 0.02}, rates=dict.fromkeys(names, rate))
-    assert any("reading a fresh file" in line for line in speed_cause(quiet, slow)[2]) is told
+    assert any("reading a fresh file" in line for line in speed_cause(quiet, slow)[2]) is is_named
 
 
 def test_samples_that_were_not_read_say_nothing() -> None:

@@ -275,7 +275,7 @@ def test_the_command_demands_throughput_where_a_flag_asks_for_it(
     assert main(["compare", "baseline", "slow", "--json", *flags]) == ExitCode.INCONCLUSIVE
     output = json.loads(capsys.readouterr().out)
     assert [item["detail"] for item in output["findings"]] == ([OTHER] if demanded else [])
-    # Never a bare `inconclusive`: without the flag, the way to a verdict is told.
+    # Never a bare `inconclusive`: without the flag, a hint names the way to a verdict.
     assert [note["code"] == "hint" for note in output["notes"]] == ([] if demanded else [True])
 
 

@@ -1,4 +1,4 @@
-"""An upgrade over several platforms: the candidate, what a worker is told, and the sum of the answers."""
+"""An upgrade over several platforms: the candidate, what a worker receives, and the sum of the answers."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_the_sum_is_the_worst_platform_and_silence_never_passes(
     assert (outcome.verdict, outcome.exit_code) == (verdict, exit_code)
     assert outcome.document()["exit_code"] == exit_code
     assert headline(outcome).startswith(f"{verdict}: ")
-    told = [message.about for message in alerts_of(outcome)]
-    assert told == [f"nightly/upgrade/{name}" for name, one in platforms.items() if one.verdict != "pass"]
+    alerted = [message.about for message in alerts_of(outcome)]
+    assert alerted == [f"nightly/upgrade/{name}" for name, one in platforms.items() if one.verdict != "pass"]
     assert "@you" not in summary(outcome)
     root = ET.fromstring(command._junit(outcome))  # noqa: S314 - written by ourselves
     assert [one.get("name") for one in root] == ["aws", "azure"]
