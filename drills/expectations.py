@@ -80,7 +80,9 @@ def expect_settled(
     expect(round_.took < deadline, f"the round ended after {round_.took:.0f} s, its deadline is {deadline:.0f} s")
     expect_no_leftovers(stack, verdict["round"])
     central = CentralStore(open_store(round_.suite.store))
-    stored = [name for name in central.list_records() if name.startswith(verdict["round"])]
+    # A second round's identifier begins with the first's.
+    prefixes = tuple(f"{verdict['round']}-{name}-" for name in round_.suite.platforms)
+    stored = [name for name in central.list_records() if name.startswith(prefixes)]
     judged = [record for result in verdict["platforms"].values() for record in result["records"]]
     expect(sorted(stored) == sorted(judged), f"the stored records are those judged, each once: {len(stored)}")
     available = [name for name, result in verdict["platforms"].items() if not result["unavailable"]]
