@@ -57,7 +57,7 @@ TRAINING: tuple[Entry, ...] = (
         "evaluation",
         "evaluation",
         "evaluation",
-        "threshold_of_sixty_percent answers_one_batch_late divided_by_full_batches answers_gathered_in_fp16 "
+        "threshold_at_the_median answers_one_batch_late divided_by_full_batches answers_gathered_in_fp16 "
         "evaluated_with_one_layer evaluation_grouped_by_length evaluated_with_the_initial_head",
     ),
     *inside("evaluation", "evaluation", "evaluation", "evaluation_reads_hidden_tokens", "mlm"),
@@ -114,7 +114,7 @@ PAIRS: tuple[Entry, ...] = (
         "base-seed-and-threshold",
         "rng + evaluation",
         "randomness.loader_draws_its_base_seed",
-        "evaluation.threshold_of_sixty_percent",
+        "evaluation.threshold_at_the_median",
     ),
     two("rotary-and-clamped", "operator + optimizer", "attention.rotary_positions_added", "updates.weights_clamped"),
     two("poly-and-fp16-answers", "loss + evaluation", "loss.poly_loss", "evaluation.answers_gathered_in_fp16"),
