@@ -21,7 +21,7 @@ class Entry:
     family: str
     expected: str
     inject: str = ""
-    """`module.function` of `tests.faults.injectors`, applied in the training process; several with commas."""
+    """`module.function` below `tests.faults.injectors`, applied in the training process; several with commas."""
     alter: str = ""
     """The same, applied to a copy of the dataset."""
     workload: str = "cls"
@@ -43,7 +43,7 @@ class Entry:
 
 
 def _function(name: str) -> Callable[..., None]:
-    module, _, function = name.partition(".")
+    module, _, function = name.rpartition(".")
     result: Callable[..., None] = getattr(import_module(f"tests.faults.injectors.{module}"), function)
     return result
 
@@ -70,6 +70,8 @@ _WORDS = {
     "time-zone": "Another time zone and locale.",
     "as-fast-as-before": "Nothing; the machine alone varies.",
     "tokenizers-serial": "The tokenizer works with one thread.",
+    "onednn-for-sse41": "oneDNN uses kernels for SSE4.1.",
+    "mkl-for-avx2": "MKL uses kernels for AVX2.",
 }
 
 

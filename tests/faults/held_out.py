@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.faults.catalogue import Entry
+from tests.faults.held_out_fifth import FIFTH, FIFTH_CONTROLS
 from tests.faults.held_out_fourth import FOURTH, FOURTH_CONTROLS
 
 __all__ = ["SETS", "HeldOut"]
@@ -270,5 +271,6 @@ SETS = (
     HeldOut(2, "66f8678", _SECOND, _SECOND_CONTROLS, seen=False),
     HeldOut(3, "384e3b7", _THIRD, _THIRD_CONTROLS, seen=True),
     HeldOut(4, "d692413", FOURTH, FOURTH_CONTROLS, seen=False),
+    HeldOut(5, "936849f", FIFTH, FIFTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""

@@ -158,6 +158,9 @@ faults and controls more, after issues of torch, transformers, tokenizers, accel
 fairseq, changes of torchtitan's golden losses and the bugs of OrderLab/TrainCheck-Evaluation-Workloads. Their writer
 had read neither the judge, nor its tests, nor results of the other sets: the expected causes follow the design's ladder
 and docs/CAUSES.md alone.""",
+    5: """
+faults and controls more, written without reading the judge, its tests, docs/MATH.md or any result. Some faults are in
+the learning curve alone, where the probe agrees.""",
 }
 
 

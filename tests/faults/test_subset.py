@@ -38,7 +38,7 @@ def test_faults_of_every_family_are_named_and_controls_pass(tmp_path: Path) -> N
 def test_the_catalogue_is_as_large_as_promised() -> None:
     assert len(FAULTS) >= 45
     assert len(CONTROLS) >= 12
-    entries = (*CATALOGUE, *SETS[1].entries)
+    entries = (*CATALOGUE, *(entry for held in SETS if not held.seen for entry in held.entries))
     assert len({entry.name for entry in entries}) == len(entries)
     assert all(entry.words for entry in entries)
 

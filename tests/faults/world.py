@@ -21,6 +21,8 @@ from plumbline.train.weights import make_weights
 
 TRAIN_ROWS, EVALUATION_ROWS, ROWS_PER_SHARD = 256, 28, 64
 STEPS, BATCH, LENGTH = 12, 8, 32
+LEARN = {"steps": 96, "evaluate_every": 32, "checkpoint_every": 48, "evaluation_rows": EVALUATION_ROWS}
+"""The learning curve: three epochs, each with an evaluation."""
 Alteration = Callable[["Content", list[int], int], None]
 
 _HARD = str.maketrans({"e": "é", "o": "ö"})
@@ -101,7 +103,7 @@ class World:
         return f"file://{folder}"
 
     def spec(self, workload: str, seed: int) -> Path:
-        """Return the RunSpec of a workload: `cls`, `clip` (clipped more), `mlm` or `speed`."""
+        """Return the RunSpec of a workload: `cls`, `clip` (clipped more), `mlm`, `learn` (with a curve) or `speed`."""
         path = self.root / "specs" / f"{workload}-{seed}.json"
         if path.is_file():
             return path
@@ -133,6 +135,7 @@ class World:
             },
             probe=None if wide else {"steps": STEPS, "evaluation_rows": EVALUATION_ROWS},
             speed={"steps": 150, "precision": "fp32"} if wide else None,
+            learn=LEARN if workload == "learn" else None,
         )
         write_spec(spec, path)
         return path

@@ -1,0 +1,1 @@
+"""Injectors of the fifth held-out set."""
