@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -22,10 +23,11 @@ from plumbline.errors import (
 )
 from plumbline.schema.suggestions import suggest_or_list
 
-__all__ = ["HubRows", "HubSource", "ask_hub", "quiet_hub", "reach_files", "read_hub"]
+__all__ = ["HubRows", "HubSource", "ask_hub", "quiet_hub", "reachable_commit", "read_hub"]
 
 _EVALUATION_SPLITS = ("validation", "test")
-_ANSWER_SECONDS = 2.5
+_ANSWER_SECONDS = 3.0
+"""Time for all requests that find out whether the Hub can be reached."""
 _EXPORT = "check the name and the network, or export the dataset to CSV, JSONL or Parquet and use that file"
 _HUB = "the Hugging Face Hub"
 _DATA = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".txt", ".gz", ".zst", ".zip", ".arrow", ".safetensors")
@@ -79,8 +81,30 @@ def read_hub(source: HubSource, options: ColumnOptions) -> HubRows:
     return HubRows(rows, second, names, label)
 
 
-def ask_hub(question: Callable[[], T], where: str, *, key: str = "path", asked: str = _HUB) -> T:
-    """Return the Hub's answer; raise `UnavailableError` after a few seconds.
+def reachable_commit(
+    repository: str, kind: Literal["dataset", "model"], revision: str | None, where: str, *, key: str = "path"
+) -> str:
+    """Return a revision's commit if its files can be reached; raise `UnavailableError` after a few seconds.
+
+    Two requests share one time limit: the repository's description, and a data file. The Hub redirects requests of
+    files to other hosts, which may be blocked, and a download would try for a minute.
+    """
+    from huggingface_hub import DatasetInfo, HfApi, ModelInfo
+
+    end = time.monotonic() + _ANSWER_SECONDS
+    api = HfApi()
+    describe: Callable[..., DatasetInfo | ModelInfo] = api.dataset_info if kind == "dataset" else api.model_info
+    info = ask_hub(lambda: describe(repository, revision=revision, timeout=_ANSWER_SECONDS), where, end, key=key)
+    commit = str(info.sha or "")
+    name = next((file.rfilename for file in info.siblings or () if file.rfilename.endswith(_DATA)), None)
+    if name is not None:
+        asked = f"the files on {_HUB}"
+        ask_hub(lambda: _reach_file(repository, kind, commit, name), where, end, key=key, asked=asked)
+    return commit
+
+
+def ask_hub(question: Callable[[], T], where: str, end: float, *, key: str = "path", asked: str = _HUB) -> T:
+    """Return the Hub's answer; raise `UnavailableError` at the time `end` of the monotonic clock.
 
     A thread bounds the wait: name resolution has a longer timeout, which no client can set.
     """
@@ -95,7 +119,7 @@ def ask_hub(question: Callable[[], T], where: str, *, key: str = "path", asked: 
 
     thread = threading.Thread(target=ask, name="hub", daemon=True)
     thread.start()
-    thread.join(_ANSWER_SECONDS)
+    thread.join(max(end - time.monotonic(), 0.0))
     if answers:
         return answers[0]
     raise _refusal(errors[0] if errors else None, where, key, asked)
@@ -108,29 +132,16 @@ def quiet_hub() -> None:
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
-def reach_files(
-    repository: str, kind: Literal["dataset", "model"], commit: str, names: Iterable[str], where: str, *, key: str
-) -> None:
-    """Ask for a data file of a repository; raise `UnavailableError` after a few seconds.
-
-    The Hub redirects to hosts of files, which may be blocked. A download would try for a minute.
-    """
+def _reach_file(repository: str, kind: str, commit: str, name: str) -> None:
+    """Read one byte of a file from the host that the Hub redirects to."""
     from huggingface_hub import get_hf_file_metadata, get_session, hf_hub_url
 
-    name = next((name for name in names if name.endswith(_DATA)), None)
-    if name is None:
-        return
     url = hf_hub_url(repository, name, repo_type=kind, revision=commit)
-
-    def question() -> bool:
-        place = get_hf_file_metadata(url, timeout=_ANSWER_SECONDS).location
-        if urlsplit(place).netloc != urlsplit(url).netloc:
-            headers = {"Range": "bytes=0-0"}
-            with get_session().stream("GET", place, headers=headers, timeout=_ANSWER_SECONDS) as response:
-                response.raise_for_status()
-        return True
-
-    ask_hub(question, where, key=key, asked=f"the files on {_HUB}")
+    place = get_hf_file_metadata(url, timeout=_ANSWER_SECONDS).location
+    if urlsplit(place).netloc != urlsplit(url).netloc:
+        headers = {"Range": "bytes=0-0"}
+        with get_session().stream("GET", place, headers=headers, timeout=_ANSWER_SECONDS) as response:
+            response.raise_for_status()
 
 
 def _refusal(error: BaseException | None, where: str, key: str, asked: str) -> PlumblineError:
@@ -157,14 +168,7 @@ def _commit(source: HubSource) -> str:
     """Return the commit of the requested revision; "" offline."""
     if any(os.environ.get(name, "").upper() in {"1", "TRUE", "YES", "ON"} for name in _OFFLINE):
         return ""
-    from huggingface_hub import HfApi
-
-    info = ask_hub(
-        lambda: HfApi().dataset_info(source.repository, revision=source.revision, timeout=_ANSWER_SECONDS), source.name
-    )
-    names = [sibling.rfilename for sibling in info.siblings or ()]
-    reach_files(source.repository, "dataset", str(info.sha), names, source.name, key="path")
-    return str(info.sha or "")
+    return reachable_commit(source.repository, "dataset", source.revision, source.name)
 
 
 def _load(source: HubSource, config: str | None, commit: str) -> tuple[Any, str | None]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plumbline.data.hub import ask_hub, quiet_hub, reach_files
+from plumbline.data.hub import quiet_hub, reachable_commit
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError, InvalidInputError, UnavailableError
 from plumbline.schema.manifest import Manifest
@@ -19,7 +19,6 @@ __all__ = ["TOKENIZER_NAME", "checkpoint_folder", "checkpoint_model"]
 TOKENIZER_NAME = "tokenizer.json"
 _HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)@(?P<revision>[\w./-]+)")
 _FILES = ("config.json", TOKENIZER_NAME, "*.safetensors", "model.safetensors.index.json")
-_ANSWER_SECONDS = 2.5
 _VOCAB_PADDING = 128
 """Maximum padding multiple of a checkpoint's vocabulary."""
 _MAX_CONFIG_BYTES = 1 << 20
@@ -66,7 +65,7 @@ def checkpoint_folder(model: str, sizes: Mapping[str, Any]) -> Path | None:
 
 def _download(name: str, revision: str) -> Path:
     """Download a Hub model at the commit of `revision`, if not cached."""
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -77,11 +76,9 @@ def _download(name: str, revision: str) -> Path:
     except (LocalEntryNotFoundError, ValueError, OSError):
         pass  # not in the cache yet
     quiet_hub()
-    info = ask_hub(lambda: HfApi().model_info(name, revision=revision, timeout=_ANSWER_SECONDS), where, key="model")
-    names = [sibling.rfilename for sibling in info.siblings or ()]
-    reach_files(name, "model", str(info.sha), names, where, key="model")
+    commit = reachable_commit(name, "model", revision, where, key="model")
     try:
-        return Path(snapshot_download(name, revision=info.sha, allow_patterns=list(_FILES)))
+        return Path(snapshot_download(name, revision=commit, allow_patterns=list(_FILES)))
     except Exception as error:  # each library below the Hub's client has its own errors
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
         hint = "try again, or download it and name its folder"

@@ -103,6 +103,8 @@ class Rule:
     y: float = 0.0
     text: str = ""
     anchor: str = "start"
+    start: float | None = None
+    """Upper end; the plot's by default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from plumbline.report.charts import (
     Size,
     Tick,
     log_axis,
+    room_for,
     shortened,
 )
 from plumbline.report.words import clean, number
@@ -35,7 +36,7 @@ _SECTION_GAP = 26.0
 _MAX_TITLES = 700
 _MAX_NOTES = 3
 _TALL, _TALL_PANEL = 320.0, 210.0
-_TICK_GAP = 58.0
+_TICK_GAP = 8.0
 
 _Errors = Sequence[TapError]
 
@@ -109,6 +110,7 @@ def _drawn(errors_of: Mapping[str, _Errors], everything: _Errors, size: Size, se
     split = sum(1 for error in longest if error.reference.stage == "forward")
     plot = _Plot(frame, axis, len(longest), split)
     notes, leaders = _first_ones(errors_of, plot, series)
+    below = frame.top + 15 * len(notes)
     sections = ((0, split), (split, len(longest)))
     return replace(
         frame,
@@ -121,7 +123,7 @@ def _drawn(errors_of: Mapping[str, _Errors], everything: _Errors, size: Size, se
         marks=tuple(_marks(errors_of, plot, series)),
         labels=tuple(notes),
         bands=tuple(_band(longest[a:b], a, plot) for a, b in sections if b > a),
-        rules=tuple(Rule(plot.x(i)) for i in ([split] if 0 < split < len(longest) else [])),
+        rules=tuple(Rule(plot.x(i), start=below) for i in ([split] if 0 < split < len(longest) else [])),
         legend=tuple(Series(name, series(name)) for name in errors_of),
     )
 
@@ -179,12 +181,13 @@ def _layers(errors: _Errors, plot: _Plot) -> tuple[Tick, ...]:
         if part and (new_section or not starts or part not in {label for _, label in starts[-3:]}):
             starts.append((index, part))
     ticks: list[Tick] = []
-    last = -math.inf
+    free = -math.inf
     for index, label in starts:
         at = plot.x(index)
-        if at - last >= _TICK_GAP + (20 if len(label) > 8 else 0) and at < plot.frame.right - 12:
+        half = room_for([label]) / 2
+        if at - half >= free and at < plot.frame.right - 12:
             ticks.append(Tick(at, label))
-            last = at
+            free = at + half + _TICK_GAP
     sections = [Tick(plot.x(0), "outputs ▸", minor=True)] if plot.split else []
     if plot.split < len(errors):
         sections.append(Tick(plot.x(plot.split), "gradients ▸", minor=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 __all__ = ["template"]
+
+_EXPONENT = re.compile(r"(\d[\d.]*e-\d+)")
 
 
 def template(name: str) -> Template:
@@ -30,7 +33,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"clean": clean, "coded": _coded, "number": number, "seconds": seconds}
+    environment.filters |= {
+        "clean": clean,
+        "coded": _coded,
+        "number": number,
+        "seconds": seconds,
+        "unbroken": _unbroken,
+    }
     return environment
 
 
@@ -41,4 +50,15 @@ def _coded(text: str) -> Markup:
     pieces = [escape(piece) for piece in text.split("`")]
     return Markup("").join(
         Markup("<code>{}</code>").format(piece) if index % 2 else piece for index, piece in enumerate(pieces)
+    )
+
+
+def _unbroken(text: str) -> Markup:
+    """Escape text, and keep numbers such as 3.0e-4 on one line: browsers break lines after a hyphen."""
+    from markupsafe import Markup, escape
+
+    pieces = [escape(piece) for piece in _EXPONENT.split(text)]
+    return Markup("").join(
+        Markup('<span class="unbroken">{}</span>').format(piece) if index % 2 else piece
+        for index, piece in enumerate(pieces)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from plumbline.records import LoadedRecord
 from plumbline.report.words import clean, number, percent, seconds
@@ -37,12 +37,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bar chart on a common scale; `kinds` is the legend."""
+    """Bar chart on a common scale; `kinds` is the legend: the name of each piece's kind."""
 
     title: str
     note: str
     bars: tuple[Bar, ...]
-    kinds: tuple[str, ...] = ()
+    kinds: Mapping[int, str] = field(default_factory=dict)
 
 
 def _plain(name: str) -> str:
@@ -77,7 +77,7 @@ def step_bars(records: Mapping[str, LoadedRecord], order: Sequence[str]) -> Bars
         mfu = f", MFU {percent(speed.mfu, 0)}" if speed.mfu else ""
         text = f"{number(speed.samples_per_second)} samples/s, {seconds(whole)} a step{mfu}"
         bars.append(Bar(name, text, tuple(pieces)))
-    legend = tuple(_plain(part) for part in kinds)
+    legend = dict(sorted({piece.kind: piece.name for bar in bars for piece in bar.pieces}.items()))
     return Bars("Throughput, and the parts of a step", "Medians over the steady steps.", tuple(bars), legend)
 
 

@@ -52,7 +52,7 @@ def test_the_page_is_painted(browser):
     assert browser.screenshot(page, 1240, 1400).stat().st_size > 20_000
 
 
-MEASURE = """
+MEASURE = r"""
 <script>
 window.onload = () => {
   const frame = document.querySelector("iframe").contentDocument, found = [];
@@ -67,12 +67,35 @@ window.onload = () => {
       if (parseFloat(getComputedStyle(text).fontSize) * room.width / svg.viewBox.baseVal.width < 9)
         found.push("tiny: " + text.textContent);
     }
+    const ticks = [...svg.querySelectorAll("text.tick[text-anchor=middle]")].map(text => text.getBoundingClientRect());
+    for (const one of ticks) for (const other of ticks)
+      if (one.left < other.left && one.bottom === other.bottom && one.right + 7 > other.left)
+        found.push("names touch on the axis of " + svg.getAttribute("aria-label"));
+    const stroke = line => parseFloat(getComputedStyle(line).strokeWidth);
+    const lines = [...svg.querySelectorAll("polyline:not(.context)")];
+    for (const reference of svg.querySelectorAll("polyline.context"))
+      if (lines.some(line => stroke(line) + 2 > stroke(reference))) found.push("an equal line hides the reference's");
     if (room.right > frame.documentElement.clientWidth + 1) found.push("too wide: " + svg.getAttribute("aria-label"));
   }
+  for (const piece of frame.querySelectorAll(".piece")) {
+    const room = piece.getBoundingClientRect(), range = new Range();
+    range.selectNodeContents(piece);
+    const box = range.getBoundingClientRect();
+    if (box.width && box.top < room.bottom - 1 && box.right > room.right + 1) found.push("cut: " + piece.title);
+  }
+  for (const bars of frame.querySelectorAll("figure.bars")) {
+    const kinds = selector => [...bars.querySelectorAll(selector)].map(part => /k\d/.exec(part.className)[0]);
+    const known = new Set(kinds(".swatch"));
+    if (known.size && kinds(".piece").some(kind => !known.has(kind))) found.push("a colour without a legend");
+  }
+  for (const part of frame.querySelectorAll("details")) part.open = true;
+  for (const table of frame.querySelectorAll(".wide"))
+    if (table.scrollWidth > table.clientWidth + 1) found.push("cut table: " + table.textContent.trim().slice(0, 30));
   if (frame.documentElement.scrollWidth > frame.documentElement.clientWidth) found.push("the page scrolls sideways");
   const cause = frame.querySelector(".cause");
   const seen = cause ? Math.round(cause.getBoundingClientRect().bottom) : -1;
-  document.title = JSON.stringify({found, seen, drawn: frame.querySelectorAll("figure.chart").length});
+  const drawn = frame.querySelectorAll("figure.chart").length;
+  document.title = JSON.stringify({found: [...new Set(found)], seen, drawn});
 };
 </script>
 """

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -151,14 +153,58 @@ def test_a_host_of_files_that_cannot_be_reached_is_one_line(tmp_path, answers):
     assert "acme/reviews: path: the files on the Hugging Face Hub cannot be reached" in the_line(done)
 
 
-def test_a_question_to_the_hub_is_given_up_whatever_it_waits_for(monkeypatch):
-    monkeypatch.setattr(hub, "_ANSWER_SECONDS", 0.05)
+def test_a_question_to_the_hub_is_given_up_whatever_it_waits_for():
     end = threading.Event()
     try:
         with pytest.raises(UnavailableError, match="cannot be reached"):
-            hub.ask_hub(end.wait, "acme/reviews")
+            hub.ask_hub(end.wait, "acme/reviews", time.monotonic() + 0.05)
     finally:
         end.set()
+
+
+def test_the_repository_and_its_files_share_one_time_limit(monkeypatch):
+    """A Hub that takes long for the first request leaves the second one only the rest."""
+    now, waits = [100.0], []
+
+    class SlowThread(threading.Thread):
+        def join(self, timeout=None):
+            super().join()
+            waits.append(timeout)
+            now[0] += 2.0
+
+    def describe(*_args, **_options):
+        return SimpleNamespace(sha=COMMIT, siblings=[SimpleNamespace(rfilename="train.csv")])
+
+    def locate(url, **_options):
+        return SimpleNamespace(location=url)
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", describe)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", locate)
+    monkeypatch.setattr(hub, "time", SimpleNamespace(monotonic=lambda: now[0]), raising=False)
+    monkeypatch.setattr(hub, "threading", SimpleNamespace(Thread=SlowThread))
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    assert hub._commit(hub.HubSource("acme/reviews")) == COMMIT
+    assert waits[0] <= 4.0
+    assert waits[1] == waits[0] - 2.0
+
+
+IMPORT = """
+import sys
+from plumbline.cli.main import main
+code = main(["data", "import", "acme/reviews", "--name", "mine", "--out", sys.argv[1]])
+print(code, sorted({"datasets", "pandas", "torch", "transformers"} & set(sys.modules)))
+"""
+
+
+def test_an_unreachable_hub_is_reported_before_large_libraries_are_imported(tmp_path):
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT, str(tmp_path / "out")], capture_output=True, text=True, timeout=60, check=True,
+        env=kept | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"},
+    )  # fmt: skip
+    assert done.stdout.strip() == "3 []"
+    assert "the Hugging Face Hub cannot be reached" in the_line(done)
 
 
 FETCH = """
