@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import json
 import math
 import os
@@ -209,6 +211,17 @@ def test_an_operation_without_a_portable_form_is_an_error_that_names_it(call: Ca
         call(normal(3))
     assert "has no portable form" in str(caught.value)
     assert caught.value.operation.startswith(("aten.", "torch."))
+
+
+def test_a_state_that_is_copied_or_loaded_computes_nothing() -> None:
+    """A resume restores the optimizer's state: storages are read, and given to new tensors."""
+    state = {"exp_avg": normal(5, 3), "step": torch.tensor(3.0), "rows": torch.arange(4)[1:]}
+    saved = io.BytesIO()
+    with portable_arithmetic(2):
+        torch.save(state, saved)
+        saved.seek(0)
+        for found in (copy.deepcopy(state), torch.load(saved, weights_only=True)):
+            assert all(torch.equal(found[name], value) for name, value in state.items())
 
 
 def _spelt_out(values: torch.Tensor, layer: nn.LayerNorm) -> torch.Tensor:
