@@ -226,6 +226,13 @@ def test_precision_and_attention_can_be_asked_for(workshop: Workshop) -> None:
     assert result.record.fingerprint.numerics["probe.attention"] == "sdpa"
 
 
+def test_the_portable_leg_can_be_asked_for(workshop: Workshop, baseline: Trained) -> None:
+    assert workshop.experiment(workshop.spec(), {"steps": 1}).probe.portable is None
+    asked = workshop.experiment(workshop.spec(), {"steps": 1, "portable": True})
+    assert asked.probe.portable is not None
+    assert asked.probe.portable == baseline.probe.portable
+
+
 @pytest.mark.parametrize(
     ("body", "tensors", "words"),
     [

@@ -90,9 +90,10 @@ def portable(pair: Pair) -> Mismatch | None:
     )  # fmt: skip
     why = text if stage == "loss" else f"{name} {text}"
     evidence = (f"portable bits are equal up to {stage} of step {step}",)
-    suspicion = Suspicion(code, why, evidence, (name,), shown=True)
+    # Clipping comes between the gradient's digest and the weight's: the update alone is not shown to differ.
+    suspicion = Suspicion(code, why, evidence, (name,), shown=stage != "optimizer")
     rung = "forward" if stage == "forward" else stage
-    return Mismatch(rung, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,))
+    return Mismatch(rung, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), is_portable=True)
 
 
 def reordered(pair: Pair) -> tuple[str, float] | None:

@@ -130,6 +130,37 @@ def test_a_portable_leg_that_does_not_repeat_itself_adds_no_device_where_the_run
     assert [cause.code for cause in steady.judgement.causes] == ["device"]
 
 
+@pytest.mark.parametrize(
+    ("place", "in_rerun", "cause"),
+    [
+        ("0/outputs/layer.norm", "same", ("operator", "confirmed")),
+        ("0/gradients/layer.linear.weight", "same", ("gradient", "confirmed")),
+        ("0/weights/head.weight", "same", ("optimizer", "likely")),  # or clipping, which no portable bit shows
+        ("0/outputs/layer.norm", "none", ("operator", "likely")),
+        ("0/outputs/layer.norm", "reference", ("nondeterminism", "confirmed")),
+    ],
+)
+def test_a_difference_of_portable_bits_alone_is_looked_for_in_the_leg_of_the_rerun(
+    place: str, in_rerun: str, cause: tuple[str, str]
+) -> None:
+    plan = Plan(leg=True, portable={place: "f" * 16}, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
+    again = {"same": plan, "none": replace(plan, leg=False), "reference": replace(plan, portable={})}[in_rerun]
+
+    def run(request: Request) -> LoadedRecord:
+        return experiment_record(again if request.experiment.portable else replace(plan, leg=False), request)
+
+    state, asked = confirm(make_record(leg=True), plan, run)
+    assert [(each.code, each.sure) for each in state.judgement.causes] == [cause]
+    assert asked[0].experiment.portable
+    assert not any(request.experiment.portable for request in asked[1:])
+
+
+def test_a_native_difference_is_tested_without_a_leg(reference: LoadedRecord) -> None:
+    plan = Plan(noise={"layer.norm": 1e-3})
+    _, asked = confirm(reference, plan, snapping(plan, noise={}))
+    assert not any(request.experiment.portable for request in asked)
+
+
 def test_a_drift_above_the_parting_keeps_its_own_cause(reference: LoadedRecord) -> None:
     order = Plan().order[::-1]
     plan = Plan(order=order, noise={"layer.norm@1": 1e-3})
