@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 import plumbline.train.probe as probe_module
 from plumbline.errors import InvalidInputError
 from plumbline.train import batches as batches_module
+from plumbline.train import engine
 from plumbline.train.taps import with_first_tensor
 from tests.train.conftest import Trained, Workshop, differing_steps, tap_errors
 
@@ -195,6 +196,25 @@ def test_the_update_by_definition_undoes_another_optimizer(
     errors = tap_errors(baseline, workshop.experiment(spec, {"replays": [{"rung": "optimizer"}]}))
     weights = [error for key, error in errors.items() if key[1] == "weight" and "key.bias" not in key[2]]
     assert max(weights) < 1e-4
+
+
+def test_the_update_by_definition_clears_gradients_that_the_optimizer_does_not_know(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An optimizer without the classifier leaves its gradients, to which each step adds."""
+    make = engine.make_optimizer
+
+    def made(model, spec, **rest):
+        optimizer = make(model, spec, **rest)
+        head = {id(value) for value in model.classifier.parameters()}
+        for group in optimizer.param_groups:
+            group["params"] = [value for value in group["params"] if id(value) not in head]
+        return optimizer
+
+    monkeypatch.setattr(engine, "make_optimizer", made)
+    restored = workshop.experiment(workshop.spec(), {"replays": [{"rung": "optimizer"}]})
+    norms = [[step.gradient_norm for step in run.probe.steps] for run in (baseline, restored)]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-4)
 
 
 def test_the_schedule_by_definition_undoes_another_schedule(
