@@ -188,9 +188,11 @@ class Confirmation:
             return fp64._learn(agree_exactly(mismatch, before, after, known))
         ways = (*(each.way for each in self.kept), way)
         reference, before_it = self.in_fp64 or (self.reference, rerun)
-        return self._learn(
-            check_restored(reference, before_it, record, mismatch=mismatch, ways=ways, known=known, rounding=rounding)
-        )
+        outcome = check_restored(
+            reference, before_it, record, mismatch=mismatch, ways=ways, known=known, rounding=rounding,
+            measured=None if self.in_fp64 is not None else self.candidate,
+        )  # fmt: skip
+        return self._learn(outcome)
 
     def _lost(self, request: Request, why: str) -> Confirmation:
         """Repeat a lost experiment once, without charging the budget."""
