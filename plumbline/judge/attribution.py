@@ -69,7 +69,7 @@ _REFUTED_FOR_GOOD = frozenset({"kernel", "precision"})
 
 
 def still_likely(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[str, ...]) -> Cause:
-    """Return the likeliest cause of a first different bit that no experiment restored.
+    """Return the likeliest cause of a first different bit, native or portable, that no experiment restored.
 
     The place of the cause is certain there. A value that could not be restored exactly does not clear its suspect.
     """

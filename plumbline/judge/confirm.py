@@ -20,6 +20,7 @@ from plumbline.judge.ladder import position, walk
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.restored import Outcome, agree_exactly, check_restored, disagreement, located
+from plumbline.judge.rungs.portable import portable
 from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
 from plumbline.schema.experiment import Experiment
@@ -96,7 +97,10 @@ class Confirmation:
         if not self.pending_mismatches or self.spent >= self.budget or (self.rerun is not None and not self.ways):
             return None
         if self.rerun is None:
-            return self._request("candidate", "control experiment: unchanged rerun", self._self_steps())
+            # A difference of portable bits shows in nothing else.
+            has_leg = any(mismatch.is_portable for mismatch in self.pending_mismatches)
+            text = "control experiment: unchanged rerun"
+            return self._request("candidate", text, self._self_steps(), portable=has_leg)
         lacking = next((each.way for each in self.kept if each.lacks_capture), None)
         if lacking is not None:
             return self._capture(lacking)
@@ -184,9 +188,11 @@ class Confirmation:
             return fp64._learn(agree_exactly(mismatch, before, after, known))
         ways = (*(each.way for each in self.kept), way)
         reference, before_it = self.in_fp64 or (self.reference, rerun)
-        return self._learn(
-            check_restored(reference, before_it, record, mismatch=mismatch, ways=ways, known=known, rounding=rounding)
-        )
+        outcome = check_restored(
+            reference, before_it, record, mismatch=mismatch, ways=ways, known=known, rounding=rounding,
+            measured=None if self.in_fp64 is not None else self.candidate,
+        )  # fmt: skip
+        return self._learn(outcome)
 
     def _lost(self, request: Request, why: str) -> Confirmation:
         """Repeat a lost experiment once, without charging the budget."""
@@ -281,9 +287,9 @@ class Confirmation:
         return self._learn(Outcome(restored=shows, text=text))
 
     def _reproduced(self, rerun: LoadedRecord) -> bool:
-        mismatch = self.pending_mismatches[0]
-        again = walk(Pair(self.reference, rerun, imposed=frozenset({"evaluation"}))).mismatches
-        return any(other.rung == mismatch.rung and other.at == mismatch.at for other in again)
+        mismatch, pair = self.pending_mismatches[0], Pair(self.reference, rerun, imposed=frozenset({"evaluation"}))
+        again = (portable(pair),) if mismatch.is_portable else walk(pair).mismatches
+        return any(other is not None and other.rung == mismatch.rung and other.at == mismatch.at for other in again)
 
     def _learn(self, outcome: Outcome) -> Confirmation:
         way, mismatch = self.ways[0], self.pending_mismatches[0]
@@ -334,8 +340,9 @@ class Confirmation:
 
     def _unattributed(self) -> Confirmation:
         """End the tests of a mismatch that no experiment restored."""
-        name = still_likely if self.pending_mismatches[0].is_first_bit else unattributed
-        settled = self.settled.settled(name(self.pending_mismatches[0], self._suspects(), self.tried))
+        mismatch = self.pending_mismatches[0]
+        name = still_likely if mismatch.is_first_bit or mismatch.is_portable else unattributed
+        settled = self.settled.settled(name(mismatch, self._suspects(), self.tried))
         pending_mismatches = self.pending_mismatches[1:]
         return replace(
             self,

@@ -35,5 +35,7 @@ class Mismatch:
     """Whether no other rung's difference can be the reason: the mismatch is a separate cause."""
     since: int | None = None
     """First step of the difference, if only a later step shows more than rounding."""
+    is_portable: bool = False
+    """Whether portable bits show the difference: no rounding explains it, and all portable bits above are equal."""
     is_first_bit: bool = False
     """Whether all evidence above is bitwise equal: the cause is at this place, however small the difference."""

@@ -61,6 +61,8 @@ class Pair:
     """Rungs that an experiment imposed: equal by construction, and so no evidence."""
     rounding: tuple[str, ...] = ()
     """Reasons for different rounding beyond the fingerprints, such as a rung replayed by its definition."""
+    measured: LoadedRecord | None = None
+    """Record of the candidate's training, whose distances from its own fp64 run also hold for its experiments."""
     noise: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     """(stage, name) of tensors that an earlier comparison of the same two sides showed to be rounding only."""
 
@@ -129,9 +131,20 @@ class Pair:
             candidate=right_tap,
             error=error,
             limit=self._limit(left, right) + (kept / left_tap.norm if left_tap.norm else 0.0),
-            own=(_at(self.probes[0], "fp64_errors", left), _at(self.probes[1], "fp64_errors", right)),
+            own=(_at(self.probes[0], "fp64_errors", left), self._candidates_own(right)),
             places=(left, right),
         )
+
+    def _candidates_own(self, index: int) -> float | None:
+        """Return the candidate's error against its own fp64 run, which an experiment does not have."""
+        assert self.probes is not None  # noqa: S101 - only reached with both
+        own = _at(self.probes[1], "fp64_errors", index)
+        if own is not None or self.measured is None or self.measured.record.evidence.probe is None:
+            return own
+        tap, probe = self.probes[1].taps[index], self.measured.record.evidence.probe
+        key = (tap.step, tap.stage, tap.name)
+        places = (place for place, other in enumerate(probe.taps) if (other.step, other.stage, other.name) == key)
+        return _at(probe, "fp64_errors", next(places, -1))
 
     def sketch(self, side: int, index: int) -> NDArray[np.float64] | None:
         """Return the sketch of a tap of the reference (0) or candidate (1)."""
@@ -200,4 +213,4 @@ class Pair:
 
 def _at(probe: ProbeEvidence, name: str, index: int) -> float | None:
     values: Any = getattr(probe.envelope, name) if probe.envelope else ()
-    return values[index] if index < len(values) else None
+    return values[index] if 0 <= index < len(values) else None

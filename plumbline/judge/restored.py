@@ -42,13 +42,14 @@ def _pair(
     *,
     exact: bool,
     rounding: tuple[str, ...] = (),
+    measured: LoadedRecord | None = None,
 ) -> Pair:
     probe = reference.record.evidence.probe
     whole = probe is not None and steps >= len(probe.steps)
     imposed = rungs if whole else rungs | {"evaluation"}
     if not exact:
         rounding = (*rounding, "a rung imposed by its definition")
-    return Pair(reference, other, steps, imposed, rounding)
+    return Pair(reference, other, steps, imposed, rounding, measured)
 
 
 def disagreement(candidate: LoadedRecord, rerun: LoadedRecord, steps: int) -> Mismatch | None:
@@ -66,16 +67,19 @@ def check_restored(
     ways: tuple[Intervention, ...],
     known: frozenset[str],
     rounding: tuple[str, ...] = (),
+    measured: LoadedRecord | None = None,
 ) -> Outcome:
     """Decide whether `after`, with the last of `ways` in force, removes the mismatch.
 
     `before` is the candidate without it; `known` are the codes of other causes that are still in force. `rounding`
-    are reasons for other bits beside the ways themselves.
+    are reasons for other bits beside the ways themselves. `measured` is the candidate's record with its distances from
+    fp64, which tell number formats from formulas.
     """
     way = ways[-1]
     rungs = frozenset[str]().union(*(each.rungs for each in ways))
     exact = not any(each.by_definition for each in ways)
-    left = walk(_pair(reference, after, way.steps, rungs, exact=exact, rounding=rounding)).mismatches
+    pair = _pair(reference, after, way.steps, rungs, exact=exact, rounding=rounding, measured=measured)
+    left = walk(pair).mismatches
     fresh = tuple(other for other in left if other.suspicions[0].code not in known)
     if not fresh:
         # A mismatch of bits alone may lie below every limit: then the difference has to shrink clearly.

@@ -194,7 +194,8 @@ class PortableStep(Model):
     weights: tuple[tuple[str, str | None], ...]
     """(parameter, digest of its value after the step)."""
     sketches: tuple[tuple[str, SmallSketch], ...] = ()
-    """At the leading tap steps: (`STAGE NAME`, fp64 sketch), to detect a different order of operations."""
+    """(`STAGE NAME`, fp64 sketch) of gradients and weights, and of outputs at tap steps, to detect a different order of
+    operations."""
 
 
 class PortableEvidence(Model):

@@ -69,3 +69,5 @@ class Experiment(Model):
     captures: tuple[Capture, ...] = ()
     precision: Precision | None = None
     attention: Attention | None = None
+    portable: bool = False
+    """Whether the portable leg runs again too, without replays."""

@@ -32,7 +32,7 @@ MAX_CAPTURE_BYTES = 512 << 20
 
 
 def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
-    """Return the experiment's probe: without envelope, with taps for captures."""
+    """Return the experiment's probe: without envelope, with taps for captures, and the portable leg only on request."""
     experiment = bundle.experiment
     steps = sorted({*probe.tap_steps, *(capture.step for capture in experiment.captures)})
     return probe.replace(
@@ -40,7 +40,7 @@ def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
         attention=experiment.attention or probe.attention,
         tap_steps=tuple(steps),
         envelope_seeds=0,
-        portable_steps=0,
+        portable_steps=probe.portable_steps if experiment.portable else 0,
     )
 
 
@@ -134,6 +134,8 @@ class ExperimentObserver(ProbeObserver):
         self._bundle, self._keeper, self._probe = bundle, keeper, probe
         self._forward = _ForwardReplay(engine.bare, bundle)
         self._adamw = AdamW(engine.bare, context.spec.optimizer) if bundle.has("optimizer") else None
+        updated = {id(value) for group in engine.optimizer.param_groups for value in group["params"]}
+        self._not_updated = [value for value in engine.bare.parameters() if id(value) not in updated]
 
     def _put_weights(self, step: int) -> None:
         parameters = dict(self.engine.bare.named_parameters())
@@ -150,6 +152,10 @@ class ExperimentObserver(ProbeObserver):
         bundle = self._bundle
         if bundle.has("settings"):
             apply_settings(self._probe.precision, strict=True, part="probe")
+        if self._adamw is not None:
+            # The run's optimizer clears the gradients that it knows; the definition updates all parameters.
+            for value in self._not_updated:
+                value.grad = None
         self._put_weights(step)
         packed = bundle.rng(step)
         if packed is not None:

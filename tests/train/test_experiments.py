@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 import plumbline.train.probe as probe_module
 from plumbline.errors import InvalidInputError
 from plumbline.train import batches as batches_module
+from plumbline.train import engine
 from plumbline.train.taps import with_first_tensor
 from tests.train.conftest import Trained, Workshop, differing_steps, tap_errors
 
@@ -197,6 +198,25 @@ def test_the_update_by_definition_undoes_another_optimizer(
     assert max(weights) < 1e-4
 
 
+def test_the_update_by_definition_clears_gradients_that_the_optimizer_does_not_know(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An optimizer without the classifier leaves its gradients, to which each step adds."""
+    make = engine.make_optimizer
+
+    def made(model, spec, **rest):
+        optimizer = make(model, spec, **rest)
+        head = {id(value) for value in model.classifier.parameters()}
+        for group in optimizer.param_groups:
+            group["params"] = [value for value in group["params"] if id(value) not in head]
+        return optimizer
+
+    monkeypatch.setattr(engine, "make_optimizer", made)
+    restored = workshop.experiment(workshop.spec(), {"replays": [{"rung": "optimizer"}]})
+    norms = [[step.gradient_norm for step in run.probe.steps] for run in (baseline, restored)]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-4)
+
+
 def test_the_schedule_by_definition_undoes_another_schedule(
     workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +244,13 @@ def test_precision_and_attention_can_be_asked_for(workshop: Workshop) -> None:
     result = workshop.experiment(workshop.spec(), {"precision": "fp64", "attention": "sdpa", "steps": 1})
     assert result.probe.steps[0].logits_dtype == "float64"
     assert result.record.fingerprint.numerics["probe.attention"] == "sdpa"
+
+
+def test_the_portable_leg_can_be_asked_for(workshop: Workshop, baseline: Trained) -> None:
+    assert workshop.experiment(workshop.spec(), {"steps": 1}).probe.portable is None
+    asked = workshop.experiment(workshop.spec(), {"steps": 1, "portable": True})
+    assert asked.probe.portable is not None
+    assert asked.probe.portable == baseline.probe.portable
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import json
 import math
 import os
@@ -17,6 +19,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers.models.bert import modeling_bert
 
 from plumbline.judge.rungs.portable import reordered
 from plumbline.schema.evidence import PortableEvidence
@@ -210,6 +213,17 @@ def test_an_operation_without_a_portable_form_is_an_error_that_names_it(call: Ca
     assert caught.value.operation.startswith(("aten.", "torch."))
 
 
+def test_a_state_that_is_copied_or_loaded_computes_nothing() -> None:
+    """A resume restores the optimizer's state: storages are read, and given to new tensors."""
+    state = {"exp_avg": normal(5, 3), "step": torch.tensor(3.0), "rows": torch.arange(4)[1:]}
+    saved = io.BytesIO()
+    with portable_arithmetic(2):
+        torch.save(state, saved)
+        saved.seek(0)
+        for found in (copy.deepcopy(state), torch.load(saved, weights_only=True)):
+            assert all(torch.equal(found[name], value) for name, value in state.items())
+
+
 def _spelt_out(values: torch.Tensor, layer: nn.LayerNorm) -> torch.Tensor:
     centred = values - values.mean(-1, keepdim=True)
     scaled = centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + layer.eps)
@@ -335,6 +349,25 @@ def test_a_product_in_two_halves_is_another_order_of_operations(
     result = reordered(_pair(right, changed))
     assert result is not None
     assert result[1] < 1e-13
+
+
+def test_another_order_that_only_a_later_step_shows_is_recognised(
+    right: PortableEvidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum of three shipped embeddings is exact in fp64, so its order shows after the first update."""
+
+    def forward(self: Any, input_ids: Any = None, token_type_ids: Any = None, **_rest: Any) -> torch.Tensor:
+        places = self.position_ids[:, : input_ids.shape[1]]
+        added = self.position_embeddings(places) + self.token_type_embeddings(token_type_ids)
+        result: torch.Tensor = self.dropout(self.LayerNorm(self.word_embeddings(input_ids) + added))
+        return result
+
+    monkeypatch.setattr(modeling_bert.BertEmbeddings, "forward", forward)
+    changed = _leg()
+    result = reordered(_pair(right, changed))
+    assert result is not None
+    assert "of step 1" in result[0]
+    assert result[1] < 1e-14
 
 
 def test_one_unit_in_the_last_place_of_one_weight_changes_the_bits(right: PortableEvidence) -> None:

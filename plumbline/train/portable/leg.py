@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.digest import digest_array, digest_json
-from plumbline.schema.evidence import PortableEvidence, PortableStep
+from plumbline.schema.evidence import PortableEvidence, PortableStep, TapStage
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.sketch import small_sketch
 from plumbline.train.batches import Batch
@@ -44,10 +44,10 @@ def _digests(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, str | None
 
 
 class _Observer(Observer):
-    """Observer that digests every step, and taps modules at some steps."""
+    """Observer that digests and sketches every step, and taps modules at some steps."""
 
-    def __init__(self, engine: Engine, book: TapBook, taps: frozenset[int], num_exact: int) -> None:
-        self.engine, self._book, self._tap_steps, self._num_exact = engine, book, taps, num_exact
+    def __init__(self, engine: Engine, book: TapBook, taps: frozenset[int]) -> None:
+        self.engine, self._book, self._tap_steps = engine, book, taps
         self._sketches: list[tuple[str, tuple[float, ...]]] = []
         self.outputs: list[tuple[str, str | None]] = []
         self.steps: list[PortableStep] = []
@@ -57,11 +57,20 @@ class _Observer(Observer):
         self._gradients: tuple[tuple[str, str | None], ...] = ()
 
     def keep(self, stage: str, step: int, name: str, array: NDArray[Any]) -> None:
-        """Digest a module's output from the tap book, and sketch tensors of exact steps."""
-        if step < self._num_exact and np.isfinite(array).all():
+        """Digest a module's output from the tap book, and sketch the tensor."""
+        del step
+        if np.isfinite(array).all():
             self._sketches.append((f"{stage} {name}", tuple(map(float, small_sketch(array)))))
         if stage == "forward":
             self.outputs.append((name, _digest(array)))
+
+    def _keep_parameters(self, stage: TapStage, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Sketch one tensor per parameter, at tap steps through the book."""
+        if self._step in self._tap_steps:
+            self._book.add_parameters(self._step, stage, self.engine.bare, tensors)
+            return
+        for name, value in tensors.items():
+            self.keep(stage, self._step, name, host_array(value))
 
     def starts(self, step: int) -> None:
         self._step = step
@@ -81,12 +90,11 @@ class _Observer(Observer):
             self._taps.summarise(self._book, self._step)
             self._taps.close()
             self._taps = None
-            self._book.add_parameters(self._step, "gradient", self.engine.bare, gradients)
+        self._keep_parameters("gradient", gradients)
 
     def done(self, outcome: Outcome) -> None:
         parameters = dict(self.engine.bare.named_parameters())
-        if self._step in self._tap_steps:
-            self._book.add_parameters(self._step, "weight", self.engine.bare, parameters)
+        self._keep_parameters("weight", parameters)
         loss = outcome.loss(self.engine.ranks)
         self.losses.append(loss)
         self.steps.append(
@@ -151,7 +159,7 @@ class PortableLeg:
             context.spec, model, Ranks(device=context.ranks.device), steps=probe.steps, precision="fp64", part="probe"
         )
         make_portable(engine.optimizer)
-        observer = engine.observer = _Observer(engine, book, taps, self._num_exact)
+        observer = engine.observer = _Observer(engine, book, taps)
         book.keep = observer.keep
         seed_generators(context.spec.seed)
         unportable = ""

@@ -29,6 +29,7 @@ BY_CONSTRUCTION: dict[str, tuple[str, ...]] = {
         "squeeze", "stack", "t", "transpose", "tril", "triu", "unbind", "unsqueeze", "view", "zero", "unfold",
         "select_scatter", "slice_scatter",
     ),
+    "storages": ("set",),
     "look-ups": ("embedding", "gather", "index", "index_select", "masked_fill", "masked_select", "where"),
     "constants": (
         "arange", "empty", "empty_like", "empty_strided", "full", "full_like", "new_empty", "new_empty_strided",

@@ -57,7 +57,7 @@ class Plan:
     portable: dict[str, str | None] = field(default_factory=dict)
     """Portable digests by `step/kind/name` that are not the reference's."""
     portable_sketches: dict[str, float] = field(default_factory=dict)
-    """First number of a portable sketch at step 0, by `STAGE NAME`; all others are 1, gradients of `head` 1e-6."""
+    """First number of a portable sketch, by `STEP/STAGE NAME`; all others are 1, gradients of `head` 1e-6."""
     has_portable_sketches: bool = False
     repeated: bool = True
     unportable: str = ""
@@ -92,13 +92,13 @@ def _portable(plan: Plan) -> dict[str, Any]:
         ]
 
     def sketches(step: int) -> list[tuple[str, list[float]]]:
-        names = [f"forward {name}" for name, _ in MODULES]
+        names = [f"forward {name}" for name, _ in MODULES if step == 0]
         names += [f"{stage} {name}" for stage in ("gradient", "weight") for name in PARAMETERS]
         size = {name: 1e-6 if name == "gradient head.weight" else 1.0 for name in names}
         return [
-            (name, [plan.portable_sketches.get(name, size[name]), *[0.0] * 7])
+            (name, [plan.portable_sketches.get(f"{step}/{name}", size[name]), *[0.0] * 7])
             for name in names
-            if step == 0 and plan.has_portable_sketches
+            if plan.has_portable_sketches
         ]
 
     steps = [

@@ -130,6 +130,37 @@ def test_a_portable_leg_that_does_not_repeat_itself_adds_no_device_where_the_run
     assert [cause.code for cause in steady.judgement.causes] == ["device"]
 
 
+@pytest.mark.parametrize(
+    ("place", "in_rerun", "cause"),
+    [
+        ("0/outputs/layer.norm", "same", ("operator", "confirmed")),
+        ("0/gradients/layer.linear.weight", "same", ("gradient", "confirmed")),
+        ("0/weights/head.weight", "same", ("optimizer", "likely")),  # or clipping, which no portable bit shows
+        ("0/outputs/layer.norm", "none", ("operator", "likely")),
+        ("0/outputs/layer.norm", "reference", ("nondeterminism", "confirmed")),
+    ],
+)
+def test_a_difference_of_portable_bits_alone_is_looked_for_in_the_leg_of_the_rerun(
+    place: str, in_rerun: str, cause: tuple[str, str]
+) -> None:
+    plan = Plan(leg=True, portable={place: "f" * 16}, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
+    again = {"same": plan, "none": replace(plan, leg=False), "reference": replace(plan, portable={})}[in_rerun]
+
+    def run(request: Request) -> LoadedRecord:
+        return experiment_record(again if request.experiment.portable else replace(plan, leg=False), request)
+
+    state, asked = confirm(make_record(leg=True), plan, run)
+    assert [(each.code, each.sure) for each in state.judgement.causes] == [cause]
+    assert asked[0].experiment.portable
+    assert not any(request.experiment.portable for request in asked[1:])
+
+
+def test_a_native_difference_is_tested_without_a_leg(reference: LoadedRecord) -> None:
+    plan = Plan(noise={"layer.norm": 1e-3})
+    _, asked = confirm(reference, plan, snapping(plan, noise={}))
+    assert not any(request.experiment.portable for request in asked)
+
+
 def test_a_drift_above_the_parting_keeps_its_own_cause(reference: LoadedRecord) -> None:
     order = Plan().order[::-1]
     plan = Plan(order=order, noise={"layer.norm@1": 1e-3})
@@ -209,6 +240,26 @@ def test_two_causes_are_confirmed_one_after_the_other(reference: LoadedRecord) -
         ("schedule", "confirmed"),
     ]
     assert {replay.rung for replay in asked[-1].experiment.replays} == {"batch", "schedule"}
+
+
+def test_a_number_format_that_a_first_cause_hid_is_no_formula(reference: LoadedRecord) -> None:
+    """Experiments have no fp64 run: the training's own tells that the candidate computes with fewer bits."""
+    plan = Plan(noise={"layer.linear": 1e-3}, own_error=1e-3)
+    plan.labels[3] = 1 - plan.labels[3]
+
+    def run(request: Request) -> LoadedRecord:
+        if request.runs_on == "reference":
+            return experiment_record(Plan(), request)
+        rungs = {replay.rung for replay in request.experiment.replays}
+        exact = request.experiment.precision == "fp64"
+        healed = replace(plan, labels=Plan().labels) if "batch" in rungs else plan
+        return experiment_record(replace(healed, noise={}) if exact or "forward" in rungs else healed, request)
+
+    state, _ = confirm(reference, plan, run)
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [
+        ("data.labels", "confirmed"),
+        ("precision", "confirmed"),
+    ]
 
 
 def test_precision_is_told_from_formula_by_fp64_on_both_sides(reference: LoadedRecord) -> None:

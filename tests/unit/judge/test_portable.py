@@ -113,17 +113,23 @@ def test_a_module_that_is_called_again_adds_no_bits_but_differs_where_both_call_
 
 
 ORDER: dict[str, tuple[str, str, float, float]] = {
-    "outputs": ("0/outputs/layer.norm", "forward layer.norm", 1.0, 1e-12),
-    "outputs, by their gradients": ("0/outputs/layer.norm", "gradient embed.weight", 1.0, 1e-12),
-    "gradient": ("0/gradients/layer.linear.weight", "gradient layer.linear.weight", 1.0, 1e-12),
-    "small gradient": ("0/gradients/head.weight", "gradient head.weight", 1e-6, 1e-15),
-    "weights": ("0/weights/head.weight", "weight head.weight", 1.0, 2e-15),
+    "outputs": ("0/outputs/layer.norm", "0/forward layer.norm", 1.0, 1e-12),
+    "outputs, by their gradients": ("0/outputs/layer.norm", "0/gradient embed.weight", 1.0, 1e-12),
+    "gradient": ("0/gradients/layer.linear.weight", "0/gradient layer.linear.weight", 1.0, 1e-12),
+    "small gradient": ("0/gradients/head.weight", "0/gradient head.weight", 1e-6, 1e-15),
+    "weights": ("0/weights/head.weight", "0/weight head.weight", 1.0, 2e-15),
+    "gradient of one slice": ("1/gradients/layer.linear.weight", "1/gradient layer.linear.weight", 1.0, 2.5e-6),
+    "small gradient of one slice": ("1/gradients/head.weight", "1/gradient head.weight", 1e-6, 2.5e-9),
+    "logits of one slice": ("1/loss", "1/gradient embed.weight", 1.0, 2.5e-6),
+    "later weights": ("1/weights/head.weight", "1/weight head.weight", 1.0, 2e-15),
 }
+"""Digest that differs, sketch that differs, its value in the reference, and the largest difference that passes."""
 
 
 @pytest.mark.parametrize("case", ORDER)
 def test_another_order_of_operations_passes_with_a_note_and_just_more_is_drift(case: str) -> None:
     place, tensor, value, limit = ORDER[case]
+    digest = "0x1.80001p-1" if place.endswith("loss") else "f" * 16
 
     def judged(error: float, **changes: Any) -> Judgement:
         sides = [
@@ -131,7 +137,7 @@ def test_another_order_of_operations_passes_with_a_note_and_just_more_is_drift(c
             for more in (
                 {},
                 {
-                    "portable": {place: "f" * 16}, "portable_sketches": {tensor: value + error},
+                    "portable": {place: digest}, "portable_sketches": {tensor: value + error},
                     "noise": {"layer.linear": 3e-7}, "fingerprint": other_kernel(), **changes,
                 },
             )
@@ -146,13 +152,9 @@ def test_another_order_of_operations_passes_with_a_note_and_just_more_is_drift(c
     assert judged(0.7 * limit, portable={place: "f" * 16, "0/loss": "no number"}).verdict == "drift"
 
 
-def test_legs_that_part_where_nothing_was_sketched_are_drift() -> None:
+@pytest.mark.parametrize("place", ["0/outputs/embed", "1/weights/embed.weight", "1/gradients/embed.weight"])
+def test_legs_that_part_where_nothing_was_sketched_are_drift(place: str) -> None:
     changes: dict[str, Any] = {"noise": {"layer.linear": 3e-7}, "fingerprint": other_kernel()}
-    for place in ("1/weights/embed.weight", "1/gradients/embed.weight"):
-        sides = [
-            make_record(leg=True, has_portable_sketches=True, **more)
-            for more in ({}, {"portable": {place: "f" * 16}, **changes})
-        ]
-        assert compare(*sides).verdict == "drift"
-    bare = make_record(leg=True, has_portable_sketches=True)
-    assert compare(bare, make_record(leg=True, portable={"0/outputs/embed": "f" * 16}, **changes)).verdict == "drift"
+    sketched, bare = (make_record(leg=True, has_portable_sketches=has) for has in (True, False))
+    assert compare(sketched, make_record(leg=True, portable={place: "f" * 16}, **changes)).verdict == "drift"
+    assert compare(bare, make_record(leg=True, portable={place: "f" * 16}, **changes)).verdict == "drift"
