@@ -10,6 +10,7 @@ from plumbline.upgrade.answer import Culprit
 from plumbline.upgrade.bisect import Items
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.progress import Progress
+from plumbline.upgrade.sharing import SharedTrials
 from plumbline.upgrade.throughput import LEAST_PAIRS, MOST_PAIRS, PairedDrop, paired_drop
 from plumbline.upgrade.trials import Package, Trial, TrialResult, Trials
 
@@ -51,6 +52,8 @@ class Campaign:
     """Whether the releases of a culprit are searched, too."""
     releases: dict[str, PackageChange] = field(default_factory=dict)
     """By item: a culprit at a release between its two pins."""
+    sharing: SharedTrials | None = None
+    """The same trials, where other platforms may take some of them."""
     repeats: int = 1
     """How often a set has to pass before it counts as passing."""
     is_flaky: bool = False
