@@ -11,7 +11,7 @@ from plumbline.upgrade.bisect import Items
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.progress import Progress
 from plumbline.upgrade.sharing import SharedTrials
-from plumbline.upgrade.throughput import LEAST_PAIRS, MOST_PAIRS, PairedDrop, paired_drop
+from plumbline.upgrade.throughput import LOOKS, PairedDrop, paired_drop
 from plumbline.upgrade.trials import Package, Trial, TrialResult, Trials
 
 __all__ = ["Budget", "Campaign", "Parts"]
@@ -96,14 +96,17 @@ class Campaign:
         """Compare throughput in pairs until the interval decides; the last trial stands beside the answer."""
         ratios: list[float] = []
         found: PairedDrop | None = None
-        while True:
-            result = self.ask(Trial(name="x", part="speed", pairs=LEAST_PAIRS), items)
+        before = 0
+        for count in LOOKS:
+            result = self.ask(Trial(name="x", part="speed", pairs=count - before, pairs_before=before), items)
             ratios += result.log_ratios
+            before = count
             if result.outcome == "same":
                 found = paired_drop(ratios, slower_above=slower_above, fast_below=fast_below)
             is_decided = found is not None and found.outcome != "undecided"
-            if result.outcome != "same" or is_decided or len(ratios) >= MOST_PAIRS:
-                return found, result
+            if result.outcome != "same" or is_decided:
+                break
+        return found, result
 
     def _named(self, trial: Trial, items: Items) -> Trial:
         number = self.progress.next_number()

@@ -42,6 +42,8 @@ class Trial(Model):
     """Of `numerics`: whether the probe is trained."""
     pairs: int = Field(default=3, ge=1, le=100)
     """Of `speed`: how many pairs of fresh processes."""
+    pairs_before: int = Field(default=0, ge=0, le=100)
+    """Of `speed`: how many pairs were trained before, so that the order goes on alternating."""
 
 
 class Failure(Model):

@@ -14,7 +14,7 @@ from bench.upgrade.wheels import broken_sdist, poisonable_sdist
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.upgrade.changes import changes_between
 from plumbline.upgrade.environments import Environments, check_current
-from plumbline.upgrade.folders import build_once
+from plumbline.upgrade.folders import build_once, link_files
 from plumbline.upgrade.installer import Installer, choose_installer
 from plumbline.upgrade.locks import Pin
 from plumbline.upgrade.locks.model import Lock
@@ -94,6 +94,24 @@ def test_files_are_linked_not_copied(tmp_path, store):
     environment = Environments(tmp_path / "environments", store, current).build(())
     (linked,) = environment.folder.glob("lib/*/site-packages/gone.py")
     assert linked.stat().st_nlink > 1
+
+
+def test_bytecode_that_the_installer_does_not_list_is_linked_too(tmp_path, kind, index):
+    """uv lists none: without it every training would compile all that it imports."""
+    store = Store(tmp_path / "store", Installer(kind, ("--no-index", f"--find-links={index}")))
+    current = installed(store, pin("demo-inner", "1.0"))
+    site = current["demo-inner"].root
+    assert list(site.glob("demo_space/__pycache__/inner.*.pyc"))
+    environment = Environments(tmp_path / "environments", store, current).build(())
+    assert list(environment.folder.glob("lib/*/site-packages/demo_space/__pycache__/inner.*.pyc"))
+
+
+def test_of_two_packages_with_one_file_the_later_one_wins_and_both_keep_their_own(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same.py").write_text(name)
+        link_files(tmp_path / name, tmp_path / "target", ["same.py", "gone.py"])
+    assert [(tmp_path / name / "same.py").read_text() for name in ("a", "b", "target")] == ["a", "b", "b"]
 
 
 def test_what_cannot_be_installed_is_named_and_the_rest_is_kept(tmp_path, index, kind):
