@@ -23,7 +23,7 @@ from plumbline.parent_watch import PARENT_WATCH
 from plumbline.schema.expected import Expected
 from plumbline.schema.record import read_record
 
-__all__ = ["DETERMINISM", "make_weights", "run_training", "trainer_environment"]
+__all__ = ["DETERMINISM", "MICROBENCHMARKS", "make_weights", "run_training", "trainer_environment"]
 
 DETERMINISM = {
     "PYTHONHASHSEED": "0",
@@ -34,6 +34,8 @@ DETERMINISM = {
     "HF_DATASETS_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
 }
+MICROBENCHMARKS = "PLUMBLINE_MICROBENCHMARKS"
+"""`off`: the speed part does not measure the machine, for a parent that compares pairs on one machine."""
 _GRACE_SECONDS = 10.0
 _LAST_LINES = 20
 

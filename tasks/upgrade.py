@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -43,6 +44,7 @@ from plumbline.upgrade.orders import (
     suite_of,
 )
 from plumbline.upgrade.outcome import UpgradeOutcome, alerts_of, keep_outcome, platform_outcome, sum_up, summary
+from plumbline.upgrade.relay import Relay
 from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade, workload_of
 from plumbline.upgrade.work import claimed
 from tasks.alert import alert_once
@@ -50,6 +52,7 @@ from tasks.events import ProgressReporter
 from tasks.open_round import check_suite
 from tasks.prefect_client.api import server_clock
 from tasks.prefect_client.orchestrator import PrefectOrchestrator
+from tasks.share_trials import relaying, share_trials
 from tasks.train import PATIENCE, orphan_watch
 
 __all__ = [
@@ -100,6 +103,7 @@ class Upgrade:
             attempt=attempt, nonce=nonce_of(self.secret, name), suite=suite_of(self.suite, platform, self.workload),
             workload=self.workload, lock_sha256=self.lock.digest, trials=self.budget.trials,
             seconds=self.budget.seconds, releases=self.releases,
+            shares=len(self.platforms) > 1,
         )  # fmt: skip
 
 
@@ -163,11 +167,12 @@ def dispatch_upgrade(upgrade: Upgrade) -> UpgradeOutcome:
             return find_report(outboxes[order.platform], order)
         return None
 
-    with get_client(sync_client=True) as client:
+    relay = Relay(outboxes)
+    with get_client(sync_client=True) as client, relaying(relay):
         now = server_clock(client)
         orchestrator = PrefectOrchestrator(
             client, {name: suite.platforms[name].work_pool for name in upgrade.platforms},
-            start=lambda order, _: _start(upgrade, order, now()).id,
+            start=lambda order, _: _start(upgrade, order, now(), relay).id,
             orders=lambda key, attempt: upgrade.order(names[key], attempt),
             recorded=find,
         )  # fmt: skip
@@ -184,7 +189,8 @@ def dispatch_upgrade(upgrade: Upgrade) -> UpgradeOutcome:
     )  # fmt: skip
 
 
-def _start(upgrade: Upgrade, order: UpgradeOrder, due: datetime) -> FlowRun:
+def _start(upgrade: Upgrade, order: UpgradeOrder, due: datetime, relay: Relay) -> FlowRun:
+    relay.start(order.platform, order.record_id)
     suite = upgrade.suite.name
     parameters = {"order": {**order.to_json(), "suite": order.suite.model_dump(mode="json", exclude_defaults=True)}}
     run = run_deployment(
@@ -265,8 +271,10 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
             settings = UpgradeSettings(work, budget=budget, searches_releases=order.releases)
             with _claimed(work):
                 answer = judge_upgrade(
-                    order.suite, order.workload, locks, settings, say, should_stop=is_orphaned.is_set
-                )
+                    order.suite, order.workload, locks, settings, say,
+                    share=partial(share_trials, order, say, is_orphaned.is_set) if order.shares else None,
+                    should_stop=is_orphaned.is_set,
+                )  # fmt: skip
             report = PlatformReport(**found, answer=answer)
         except PlumblineError as error:
             if is_orphaned.is_set():

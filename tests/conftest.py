@@ -38,6 +38,10 @@ def _browser() -> bool:
     return os.environ.get("PLUMBLINE_NO_BROWSER") != "1" or any(map(shutil.which, _CHROMIUM))
 
 
+def _uv() -> bool:
+    return shutil.which("uv") is not None
+
+
 def _mount() -> bool:
     command = ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
     return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
@@ -47,6 +51,7 @@ NEEDS = {
     "gpu": (_gpu, "an NVIDIA GPU"),
     "postgresql": (_postgresql, "an installed PostgreSQL"),
     "browser": (_browser, "Chromium (apt-get install chromium)"),
+    "uv": (_uv, "uv (pip install uv)"),
     "mount": (_mount, "leave to mount a small file system (unshare --map-root-user --mount)"),
 }
 

@@ -1,6 +1,7 @@
 """The upgrade gate on seeded cases: does it name every culprit exactly, and accuse no other package?
 
-`python -m bench.upgrade [--held-out] [--only NAME ...] [--minutes N]` trains with the real trainer.
+`python -m bench.upgrade [--held-out] [--only NAME ...] [--minutes N]` trains with the real trainer; `--list` prints the
+command of each case without a result, `--dry` builds their environments and trains nothing.
 The benchmark writes the result after each case, and skips the cases in it: an interrupted run continues.
 """
 
@@ -28,6 +29,7 @@ from plumbline.data import grammar
 from plumbline.errors import PlumblineError
 from plumbline.schema.suite import read_suite
 from plumbline.upgrade.answer import UpgradeAnswer
+from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.environments import Environments
 from plumbline.upgrade.gate import Gate, Parts
 from plumbline.upgrade.installed import Installed, installed_packages
@@ -35,6 +37,7 @@ from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.locks import read_lock
 from plumbline.upgrade.machine import LocalTrials
 from plumbline.upgrade.store import Store
+from plumbline.upgrade.trials import Trial
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 LOCK = Path(__file__).resolve().parents[2] / "locks" / "trainer.txt"
@@ -116,9 +119,8 @@ class Bench:
     def _store(self, index: Path) -> Store:
         return Store(self.work / "store", Installer("pip", ("--no-index", f"--find-links={index}")))
 
-    def run(self, case: Case) -> dict[str, Any]:
-        """Judge one case; what is wrong with the answer stands beside it."""
-        began, cpu = time.monotonic(), _cpu_seconds()
+    def _changes(self, case: Case) -> tuple[PackageChange, ...]:
+        """Write the case's wheels, and take changed packages from them."""
         index = self.work / "indexes" / case.name
         shutil.rmtree(index, ignore_errors=True)
         shutil.rmtree(self.work / "store" / case.name, ignore_errors=True)
@@ -126,6 +128,26 @@ class Bench:
         changes = build_case(case, self.current, index)
         installer = Installer("pip", ("--no-index", f"--find-links={index}"))
         self.trials.use_store(Store(self.work / "store" / case.name, installer))
+        return changes
+
+    def dry(self, case: Case) -> bool:
+        """Build the case's environment without a training; return whether that ends as it has to."""
+        changes = self._changes(case)
+        (built,) = self.trials.run([Trial(name="dry", part="environment", changes=changes)])
+        failed = {failure.package for failure in built.failures}
+        guilty = {name for one in case.culprits for name in one}
+        is_built = failed == guilty if case.verdict == "invalid" else built.outcome == "same"
+        is_right = is_built and len(changes) == case.num_changes
+        self.environments.prune(0)
+        shutil.rmtree(self.work / "store" / case.name, ignore_errors=True)
+        why = "; ".join(failure.message for failure in built.failures)
+        _say(f"{case.name}: {'starts' if is_right else 'CANNOT START'}: {len(changes)} changes, {built.outcome} {why}")
+        return is_right
+
+    def run(self, case: Case) -> dict[str, Any]:
+        """Judge one case; what is wrong with the answer stands beside it."""
+        began, cpu = time.monotonic(), _cpu_seconds()
+        changes = self._changes(case)
         parts = Parts(speed=case.speed)
         try:
             answer = Gate(self.trials, self.suite.gates, parts, say=_say).judge(changes)
@@ -170,6 +192,8 @@ def main() -> int:
     """Run the cases that have no result; return 1 unless all are named exactly without a wrong accusation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--list", action="store_true", help="print the commands of the cases without a result")
+    parser.add_argument("--dry", action="store_true", help="build the environments of these cases, and train nothing")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--work", type=Path, default=Path(".plumbline/upgrade-bench"))
@@ -181,10 +205,19 @@ def main() -> int:
     if out.is_file():
         results = {case["name"]: case for case in json.loads(out.read_bytes())["results"]}
     deadline = time.monotonic() + 60 * arguments.minutes
+    left = [case for case in cases if case.name not in results and case.name in (arguments.only or [case.name])]
+    if arguments.list:
+        held_out = " --held-out" if arguments.held_out else ""
+        print("\n".join(f"python -m bench.upgrade{held_out} --only {case.name}" for case in left))
+        return 0
     bench = Bench(arguments.work.resolve())
-    for case in cases:
-        if case.name in results or (arguments.only and case.name not in arguments.only) or time.monotonic() > deadline:
-            continue
+    if arguments.dry:
+        # All of them, also after one that cannot start.
+        started = [bench.dry(case) for case in left if time.monotonic() <= deadline]
+        return int(not all(started))
+    for case in left:
+        if time.monotonic() > deadline:
+            break
         found = bench.run(case)
         results[case.name] = found
         _say(f"{case.name}: {'exact' if found['exact'] else 'NOT EXACT'}: {found['named']} in {found['trials']} trials")

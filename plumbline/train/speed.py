@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Iterator
 
 import torch
 
+from plumbline.launch import MICROBENCHMARKS
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.spec import SpeedSpec
 from plumbline.train.batches import Batch
@@ -92,7 +94,7 @@ class SpeedRun:
         context.emit("speed", 0, speed.steps)
         # An earlier part left its own settings: without this call, matrix products would use that precision.
         apply_settings(speed.precision, strict=False, part="speed")
-        self._microbenchmarks = microbenchmarks(context.ranks.device, speed.precision, context.out)
+        self._microbenchmarks = self._measure_machine()
         seed_generators(context.spec.seed)
         engine = self._engine()
         if context.ranks.device.type == "cuda":
@@ -117,8 +119,14 @@ class SpeedRun:
         self._peak_memory = _peak_memory(context.ranks.device)  # of the measured steps only
         for loss in self._losses:
             engine.check(self._warmup + speed.steps, float(loss))
-        after = microbenchmarks(context.ranks.device, speed.precision, context.out)
+        after = self._measure_machine()
         self._microbenchmarks |= {f"{name}_after": value for name, value in after.items()}
+
+    def _measure_machine(self) -> dict[str, float]:
+        """Return the machine's rates; none where the parent needs none."""
+        if os.environ.get(MICROBENCHMARKS) == "off":
+            return {}
+        return microbenchmarks(self.context.ranks.device, self.speed.precision, self.context.out)
 
     def _all_warm(self) -> bool:
         """Return whether every process is warm; checked rarely, as all processes wait."""

@@ -102,10 +102,14 @@ def find_culprits(
     ask: Callable[[Sequence[Items]], Mapping[Items, Answer]],
     *,
     needs: Mapping[str, frozenset[str]] | None = None,
-    num_parallel: int = 1,
+    num_parallel: int | Callable[[], int] = 1,
     budget: int = 200,
 ) -> Search:
-    """Return every minimal failing set of `items`, which fail together; `ask` judges whole sets, several at once."""
+    """Return every minimal failing set of `items`, which fail together; `ask` judges whole sets, several at once.
+
+    `num_parallel`: how many; a function where machines come and go.
+    """
+    count = num_parallel if callable(num_parallel) else lambda: num_parallel
     everything = tuple(items)
     asker = _Asker(everything, ask, needs or {}, budget)
     asker.learn(asker.complete(everything), "fails")
@@ -116,7 +120,7 @@ def find_culprits(
             answer = asker.one(rest)
             if answer != "fails":
                 return Search(tuple(found), rest, answer)
-            culprits, is_minimal = _minimal(asker, rest, num_parallel)
+            culprits, is_minimal = _minimal(asker, rest, count)
         except BudgetSpentError:
             return Search(tuple(found), rest, "unknown", is_complete=False)
         chosen, companions = _split_companions(asker, culprits)
@@ -137,13 +141,13 @@ def _split_companions(asker: _Asker, culprits: Items) -> tuple[Items, Items]:
     return tops, tuple(item for item in culprits if item not in tops)
 
 
-def _minimal(asker: _Asker, items: Items, num_parallel: int) -> tuple[Items, bool]:
+def _minimal(asker: _Asker, items: Items, num_parallel: Callable[[], int]) -> tuple[Items, bool]:
     found = _by_halving(asker, items, num_parallel)
     if found is None:
         found = _by_quickxplain(asker, items)
     is_minimal = True
     if found is None:
-        found, is_minimal = _by_delta_debugging(asker, items)
+        found, is_minimal = _by_delta_debugging(asker, items, num_parallel)
     return _shrunk(asker, found), is_minimal
 
 
@@ -164,11 +168,11 @@ def _pieces(items: Items, count: int) -> list[Items]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _by_halving(asker: _Asker, items: Items, num_parallel: int) -> Items | None:
+def _by_halving(asker: _Asker, items: Items, num_parallel: Callable[[], int]) -> Items | None:
     """Return the one item that explains the failure; `None` where no single item does."""
     current = items
     while len(current) > 1:
-        pieces = _pieces(current, num_parallel + 1)
+        pieces = _pieces(current, num_parallel() + 1)
         answers = asker.many(pieces[:-1])
         failing = next((piece for piece, answer in zip(pieces, answers, strict=False) if answer == "fails"), None)
         # What is left over is not asked for: the last item is, once it stands alone.
@@ -209,14 +213,14 @@ def _by_quickxplain(asker: _Asker, items: Items) -> Items | None:
     return found if all(answer == "passes" for answer in asker.many(sets)) else None
 
 
-def _by_delta_debugging(asker: _Asker, items: Items) -> tuple[Items, bool]:
+def _by_delta_debugging(asker: _Asker, items: Items, num_parallel: Callable[[], int]) -> tuple[Items, bool]:
     """Return a failing set of which no tried part fails, and whether every smaller one was judged."""
     changes, count, is_minimal = items, 2, True
     while len(changes) > 1:
         chunks = _pieces(changes, count)
         rests = [tuple(item for item in changes if item not in chunk) for chunk in chunks]
         tried = chunks if len(chunks) <= 2 else [*chunks, *rests]
-        smaller, answers = _first_failing(asker, tried, changes)
+        smaller, answers = _first_failing(asker, tried, changes, num_parallel)
         if smaller is not None:
             count = 2 if smaller in chunks else max(count - 1, 2)
             changes = smaller
@@ -228,12 +232,17 @@ def _by_delta_debugging(asker: _Asker, items: Items) -> tuple[Items, bool]:
     return changes, is_minimal
 
 
-def _first_failing(asker: _Asker, sets: Sequence[Items], whole: Items) -> tuple[Items | None, list[Answer]]:
+def _first_failing(
+    asker: _Asker, sets: Sequence[Items], whole: Items, num_parallel: Callable[[], int]
+) -> tuple[Items | None, list[Answer]]:
+    """Return the first set that fails, and the answers so far; as many sets are asked at once as run at once."""
     answers: list[Answer] = []
-    for items in sets:
-        if asker.complete(items) == asker.complete(whole):
-            continue
-        answers.append(asker.one(items))
-        if answers[-1] == "fails":
-            return items, answers
+    left = [items for items in sets if asker.complete(items) != asker.complete(whole)]
+    while left:
+        count = max(1, num_parallel())
+        asked, left = left[:count], left[count:]
+        answers += asker.many(asked)
+        for items, answer in zip(asked, answers[-len(asked) :], strict=True):
+            if answer == "fails":
+                return items, answers
     return None, answers

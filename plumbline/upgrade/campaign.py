@@ -10,7 +10,8 @@ from plumbline.upgrade.answer import Culprit
 from plumbline.upgrade.bisect import Items
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.progress import Progress
-from plumbline.upgrade.throughput import LEAST_PAIRS, MOST_PAIRS, PairedDrop, paired_drop
+from plumbline.upgrade.sharing import SharedTrials
+from plumbline.upgrade.throughput import LOOKS, PairedDrop, paired_drop
 from plumbline.upgrade.trials import Package, Trial, TrialResult, Trials
 
 __all__ = ["Budget", "Campaign", "Parts"]
@@ -51,6 +52,8 @@ class Campaign:
     """Whether the releases of a culprit are searched, too."""
     releases: dict[str, PackageChange] = field(default_factory=dict)
     """By item: a culprit at a release between its two pins."""
+    sharing: SharedTrials | None = None
+    """The same trials, where other platforms may take some of them."""
     repeats: int = 1
     """How often a set has to pass before it counts as passing."""
     is_flaky: bool = False
@@ -93,14 +96,17 @@ class Campaign:
         """Compare throughput in pairs until the interval decides; the last trial stands beside the answer."""
         ratios: list[float] = []
         found: PairedDrop | None = None
-        while True:
-            result = self.ask(Trial(name="x", part="speed", pairs=LEAST_PAIRS), items)
+        before = 0
+        for count in LOOKS:
+            result = self.ask(Trial(name="x", part="speed", pairs=count - before, pairs_before=before), items)
             ratios += result.log_ratios
+            before = count
             if result.outcome == "same":
                 found = paired_drop(ratios, slower_above=slower_above, fast_below=fast_below)
             is_decided = found is not None and found.outcome != "undecided"
-            if result.outcome != "same" or is_decided or len(ratios) >= MOST_PAIRS:
-                return found, result
+            if result.outcome != "same" or is_decided:
+                break
+        return found, result
 
     def _named(self, trial: Trial, items: Items) -> Trial:
         number = self.progress.next_number()

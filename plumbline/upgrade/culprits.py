@@ -10,6 +10,7 @@ from plumbline.upgrade.answer import Others, ReleaseRange
 from plumbline.upgrade.bisect import Answer, Culprits, Items, Search, find_culprits
 from plumbline.upgrade.campaign import Campaign
 from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.confirm import baseline_digest, found_of, is_confirmed, search_of
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.progress import SpentError
 from plumbline.upgrade.releases import has_releases, range_sentence, search_releases
@@ -20,6 +21,8 @@ from plumbline.upgrade.trials import Outcome, Trial, TrialResult
 __all__ = ["CulpritSearch", "Effect", "UnsteadyError"]
 
 Effect = Literal["cannot-train", "inputs", "numerics", "speed"]
+_LEAST_SHARED = 3
+"""Fewer changes are searched in so few trials that other platforms save none."""
 _FLAKY_LOOKS = 3
 _FLAKY_REPEATS = 6
 """A pass of a flaky candidate counts after this many in a row: one that fails in half of its runs slips by in 1.6%."""
@@ -49,6 +52,8 @@ class CulpritSearch:
         self._effect_size = effect_size
         self._results: dict[frozenset[str], TrialResult] = {}
         self._drops: dict[frozenset[str], PairedDrop] = {}
+        self._helpers: set[str] = set()
+        """Platforms that answered trials of this search."""
 
     def result_of(self, items: Items) -> TrialResult | None:
         """Return the result of the trial with exactly these changes; `None` where the search did not need it."""
@@ -63,7 +68,7 @@ class CulpritSearch:
         campaign.say(f"{self._effect}: searching {len(ordered)} changes, {len(relevant)} of which training loads")
         if self._whole is not None:
             self._results[frozenset(ordered)] = self._whole
-        searched, num_searched = self._search(ordered, relevant)
+        searched, num_searched = self._search_with_others(ordered, relevant)
         if self._effect == "numerics":
             if _is_doubtful(searched) and self._is_flaky(ordered):
                 self._results.clear()
@@ -78,11 +83,39 @@ class CulpritSearch:
         accused = {name for culprits in searched.culprits for name in culprits.items}
         return tuple(name for name in left if not accused & _closure(name, campaign.needs))
 
+    def _search_with_others(self, ordered: Items, relevant: Items) -> tuple[Search, int]:
+        """Search together with the platforms that look for the same; confirm here what was found."""
+        campaign, sharing = self._campaign, self._campaign.sharing
+        if sharing is None or self._effect == "speed" or len(ordered) < _LEAST_SHARED:
+            return self._search(ordered, relevant)
+        baseline = baseline_digest(self._effect, self._trial, self._whole, campaign.changes, ordered)
+        found = sharing.join(baseline, campaign.changes, campaign.progress.check)
+        searched: tuple[Search, int] | None = None
+        if found is None:
+            searched = self._search(ordered, relevant)
+            found = found_of(*searched)
+            sharing.publish(found)
+            if not self._helpers:
+                return searched
+        if found.culprits and is_confirmed(found, campaign.needs, self._own_answer):
+            return search_of(found), found.num_searched
+        helpers = f" ({', '.join(sorted(self._helpers))})" if self._helpers else ""
+        campaign.notes.append(f"other platforms{helpers} answer differently: the culprit was searched here alone")
+        return self._search(ordered, relevant)
+
+    def _own_answer(self, items: Items) -> Answer:
+        """Return the answer of a trial on this platform."""
+        known = self.result_of(items)
+        if known is None:
+            return self._answers([items])[items]
+        outcomes = _CANNOT_TRAIN if self._effect == "cannot-train" else _DRIFTS
+        return outcomes.get(known.outcome, "unknown")
+
     def _search(self, ordered: Items, relevant: Items) -> tuple[Search, int]:
         """Search the changes that training loads; all of them where those alone do not show the effect."""
         campaign = self._campaign
         options: dict[str, Any] = {
-            "needs": campaign.needs, "num_parallel": campaign.trials.num_parallel,
+            "needs": campaign.needs, "num_parallel": lambda: campaign.trials.num_parallel,
             "budget": max(1, campaign.budget.trials - campaign.progress.num_trials),
         }  # fmt: skip
         ask = self._speed_answers if self._effect == "speed" else self._answers
@@ -97,7 +130,10 @@ class CulpritSearch:
         waiting = list(sets)
         for _ in range(self._campaign.repeats):
             for items, result in self._campaign.ask_many(self._trial, waiting).items():
-                self._results[frozenset(items)] = result
+                if result.is_elsewhere:
+                    self._helpers.add(result.worker)
+                else:
+                    self._results[frozenset(items)] = result
                 answers[items] = outcomes.get(result.outcome, "unknown")
             waiting = [items for items in waiting if answers[items] == "passes"]
             if not waiting:

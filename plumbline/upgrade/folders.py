@@ -46,21 +46,24 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
 
 def link_files(source: Path, target: Path, names: Iterable[str]) -> None:
     """Hard-link files below `source` into `target`, or copy them; a name that is gone meanwhile is left out."""
-    made: set[Path] = set()
-    for name in names:
-        place = target / name
-        if place.parent not in made:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            made.add(place.parent)
+    made: set[str] = set()
+    for name in names:  # some ten thousands: strings, for an object of each path takes as long as its link
+        place = os.path.join(target, name)  # noqa: PTH118
+        parent = os.path.dirname(place)  # noqa: PTH120
+        if parent not in made:
+            Path(parent).mkdir(parents=True, exist_ok=True)
+            made.add(parent)
         with suppress(FileNotFoundError):
-            _link(source / name, place)
+            _link(os.path.join(source, name), place)  # noqa: PTH118
 
 
-def _link(source: Path, target: Path) -> None:
-    # Two packages may hold one file: the later one wins, as with an installer.
-    target.unlink(missing_ok=True)
+def _link(source: str, target: str) -> None:
     try:
         os.link(source, target, follow_symlinks=True)
+    except FileExistsError:
+        # Two packages may hold one file: the later one wins, as with an installer.
+        Path(target).unlink()
+        _link(source, target)
     except OSError as error:
         if error.errno not in _COPY_INSTEAD:
             raise

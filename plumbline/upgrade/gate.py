@@ -15,6 +15,7 @@ from plumbline.upgrade.campaign import Budget, Campaign, Parts
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
 from plumbline.upgrade.sentences import constraint_lines, culprit_of
+from plumbline.upgrade.sharing import SharedTrials
 from plumbline.upgrade.trials import Trial, TrialResult, Trials
 
 __all__ = ["Budget", "Gate", "Parts"]
@@ -29,9 +30,11 @@ class Gate:
     def __init__(
         self, trials: Trials, gates: Gates, parts: Parts = Parts(), budget: Budget = Budget(),  # noqa: B008 - frozen
         say: Callable[[str], None] = lambda _: None, *, searches_releases: bool = False,
+        sharing: SharedTrials | None = None,
     ) -> None:  # fmt: skip
         self._searches_releases = searches_releases
-        self._trials = trials
+        self._trials = sharing or trials
+        self._sharing = sharing
         self._gates = gates
         self._parts = parts
         self._budget = budget
@@ -42,7 +45,13 @@ class Gate:
         """Compare the current environment with the candidate, and name every culprit of a difference."""
         known = {change.package: change for change in changes}
         campaign = Campaign(
-            self._trials, self._parts, self._budget, self._say, known, searches_releases=self._searches_releases
+            self._trials,
+            self._parts,
+            self._budget,
+            self._say,
+            known,
+            searches_releases=self._searches_releases,
+            sharing=self._sharing,
         )
         built = campaign.ask(Trial(name="environment", changes=tuple(changes), part="environment"))
         if built.outcome == "cannot-install":

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -81,7 +82,13 @@ def _file_names(distribution: Distribution) -> list[str]:
     record = distribution.read_text("RECORD")
     if record is None:
         return [str(file) for file in distribution.files or ()]
-    return [row[0] for row in csv.reader(record.splitlines()) if row]
+    names = [row[0] for row in csv.reader(record.splitlines()) if row]
+    if any(name.endswith(".pyc") for name in names):
+        return names
+    # uv does not list the bytecode. Without it, every process in an environment would compile all that it imports.
+    root = Path(str(distribution.locate_file("")))
+    compiled = (cache_from_source(name) for name in names if name.endswith(".py"))
+    return [*names, *(name for name in compiled if (root / name).is_file())]
 
 
 def _mark(root: Path, names: Iterable[str]) -> str:

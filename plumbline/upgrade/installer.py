@@ -23,6 +23,13 @@ _PASSWORD = re.compile(r"(://[^/\s:@]*):[^@\s/]+@")
 _END_OF_BUILD = "[end of output]"
 _VERSIONS = "Available versions:"
 """In the output of `pip index versions`, which offers JSON from pip 25.1 on only."""
+_CAUSE = "cause: "
+"""In uv's messages, below the line that begins with `error:`; the output of a build follows, indented."""
+_HARMLESS = frozenset({
+    "cache-dir", "default-timeout", "disable-pip-version-check", "no-cache-dir", "no-input", "no-warn-script-location",
+    "progress-bar", "quiet", "require-virtualenv", "retries", "root-user-action", "timeout", "user", "verbose",
+})  # fmt: skip
+"""Settings of pip that do not decide what is installed into a folder; images set several."""
 _PIP = ("-m", "pip", "--disable-pip-version-check")
 
 
@@ -49,10 +56,10 @@ class Installer:
         return None if done.returncode == 0 else _last_words(done)
 
     def _install_command(self) -> list[str]:
-        if self._kind == "uv":
-            command = ["uv", "pip", "install", "--quiet", "--no-deps", "--python", sys.executable, "--compile-bytecode"]
-            return [*command, *self._arguments]
         # No cache: a wheel that was built beside another torch has the same name as one that was not.
+        if self._kind == "uv":
+            command = ["uv", "pip", "install", "--quiet", "--no-cache", "--no-deps", "--compile-bytecode"]
+            return [*command, "--python", sys.executable, *self._arguments]
         return [sys.executable, *_PIP, "install", "--quiet", "--no-cache-dir", "--no-deps", *self._arguments]
 
     def check_index(self, pin: Pin) -> None:
@@ -83,20 +90,34 @@ class Installer:
 
 
 def choose_installer(arguments: Sequence[str] = ()) -> Installer:
-    """Return uv's installer where uv is on the path and pip was told of no index of its own, else pip's."""
-    pip_alone = bool(arguments) or any(name.startswith("PIP_") for name in os.environ) or _has_pip_settings()
-    return Installer("pip" if pip_alone or shutil.which("uv") is None else "uv", arguments)
+    """Return uv's installer where uv is on the path and pip was not told what to install from where, else pip's."""
+    has_uv = not arguments and shutil.which("uv") is not None
+    return Installer("uv" if has_uv and not _has_pip_settings() else "pip", arguments)
 
 
 def _has_pip_settings() -> bool:
+    """Return whether a variable or a file tells pip of an index, a certificate, a constraint or the like."""
+    # `pip config list` writes LEVEL.KEY='VALUE'.
     done = subprocess.run([sys.executable, *_PIP, "config", "list"], capture_output=True, text=True, check=False)
-    return bool(done.stdout.strip())
+    keys = {line.partition("=")[0].rpartition(".")[2] for line in done.stdout.splitlines() if line.strip()}
+    return not keys <= _HARMLESS
 
 
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    causes = [line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)]
+    if causes:
+        return _PASSWORD.sub(r"\1:***@", f"{lines[0]}: {_last_cause(lines) or causes[-1]}")[:500]
     errors = [line for line in lines if line.lower().startswith("error:")] or lines or ["no message"]
     # A build that failed: the installer quotes its output before its own error, and the last line of it is the reason.
     quoted = [place for place, line in enumerate(lines) if line == _END_OF_BUILD and place]
     message = f"{errors[-1]}: {lines[quoted[-1] - 1]}" if quoted else errors[-1]
     return _PASSWORD.sub(r"\1:***@", message)[:500]
+
+
+def _last_cause(lines: Sequence[str]) -> str:
+    """Return the last line of the build's output that uv quotes; empty where no build failed."""
+    if "[stderr]" not in lines:
+        return ""
+    quoted = [line for line in lines[lines.index("[stderr]") + 1 :] if not line.startswith("hint: ")]
+    return quoted[-1] if quoted else ""

@@ -171,17 +171,18 @@ class LocalTrials:
         current = self._current_environment()
         ratios: list[float] = []
         for pair in range(trial.pairs):
-            order = (current, environment) if pair % 2 == 0 else (environment, current)
+            is_current_first = (trial.pairs_before + pair) % 2 == 0
+            order = (current, environment) if is_current_first else (environment, current)
             rates: dict[bool, float] = {}
             for place, one in enumerate(order):
+                is_ours = (place == 0) == is_current_first
                 run = self._train(wanted, one, limit=MOST_SECONDS)
                 speed = run.record.record.evidence.speed if run.record else None
                 if speed is None or not speed.samples_per_second:
                     failures = (run.failure,) if run.failure else ()
-                    is_ours = (place == 0) == (pair % 2 == 0)
                     outcome: Outcome = "lost" if run.is_lost or is_ours else "cannot-train"
                     return TrialResult(trial=trial.name, outcome=outcome, failures=failures)
-                rates[(place == 0) == (pair % 2 == 0)] = speed.samples_per_second
+                rates[is_ours] = speed.samples_per_second
             ratios.append(math.log(rates[False] / rates[True]))
         return TrialResult(trial=trial.name, outcome="same", log_ratios=tuple(ratios))
 

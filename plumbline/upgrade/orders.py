@@ -17,6 +17,7 @@ from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.locks import LockFiles
 
 __all__ = [
+    "REPORT_NAME",
     "PlatformReport",
     "UpgradeOrder",
     "fetch_lock",
@@ -28,7 +29,7 @@ __all__ = [
     "suite_of",
 ]
 
-_REPORT_NAME = "upgrade.json"
+REPORT_NAME = "upgrade.json"
 _MAX_BYTES = 64 << 20
 
 
@@ -51,6 +52,8 @@ class UpgradeOrder(Model):
     seconds: float = Field(gt=0)
     releases: bool = False
     """Whether the releases of a culprit are searched, too."""
+    shares: bool = False
+    """Whether other platforms judge the same candidate: those that find the same drift search together."""
 
 
 class PlatformReport(Model):
@@ -104,12 +107,12 @@ def fetch_lock(outbox: Store, sha256: str) -> LockFiles:
 
 def publish_report(outbox: Store, report: PlatformReport) -> None:
     """Put the report into the outbox; an attempt has one, which is never replaced."""
-    ensure_object(outbox, record_key(report.record_id, _REPORT_NAME), report.model_dump_json().encode())
+    ensure_object(outbox, record_key(report.record_id, REPORT_NAME), report.model_dump_json().encode())
 
 
 def fetch_report(outbox: Store, order: UpgradeOrder) -> PlatformReport:
     """Return the report that answers the order; `InvalidInputError` for any other, `ObjectMissingError` for none."""
-    key = record_key(order.record_id, _REPORT_NAME)
+    key = record_key(order.record_id, REPORT_NAME)
     report = read_model(PlatformReport, read_bytes(outbox, key, max_bytes=_MAX_BYTES), where=f"{outbox.url}/{key}")
     wanted = (order.record_id, order.platform, order.nonce)
     if (report.record_id, report.platform, report.nonce) != wanted:

@@ -65,5 +65,6 @@ class Progress:
         left = self._most_trials - self.num_trials
         self._say(
             f"trial {self.num_trials}: {trial.part}: {result.outcome} in {result.seconds:.0f} s"
+            f"{f' on {result.worker}' if result.is_elsewhere else ''}"
             f"{f' with {shown}' if names else ' of the current environment'}; at most {left} more"
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from plumbline.errors import ExitCode, InconclusiveError, PlumblineError
-from plumbline.launch import run_training, trainer_environment
+from plumbline.launch import MICROBENCHMARKS, run_training, trainer_environment
 from plumbline.loaded import LOADED, BrokenLibrary, broken_library, loaded_places
 from plumbline.parent_watch import PARENT_WATCH
 from plumbline.records import LoadedRecord, load_record
@@ -119,7 +119,7 @@ class Runs:
             code = run_training(
                 path, out, data=f"file://{data.resolve()}", cache=self._cache, platform="upgrade",
                 record_id=name, python=environment.python, timeout_seconds=limit, should_stop=self._should_stop,
-                environment={**VARIABLES, LOADED: str(out.with_name(f"{name}-loaded"))},
+                environment={**VARIABLES, MICROBENCHMARKS: "off", LOADED: str(out.with_name(f"{name}-loaded"))},
                 on_progress=lambda event: words.append(str(event["line"])) if event.get("event") == "said" else None,
             )  # fmt: skip
         except InconclusiveError as error:

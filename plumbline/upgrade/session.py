@@ -16,6 +16,7 @@ from plumbline.upgrade.gate import Budget, Gate, Parts
 from plumbline.upgrade.installer import choose_installer
 from plumbline.upgrade.locks import Lock
 from plumbline.upgrade.machine import LocalTrials
+from plumbline.upgrade.sharing import SharedTrials
 from plumbline.upgrade.store import Store
 from plumbline.upgrade.trials import Trials
 
@@ -82,9 +83,10 @@ def _is_installed(change: PackageChange) -> bool:
 
 def judge_upgrade(
     suite: Suite, workload: str, locks: Locks, settings: UpgradeSettings, say: Callable[[str], None] = lambda _: None,
-    *, trials: Trials | None = None, should_stop: Callable[[], bool] = lambda: False,
+    *, trials: Trials | None = None, share: Callable[[Trials], SharedTrials] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> UpgradeAnswer:  # fmt: skip
-    """Judge the candidate lock; `trials` may hand them to several workers, the default runs all of them here."""
+    """Judge the candidate lock; the default runs all trials here, `share` lets other platforms take some of them."""
     here = local_trials(suite, workload, settings, say, should_stop)
     changes = changes_of(locks, here)
     others = _elsewhere(locks)
@@ -100,7 +102,10 @@ def judge_upgrade(
     chosen = suite.workloads[workload]
     parts = Parts(probe=chosen.probe is not None, learn=chosen.learn is not None, speed=chosen.speed is not None)
     say(f"changed packages: {len(changes)}; at most {settings.budget.trials} trials, {settings.budget.seconds:.0f} s")
-    gate = Gate(trials or here, suite.gates, parts, settings.budget, say, searches_releases=settings.searches_releases)
+    gate = Gate(
+        trials or here, suite.gates, parts, settings.budget, say, searches_releases=settings.searches_releases,
+        sharing=share(trials or here) if share else None,
+    )  # fmt: skip
     answer = gate.judge(changes)
     here.environments.prune()
     answer = answer.replace(**about)

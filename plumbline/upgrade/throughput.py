@@ -9,12 +9,14 @@ from typing import Literal
 
 from plumbline.history.equivalence import equivalence
 
-__all__ = ["LEAST_PAIRS", "MOST_PAIRS", "PairedDrop", "paired_drop"]
+__all__ = ["LEAST_PAIRS", "LOOKS", "MOST_PAIRS", "PairedDrop", "paired_drop"]
 
 LEAST_PAIRS = 3
 MOST_PAIRS = 12
+LOOKS = (LEAST_PAIRS, 4, 6, 9, MOST_PAIRS)
+"""Numbers of pairs after which the interval is looked at; a quiet machine often decides after four."""
 _ALPHA = 0.01
-"""One-sided, at each look; after every pair is looked at again, so that the sum over all looks stays below 5%."""
+"""One-sided, at each look, so that the sum over all looks is at most 5%."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ class Trial(Model):
     """Of `numerics`: whether the probe is trained."""
     pairs: int = Field(default=3, ge=1, le=100)
     """Of `speed`: how many pairs of fresh processes."""
+    pairs_before: int = Field(default=0, ge=0, le=100)
+    """Of `speed`: how many pairs were trained before, so that the order goes on alternating."""
 
 
 class Failure(Model):
@@ -89,6 +91,8 @@ class TrialResult(Model):
     """Of `releases`: from the current pin to the candidate's, both left out."""
     environment_sha256: Sha256 | None = None
     """Identity of the environment that was used."""
+    is_elsewhere: bool = False
+    """Answered by a different platform: it guides the search, and is no evidence here."""
     seconds: float = Field(default=0.0, ge=0)
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from plumbline.launch import MICROBENCHMARKS
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
 from plumbline.train import batches, speed
 from plumbline.train.clock import StepClock
@@ -48,6 +49,14 @@ def test_the_machine_is_measured_before_and_after(measured: Trained) -> None:
     assert {"gemm_flops", "host_gemm_flops", "host_copy_bytes_per_second", "device_copy_bytes_per_second"} <= names
     assert {f"{name}_after" for name in names} <= set(result)
     assert all(value > 0 for value in result.values())
+
+
+def test_the_machine_is_not_measured_where_pairs_cancel_it(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MICROBENCHMARKS, "off")
+    measured = workshop.train(workshop.spec(probe=None, speed=SPEED)).record.evidence.speed
+    assert measured.microbenchmarks == {}
+    assert measured.mfu is None
+    assert measured.samples_per_second > 0
 
 
 def test_the_sampler_reads_what_the_judge_asks_for(measured: Trained) -> None:

@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from bench.upgrade.wheels import broken_sdist
+from bench.upgrade.wheels import broken_sdist, poisonable_sdist
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.upgrade.changes import changes_between
 from plumbline.upgrade.environments import Environments, check_current
-from plumbline.upgrade.folders import build_once
+from plumbline.upgrade.folders import build_once, link_files
 from plumbline.upgrade.installer import Installer, choose_installer
 from plumbline.upgrade.locks import Pin
 from plumbline.upgrade.locks.model import Lock
@@ -35,10 +35,16 @@ def index(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module", params=["pip", pytest.param("uv", marks=pytest.mark.uv)])
+def kind(request):
+    """Which program installs."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def store(tmp_path_factory, index):
-    """A store that holds all of them, installed in two calls of pip."""
-    found = Store(tmp_path_factory.mktemp("store"), Installer("pip", ("--no-index", f"--find-links={index}")))
+def store(tmp_path_factory, index, kind):
+    """A store that holds all of them, installed in two calls of the installer."""
+    found = Store(tmp_path_factory.mktemp("store"), Installer(kind, ("--no-index", f"--find-links={index}")))
     old = [pin("demo-outer", "1.0"), pin("demo-inner", "1.0"), pin("demo-hook", "1.0"), pin("demo-native", "1.0+cpu")]
     assert found.add(old) == ()
     assert found.add([pin("demo-outer", "2.0"), pin("demo-inner", "2.0")]) == ()
@@ -90,23 +96,66 @@ def test_files_are_linked_not_copied(tmp_path, store):
     assert linked.stat().st_nlink > 1
 
 
-def test_what_cannot_be_installed_is_named_and_the_rest_is_kept(tmp_path, index):
-    store = Store(tmp_path, Installer("pip", ("--no-index", f"--find-links={index}")))
+def test_bytecode_that_the_installer_does_not_list_is_linked_too(tmp_path, kind, index):
+    """uv lists none: without it every training would compile all that it imports."""
+    store = Store(tmp_path / "store", Installer(kind, ("--no-index", f"--find-links={index}")))
+    current = installed(store, pin("demo-inner", "1.0"))
+    site = current["demo-inner"].root
+    assert list(site.glob("demo_space/__pycache__/inner.*.pyc"))
+    environment = Environments(tmp_path / "environments", store, current).build(())
+    assert list(environment.folder.glob("lib/*/site-packages/demo_space/__pycache__/inner.*.pyc"))
+
+
+def test_of_two_packages_with_one_file_the_later_one_wins_and_both_keep_their_own(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same.py").write_text(name)
+        link_files(tmp_path / name, tmp_path / "target", ["same.py", "gone.py"])
+    assert [(tmp_path / name / "same.py").read_text() for name in ("a", "b", "target")] == ["a", "b", "b"]
+
+
+def test_what_cannot_be_installed_is_named_and_the_rest_is_kept(tmp_path, index, kind):
+    store = Store(tmp_path, Installer(kind, ("--no-index", f"--find-links={index}")))
     (failure,) = store.add([pin("demo-outer", "1.0"), pin("demo-inner", "9.9")])
     assert (failure.stage, failure.package) == ("install", "demo-inner")
     assert store.folder(pin("demo-outer", "1.0")).is_dir()
     assert not store.folder(pin("demo-inner", "9.9")).exists()
 
 
-def test_a_build_that_fails_says_why(tmp_path):
+def test_a_build_that_fails_says_why(tmp_path, kind):
     broken_sdist(tmp_path, "demo-broken", "1.0")
-    installer = Installer("pip", ("--no-index", f"--find-links={tmp_path}"))
+    installer = Installer(kind, ("--no-index", f"--find-links={tmp_path}"))
     message = installer.install([pin("demo-broken", "1.0")], tmp_path / "target")
-    assert message == "error: metadata-generation-failed: RuntimeError: needs a compiler"
+    words = {
+        "pip": "error: metadata-generation-failed: RuntimeError: needs a compiler",
+        "uv": "error: Failed to build `demo-broken==1.0`: RuntimeError: needs a compiler",
+    }
+    assert message == words[kind]
 
 
-def test_an_index_that_answers_nothing_accuses_no_package(tmp_path):
-    store = Store(tmp_path / "store", Installer("pip", ("--no-index", f"--find-links={tmp_path}")))
+def test_a_version_that_the_index_lacks_is_named(tmp_path, index, kind):
+    installer = Installer(kind, ("--no-index", f"--find-links={index}"))
+    message = installer.install([pin("demo-inner", "9.9")], tmp_path / "target")
+    words = {
+        "pip": "error: No matching distribution found for demo-inner==9.9",
+        "uv": "error: No solution found when resolving dependencies: Because there is no version of demo-inner==9.9",
+    }
+    assert message.casefold().startswith(words[kind].casefold())
+
+
+def test_a_wheel_that_was_built_beside_another_torch_is_not_used(tmp_path, kind, monkeypatch):
+    poisonable_sdist(tmp_path / "index", "demo-native", "1.0", "value = 2")
+    monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    installer = Installer(kind, ("--no-index", f"--find-links={tmp_path / 'index'}"))
+    for torch, value in (("other", "value = 2"), ("own", "value = 1")):
+        monkeypatch.setenv("BENCH_TORCH", torch)
+        assert installer.install([pin("demo-native", "1.0")], tmp_path / torch) is None
+        assert (tmp_path / torch / "demo_native.py").read_text() == value
+
+
+def test_an_index_that_answers_nothing_accuses_no_package(tmp_path, kind):
+    store = Store(tmp_path / "store", Installer(kind, ("--no-index", f"--find-links={tmp_path}")))
     with pytest.raises(UnavailableError, match="no index has it"):
         store.add([pin("demo-outer", "1.0")])
 
@@ -195,9 +244,31 @@ def test_a_local_label_that_a_lock_does_not_pin_is_no_difference(store):
     check_current(lock, changes_between({"demo-native": pin("demo-native", "1.0")}, {}), current)
 
 
-def test_pip_installs_where_it_was_told_of_an_index(monkeypatch):
+@pytest.mark.parametrize(
+    ("arguments", "variables", "settings", "kind"),
+    [
+        ((), {}, "", "uv"),
+        (("--no-index",), {}, "", "pip"),
+        ((), {"PIP_INDEX_URL": "https://host/simple"}, ":env:.index-url='https://host/simple'", "pip"),
+        ((), {}, "global.extra-index-url='https://host/simple'", "pip"),
+        ((), {}, "install.constraint='/etc/constraints.txt'", "pip"),
+        # What is no matter of what is installed, as images set it.
+        ((), {"PIP_NO_CACHE_DIR": "1"}, ":env:.no-cache-dir='1'\n:env:.root-user-action='ignore'", "uv"),
+        ((), {}, "global.disable-pip-version-check='1'\nglobal.default-timeout='180'\nglobal.timeout='9'", "uv"),
+    ],
+)
+def test_pip_installs_where_it_was_told_what_to_install(monkeypatch, arguments, variables, settings, kind):
+    def listed(command, **_):
+        assert command[-2:] == ["config", "list"]
+        return subprocess.CompletedProcess(command, 0, settings, "")
+
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/uv")
-    assert choose_installer(("--no-index",)).identity[0] == "pip"
+    monkeypatch.setattr("plumbline.upgrade.installer.subprocess.run", listed)
+    assert choose_installer(arguments).identity[0] == kind
 
 
 def test_two_processes_build_one_environment_once(tmp_path):

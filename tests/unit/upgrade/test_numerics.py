@@ -10,7 +10,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.upgrade.inputs import Inputs
 from plumbline.upgrade.numerics import compare_inputs, compare_training, has_equal_bits
-from plumbline.upgrade.throughput import paired_drop
+from plumbline.upgrade.throughput import LOOKS, paired_drop
 from tests.unit.judge.conftest import make_record, other_kernel
 from tests.unit.judge.test_learn import learned
 
@@ -62,11 +62,11 @@ def test_each_input_is_compared_by_its_digest():
         assert [cause.code for cause in judgement.causes] == [code]
 
 
-def decided(loss, spread, seed, pairs=12):
+def decided(loss, spread, seed):
     generator = random.Random(seed)
     ratios = []
-    while len(ratios) < pairs:
-        ratios += [generator.gauss(-loss, spread) for _ in range(3)]
+    for count in LOOKS:
+        ratios += [generator.gauss(-loss, spread) for _ in range(count - len(ratios))]
         found = paired_drop(ratios, slower_above=0.025, fast_below=0.05)
         if found.outcome != "undecided":
             break
@@ -79,4 +79,7 @@ def test_a_loss_of_five_percent_is_caught_and_none_is_no_alarm():
     alarms = sum(decided(0.0, 0.01, seed) == "slower" for seed in runs)
     assert caught >= 180
     assert alarms <= 2
+    noisy = range(1000)
+    assert sum(decided(0.025, 0.03, seed) == "slower" for seed in noisy) <= 50
+    assert sum(decided(0.05, 0.03, seed) == "as fast" for seed in noisy) <= 50
     assert paired_drop([0.0, float("nan"), 0.0], slower_above=0.025, fast_below=0.05) is None

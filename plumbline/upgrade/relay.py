@@ -1,0 +1,122 @@
+"""The controller's part of a shared search: who leads, who helps, and which platform runs which trial.
+
+A worker reaches only the outbox of its platform, so that every message between two platforms passes here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from plumbline.central.outbox import record_key
+from plumbline.errors import PlumblineError
+from plumbline.stores import Store
+from plumbline.upgrade.orders import REPORT_NAME
+from plumbline.upgrade.seat import Found, Helper, Notice, Question, Reply, Role, Seat
+
+__all__ = ["Relay"]
+
+
+@dataclass
+class _Member:
+    platform: str
+    seat: Seat
+    num_questions: int = 0
+    """Of a helper: the questions that it was given."""
+    asked: int | None = None
+    """Of a helper: the leader's number of the question that it answers now."""
+
+
+@dataclass
+class _Group:
+    """Platforms that search for the same culprits."""
+
+    leader: _Member
+    helpers: list[_Member] = field(default_factory=list)
+    num_helpers: int = 0
+    num_questions: int = 0
+    waiting: deque[tuple[int, Question]] = field(default_factory=deque)
+
+
+class Relay:
+    """Passes messages between the platforms of one upgrade; `step` once for what has come meanwhile."""
+
+    def __init__(self, outboxes: Mapping[str, Store]) -> None:
+        self._outboxes = outboxes
+        self._attempts: dict[str, str] = {}
+        self._num_seats: dict[str, int] = {}
+        self._groups: dict[str, _Group] = {}
+
+    def start(self, platform: str, record_id: str) -> None:
+        """Note the attempt that runs on a platform now."""
+        self._attempts[platform] = record_id
+
+    def step(self) -> None:
+        """Read new messages, and pass them on."""
+        for platform, record_id in list(self._attempts.items()):
+            seat = Seat(self._outboxes[platform], record_id, self._num_seats.get(record_id, 0))
+            if notice := seat.get(Notice, "open"):
+                self._num_seats[record_id] = seat.number + 1
+                self._admit(_Member(platform, seat), notice.baseline)
+        for baseline, group in list(self._groups.items()):
+            if self._pass_on(group):
+                del self._groups[baseline]
+
+    def _admit(self, member: _Member, baseline: str) -> None:
+        if member.seat.get(Role, "role") is not None:
+            # Of an earlier controller, whose groups are lost.
+            member.seat.put("found", Found())
+            return
+        group = self._groups.get(baseline)
+        if group is None or group.leader.platform == member.platform:
+            if member.seat.put("role", Role()):
+                self._groups[baseline] = _Group(member)
+        elif member.seat.put("role", Role(leader=group.leader.platform)):
+            group.leader.seat.put(f"helper-{group.num_helpers}", Helper(platform=member.platform))
+            group.num_helpers += 1
+            group.helpers.append(member)
+
+    def _pass_on(self, group: _Group) -> bool:
+        """Pass messages on within a group; return whether its search has ended."""
+        found = group.leader.seat.get(Found, "found")
+        if found is None and self._is_gone(group.leader):
+            found = Found()
+        if found is not None:
+            for helper in group.helpers:
+                helper.seat.put("found", found)
+            return True
+        while question := group.leader.seat.get(Question, f"ask-{group.num_questions}"):
+            group.waiting.append((group.num_questions, question))
+            group.num_questions += 1
+        for helper in list(group.helpers):
+            self._serve(group, helper)
+        return False
+
+    def _serve(self, group: _Group, helper: _Member) -> None:
+        """Fetch a helper's answer, and give it the next question."""
+        if helper.asked is not None:
+            reply = helper.seat.get(Reply, f"answer-{helper.num_questions - 1}")
+            if reply is None and self._is_gone(helper):
+                reply = Reply(outcome="lost")
+            if reply is None:
+                return
+            group.leader.seat.put(f"answer-{helper.asked}", reply.replace(platform=helper.platform))
+            helper.asked = None
+        if helper.seat.get(Role, "left") is not None or self._is_gone(helper):
+            group.helpers.remove(helper)
+        elif group.waiting:
+            number, question = group.waiting.popleft()
+            helper.asked = number
+            helper.seat.put(f"ask-{helper.num_questions}", question)
+            helper.num_questions += 1
+
+    def _is_gone(self, member: _Member) -> bool:
+        """Return whether the attempt has ended or a later one has begun."""
+        if self._attempts.get(member.platform) != member.seat.record_id:
+            return True
+        with suppress(PlumblineError):
+            self._outboxes[member.platform].stat(record_key(member.seat.record_id, REPORT_NAME))
+            return True
+        return False
