@@ -123,7 +123,23 @@ def interventions(
     }
     chosen = steps_of(mismatch, last)
     ways = makers[mismatch.rung](mismatch, suspicion, reference, chosen)
-    return tuple(only_trained(way, trained, reference) for way in ways)
+    return tuple(_over(last, suspicion, only_trained(way, trained, reference)) for way in ways)
+
+
+_KEPT = frozenset({"batch", "schedule"})
+"""Replays whose values are known exactly for every step, from each record or from the spec."""
+
+
+def _over(last: int, suspicion: Suspicion, way: Intervention) -> Intervention:
+    """Run the whole probe where that needs no captured tensors and leaves no rounding, to show later causes.
+
+    The evaluation reads its own rows: neither an order of batches nor a learning rate reaches it, but wrong texts,
+    tokens and labels may.
+    """
+    if way.method != "replay" or way.steps >= last or any(replay.rung not in _KEPT for replay in way.replays):
+        return way
+    rungs = way.rungs if suspicion.code in ("data.order", "schedule") else way.rungs | {"evaluation"}
+    return replace(way, steps=last, rungs=rungs)
 
 
 def steps_of(mismatch: Mismatch, last: int) -> int:

@@ -42,6 +42,8 @@ class Plan:
     loss_shows_from: int = 0
     """The first step at which the factor shows in the loss itself; in the gradients it always does."""
     gradient_factor: float = 1.0
+    gradient_factor_at: int | None = None
+    """A step whose gradients are doubled."""
     gradient_sign: float = 1.0
     """What the head's gradient is multiplied by after clipping, unseen by its record."""
     clip: float = 1.0
@@ -184,7 +186,7 @@ class _Training:
         chance = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
         true_loss = float(-np.log(chance[np.arange(BATCH), fields["labels"]]).mean())
         slope = (chance - np.eye(LABELS)[fields["labels"]]).astype(np.float32)
-        factor = np.float32(plan.gradient_factor * plan.loss_factor)
+        factor = np.float32(plan.gradient_factor * plan.loss_factor * (2.0 if step == plan.gradient_factor_at else 1.0))
         gradients = {
             "embed.weight": self.weights["embed.weight"] * slope.mean() * factor * 10,
             "layer.linear.weight": (outputs["embed"].T @ outputs["layer.linear"]) * slope.std() * factor,

@@ -262,6 +262,32 @@ def test_a_number_format_that_a_first_cause_hid_is_no_formula(reference: LoadedR
     ]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        ({"order": Plan().order[::-1]}, {"noise": {"head@6": 0.5}}, "evaluation"),
+        ({"rates": [rate * 2 for rate in Plan().rates]}, {"noise": {"head@6": 0.5}}, "evaluation"),
+        ({"order": Plan().order[::-1]}, {"gradient_factor_at": 5}, "gradient"),
+    ],
+)
+def test_a_second_cause_below_or_after_restored_batches_and_rates_is_named(
+    reference: LoadedRecord, first: dict[str, Any], second: dict[str, Any], code: str
+) -> None:
+    """Batches and rates of every step are known: their experiments run the whole probe, with its evaluation."""
+    plan = Plan(**first, **second)
+
+    def run(request: Request) -> LoadedRecord:
+        if request.runs_on == "reference":
+            return experiment_record(Plan(), request)
+        rungs = {replay.rung for replay in request.experiment.replays}
+        healed = replace(plan, order=Plan().order, rates=Plan().rates) if rungs & {"batch", "schedule"} else plan
+        undone: dict[str, Any] = {"noise": {}, "gradient_factor_at": None} if rungs & {"evaluation", "gradient"} else {}
+        return experiment_record(replace(healed, **undone), request)
+
+    state, _ = confirm(reference, plan, run)
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes][1:] == [(code, "confirmed")]
+
+
 def test_precision_is_told_from_formula_by_fp64_on_both_sides(reference: LoadedRecord) -> None:
     plan = Plan(noise={"layer.linear": 1e-3}, own_error=1e-3)
 
