@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from bench.upgrade.cases import Case
@@ -14,6 +16,7 @@ from bench.upgrade.wheels import broken_sdist, new_wheel, poisonable_sdist, repa
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.installed import Installed
 from plumbline.upgrade.locks import Pin
+from plumbline.upgrade.needs import conflicts
 
 __all__ = ["BASE", "base_packages", "build_case"]
 
@@ -74,8 +77,14 @@ def build_case(case: Case, current: Mapping[str, Installed], index: Path) -> tup
 
 def _benign(case: Case, installed: Mapping[str, Installed], taken: set[str]) -> list[str]:
     wanted = _UNLOADED if case.kind == "unloaded" else _FIRST
-    names = [name for name in small_packages(dict(installed), wanted) if name not in taken]
-    return names[: max(0, case.num_changes - len(taken))]
+    names = (name for name in small_packages(dict(installed), wanted) if name not in taken and _fits(name, installed))
+    return list(islice(names, max(0, case.num_changes - len(taken))))
+
+
+def _fits(name: str, installed: Mapping[str, Installed]) -> bool:
+    """Return whether every requirement that holds now admits the repacked release: datasets pins fsspec's latest."""
+    changed = replace(installed[name], version=_later(installed[name]))
+    return not any(conflicts(installed, {**installed, name: changed}))
 
 
 def _release(one: Installed, index: Path, code: str, version: str = "") -> Pin:
