@@ -63,7 +63,7 @@ class PlumblineError(Exception):
     def __str__(self) -> str:
         place = ": ".join(part for part in (self.where, self.key) if part)
         line = f"{place}: {self.what}" if place else self.what
-        return f"{line} ({self.hint})" if self.hint else line
+        return f"{line} (hint: {self.hint})" if self.hint else line
 
 
 class ConfigurationError(PlumblineError):

@@ -32,7 +32,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the checks: 0 if passed, 2 for configuration errors, 3 if unreachable."""
     if (args.suite is None) == (args.store is None):
-        raise ConfigurationError("use either SUITE or --store URL", where="plumbline doctor")
+        raise ConfigurationError("use either SUITE or --store URL", where="doctor")
     if args.store is not None:
         return _report(args, list(examine_conformance(args.store)))
     suite = with_absolute_urls(read_suite(args.suite), Path.cwd())

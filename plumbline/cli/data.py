@@ -193,7 +193,7 @@ def _verify(args: argparse.Namespace) -> int:
     if args.cache:
         return _verify_cache(args)
     if not args.name:
-        raise ConfigurationError("name the dataset, or use --cache FOLDER", where="plumbline data verify")
+        raise ConfigurationError("name the dataset, or use --cache FOLDER", where="data verify")
     answer: dict[str, Any] = {}
     for place, url in _places(args, args.at, "--at").items():
         verified = verify_dataset(open_store(url), args.name)
@@ -226,7 +226,7 @@ def _complain(problems: list[str]) -> int:
 def _places(args: argparse.Namespace, urls: list[str], option: str) -> dict[str, str]:
     """Return data URLs by platform name, or by URL."""
     if bool(urls) == bool(args.suite):
-        raise ConfigurationError(f"use either {option} URL or --suite SUITE", where="plumbline data")
+        raise ConfigurationError(f"use either {option} URL or --suite SUITE", where="data")
     if urls:
         return {url: url for url in urls}
     platforms = read_suite(args.suite).platforms

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the nights and the lines of each platform."""
     last = at_least("--last", args.last, 1)
     if (args.suite is None) == (args.source is None):
-        raise ConfigurationError("use either a suite or --from FILE", where="plumbline history")
+        raise ConfigurationError("use either a suite or --from FILE", where="history")
     if args.source is not None:
         return _external(args)
     suite = read_suite(args.suite)

@@ -127,7 +127,7 @@ def test_a_deployment_of_another_suite_is_not_taken_over(
         assert main(["deploy", path, *options]) == 2
         assert capsys.readouterr().err == (
             "plumbline: nightly-large: plumbline-training/nightly-large-aws: belongs to the suite nightly"
-            " (rename nightly-large or its platform; if nightly is gone, `prefect deployment delete"
+            " (hint: rename nightly-large or its platform; if nightly is gone, `prefect deployment delete"
             " plumbline-training/nightly-large-aws`)\n"
         )
     with pytest.raises(ConfigurationError, match="belongs to the suite nightly"):
@@ -168,7 +168,7 @@ def test_a_suite_that_names_no_block_of_the_server_is_told(
     suite = suite.replace(alerts=({"on": ("missed",), "block": "apprise-url/nobody"},))
     assert main(["deploy", str(write(suite, tmp_path))]) == 2
     output = capsys.readouterr().err
-    assert "alerts: the block apprise-url/nobody does not exist on the server (create it in Prefect" in output
+    assert "alerts: the block apprise-url/nobody does not exist on the server (hint: create it in Prefect" in output
 
 
 @pytest.mark.usefixtures("client")
@@ -180,10 +180,10 @@ def test_a_suite_that_names_no_block_of_the_server_is_told(
         (
             "pager-duty-webhook/bad",
             "https://secret",
-            "is not an address of PagerDuty (pagerduty://INTEGRATION-KEY@API-KEY",
+            "is not an address of PagerDuty (hint: pagerduty://INTEGRATION-KEY@API-KEY",
         ),
         ("discord-webhook/bad", "https://secret", "cannot become a block of the type discord-webhook"),
-        ("apprise-url/nobody", "", "does not exist on the server (set WHERE to its address"),
+        ("apprise-url/nobody", "", "does not exist on the server (hint: set WHERE to its address"),
     ],
 )
 def test_an_address_that_makes_no_block_is_told_and_not_shown(

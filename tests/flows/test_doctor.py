@@ -70,7 +70,7 @@ def test_without_an_api_url_nothing_is_done_on_a_server_that_nobody_named(
             check=False, timeout=120,
         )  # fmt: skip
 
-    line = "PREFECT_API_URL is not set (set it to the server's address: http://HOST:4200/api)"
+    line = "PREFECT_API_URL is not set (hint: set it to the server's address: http://HOST:4200/api)"
     for command in (["deploy", path], ["run", path, "--api", "--json"]):
         done = plumbline(*command)
         printed = json.loads(done.stdout)["exit_code"] if "--json" in command else done.stdout

@@ -178,7 +178,7 @@ def test_a_platform_that_is_not_deployed_yet_is_unavailable_and_the_others_are_j
     with get_client(sync_client=True) as client:
         client.delete_deployment(client.read_deployment_by_name(training_deployment(suite.name, "p02")).id)
     verdict, _ = play(suite, stack, material, tmp_path, {}, deployed=True)
-    assert verdict.platforms["p02"].unavailable == "its training is not deployed (run `plumbline deploy SUITE`)"
+    assert verdict.platforms["p02"].unavailable == "its training is not deployed (hint: run `plumbline deploy SUITE`)"
     assert (verdict.verdict, verdict.platforms["p00"].verdict) == ("inconclusive", "pass")
 
 

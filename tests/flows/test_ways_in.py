@@ -49,7 +49,7 @@ def test_a_round_on_a_server_of_the_teams(
     command = ["plumbline", "run", str(path), "--api", "--json"]
     undeployed = run(stack, tmp_path, *command)
     assert (undeployed.returncode, json.loads(undeployed.stdout)["verdict"]) == (2, None)
-    assert "plumbline-regression/by-api: is not deployed (plumbline deploy SUITE)" in undeployed.stderr
+    assert "plumbline-regression/by-api: is not deployed (hint: plumbline deploy SUITE)" in undeployed.stderr
     assert run(stack, tmp_path, "plumbline", "deploy", str(path), "--controllers", "by-api-ctl").returncode == 0
     with StubWorkers(suite, stack.api_url, material[1], tmp_path / "work"), controllers(stack, tmp_path, "by-api-ctl"):
         early = run(stack, tmp_path, *command)

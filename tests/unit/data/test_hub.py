@@ -122,9 +122,12 @@ def test_a_split_with_hidden_labels_evaluates_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "acme/reviews: config: has several configurations (one of short, long)"),
-        (("--config", "lnog"), "the configuration 'lnog' does not exist (did you mean `long`?)"),
-        (("--config", "long", "--split", "trian"), "split: the split 'trian' does not exist (did you mean `train`?)"),
+        ((), "acme/reviews: config: has several configurations (hint: one of short, long)"),
+        (("--config", "lnog"), "the configuration 'lnog' does not exist (hint: did you mean `long`?)"),
+        (
+            ("--config", "long", "--split", "trian"),
+            "split: the split 'trian' does not exist (hint: did you mean `train`?)",
+        ),
         (("--revision", "v2"), "acme/reviews: revision: the revision does not exist"),
     ],
 )

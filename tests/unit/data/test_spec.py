@@ -109,7 +109,7 @@ def test_what_does_not_fit_together_is_one_line(built, workload, message):
 
 
 def test_an_unknown_workload_names_the_known_ones(built):
-    with pytest.raises(ConfigurationError, match=r"the workload 'x' does not exist \(one of w\)"):
+    with pytest.raises(ConfigurationError, match=r"the workload 'x' does not exist \(hint: one of w\)"):
         make_spec(suite_of(), "x", built[1], WEIGHTS)
 
 

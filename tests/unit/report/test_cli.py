@@ -104,7 +104,7 @@ def test_a_round_that_cannot_be_read_costs_the_others_no_report(stored, tmp_path
     [
         (
             ["report", "none", "--store", "{url}"],
-            "the round 'none' does not exist (`plumbline history SUITE` lists the rounds)",
+            "the round 'none' does not exist (hint: `plumbline history SUITE` lists the rounds)",
         ),
         (["report", "latest", "--store", "file://{root}/empty"], "no round exists yet"),
         (["report", "../x", "--store", "{url}"], "plumbline: ROUND: '../x' is not a valid name of a round"),

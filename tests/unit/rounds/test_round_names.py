@@ -22,7 +22,9 @@ def test_a_round_with_an_invalid_name_is_refused_before_anything_starts(
     assert main(["run", str(suite), "--api", f"--round={given}", "--state", str(state)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith(f"plumbline: --round: {given!r} is not a valid name of a round (1 to 63 of lower-case")
+    assert lines[0].startswith(
+        f"plumbline: --round: {given!r} is not a valid name of a round (hint: 1 to 63 of lower-case"
+    )
     assert not state.exists()
 
 

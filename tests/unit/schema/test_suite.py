@@ -192,10 +192,10 @@ def test_a_machine_without_time_zones_doubts_none(tmp_path, monkeypatch):
 
 def test_a_cron_line_that_is_none_is_one_line_with_its_key():
     for schedule, line in (
-        (Schedule(cron="61 2 * * *"), "nightly: schedule.cron: invalid cron: Bad minute (five fields"),
+        (Schedule(cron="61 2 * * *"), "nightly: schedule.cron: invalid cron: Bad minute (hint: five fields"),
         (
             Schedule(cron="0 2 * * *", timezone="Mars/Base"),
-            "nightly: schedule.timezone: unknown time zone (an",
+            "nightly: schedule.timezone: unknown time zone (hint: an",
         ),
     ):
         with pytest.raises(ConfigurationError) as refused:

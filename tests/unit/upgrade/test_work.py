@@ -51,7 +51,8 @@ def test_a_second_upgrade_with_the_same_folder_is_refused_and_harms_nothing(comm
     assert codes == [2]
     said = capsys.readouterr().err.splitlines()
     assert (
-        said[1] == "plumbline: work: another upgrade uses this folder (wait for it, or name another folder with --work)"
+        said[1]
+        == "plumbline: work: another upgrade uses this folder (hint: wait for it, or name another folder with --work)"
     )
     assert command.run() == 3, "the folder is free again once the command has ended"
 
@@ -89,5 +90,5 @@ def test_the_runs_of_the_command_before_are_not_taken_for_this_ones(command):
 def test_a_work_folder_that_is_a_file_is_one_line(command, capsys):
     (command.folder / "work").write_text("")
     assert command.run() == 2
-    why = "cannot be the work folder: File exists (name a folder that can be written)"
+    why = "cannot be the work folder: File exists (hint: name a folder that can be written)"
     assert capsys.readouterr().err == f"plumbline: work: --work: {why}\n"
