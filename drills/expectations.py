@@ -28,7 +28,7 @@ __all__ = [
     "read_trainings",
 ]
 
-_CANCEL_AND_SETTLE_SECONDS = 90.0
+_CANCEL_AND_SETTLE_SECONDS = 120.0
 _COMMAND_SECONDS = 60.0
 """The start of the command, of the controller's process, and its phases after the trainings."""
 _LEFTOVER_SECONDS = 20.0

@@ -154,5 +154,5 @@ def _judge(night: FleetNight, lost: dict[str, str], drifted: str) -> None:
     if night.second is not None:
         second = night.second.verdict(300)
         # Its two platforms have no failures.
-        expect(second["verdict"] == "pass", f"the second round is pass (is {second['verdict']}: {second['notes']})")
+        expect(second["verdict"] == "pass", f"the second round is pass (is {second.get('notes', second)})")
         expect_settled(night.stack, night.second, second)

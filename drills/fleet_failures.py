@@ -152,7 +152,13 @@ def _two_rounds(night: FleetNight, _: str) -> Steps:
         local={name: suite.local[name].model_dump() for name in names},
         dispatch={"quorum": 2, "experiments": 0},
     )
+    night.is_server_taken = True
     night.second = night.stack.start_deployed(night.stack.write_suite(chosen), chosen, f"{night.round_id}-second")
+    # A command that finds no server at its start ends, as it should.
+    begun = ("waiting for a different round", *(f"{name}: " for name in names))
+    while not night.second.over and not any(line.startswith(begun) for line in list(night.second.lines)):
+        yield
+    night.is_server_taken = False
 
 
 ON_A_PLATFORM: dict[str, Callable[[FleetNight, str], Steps]] = {

@@ -77,7 +77,7 @@ def _struck(stack: RunningStack, name: str, seed: int, *, retries: int) -> Itera
 
 
 def _suite(stack: RunningStack, name: str, seed: int, retries: int) -> Suite:
-    suite = small_suite(stack.stack.state, name, run_seconds=240, retries=retries)
+    suite = small_suite(stack.stack.state, name, run_seconds=400, retries=retries)
     content = suite.model_dump(mode="json", exclude_none=True)
     content["datasets"]["reviews"]["grammar_seed"] = seed
     every = ("drift", "invalid", "unavailable", "missed")
