@@ -193,6 +193,24 @@ def test_the_launcher_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
+COLLECTOR = """
+import gc, sys
+from plumbline.train.__main__ import main
+code = main(sys.argv[1:])
+print(code, gc.isenabled(), gc.get_freeze_count() > 100_000)
+"""
+
+
+def test_imported_objects_are_not_searched_for_garbage(workshop: Workshop, tmp_path: Path) -> None:
+    write_spec(workshop.spec(), tmp_path / "spec.json")
+    files = [str(tmp_path / name) for name in ("spec.json", "out", "cache")]
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTOR, *files[:2], "--data", f"file://{tmp_path}/nowhere", "--cache", files[2]],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stdout.split()[1:] == ["True", "True"], done.stderr[-1000:]
+
+
 HUB = "Metadata-Version: 2.1\nName: huggingface-hub\nVersion: 0.1\n"
 BROKEN = {
     "another version": (
