@@ -9,7 +9,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.events import emit_event
 
 from plumbline.central import CentralStore
-from plumbline.report.summary import findings_table, step_summary
+from plumbline.report.markdown import findings_table, step_summary
 from plumbline.rounds import Round
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.reporting import draw_plots, write_report

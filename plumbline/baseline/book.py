@@ -10,7 +10,7 @@ from plumbline.digest import canonical_json
 from plumbline.errors import ConfigurationError, InvalidInputError, UnavailableError
 from plumbline.schema.base import read_model
 from plumbline.schema.record import RunRecord
-from plumbline.stores.base import PreconditionFailedError
+from plumbline.stores.protocol import PreconditionFailedError
 
 __all__ = ["BaselineBook", "baseline_key"]
 

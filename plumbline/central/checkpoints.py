@@ -20,7 +20,7 @@ from pydantic import Field
 from plumbline.digest import canonical_json, digest_bytes
 from plumbline.errors import PlumblineError
 from plumbline.schema.base import Model, Sha256, read_model
-from plumbline.stores.base import ObjectMissingError, Store
+from plumbline.stores.protocol import ObjectMissingError, Store
 from plumbline.stores.writing import read_object
 
 __all__ = ["CheckpointExchange", "shared_checkpoint"]

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from plumbline.central.central_store import CentralStore
 from plumbline.central.outbox import ForeignRecordError, checked_record, receive, record_key
-from plumbline.central.store import CentralStore
 from plumbline.dispatch.states import Recorded, RecordKind
 from plumbline.dispatch.training_order import TrainingOrder
 from plumbline.errors import InvalidInputError, PlumblineError
 from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
-from plumbline.stores.base import ObjectMissingError, Store
+from plumbline.stores.protocol import ObjectMissingError, Store
 from plumbline.stores.writing import read_bytes
 
 __all__ = ["Gathered", "State", "find_record", "gather"]

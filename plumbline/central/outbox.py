@@ -15,7 +15,7 @@ from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, RunRecord, read_record
 from plumbline.staging.part import disk_errors
-from plumbline.stores.base import Store
+from plumbline.stores.protocol import Store
 from plumbline.stores.writing import ensure_object, read_bytes
 
 __all__ = [

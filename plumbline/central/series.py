@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from plumbline.central.central_store import CentralStore
 from plumbline.central.outbox import record_key
-from plumbline.central.store import CentralStore
 from plumbline.errors import InvalidInputError, UnavailableError
 from plumbline.history.series import CallEntry, JudgedRound, NightRow, SeriesFile, extended, row_of
 from plumbline.schema.base import read_model
 from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
-from plumbline.stores.base import PreconditionFailedError
+from plumbline.stores.protocol import PreconditionFailedError
 from plumbline.stores.writing import read_bytes
 
 __all__ = ["extend_series", "read_series", "rebuild_series", "records_of_rounds", "series_key", "write_series"]

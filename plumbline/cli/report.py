@@ -20,7 +20,7 @@ from plumbline.records import LoadedRecord, load_record
 from plumbline.report.history import History, points_of
 from plumbline.report.html import render_report
 from plumbline.report.junit import junit_xml
-from plumbline.report.summary import step_summary
+from plumbline.report.markdown import step_summary
 from plumbline.report.terminal import verdict_table
 from plumbline.rounds.plan import night_of
 from plumbline.rounds.report_link import link_to

@@ -1,6 +1,5 @@
 """Required objects of a suite on a Prefect server, and their comparison. Pure."""
 
-from plumbline.deployment.changes import PlanItem, compare_items, lines
 from plumbline.deployment.items import (
     GATE,
     REGRESSION,
@@ -14,6 +13,7 @@ from plumbline.deployment.items import (
     suite_tag,
     training_deployment,
 )
+from plumbline.deployment.plan_items import PlanItem, compare_items, lines
 
 __all__ = [
     "GATE",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.history.engine import Answers, Decision, Past, decide
+from plumbline.history.decision import Answers, Decision, Past, decide
 from plumbline.history.limits import Allowed, allowed_for
 
 __all__ = ["Allowed", "Answers", "Decision", "Past", "allowed_for", "decide"]

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from plumbline.history.engine import Answers, Decision, Past, Software, decide
+from plumbline.history.decision import Answers, Decision, Past, Software, decide
 from plumbline.history.limits import Allowed
 from plumbline.history.segments import Line, past_of
 from plumbline.history.series import CallEntry

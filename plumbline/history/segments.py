@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.history.engine import Call, Past
+from plumbline.history.decision import Call, Past
 from plumbline.history.metrics import Metric
 from plumbline.history.reference import Reference, reference_of
 from plumbline.history.series import CallEntry, SeriesFile

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.history.engine import Answers, Decision, Past, advance, decide
+from plumbline.history.decision import Answers, Decision, Past, advance, decide
 from plumbline.history.limits import Allowed
 
 __all__ = ["NOISES", "Tally", "World", "first_call", "make_levels", "simulate_platform"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 from plumbline.report.charts import Chart
-from plumbline.report.summary import safe
+from plumbline.report.markdown import safe
 from plumbline.report.templates import template
 from plumbline.report.view import ReportView
 

@@ -16,9 +16,9 @@ from datetime import UTC, datetime, timedelta
 from plumbline.alerts.due import start_key, started_at
 from plumbline.baseline import Baseline, BaselineBook
 from plumbline.central import CentralStore
+from plumbline.central.central_store import artifact_key
 from plumbline.central.outbox import RECORDS, record_key
 from plumbline.central.series import read_series
-from plumbline.central.store import artifact_key
 from plumbline.errors import InvalidInputError, UnavailableError
 from plumbline.retention.choice import Choice, StoredRound, choose
 from plumbline.schema.base import read_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from plumbline.history.engine import Answers, Software
+from plumbline.history.decision import Answers, Software
 from plumbline.history.metrics import read_metrics
 from plumbline.history.night import LineDecision
 from plumbline.history.segments import Line

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import ValidationError
 
-from plumbline.history.engine import Answers, Software
+from plumbline.history.decision import Answers, Software
 from plumbline.history.metrics import Metric
 from plumbline.history.series import software_key
 from plumbline.judge.gates.throughput_causes import speed_cause

@@ -16,10 +16,10 @@ from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.staging.cache import Cache
 from plumbline.staging.pace import Pace
-from plumbline.staging.progress import Progress
+from plumbline.staging.staging_progress import Progress
 from plumbline.staging.striping import Connections, worth_striping
 from plumbline.staging.transfer import StoppedError, Transfer
-from plumbline.stores.base import Store
+from plumbline.stores.protocol import Store
 from plumbline.stores.writing import read_object
 
 __all__ = ["MANIFEST_NAME", "Stager", "fetch_manifest"]

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
-from plumbline.stores.base import ObjectInfo, PreconditionFailedError, Store
+from plumbline.stores.protocol import ObjectInfo, PreconditionFailedError, Store
 from plumbline.stores.retry import ResumingReader, RetryPolicy
 
 __all__ = ["Connections", "StripingReader", "worth_striping"]

@@ -12,7 +12,7 @@ from plumbline.schema.manifest import DataFile
 from plumbline.staging.cache import Cache
 from plumbline.staging.part import Part, disk_errors
 from plumbline.staging.striping import Connections, StripingReader, worth_striping
-from plumbline.stores.base import PreconditionFailedError, Store
+from plumbline.stores.protocol import PreconditionFailedError, Store
 from plumbline.stores.retry import ResumingReader, RetryingStore, RetryPolicy
 
 __all__ = ["BUFFER_BYTES", "StoppedError", "Transfer"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from plumbline.stores.base import (
+from plumbline.stores.links import presign
+from plumbline.stores.opening import open_store
+from plumbline.stores.protocol import (
     BucketMissingError,
     ObjectExistsError,
     ObjectInfo,
@@ -12,8 +14,6 @@ from plumbline.stores.base import (
     Store,
     StoreUnavailableError,
 )
-from plumbline.stores.links import presign
-from plumbline.stores.opening import open_store
 from plumbline.stores.retry import RetryingStore, RetryPolicy
 from plumbline.stores.writing import ensure_content, ensure_object, read_bytes
 

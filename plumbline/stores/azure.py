@@ -22,16 +22,16 @@ from urllib.parse import quote, urlsplit
 from plumbline.errors import AccessError, ConfigurationError
 from plumbline.stores.azure_access import AzureAccess, ReadAuthorization, find_access
 from plumbline.stores.azure_errors import ProtectedError, response_error, sdk_error
-from plumbline.stores.base import (
+from plumbline.stores.body import HttpBody, body_of, range_of
+from plumbline.stores.direct import DirectReads, DirectResponse
+from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
+from plumbline.stores.protocol import (
     BucketMissingError,
     ObjectExistsError,
     ObjectInfo,
     ObjectMissingError,
     PreconditionFailedError,
 )
-from plumbline.stores.body import HttpBody, body_of, range_of
-from plumbline.stores.direct import DirectReads, DirectResponse
-from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
 from plumbline.stores.upload import media_type
 
 __all__ = ["AzureStore"]

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from plumbline.errors import AccessError, ConfigurationError, PlumblineError, Refusal
-from plumbline.stores.base import (
+from plumbline.stores.body import retry_after
+from plumbline.stores.protocol import (
     BucketMissingError,
     ObjectExistsError,
     ObjectMissingError,
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from plumbline.stores.body import retry_after
 
 __all__ = ["ProtectedError", "response_error", "sdk_error"]
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from http.client import HTTPException
 from typing import Protocol
 
-from plumbline.stores.base import ObjectInfo, StoreUnavailableError
 from plumbline.stores.keys import plain_etag
+from plumbline.stores.protocol import ObjectInfo, StoreUnavailableError
 
 __all__ = ["HttpBody", "HttpResponse", "body_of", "range_of", "retry_after"]
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from plumbline import __version__
 from plumbline.errors import ConfigurationError
-from plumbline.stores.base import StoreUnavailableError
+from plumbline.stores.protocol import StoreUnavailableError
 
 __all__ = ["DirectReads", "DirectResponse"]
 

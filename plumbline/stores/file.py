@@ -25,14 +25,14 @@ from plumbline.errors import (
     PlumblineError,
     Refusal,
 )
-from plumbline.stores.base import (
+from plumbline.stores.keys import checked_key
+from plumbline.stores.protocol import (
     ObjectExistsError,
     ObjectInfo,
     ObjectMissingError,
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from plumbline.stores.keys import checked_key
 
 __all__ = ["FileStore"]
 

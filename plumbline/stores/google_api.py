@@ -18,13 +18,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plumbline.errors import AccessError, ConfigurationError, PlumblineError, Refusal
-from plumbline.stores.base import (
+from plumbline.stores.body import retry_after
+from plumbline.stores.protocol import (
     BucketMissingError,
     ObjectMissingError,
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from plumbline.stores.body import retry_after
 
 __all__ = ["GoogleApi", "MediaResponse"]
 

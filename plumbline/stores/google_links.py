@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from plumbline.errors import AccessError, Refusal
-from plumbline.stores.base import StoreUnavailableError
+from plumbline.stores.protocol import StoreUnavailableError
 
 __all__ = ["signed_url", "url_to_sign"]
 

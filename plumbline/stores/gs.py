@@ -15,7 +15,11 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from plumbline.errors import ConfigurationError, PlumblineError
-from plumbline.stores.base import (
+from plumbline.stores.body import HttpBody, body_of, range_of
+from plumbline.stores.google_api import GoogleApi, MediaResponse
+from plumbline.stores.google_links import signed_url
+from plumbline.stores.keys import checked_key, joined
+from plumbline.stores.protocol import (
     BucketMissingError,
     ObjectExistsError,
     ObjectInfo,
@@ -23,10 +27,6 @@ from plumbline.stores.base import (
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from plumbline.stores.body import HttpBody, body_of, range_of
-from plumbline.stores.google_api import GoogleApi, MediaResponse
-from plumbline.stores.google_links import signed_url
-from plumbline.stores.keys import checked_key, joined
 from plumbline.stores.upload import Body, content_md5, media_type
 
 __all__ = ["GoogleStore"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from plumbline.stores.base import Store
+from plumbline.stores.protocol import Store
 from plumbline.stores.retry import RetryingStore
 
 __all__ = ["LONGEST_SECONDS", "presign"]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from plumbline.stores.base import ObjectExistsError, ObjectInfo, ObjectMissingError, PreconditionFailedError
 from plumbline.stores.keys import checked_key
+from plumbline.stores.protocol import ObjectExistsError, ObjectInfo, ObjectMissingError, PreconditionFailedError
 
 __all__ = ["MemoryStore"]
 

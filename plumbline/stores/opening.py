@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plumbline.errors import ConfigurationError
 from plumbline.schema.store_url import parse_store_url
-from plumbline.stores.base import Store
+from plumbline.stores.protocol import Store
 from plumbline.stores.retry import RetryingStore, RetryPolicy
 
 __all__ = ["Timeouts", "open_store"]

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from plumbline.digest import digest_bytes, digest_file
 from plumbline.errors import UnavailableError
-from plumbline.stores.base import (
+from plumbline.stores.protocol import (
     ObjectExistsError,
     ObjectInfo,
     ObjectReader,

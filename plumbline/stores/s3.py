@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.errors import ConfigurationError, PlumblineError
-from plumbline.stores.base import (
+from plumbline.stores.body import HttpBody, body_of, range_of
+from plumbline.stores.direct import DirectResponse
+from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
+from plumbline.stores.protocol import (
     BucketMissingError,
     ObjectExistsError,
     ObjectInfo,
     ObjectMissingError,
     PreconditionFailedError,
 )
-from plumbline.stores.body import HttpBody, body_of, range_of
-from plumbline.stores.direct import DirectResponse
-from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
 from plumbline.stores.s3_errors import client_error, response_error
 from plumbline.stores.s3_reads import S3Reads, error_code, redirected_region
 from plumbline.stores.upload import Body, content_md5, media_type

@@ -6,13 +6,13 @@ Source: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 from __future__ import annotations
 
 from plumbline.errors import AccessError, ConfigurationError, PlumblineError, Refusal
-from plumbline.stores.base import (
+from plumbline.stores.body import retry_after
+from plumbline.stores.protocol import (
     BucketMissingError,
     ObjectMissingError,
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from plumbline.stores.body import retry_after
 
 __all__ = ["client_error", "response_error"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from plumbline.digest import digest_bytes, digest_file
 from plumbline.errors import CorruptDataError, InvalidInputError
-from plumbline.stores.base import ObjectExistsError, ObjectInfo, PreconditionFailedError, Store
+from plumbline.stores.protocol import ObjectExistsError, ObjectInfo, PreconditionFailedError, Store
 
 __all__ = ["digest_object", "ensure_content", "ensure_object", "read_bytes", "read_object"]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from plumbline.alerts import AlertMessage
 from plumbline.central import CentralStore
 from plumbline.errors import ExitCode
-from plumbline.report.summary import safe
+from plumbline.report.markdown import safe
 from plumbline.report.words import SYMBOLS
 from plumbline.schema.base import Model, Name, read_model
 from plumbline.schema.suite import AlertEvent, Suite

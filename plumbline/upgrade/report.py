@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
-from plumbline.report.summary import safe
+from plumbline.report.markdown import safe
 from plumbline.report.words import SYMBOLS, clean
 from plumbline.upgrade.answer import Culprit, UpgradeAnswer
 

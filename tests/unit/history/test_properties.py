@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from plumbline.errors import InvalidInputError
 from plumbline.history.answers import is_so, software_difference
-from plumbline.history.engine import Answers
+from plumbline.history.decision import Answers
 from plumbline.history.equivalence import equivalence
 from plumbline.history.external import parse_external
 from plumbline.history.metrics import METRICS

@@ -14,7 +14,7 @@ import pytest
 from plumbline.report.figures import figures_page
 from plumbline.report.html import render_report
 from plumbline.report.junit import junit_xml
-from plumbline.report.summary import findings_table, step_summary
+from plumbline.report.markdown import findings_table, step_summary
 from plumbline.report.terminal import verdict_table
 from plumbline.report.view import build_view
 from plumbline.schema.verdict import Cause, PlatformResult

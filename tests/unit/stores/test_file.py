@@ -11,8 +11,8 @@ import pytest
 
 from plumbline.cli.main import main
 from plumbline.errors import AccessError, ConfigurationError, InvalidInputError
-from plumbline.stores.base import ObjectMissingError, StoreUnavailableError
 from plumbline.stores.file import FileStore
+from plumbline.stores.protocol import ObjectMissingError, StoreUnavailableError
 
 
 @pytest.fixture

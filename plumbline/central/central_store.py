@@ -9,7 +9,7 @@ from plumbline.errors import InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, RunRecord, read_record
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores.base import ObjectMissingError, PreconditionFailedError, Store
+from plumbline.stores.protocol import ObjectMissingError, PreconditionFailedError, Store
 from plumbline.stores.writing import ensure_content, ensure_object, read_bytes, read_object
 
 __all__ = ["CentralStore", "artifact_key"]
