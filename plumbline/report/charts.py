@@ -216,9 +216,9 @@ def room_for(texts: Sequence[str]) -> float:
     return _CHAR * max(map(len, texts), default=0)
 
 
-def shortened(text: str, width: float) -> str:
-    """Return `text` cut in its middle to fit `width` pixels."""
-    most = max(7, int(width / _CHAR))
+def shortened(text: str, width: float, least: int = 7) -> str:
+    """Return `text` cut in its middle to fit `width` pixels, but at least `least` characters."""
+    most = max(least, int(width / _CHAR))
     if len(text) <= most:
         return text
     end = (most - 1) // 2

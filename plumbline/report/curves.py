@@ -192,9 +192,16 @@ def _rules(content: Curves, frame: Chart, x: Scale) -> Iterator[Rule]:
         at = x(change.index)
         is_left = at > middle
         room = at - frame.left if is_left else frame.right - at
-        words = f"{change.series}: {change.words}" if change.is_named else change.words
-        text = shortened(words, room - 8) if place < _MOST_RULES else ""
+        text = _change_text(change, room - 8) if place < _MOST_RULES else ""
         yield Rule(at, frame.top + 10 + 13 * place, text, "end" if is_left else "start")
+
+
+def _change_text(change: Change, room: float) -> str:
+    """Return the text of a change point; shorten its name, never its numbers."""
+    if room_for([change.words]) > room:
+        return ""
+    rest = room - room_for([f": {change.words}"])
+    return f"{shortened(change.series, rest, least=3)}: {change.words}" if change.is_named else change.words
 
 
 def _x_ticks(content: Curves, size: Size, x: Scale, width: float) -> Iterator[Tick]:

@@ -59,7 +59,7 @@ def changes_of(points: Mapping[str, Sequence[HistoryPoint]]) -> tuple[ChangePoin
     for name, line in points.items():
         for episode in episodes(throughput.scores([point.samples_per_second for point in line])):
             before, after = throughput.value(episode.before), throughput.value(episode.after)
-            text = f"{before:.4g} to {after:.4g} samples/s"
+            text = f"{before:.4g} to {after:.4g}"
             changes.append(ChangePoint(name, line[episode.index].round, text))
     return tuple(changes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -70,6 +71,14 @@ def test_no_text_stands_outside_its_drawing(count):
             assert left >= -1, (drawing.title, text)
             assert right <= drawing.width + 1, (drawing.title, text)
             assert 8 <= y <= drawing.height, (drawing.title, text)
+
+
+@pytest.mark.parametrize("count", [2, 6, 8])
+def test_the_numbers_of_a_change_are_never_cut(count):
+    texts = [rule.text for drawing in drawings(view_of(count)) for rule in drawing.rules if rule.text]
+    assert texts
+    for text in texts:
+        assert re.search(r"(^|: )\d{3}\.\d to \d{3}\.\d( |$)", text), text
 
 
 def test_labels_at_the_ends_of_lines_never_overlap():
