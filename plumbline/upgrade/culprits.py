@@ -10,11 +10,11 @@ from plumbline.upgrade.answer import Others, ReleaseRange
 from plumbline.upgrade.bisect import Answer, Culprits, Items, Search, find_culprits
 from plumbline.upgrade.campaign import Campaign
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.confirm import baseline_digest, found_of, is_confirmed, search_of
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.progress import SpentError
 from plumbline.upgrade.releases import has_releases, range_sentence, search_releases
 from plumbline.upgrade.sentences import culprit_of
+from plumbline.upgrade.shared_search import baseline_digest, found_of, is_confirmed, search_of
 from plumbline.upgrade.throughput import PairedDrop
 from plumbline.upgrade.trials import Outcome, Trial, TrialResult
 
