@@ -124,6 +124,7 @@ def main() -> int:
     # A shell's background command ignores Ctrl-C, and its children would too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     state = (args.state or Path(tempfile.mkdtemp(prefix="plumbline-drill-"))).resolve()
+    state.mkdir(parents=True, exist_ok=True)
     outcomes = Outcomes(state, args.out)
     try:
         if args.fleet:
