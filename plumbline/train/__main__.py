@@ -77,7 +77,7 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
     )  # fmt: skip
     expected = read_model(Expected, arguments.expected.encode(), where="--expected") if arguments.expected else None
     began = time.perf_counter()
-    # Imports leave a million objects and no garbage: searching them, here and at the exit, took a quarter of a probe.
+    # Imports leave a million objects and no garbage: searching them, here and at the exit, took over a second.
     gc.disable()
     try:
         from plumbline.train.job import TrainJob, run_job
