@@ -1,7 +1,7 @@
 """Trials that are shared: platforms that search for the same culprit train different sets of changes side by side.
 
 The first platform leads its search, later ones help. A helper's answers only choose what the leader tries next: each
-platform confirms the result by trials of its own.
+platform confirms the result by its own trials.
 """
 
 from __future__ import annotations

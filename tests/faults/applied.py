@@ -1,9 +1,9 @@
 """`python -m tests.faults.applied --held-out 5 [--name NAME ...]`: check that each fault changes its own evidence.
 
 Trains with and without the fault, and compares the recorded digests; the judge does not run. A fault applies if the
-training runs to its end and evidence of its own kind differs. A control applies if the training runs to its end with
-losses and gradient norms close to the reference's. Trainings are shorter than the benchmark's: one portable step, no
-envelope, and a learning curve of 40 steps.
+training runs to its end and evidence of the kind that it names differs. A control applies if the training runs to its
+end with losses and gradient norms close to the reference's. Trainings are shorter than the benchmark's: one
+portable step, no envelope, and a learning curve of 40 steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from tests.faults.catalogue import Entry, _function
 from tests.faults.forkserver import _run as run_job
 from tests.faults.held_out import SETS
 from tests.faults.portable_bits import bits_of
+from tests.faults.trainer import Side
 from tests.faults.world import World
 
 _STEP = ("forward", "logits", "loss", "definition", "gradients", "clipped", "weights")
@@ -141,17 +142,6 @@ def _verdict(entry: Entry, first: dict[str, int], error: float) -> bool:
     if not entry.expected:
         return error < 1e-4
     return all(any(kind in first for kind in _OWN[code]) for code in entry.causes)
-
-
-@dataclass(frozen=True)
-class Side:
-    """Training of one platform."""
-
-    spec: Path
-    data: str
-    platform: str
-    inject: str = ""
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 class Bench:

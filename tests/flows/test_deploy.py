@@ -165,10 +165,10 @@ def test_the_upgrade_event_hands_its_lock_to_the_gate(
 def test_a_suite_that_names_no_block_of_the_server_is_told(
     suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    suite = suite.replace(alerts=({"on": ("missed",), "block": "apprise-url/nobody"},))
+    suite = suite.replace(alerts=({"on": ("missed",), "block": "apprise-url/missing"},))
     assert main(["deploy", str(write(suite, tmp_path))]) == 2
     output = capsys.readouterr().err
-    assert "alerts: the block apprise-url/nobody does not exist on the server (hint: create it in Prefect" in output
+    assert "alerts: the block apprise-url/missing does not exist on the server (hint: create it in Prefect" in output
 
 
 @pytest.mark.usefixtures("client")
@@ -183,7 +183,7 @@ def test_a_suite_that_names_no_block_of_the_server_is_told(
             "is not an address of PagerDuty (hint: pagerduty://INTEGRATION-KEY@API-KEY",
         ),
         ("discord-webhook/bad", "https://secret", "cannot become a block of the type discord-webhook"),
-        ("apprise-url/nobody", "", "does not exist on the server (hint: set WHERE to its address"),
+        ("apprise-url/missing", "", "does not exist on the server (hint: set WHERE to its address"),
     ],
 )
 def test_an_address_that_makes_no_block_is_told_and_not_shown(

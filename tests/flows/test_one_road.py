@@ -155,7 +155,7 @@ def test_the_doctor_finds_what_would_lose_the_night(team: Team) -> None:
     stop([team.workers.pop("controllers")], grace_seconds=15)
     changed = team.suite.replace(workloads={"tiny": team.suite.workloads["tiny"].replace(seed=8)})
     team.write(changed.replace(schedule=Schedule(cron="61 2 * * *"), alerts=[
-        *team.suite.alerts, Alert(on=("drift",), block="apprise-url/nobody"),
+        *team.suite.alerts, Alert(on=("drift",), block="apprise-url/missing"),
     ]))  # fmt: skip
     deadline = time.monotonic() + 90
     while team.checks()["controllers: worker"]["well"]:
@@ -165,4 +165,4 @@ def test_the_doctor_finds_what_would_lose_the_night(team: Team) -> None:
     assert "no worker online" in str(result["controllers: worker"])
     assert result["plumbline-regression/one-road"] == "the deployed suite differs from the file"
     assert "invalid cron" in str(result["one-road: schedule"])
-    assert "does not exist" in str(result["alerts: apprise-url/nobody"])
+    assert "does not exist" in str(result["alerts: apprise-url/missing"])

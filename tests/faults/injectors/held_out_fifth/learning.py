@@ -189,7 +189,7 @@ def learn_labels_smoothed() -> None:
 
 
 def learn_masks_unseeded() -> None:
-    """Each run draws dropout masks with a seed of its own."""
+    """Each run draws dropout masks with a different seed."""
     replace_everywhere(
         "DropoutClock",
         lambda clock: lambda _seed: clock(int.from_bytes(os.urandom(4), "little")),
