@@ -201,7 +201,7 @@ def test_powers_on_the_host_are_running_products() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        torch.sinh, lambda x: torch.cumsum(x, 0), lambda x: functional.dropout(x, 0.1),
+        torch.sinh, lambda x: torch.cumprod(x, 0), lambda x: functional.dropout(x, 0.1),
         lambda x: torch.randn_like(x) + x, lambda x: torch.bernoulli(x.abs().clamp(max=1)),
         lambda x: x + torch.rand(3, dtype=torch.float64), lambda x: x**0.3, lambda x: torch.softmax(x, 0).prod(),
     ],
@@ -468,3 +468,25 @@ def test_a_training_that_a_round_ordered_checks_its_machine_first(
 def test_versions_that_the_release_does_not_know_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumbline.train.selfcheck.transformers.__version__", "99.0")
     assert first_step(torch.device("cpu"), "masked-lm").verdict == "unknown"
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_a_gradient_of_pure_rounding_is_known_at_any_precision_of_the_leg(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, slices: int
+) -> None:
+    """A perturbation that changes nothing stands for perturbations that are close together by chance."""
+    monkeypatch.setattr("plumbline.train.envelope.perturbed", lambda weights, _seed: weights)
+    leg = {"portable_steps": 1, "portable_slices": slices}
+    spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, "envelope_seeds": 1, **leg})
+    probe = workshop.train(spec).record.evidence.probe
+    assert probe is not None
+    assert probe.envelope is not None
+    found = {
+        tap.name
+        for tap, error in zip(probe.taps, probe.envelope.errors, strict=True)
+        if error is not None and error >= 1
+    }
+    names = {tap.name for tap in probe.taps if tap.name.endswith("attention.self.key.bias")}
+    assert names
+    assert found == names
+    assert any(error is not None for error in probe.envelope.fp64_errors) == (slices == 2)

@@ -5,6 +5,7 @@ The same formula in a model's own code gives the same bits, forward and backward
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +13,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from plumbline.train.portable.activations import ACTIVATIONS
+from plumbline.train.portable.losses import LOSSES, keep_scores
 from plumbline.train.portable.operations import UnportableOperationError
 
 __all__ = ["COMPOSITIONS", "bound_compositions"]
-
-_ROOT_OF_HALF = 0.7071067811865476
-_ROOT_OF_TWO_OVER_PI = 0.7978845608028654
 
 
 def layer_norm(
@@ -42,7 +42,12 @@ def softmax(values: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, 
 def log_softmax(values: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor:
     """Subtract the logarithm of the sum of exponentials."""
     values, dim = _typed(values, dim, dtype)
-    return values - values.logsumexp(dim, keepdim=True)
+    return keep_scores(values - values.logsumexp(dim, keepdim=True), values, dim)
+
+
+def softmin(values: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor:
+    """Compute the softmax of -x."""
+    return softmax(-values, dim, dtype=dtype)
 
 
 def _method(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -58,60 +63,11 @@ def _typed(values: torch.Tensor, dim: int | None, dtype: Any) -> tuple[torch.Ten
     return values if dtype is None else values.to(dtype), -1 if dim is None else dim
 
 
-def gelu(values: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
-    """Compute x Φ(x) by erf, or by tanh if requested."""
-    if approximate == "tanh":
-        inner = (values + values * values * values * 0.044715) * _ROOT_OF_TWO_OVER_PI
-        return values * (0.5 + 0.5 * torch.tanh(inner))
-    return values * (0.5 + 0.5 * torch.erf(values * _ROOT_OF_HALF))
-
-
-def silu(values: torch.Tensor, inplace: bool = False) -> torch.Tensor:
-    """Compute x / (1 + exp(-x))."""
-    if inplace:
-        raise UnportableOperationError("torch.nn.functional.silu", "in place")
-    return values * torch.sigmoid(values)
-
-
 def dropout(values: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:  # noqa: ARG001
     """Return the values unchanged: random masks are not portable."""
     if training and p:
         raise UnportableOperationError("torch.nn.functional.dropout", f"with p={p}")
     return values
-
-
-def cross_entropy(  # noqa: PLR0917 - torch's own arguments
-    scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None = None, size_average: Any = None,
-    ignore_index: int = -100, reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
-) -> torch.Tensor:  # fmt: skip
-    """Compute log-sum-exp minus the label's score, over the counted labels."""
-    if size_average is not None or reduce is not None or scores.dim() > 2 or labels.is_floating_point():
-        raise UnportableOperationError("torch.nn.functional.cross_entropy", "with these arguments")
-    scores, labels = (scores, labels) if scores.dim() == 2 else (scores.unsqueeze(0), labels.unsqueeze(0))
-    counted = labels != ignore_index
-    places = torch.where(counted, labels, 0)
-    total = scores.logsumexp(-1)
-    losses = total - scores.gather(1, places.unsqueeze(1)).squeeze(1)
-    shares = counted.to(scores.dtype) if weight is None else torch.where(counted, weight[places], 0.0)
-    losses = losses * shares if weight is not None else losses
-    if label_smoothing:
-        if weight is not None:
-            raise UnportableOperationError("torch.nn.functional.cross_entropy", "with smoothing and weights")
-        spread = (total.unsqueeze(1) - scores).mean(-1)
-        losses = losses * (1 - label_smoothing) + spread * label_smoothing
-    losses = torch.where(counted, losses, 0.0)
-    if reduction == "none":
-        return losses
-    return losses.sum() if reduction == "sum" else losses.sum() / shares.sum()
-
-
-def binary_cross_entropy_with_logits(
-    scores: torch.Tensor, targets: torch.Tensor, *rest: Any, **more: Any
-) -> torch.Tensor:
-    """Compute the mean of max(x, 0) - x t + log(1 + exp(-|x|))."""
-    if rest or more:
-        raise UnportableOperationError("torch.nn.functional.binary_cross_entropy_with_logits", "with more arguments")
-    return (scores.clamp(min=0) - scores * targets + (1.0 + (-scores.abs()).exp()).log()).mean()
 
 
 def attention(  # noqa: PLR0917 - torch's own arguments
@@ -134,23 +90,30 @@ def attention(  # noqa: PLR0917 - torch's own arguments
 
 
 COMPOSITIONS: dict[str, Callable[..., torch.Tensor]] = {
-    "torch.nn.functional.binary_cross_entropy_with_logits": binary_cross_entropy_with_logits,
-    "torch.nn.functional.cross_entropy": cross_entropy,
+    **ACTIVATIONS,
+    **LOSSES,
+    "torch.layer_norm": layer_norm,
+    "torch.log_softmax": _method(log_softmax),
     "torch.nn.functional.dropout": dropout,
-    "torch.nn.functional.gelu": gelu,
     "torch.nn.functional.layer_norm": layer_norm,
     "torch.nn.functional.log_softmax": log_softmax,
     "torch.nn.functional.scaled_dot_product_attention": attention,
-    "torch.nn.functional.silu": silu,
     "torch.nn.functional.softmax": softmax,
-    "torch.log_softmax": _method(log_softmax),
+    "torch.nn.functional.softmin": softmin,
     "torch.softmax": _method(softmax),
+    "torch.special.log_softmax": _method(log_softmax),
+    "torch.special.softmax": _method(softmax),
     "torch.Tensor.log_softmax": _method(log_softmax),
     "torch.Tensor.softmax": _method(softmax),
 }
 """Compositions by the public name of the replaced function."""
 
-_OWNERS = {"torch.nn.functional": functional, "torch": torch, "torch.Tensor": torch.Tensor}
+_OWNERS = {
+    "torch.nn.functional": functional,
+    "torch": torch,
+    "torch.special": torch.special,
+    "torch.Tensor": torch.Tensor,
+}
 
 
 def _owned(name: str) -> Any:
@@ -161,11 +124,30 @@ def _owned(name: str) -> Any:
 _ORIGINALS = {name: _owned(name) for name in COMPOSITIONS}
 
 
+def _with_torchs_names(name: str, form: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Let a composition take `input` and `target` as keywords, and refuse arguments that it does not know."""
+    signature = inspect.signature(form)
+    renamed = dict(zip(("input", "target"), signature.parameters, strict=False))
+
+    def called(*args: Any, **kwargs: Any) -> torch.Tensor:
+        named = {renamed.get(key, key): value for key, value in kwargs.items()}
+        try:
+            signature.bind(*args, **named)
+        except TypeError:
+            raise UnportableOperationError(name, "with these arguments") from None
+        return form(*args, **named)
+
+    return called
+
+
+_BOUND = {name: _with_torchs_names(name, form) for name, form in COMPOSITIONS.items()}
+
+
 def bound_compositions() -> dict[Any, Callable[..., torch.Tensor]]:
     """Return the compositions by the functions that their names refer to, now and at import.
 
     If a library replaces `torch.nn.functional.softmax` and calls the original, torch reports the original under the
     replacement's name.
     """
-    now = {_owned(name): form for name, form in COMPOSITIONS.items()}
-    return now | {_ORIGINALS[name]: form for name, form in COMPOSITIONS.items()}
+    now = {_owned(name): form for name, form in _BOUND.items()}
+    return now | {_ORIGINALS[name]: form for name, form in _BOUND.items()}

@@ -13,13 +13,15 @@ import torch
 
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.portable import functions
-from plumbline.train.portable.fixed_point import summed_as_integers
+from plumbline.train.portable.indexed import embedding_backward, index_add, index_put, places_of, scatter_add
 from plumbline.train.portable.products import exact_product
 from plumbline.train.portable.sums import tree_sum
 
 __all__ = ["BY_CONSTRUCTION", "FORMS", "PRODUCTS", "UnportableOperationError"]
 
 Scalar = bool | int | float
+
+_MOST_EXPONENT = 64
 
 BY_CONSTRUCTION: dict[str, tuple[str, ...]] = {
     "copies, views and shapes": (
@@ -55,6 +57,11 @@ class UnportableOperationError(TrainingFailedError):
             f"{operation} has no portable form" + (f" {reason}" if reason else ""), code="portable", part="probe",
             key="portable", hint="see docs/PORTABLE.md for the operations that have one",
         )  # fmt: skip
+
+
+def _added(fresh: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the sum, in the memory of `fresh`, a result that only the caller has."""
+    return fresh.add_(other) if torch.broadcast_shapes(fresh.shape, other.shape) == fresh.shape else fresh + other
 
 
 def _scaled(values: Any, factor: Scalar) -> Any:
@@ -106,6 +113,35 @@ def _var(
     return _div(total, float(count))
 
 
+def _std(
+    values: torch.Tensor, dim: Any = None, *, correction: Scalar | None = 1, keepdim: bool = False
+) -> torch.Tensor:
+    return functions.sqrt(_var(values, dim, correction=correction, keepdim=keepdim))
+
+
+def _var_mean(
+    values: torch.Tensor, dim: Any = None, *, correction: Scalar | None = 1, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _var(values, dim, correction=correction, keepdim=keepdim), _mean(values, dim, keepdim)
+
+
+def _cumsum(values: torch.Tensor, dim: int, *, dtype: Any = None) -> torch.Tensor:
+    """Sum up to each place, by adding the sum that ends 1, 2, 4, ... places before."""
+    result = values if dtype is None else values.to(dtype)
+    size, step = (values.shape[dim] if values.dim() else 1), 1
+    while step < size:
+        added = result.narrow(dim, step, size - step) + result.narrow(dim, 0, size - step)
+        result = torch.cat((result.narrow(dim, 0, step), added), dim)
+        step *= 2
+    return result.clone() if result is values else result
+
+
+def _sgn(values: torch.Tensor) -> torch.Tensor:
+    if values.is_complex():
+        raise UnportableOperationError("aten.sgn", "of complex numbers")
+    return torch.sign(values)
+
+
 def _logsumexp(values: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tensor:
     dims = [dim] if isinstance(dim, int) else list(dim)
     highest = values.amax(dims, keepdim=True)
@@ -115,15 +151,19 @@ def _logsumexp(values: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.T
 
 
 def _pow(base: Any, exponent: Any) -> torch.Tensor:
-    """Raise to a small integer power by repeated products, or to 0.5."""
+    """Raise to a small power, a multiple of 1/2: repeated products, a square root, a reciprocal."""
     if isinstance(base, torch.Tensor) and isinstance(exponent, (int, float)):
         if exponent == 0.5:
             return functions.sqrt(base)
-        if float(exponent).is_integer() and 0 <= exponent <= 64:
+        if float(exponent).is_integer() and 0 <= exponent <= _MOST_EXPONENT:
             result = torch.ones_like(base) if exponent == 0 else base
             for _ in range(int(exponent) - 1):
                 result = result * base
             return result.clone() if result is base else result
+        if float(2 * exponent).is_integer() and 0 < exponent <= _MOST_EXPONENT:
+            return _pow(base, int(exponent)) * functions.sqrt(base)
+        if float(2 * exponent).is_integer() and -_MOST_EXPONENT <= exponent < 0:
+            return _reciprocal(_pow(base, -exponent))
     raise UnportableOperationError("aten.pow", f"with the exponent {exponent!r}")
 
 
@@ -136,18 +176,15 @@ def _rsqrt(values: torch.Tensor) -> torch.Tensor:
 
 
 def _addcmul(start: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, value: Scalar = 1) -> torch.Tensor:
-    result: torch.Tensor = start + _scaled(left, value) * right
-    return result
+    return _added(_scaled(left, value) * right, start)
 
 
 def _addcdiv(start: torch.Tensor, above: torch.Tensor, below: torch.Tensor, *, value: Scalar = 1) -> torch.Tensor:
-    result: torch.Tensor = start + _scaled(above / below, value)
-    return result
+    return _added(_scaled(above / below, value), start)
 
 
 def _lerp(start: torch.Tensor, end: torch.Tensor, weight: Any) -> torch.Tensor:
-    result: torch.Tensor = start + (end - start) * weight
-    return result
+    return _added((end - start) * weight, start)
 
 
 def _norm(
@@ -187,59 +224,31 @@ def _sigmoid_backward(gradient: torch.Tensor, output: torch.Tensor) -> torch.Ten
     return gradient * ((1.0 - output) * output)
 
 
-def _embedding_backward(
-    gradient: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, by_frequency: bool
+def _scatter(
+    start: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, reduce: str | None = None
 ) -> torch.Tensor:
-    """Sum the gradients of each table row, except the padding's."""
-    places = indices.reshape(-1)
-    pieces = gradient.reshape(len(places), -1)
-    if by_frequency:
-        counts = torch.zeros(rows, dtype=torch.int64, device=places.device).index_add(
-            0, places, torch.ones_like(places)
-        )
-        pieces = pieces / counts.index_select(0, places).to(pieces).unsqueeze(1)
-    if padding >= 0:
-        pieces = pieces.masked_fill((places == padding).unsqueeze(1), 0.0)
-
-    def scatter(values: torch.Tensor) -> torch.Tensor:
-        return values.new_zeros((rows, values.shape[1])).index_add(0, places, values)
-
-    return summed_as_integers(pieces, len(places), scatter)
-
-
-def _scatter_add(start: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Add `source` at `index` along `dim`, as a repeatable indexed sum."""
-    sizes = [torch.arange(size, device=index.device) for size in index.shape]
-    places = list(torch.meshgrid(*sizes, indexing="ij"))
-    places[dim] = index
-    chosen = source[tuple(slice(size) for size in index.shape)]
-    return _index_put(start, places, chosen, True)
-
-
-def _index_put(start: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
-    # The Python function refuses `None`, which stands for a whole dimension.
+    """Write `source` at `index` along `dim`; which of two values at the same place wins is undefined."""
+    if reduce is not None:
+        raise UnportableOperationError("aten.scatter", f"with reduce={reduce!r}")
+    if not isinstance(source, torch.Tensor):
+        return start.scatter(dim, index, source)
+    places = places_of(dim, index)
     put = torch.ops.aten.index_put.default
-    if not accumulate:
-        found: torch.Tensor = put(start, indices, values)
-        return found
-
-    def scatter(whole: torch.Tensor) -> torch.Tensor:
-        sums: torch.Tensor = put(torch.zeros_like(start, dtype=torch.int64), indices, whole, True)
-        return sums
-
-    return start + summed_as_integers(values, max(values.numel(), start.numel()), scatter)
+    if (put(torch.zeros_like(start, dtype=torch.int64), places, torch.ones_like(index), True) > 1).any().item():
+        raise UnportableOperationError("aten.scatter", "with a place given twice")
+    return index_put(start, places, source[tuple(slice(size) for size in index.shape)])
 
 
 FORMS: dict[str, Callable[..., Any]] = {
     "_foreach_mul": _foreach_mul, "_foreach_norm": _foreach_norm, "add": _add, "addcdiv": _addcdiv,
-    "addcmul": _addcmul, "cos": functions.cos, "div": _div, "embedding_dense_backward": _embedding_backward,
-    "erf": functions.erf, "exp": functions.exp, "index_put": _index_put, "lerp": _lerp,
-    "linalg_vector_norm": _norm, "log": functions.log,
-    "logsumexp": _logsumexp, "mean": _mean, "pow": _pow, "reciprocal": _reciprocal, "rsqrt": _rsqrt, "rsub": _rsub,
-    "scatter_add": _scatter_add, "sigmoid": functions.sigmoid, "sigmoid_backward": _sigmoid_backward,
-    "sin": functions.sin, "sqrt": functions.sqrt, "sub": _sub, "sum": _sum, "tanh": functions.tanh,
-    "tanh_backward": _tanh_backward,
-    "var": _var,
+    "addcmul": _addcmul, "cos": functions.cos, "cumsum": _cumsum, "div": _div,
+    "embedding_dense_backward": embedding_backward, "erf": functions.erf, "exp": functions.exp, "index_add": index_add,
+    "index_put": index_put, "lerp": _lerp, "linalg_vector_norm": _norm, "log": functions.log,
+    "log1p": functions.log1p, "logsumexp": _logsumexp, "mean": _mean, "pow": _pow, "reciprocal": _reciprocal,
+    "rsqrt": _rsqrt, "rsub": _rsub, "scatter": _scatter, "scatter_add": scatter_add, "sgn": _sgn,
+    "sigmoid": functions.sigmoid, "sigmoid_backward": _sigmoid_backward, "sin": functions.sin, "sqrt": functions.sqrt,
+    "std": _std, "sub": _sub, "sum": _sum, "tanh": functions.tanh, "tanh_backward": _tanh_backward, "var": _var,
+    "var_mean": _var_mean,
 }  # fmt: skip
 """Operations with a form of our own, by their names in `torch.ops.aten`."""
 
@@ -251,8 +260,7 @@ def _product(left: torch.Tensor, right: torch.Tensor, *, slices: int) -> torch.T
 def _with_bias(
     bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, slices: int, beta: Scalar = 1, alpha: Scalar = 1
 ) -> torch.Tensor:
-    result: torch.Tensor = _scaled(exact_product(left, right, slices), alpha) + _scaled(bias, beta)
-    return result
+    return _added(_scaled(exact_product(left, right, slices), alpha), _scaled(bias, beta))
 
 
 def _vector_product(left: torch.Tensor, right: torch.Tensor, *, slices: int) -> torch.Tensor:

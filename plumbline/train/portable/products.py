@@ -30,19 +30,19 @@ def grid_bits(inner: int) -> int:
 
 def _slices(values: torch.Tensor, dim: int, bits: int, count: int) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Return `count` integer tensors, and each row's or column's grid exponent."""
-    largest = values.abs().amax(dim, keepdim=True)
+    rest = values.abs()
+    largest = rest.amax(dim, keepdim=True)
     # |x| < 2**(exponent + 1), whence at most 2**bits on the grid.
     exponent = ((largest.view(torch.int64) >> 52) & _EXPONENT) - 1022
     exponent.clamp_(min=_LEAST_EXPONENT)
-    rest = values * power_of_two((bits - exponent).clamp_(-1022, 1023))
+    torch.mul(values, power_of_two((bits - exponent).clamp_(-1022, 1023)), out=rest)
     parts = []
-    for place in range(count):
+    for _ in range(count - 1):
         whole = rest.round()
         parts.append(whole)
-        if place + 1 < count:
-            rest.sub_(whole)
-            rest.mul_(float(2**bits))
-    return parts, exponent - bits
+        rest.sub_(whole)
+        rest.mul_(float(2**bits))
+    return [*parts, rest.round_()], exponent - bits
 
 
 def exact_product(left: torch.Tensor, right: torch.Tensor, slices: int) -> torch.Tensor:

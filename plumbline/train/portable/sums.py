@@ -20,12 +20,13 @@ def tree_sum(values: torch.Tensor, dims: Sequence[int] | None = None, *, keepdim
     shape = [values.shape[dim] for dim in kept]
     # The reduced dimension is the first, so that halves are contiguous.
     rows = values.permute(*chosen, *kept).reshape(-1, *shape) if chosen else values.unsqueeze(0)
-    if not len(rows):
-        rows = rows.new_zeros((1, *shape))
-    while len(rows) > 1:
-        half = len(rows) // 2
+    size = rows.shape[0]
+    if not size:
+        rows, size = rows.new_zeros((1, *shape)), 1
+    while size > 1:
+        half, odd = divmod(size, 2)
         added = rows[:half] + rows[half : 2 * half]
-        rows = added if len(rows) % 2 == 0 else torch.cat((added, rows[2 * half :]))
+        rows, size = torch.cat((added, rows[2 * half :])) if odd else added, half + odd
     result = rows[0]
     if keepdim:
         result = result.reshape([1 if dim in chosen else size for dim, size in enumerate(values.shape)])
