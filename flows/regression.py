@@ -7,10 +7,11 @@ from tempfile import TemporaryDirectory
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
+from prefect.exceptions import Abort
 from prefect.states import Completed, Failed
 
 from plumbline.dispatch import Limits
-from plumbline.errors import ExitCode, PlumblineError
+from plumbline.errors import ExitCode, PlumblineError, SupersededError
 from plumbline.rounds.outcome import headline
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
@@ -43,6 +44,8 @@ def regression(suite: Suite, round_id: str = "") -> State[None]:
         with ProgressReporter(get_run_logger()) as progress, TemporaryDirectory(prefix="plumbline-") as folder:
             verdict = _run_round(suite, round_id, Phases(progress, _PHASES), Path(folder))
             progress.show(100.0, "done", f"done: {verdict.verdict}")
+    except SupersededError as error:
+        raise Abort(str(error)) from error  # leave the run's state to the later start
     except PlumblineError as error:
         return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=str(error))
     message = headline(verdict)

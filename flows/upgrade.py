@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
+from prefect.exceptions import Abort
 from prefect.states import Completed, Failed
 
 from flows.regression import ERROR_STATE_NAMES, STATE_NAMES
-from plumbline.errors import ExitCode, PlumblineError
+from plumbline.errors import ExitCode, PlumblineError, SupersededError
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.campaign import Budget
 from plumbline.upgrade.candidate import Candidate
 from plumbline.upgrade.orders import UpgradeOrder
 from plumbline.upgrade.outcome import UpgradeOutcome, headline
+from plumbline.upgrade.request import UpgradeRequest
 from tasks.alert import alert_without_verdict
 from tasks.events import Phases, ProgressReporter
 from tasks.open_round import name_round, refuse_after_crashes, run_name
 from tasks.prefect_client.flow_runs import INVALID
 from tasks.upgrade import (
-    Upgrade,
     alert_about_upgrade,
-    dispatch_upgrade,
     judge_here,
     open_upgrade,
     publish_upgrade,
     start_round,
+    train_candidate,
 )
-from tasks.upgrade_image import ImageUpgrade, open_image_upgrade, train_in_both_images
 
 __all__ = ["gate", "upgrade"]
 
@@ -55,9 +55,13 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
         upgrade_id = name_round(round_id)
         with ProgressReporter(get_run_logger()) as progress, alert_without_verdict(suite, upgrade_id):
             refuse_after_crashes()
-            budget = Budget(max_trials, max_seconds)
-            opened = _open(suite, upgrade_id, candidate, platforms, workload, budget, releases=releases)
-            outcome = _judge(opened, Phases(progress, _PHASES))
+            request = UpgradeRequest(
+                upgrade_id=upgrade_id, suite=suite, candidate=candidate, platforms=platforms, workload=workload,
+                budget=Budget(max_trials, max_seconds), releases=releases,
+            )  # fmt: skip
+            outcome = _judge(request, Phases(progress, _PHASES))
+    except SupersededError as error:
+        raise Abort(str(error)) from error  # leave the run's state to the later start
     except PlumblineError as error:
         return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=str(error))
     if outcome.verdict == "pass":
@@ -67,26 +71,13 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     return Failed(name=name, message=headline(outcome))
 
 
-def _open(  # noqa: PLR0917 - the flow's own parameters
-    suite: Suite, upgrade_id: str, candidate: Candidate, platforms: tuple[str, ...], workload: str, budget: Budget,
-    *, releases: bool,
-) -> Upgrade | ImageUpgrade:  # fmt: skip
-    if candidate.image:
-        return open_image_upgrade(
-            suite, upgrade_id, candidate, platforms=platforms, workload=workload, budget=budget, releases=releases
-        )
-    return open_upgrade(
-        suite, upgrade_id, candidate, platforms=platforms, workload=workload, budget=budget, releases=releases
-    )
-
-
-def _judge(opened: Upgrade | ImageUpgrade, phase: Phases) -> UpgradeOutcome:
+def _judge(request: UpgradeRequest, phase: Phases) -> UpgradeOutcome:
     with phase("judging"):
-        outcome = train_in_both_images(opened) if isinstance(opened, ImageUpgrade) else dispatch_upgrade(opened)
+        outcome = train_candidate(open_upgrade(request))
     with phase("reporting"):
-        outcome = publish_upgrade(outcome, opened.suite.store)
+        outcome = publish_upgrade(outcome, request.suite)
     with phase("alerting"):
-        alert_about_upgrade(opened.suite, outcome)
+        alert_about_upgrade(request.suite, outcome)
     return outcome
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from prefect import get_run_logger, task
+from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
@@ -26,11 +27,13 @@ from plumbline.alerts import (
     update,
 )
 from plumbline.central import CentralStore
-from plumbline.errors import PlumblineError
+from plumbline.errors import PlumblineError, SupersededError
 from plumbline.rounds import Round
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
+from tasks.open_round import refuse_superseded
+from tasks.prefect_client.api import PREFECT_ERRORS
 from tasks.prefect_client.notifications import Blocks, send
 
 __all__ = ["alert_about_verdict", "alert_once", "alert_without_verdict", "deliver_pending"]
@@ -45,8 +48,15 @@ def alert_about_verdict(round_: Round, verdict: RoundVerdict) -> list[str]:
     alerts = round_.suite.alerts
     if not alerts:
         return []
+
+    def add(state: AlertState) -> AlertState:
+        refuse_superseded(round_.suite, round_.id)
+        return update(state, verdict, alerts, datetime.now(UTC))
+
     try:
-        failed = _alert(round_.suite, lambda state: update(state, verdict, alerts, datetime.now(UTC)))
+        failed = _alert(round_.suite, add)
+    except SupersededError:
+        raise
     except PlumblineError as error:
         # The verdict is valid; a note reports the failed alerts.
         failed = [f"the alerts could not be stored: {error}"]
@@ -83,11 +93,24 @@ def alert_without_verdict(suite: Suite, round_id: str) -> Iterator[None]:
     """
     try:
         yield
+    except SupersededError:
+        raise  # the later start ends the round
     except PlumblineError as error:
+        _refuse_if_known(suite, round_id)
         message = no_verdict_message(suite.name, round_id, str(error), url_for("flow-run", flow_run.id) or "")
         for line in _alert_without_store(suite, message):
             get_run_logger().error(line)
         raise
+
+
+def _refuse_if_known(suite: Suite, round_id: str) -> None:
+    """Raise `SupersededError` if a later start is known to continue the round: an outage prevents no alert."""
+    try:
+        refuse_superseded(suite, round_id)
+    except SupersededError:
+        raise
+    except (PlumblineError, ObjectNotFound, *PREFECT_ERRORS):
+        return
 
 
 def _alert(suite: Suite, change: Callable[[AlertState], AlertState]) -> list[str]:

@@ -13,13 +13,22 @@ from plumbline.alerts.due import start_key
 from plumbline.central import CentralStore
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.rounds import Round, check_round_id, new_round_id
+from plumbline.rounds.claim import Controller, check_claim, claim_round
 from plumbline.rounds.published_specs import read_specs
 from plumbline.rounds.secret import round_secret
 from plumbline.schema.suite import Suite, parse_suite
 from plumbline.schema.suite_file import with_tuples
 from plumbline.stores import open_store
 
-__all__ = ["check_suite", "name_round", "open_round", "refuse_after_crashes", "run_name"]
+__all__ = [
+    "check_suite",
+    "name_round",
+    "open_round",
+    "refuse_after_crashes",
+    "refuse_superseded",
+    "run_name",
+    "this_controller",
+]
 
 _PARAMETERS = "the flow run's parameters"
 _MAX_STARTS = 4
@@ -55,10 +64,21 @@ def refuse_after_crashes() -> None:
         raise UnavailableError(f"the controller crashed {starts - 1} times", hint="see the log of its worker")
 
 
+def this_controller() -> Controller:
+    """Return the start of the flow run that calls."""
+    return Controller(flow_run=str(flow_run.id), start=flow_run.run_count or 0)
+
+
+def refuse_superseded(suite: Suite, round_id: str) -> None:
+    """Raise `SupersededError` if a later start of this controller continues the round."""
+    check_claim(CentralStore(open_store(suite.store)), round_id, this_controller())
+
+
 @task(name="open round", persist_result=False)
 def open_round(suite: Suite, round_id: str) -> Round:
-    """Read the round's specs from the central store, and write the start marker."""
+    """Claim the round, read its specs from the central store, and write the start marker."""
     central = CentralStore(open_store(suite.store))
+    claim_round(central, round_id, this_controller())
     round_ = Round(round_id, suite, read_specs(central, suite), round_secret(central, round_id))
     central.put_text(start_key(suite.name, round_id, datetime.now(UTC)), "")
     lock = os.environ.get("PLUMBLINE_LOCK")

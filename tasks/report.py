@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 
 from prefect import task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
@@ -18,6 +19,7 @@ from plumbline.rounds.verdict_events import round_events
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tasks.judge import Judged
+from tasks.open_round import refuse_superseded
 
 __all__ = ["emit_verdict", "publish", "report_round", "show_in_ui"]
 
@@ -25,15 +27,17 @@ __all__ = ["emit_verdict", "publish", "report_round", "show_in_ui"]
 @task(name="report", persist_result=False, retries=2, retry_delay_seconds=5)
 def report_round(round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged) -> RoundVerdict:
     """Write the report; return the verdict with its link."""
+    refuse_superseded(round_.suite, round_.id)
     return write_report(round_, verdict, gathered, judged.baselines, CentralStore(open_store(round_.suite.store)))
 
 
 @task(name="publish", persist_result=False, retries=2, retry_delay_seconds=5)
 def publish(round_: Round, verdict: RoundVerdict, judged: Judged) -> None:
     """Append the night to the series, then store the round's verdict."""
+    refuse_superseded(round_.suite, round_.id)
     central = CentralStore(open_store(round_.suite.store))
     write_nights(round_, verdict, judged.nights, judged.baselines, central=central, now=datetime.now(UTC))
-    central.put_round(verdict)
+    central.put_round(verdict, partial(refuse_superseded, round_.suite, round_.id))
 
 
 def emit_verdict(verdict: RoundVerdict) -> None:

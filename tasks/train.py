@@ -25,6 +25,7 @@ from plumbline.launch import run_training
 from plumbline.schema.ab import AbOrder
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import write_spec
+from plumbline.staging.part import disk_errors
 from plumbline.stores import RetryPolicy, Store, open_store
 from tasks.events import ProgressReporter
 from tasks.prefect_client.api import PREFECT_ERRORS
@@ -49,14 +50,16 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
     cache = Path(os.environ.get("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve()
     work = cache / "work" / order.record_id
     shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    with disk_errors(cache):
+        work.mkdir(parents=True)
     outbox = open_store(order.outbox)
     logger = get_run_logger()
     logger.info("lock %s", os.environ.get("PLUMBLINE_LOCK") or "not named (PLUMBLINE_LOCK)")
     try:
         # Around the upload too: the controller treats a training without progress for a minute as lost.
         with ProgressReporter(logger) as progress, orphan_watch() as is_orphaned:
-            write_spec(order.spec, work / "spec.json")
+            with disk_errors(cache):
+                write_spec(order.spec, work / "spec.json")
             experiment = fetch_bundle(outbox, order.experiment_id, work / "experiment") if order.experiment_id else None
 
             def run(out: Path, python: Path | None = None) -> int:

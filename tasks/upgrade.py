@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 import httpx
@@ -24,87 +24,65 @@ from prefect.utilities.urls import url_for
 from plumbline.central import CentralStore
 from plumbline.deployment import REGRESSION, gate_deployment, suite_tag
 from plumbline.digest import digest_file
-from plumbline.dispatch import Job, Limits, Recorded, Result, job_key, record_id, run_jobs
+from plumbline.dispatch import Limits, Recorded, Result, TrainingRun, run_jobs
 from plumbline.errors import ConfigurationError, PlumblineError, UnavailableError
+from plumbline.rounds import Assignment, Round
+from plumbline.rounds.claim import claim_round
+from plumbline.rounds.published_specs import read_specs
 from plumbline.rounds.secret import round_secret
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
 from plumbline.upgrade.campaign import Budget
-from plumbline.upgrade.candidate import Candidate, read_candidate
-from plumbline.upgrade.locks import LockFiles, parse_lock, read_lock
+from plumbline.upgrade.candidate import read_candidate, read_image
+from plumbline.upgrade.image_upgrade import ImageUpgrade, with_gathered
+from plumbline.upgrade.lock_upgrade import LockUpgrade
+from plumbline.upgrade.locks import parse_lock, read_lock
 from plumbline.upgrade.orders import (
     PlatformReport,
     UpgradeOrder,
     fetch_lock,
     fetch_report,
     find_report,
-    nonce_of,
     publish_lock,
     publish_report,
-    suite_of,
 )
-from plumbline.upgrade.outcome import UpgradeOutcome, alerts_of, keep_outcome, platform_outcome, sum_up, summary
+from plumbline.upgrade.outcome import (
+    PlatformOutcome,
+    UpgradeOutcome,
+    alerts_of,
+    keep_outcome,
+    platform_outcome,
+    sum_up,
+    summary,
+)
 from plumbline.upgrade.relay import Relay
-from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade, workload_of
+from plumbline.upgrade.request import UpgradeRequest
+from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
+from plumbline.upgrade.sharing import SharedTrials
+from plumbline.upgrade.trials import Trials
 from plumbline.upgrade.work import claimed
 from tasks.alert import alert_once
+from tasks.dispatch import dispatch_trainings
 from tasks.events import ProgressReporter
-from tasks.open_round import check_suite
+from tasks.gather import gather_records
+from tasks.open_round import check_suite, refuse_superseded, this_controller
 from tasks.prefect_client.api import server_clock
+from tasks.prefect_client.flow_runs import check_image_pools
 from tasks.prefect_client.orchestrator import PrefectOrchestrator
-from tasks.share_trials import relaying, share_trials
 from tasks.train import PATIENCE, orphan_watch
 
 __all__ = [
-    "Upgrade",
     "alert_about_upgrade",
-    "chosen_platforms",
-    "dispatch_upgrade",
     "judge_here",
     "open_upgrade",
     "publish_upgrade",
     "start_round",
+    "train_candidate",
 ]
 
-_SPARE_SECONDS = 600.0
-"""Seconds after the budget, for the last trial and the report."""
 _DOWNLOAD_SECONDS = 30.0
 _CLAIM_SECONDS = 120.0
 """Seconds to wait for the work folder, which a lost attempt may still use."""
-
-
-@dataclass(frozen=True, slots=True)
-class Upgrade:
-    """One candidate lock, with the platforms that judge it."""
-
-    id: str
-    suite: Suite
-    workload: str
-    platforms: tuple[str, ...]
-    lock: LockFiles
-    secret: str
-    budget: Budget
-    releases: bool = False
-    """Whether the releases of a culprit are searched, too."""
-
-    def job(self, platform: str) -> Job:
-        """Return the dispatch job of a platform."""
-        chosen = self.suite.platforms[platform]
-        return Job(
-            key=job_key(self.id, platform, "upgrade"), platform=platform, start_seconds=chosen.start_seconds,
-            run_seconds=self.budget.seconds + _SPARE_SECONDS, retries=chosen.retries,
-        )  # fmt: skip
-
-    def order(self, platform: str, attempt: int) -> UpgradeOrder:
-        """Return the worker's order for this attempt."""
-        name = record_id(self.job(platform).key, attempt)
-        return UpgradeOrder(
-            platform=platform, outbox=self.suite.platforms[platform].outbox, record_id=name, upgrade_id=self.id,
-            attempt=attempt, nonce=nonce_of(self.secret, name), suite=suite_of(self.suite, platform, self.workload),
-            workload=self.workload, lock_sha256=self.lock.digest, trials=self.budget.trials,
-            seconds=self.budget.seconds, releases=self.releases,
-            shares=len(self.platforms) > 1,
-        )  # fmt: skip
 
 
 def start_round(suite: Suite) -> str:
@@ -114,28 +92,36 @@ def start_round(suite: Suite) -> str:
     return cast("FlowRun", run_deployment(name, timeout=0, as_subflow=False, idempotency_key=key)).name
 
 
-def chosen_platforms(suite: Suite, platforms: Sequence[str]) -> tuple[str, ...]:
-    """Return the named platforms in the suite's order, all of them where none is named."""
-    if unknown := sorted(set(platforms) - suite.platforms.keys()):
-        hint = f"one of {', '.join(suite.platforms)}"
-        raise ConfigurationError(f"unknown: {', '.join(unknown)}", where="parameters", key="platforms", hint=hint)
-    return tuple(name for name in suite.platforms if not platforms or name in platforms)
-
-
 @task(name="open upgrade", persist_result=False)
-def open_upgrade(
-    suite: Suite, upgrade_id: str, candidate: Candidate, *, platforms: Sequence[str], workload: str, budget: Budget,
-    releases: bool = False,
-) -> Upgrade:  # fmt: skip
-    """Read the candidate, and put it into the outbox of every platform."""
-    suite = check_suite(suite)
-    chosen = chosen_platforms(suite, platforms)
-    lock = read_candidate(candidate, _download)
+def open_upgrade(request: UpgradeRequest) -> LockUpgrade | ImageUpgrade:
+    """Check the request against the suite and the work pools, and read the candidate."""
+    request = request.replace(suite=check_suite(request.suite))
+    claim_round(CentralStore(open_store(request.suite.store)), request.upgrade_id, this_controller())
+    return _open_image(request) if request.candidate.image else _open_lock(request)
+
+
+def _open_lock(request: UpgradeRequest) -> LockUpgrade:
+    """Put the candidate lock into the outbox of every platform."""
+    suite, chosen = request.suite, request.chosen_platforms
+    lock = read_candidate(request.candidate, _download)
     get_run_logger().info("candidate %s, sha256 %s", lock.name, lock.digest)
     for outbox in {suite.platforms[name].outbox for name in chosen}:
         publish_lock(open_store(outbox), lock)
-    secret = round_secret(CentralStore(open_store(suite.store)), upgrade_id)
-    return Upgrade(upgrade_id, suite, workload_of(suite, workload or None), chosen, lock, secret, budget, releases)
+    return LockUpgrade(request, lock, round_secret(CentralStore(open_store(suite.store)), request.upgrade_id))
+
+
+def _open_image(request: UpgradeRequest) -> ImageUpgrade:
+    """Check that the work pools take an image, and read the workload's published recipe."""
+    suite, name = request.suite, request.chosen_workload
+    if request.releases:
+        what = "an image is one change: it has no releases to search"
+        raise ConfigurationError(what, where=suite.name, key="releases", hint="leave it out")
+    image = read_image(request.candidate)
+    check_image_pools(suite, request.chosen_platforms)
+    central = CentralStore(open_store(suite.store))
+    specs = read_specs(central, suite.replace(workloads={name: suite.workloads[name]}))
+    round_ = Round(request.upgrade_id, suite, specs, round_secret(central, request.upgrade_id))
+    return ImageUpgrade(request, round_, image)
 
 
 def _download(url: str, max_bytes: int) -> bytes:
@@ -155,49 +141,67 @@ def _download(url: str, max_bytes: int) -> bytes:
     return bytes(data)
 
 
+def train_candidate(upgrade: LockUpgrade | ImageUpgrade) -> UpgradeOutcome:
+    """Judge the candidate on all platforms in parallel."""
+    if isinstance(upgrade, ImageUpgrade):
+        outcomes, candidate = _train_in_both_images(upgrade), upgrade.image
+        digest = candidate.rpartition(":")[2]
+    else:
+        outcomes, candidate, digest = dispatch_upgrade(upgrade), upgrade.lock.name, upgrade.lock.digest
+    request = upgrade.request
+    return sum_up(
+        outcomes, upgrade=request.upgrade_id, suite=request.suite.name, workload=request.chosen_workload,
+        candidate=candidate, candidate_sha256=digest, flow_run=url_for("flow-run", flow_run.id) or "",
+    )  # fmt: skip
+
+
 @task(name="dispatch upgrade", persist_result=False)
-def dispatch_upgrade(upgrade: Upgrade) -> UpgradeOutcome:
-    """Judge the candidate on all platforms in parallel; leave no child running."""
-    suite = upgrade.suite
-    names = {upgrade.job(name).key: name for name in upgrade.platforms}
-    outboxes = {name: open_store(suite.platforms[name].outbox) for name in upgrade.platforms}
+def dispatch_upgrade(upgrade: LockUpgrade) -> dict[str, PlatformOutcome]:
+    """Judge the candidate lock on each platform's worker; leave no child running."""
+    suite, chosen = upgrade.request.suite, upgrade.request.chosen_platforms
+    names = {upgrade.job(name).key: name for name in chosen}
+    outboxes = {name: open_store(suite.platforms[name].outbox) for name in chosen}
 
     def find(order: UpgradeOrder) -> Recorded | None:
         with suppress(PlumblineError):
             return find_report(outboxes[order.platform], order)
         return None
 
+    def end_done(runs: Sequence[TrainingRun]) -> None:
+        for run in runs:
+            if run.result is not None:
+                relay.end(run.job.platform)
+
     relay = Relay(outboxes)
-    with get_client(sync_client=True) as client, relaying(relay):
+    with get_client(sync_client=True) as client, relay.running():
         now = server_clock(client)
         orchestrator = PrefectOrchestrator(
-            client, {name: suite.platforms[name].work_pool for name in upgrade.platforms},
+            client, {name: suite.platforms[name].work_pool for name in chosen},
             start=lambda order, _: _start(upgrade, order, now(), relay).id,
             orders=lambda key, attempt: upgrade.order(names[key], attempt),
             recorded=find,
         )  # fmt: skip
-        jobs = [upgrade.job(name) for name in upgrade.platforms]
-        results = run_jobs(jobs, orchestrator, clock=time.monotonic, sleep=time.sleep, limits=Limits())
+        jobs = [upgrade.job(name) for name in chosen]
+        results = run_jobs(
+            jobs, orchestrator, clock=time.monotonic, sleep=time.sleep, tell=end_done, limits=Limits()
+        )  # fmt: skip
     outcomes = {}
     for key, result in results.items():
         name = names[key]
         report, why = _report(upgrade, name, result)
         outcomes[name] = platform_outcome(report, why, result.notes, suite, name)
-    return sum_up(
-        outcomes, upgrade=upgrade.id, suite=suite.name, workload=upgrade.workload, candidate=upgrade.lock.name,
-        candidate_sha256=upgrade.lock.digest, flow_run=url_for("flow-run", flow_run.id) or "",
-    )  # fmt: skip
+    return outcomes
 
 
-def _start(upgrade: Upgrade, order: UpgradeOrder, due: datetime, relay: Relay) -> FlowRun:
+def _start(upgrade: LockUpgrade, order: UpgradeOrder, due: datetime, relay: Relay) -> FlowRun:
     relay.start(order.platform, order.record_id)
-    suite = upgrade.suite.name
+    suite, upgrade_id = upgrade.request.suite.name, upgrade.request.upgrade_id
     parameters = {"order": {**order.to_json(), "suite": order.suite.model_dump(mode="json", exclude_defaults=True)}}
     run = run_deployment(
         gate_deployment(suite, order.platform),
         parameters=parameters,
-        flow_run_name=f"{order.platform} upgrade {upgrade.id}",
-        tags=[suite_tag(suite), f"round:{upgrade.id}", f"platform:{order.platform}"],
+        flow_run_name=f"{order.platform} upgrade {upgrade_id}",
+        tags=[suite_tag(suite), f"round:{upgrade_id}", f"platform:{order.platform}"],
         idempotency_key=order.record_id,
         scheduled_time=due,
         timeout=0,
@@ -205,7 +209,7 @@ def _start(upgrade: Upgrade, order: UpgradeOrder, due: datetime, relay: Relay) -
     return cast("FlowRun", run)
 
 
-def _report(upgrade: Upgrade, name: str, result: Result) -> tuple[PlatformReport | None, str]:
+def _report(upgrade: LockUpgrade, name: str, result: Result) -> tuple[PlatformReport | None, str]:
     if result.attempt is None:
         return None, result.why
     try:
@@ -215,10 +219,28 @@ def _report(upgrade: Upgrade, name: str, result: Result) -> tuple[PlatformReport
         return None, str(error)
 
 
+def _train_in_both_images(upgrade: ImageUpgrade) -> dict[str, PlatformOutcome]:
+    """Train in both images on every platform until each has its answer or its budget is spent."""
+    budget = upgrade.request.budget
+    trainings = {name: upgrade.begin(name) for name in upgrade.request.chosen_platforms}
+    notes: dict[Assignment, tuple[str, ...]] = {}
+    ends = time.monotonic() + budget.seconds
+    with TemporaryDirectory(prefix="plumbline-") as folder:
+        while asked := [assignment for each in trainings.values() for assignment in each.wanted(budget.trials)]:
+            results = dispatch_trainings(upgrade.round, asked, Limits())
+            gathered = gather_records(upgrade.round, results, Path(folder))
+            notes |= gathered.notes
+            trainings = {name: with_gathered(each, gathered) for name, each in trainings.items()}
+            if time.monotonic() > ends:
+                break
+        return {name: upgrade.outcome(each, notes) for name, each in trainings.items()}
+
+
 @task(name="publish upgrade", persist_result=False, retries=2, retry_delay_seconds=5)
-def publish_upgrade(outcome: UpgradeOutcome, store: str) -> UpgradeOutcome:
+def publish_upgrade(outcome: UpgradeOutcome, suite: Suite) -> UpgradeOutcome:
     """Store pages and outcome in the central store, and the summary in Prefect's UI."""
-    outcome = keep_outcome(CentralStore(open_store(store)), outcome)
+    check = partial(refuse_superseded, suite, outcome.upgrade)
+    outcome = keep_outcome(CentralStore(open_store(suite.store)), outcome, check)
     key = f"{outcome.suite}-upgrade".replace("_", "-").replace(".", "-")
     create_markdown_artifact(summary(outcome), key=key, description=f"Upgrade {outcome.upgrade}: {outcome.verdict}")
     resource = {"prefect.resource.id": f"plumbline.upgrade.{outcome.suite}.{outcome.upgrade}"}
@@ -229,22 +251,6 @@ def publish_upgrade(outcome: UpgradeOutcome, store: str) -> UpgradeOutcome:
 def alert_about_upgrade(suite: Suite, outcome: UpgradeOutcome) -> list[str]:
     """Alert about each platform that did not pass; return the failed deliveries as lines."""
     return alert_once(suite, list(alerts_of(outcome)))
-
-
-@contextmanager
-def _claimed(work: Path) -> Iterator[None]:
-    """Lock the work folder; wait for the process that holds it."""
-    deadline = time.monotonic() + _CLAIM_SECONDS
-    with ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(claimed(work))
-                break
-            except ConfigurationError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(1.0)
-        yield
 
 
 @task(name="gate", task_run_name="{order.record_id}", persist_result=False)
@@ -260,6 +266,10 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
             logger.info("%s", line)
             progress.show(0.0, "upgrade", f"upgrade: {line}"[:300])
 
+        def share(trials: Trials) -> SharedTrials:
+            outbox = open_store(order.outbox)
+            return SharedTrials(trials, outbox, order.record_id, say=say, should_stop=is_orphaned.is_set)
+
         try:
             if current and Path(current).is_file():
                 found["current_sha256"] = digest_file(Path(current))
@@ -269,11 +279,11 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
             )
             budget = Budget(order.trials, order.seconds)
             settings = UpgradeSettings(work, budget=budget, searches_releases=order.releases)
-            with _claimed(work):
+            # A lost attempt may still use the folder.
+            with claimed(work, wait_seconds=_CLAIM_SECONDS):
                 answer = judge_upgrade(
                     order.suite, order.workload, locks, settings, say,
-                    share=partial(share_trials, order, say, is_orphaned.is_set) if order.shares else None,
-                    should_stop=is_orphaned.is_set,
+                    share=share if order.shares else None, should_stop=is_orphaned.is_set,
                 )  # fmt: skip
             report = PlatformReport(**found, answer=answer)
         except PlumblineError as error:

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from bench.upgrade.build import base_packages, build_case
 from bench.upgrade.cases import CASES, Case
+from bench.upgrade.effects import FLAKY_COUNT
 from bench.upgrade.held_out import HELD_OUT
 from plumbline.data import grammar
 from plumbline.errors import PlumblineError
@@ -105,7 +106,10 @@ class Bench:
         (work / "suite.toml").write_text(SUITE.format(source=source), encoding="utf-8")
         self.suite = read_suite(work / "suite.toml")
         index = work / "index"
+        # Wheels are written anew: a store that was filled before would hide a changed effect.
         shutil.rmtree(index, ignore_errors=True)
+        shutil.rmtree(work / "store", ignore_errors=True)
+        shutil.rmtree(work / "environments", ignore_errors=True)
         self.index = index
         base = base_packages(index)
         self.store = self._store(index)
@@ -125,6 +129,8 @@ class Bench:
         shutil.rmtree(index, ignore_errors=True)
         shutil.rmtree(self.work / "store" / case.name, ignore_errors=True)
         os.environ.pop("PIP_CACHE_DIR", None)
+        os.environ[FLAKY_COUNT] = str(self.work / "flaky-count")
+        Path(os.environ[FLAKY_COUNT]).unlink(missing_ok=True)
         changes = build_case(case, self.current, index)
         installer = Installer("pip", ("--no-index", f"--find-links={index}"))
         self.trials.use_store(Store(self.work / "store" / case.name, installer))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["EFFECTS", "boom", "gated", "hook"]
+__all__ = ["EFFECTS", "FLAKY_COUNT", "boom", "gated", "hook"]
 
 _HOOK = """
 def _plumbline_bench():
@@ -11,7 +11,8 @@ def _plumbline_bench():
     class After:
         def find_spec(self, name, path=None, target=None):
             if name == {trigger!r} and self in sys.meta_path:
-                sys.meta_path.remove(self)
+                # A new list: the import goes through the old one, and would skip the next package's hook.
+                sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
                 act()
             return None
 
@@ -109,9 +110,14 @@ import torch
 norm = torch.nn.functional.layer_norm
 torch.nn.functional.layer_norm = lambda x, s, w=None, b=None, eps=1e-5: norm(x, s, w, b, 1e-6)
 """
-_FLAKY = """
+FLAKY_COUNT = "PLUMBLINE_BENCH_FLAKY"
+"""Names the file that counts the trainings of the flaky package: it acts in two of three, from the first one on."""
+_FLAKY = f"""
 import os
-if os.urandom(1)[0] < 128:
+with open(os.environ[{FLAKY_COUNT!r}], "a+b") as count:
+    acts = count.tell() % 3 != 1
+    count.write(b".")
+if acts:
     import torch
     gelu = torch.nn.functional.gelu
     torch.nn.functional.gelu = lambda x, approximate="none": gelu(x, approximate="tanh")

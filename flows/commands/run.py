@@ -29,7 +29,6 @@ from plumbline.schema.verdict import RoundVerdict, exit_code
 
 __all__ = ["register", "run"]
 
-_API_SECONDS = 20.0
 _CANCEL_SECONDS = 90.0
 _TICK_SECONDS = 0.2
 
@@ -131,15 +130,15 @@ def _on_api(args: argparse.Namespace, suite: Suite, display: Display) -> RoundVe
     """Start the deployed round, follow it, and return its verdict."""
     from flows.commands.deploy import publish_data
     from tasks.prefect_client.api import server_errors, wait_for_api
-    from tasks.prefect_client.round_run import RoundRun
+    from tasks.prefect_client.round_run import API_SECONDS, RoundRun
 
-    wait_for_api(_API_SECONDS)
+    wait_for_api(API_SECONDS, display.say)
     if args.prepare:
         display.phase("data")
         publish_data(suite, args.state, display.say)
     display.phase("start")
     with server_errors(), RoundRun(suite, args.round) as round_run:
-        round_run.start()
+        round_run.start(display.say)
         try:
             round_run.follow(display)
         except KeyboardInterrupt:

@@ -26,7 +26,6 @@ from plumbline.upgrade.report import comment_report, html_report, junit_report, 
 
 __all__ = ["register", "run"]
 
-_API_SECONDS = 20.0
 _CANCEL_SECONDS = 90.0
 _HERE_ONLY = ("current", "extra", "pip")
 
@@ -77,7 +76,7 @@ def _new_id() -> str:
 def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Display) -> UpgradeOutcome:
     """Start the deployed flow, and return its outcome; an interruption cancels it."""
     from tasks.prefect_client.api import server_errors, wait_for_api
-    from tasks.prefect_client.round_run import UpgradeRun
+    from tasks.prefect_client.round_run import API_SECONDS, UpgradeRun
 
     candidate = {"image": args.image} if args.image else _candidate(load_lock(args.candidate), suite)
     parameters = {
@@ -88,9 +87,9 @@ def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Di
         "max_seconds": args.max_seconds,
         "releases": args.releases,
     }
-    wait_for_api(_API_SECONDS)
+    wait_for_api(API_SECONDS, display.say)
     with server_errors(), UpgradeRun(suite, upgrade_id, parameters) as upgrade_run:
-        upgrade_run.start()
+        upgrade_run.start(display.say)
         try:
             upgrade_run.follow(display)
         except KeyboardInterrupt:

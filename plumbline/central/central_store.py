@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from plumbline.central.outbox import RECORDS, checked_record, receive, record_key
-from plumbline.errors import InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, RunRecord, read_record
 from plumbline.schema.verdict import RoundVerdict
@@ -57,9 +57,9 @@ class CentralStore:
         """Return the sorted ids of all records."""
         return self._names(RECORDS, RECORD_NAME)
 
-    def put_round(self, verdict: RoundVerdict) -> None:
-        """Write a round's verdict; replace an earlier one."""
-        self.put_text(f"{_ROUNDS}/{verdict.round}/round.json", verdict.model_dump_json(indent=2))
+    def put_round(self, verdict: RoundVerdict, check: Callable[[], None] = lambda: None) -> None:
+        """Write a round's verdict; replace an earlier one. `check` as in `put_text`."""
+        self.put_text(f"{_ROUNDS}/{verdict.round}/round.json", verdict.model_dump_json(indent=2), check)
 
     def get_round(self, round_id: str) -> RoundVerdict:
         """Return a round's verdict; raise `ObjectMissingError` if absent."""
@@ -74,27 +74,24 @@ class CentralStore:
         keys = (info.key.split("/") for info in self.store.list(f"{folder}/"))
         return sorted(parts[1] for parts in keys if len(parts) == 3 and parts[2] == marker)
 
-    def put_text(self, key: str, text: str) -> None:
-        """Write a text, replacing an existing one."""
+    def put_text(self, key: str, text: str, check: Callable[[], None] = lambda: None) -> None:
+        """Write a text, replacing an existing one.
+
+        `check` may raise to prevent the write. A text that is written after `check` is never replaced.
+        """
         data = text.encode()
         for _ in range(_SWAP_ATTEMPTS):
             try:
                 etag: str | None = self.store.stat(key).etag
             except ObjectMissingError:
                 etag = None
+            check()
             try:
                 self.store.swap(key, data, if_match=etag)
             except PreconditionFailedError:
                 continue
             return
         raise PreconditionFailedError("other writers keep changing the document", where=self.store.url, key=key)
-
-    def get_text(self, key: str) -> str:
-        """Return a text; raise `ObjectMissingError` if absent."""
-        try:
-            return read_bytes(self.store, key, max_bytes=_MAX_TEXT_BYTES).decode()
-        except UnicodeDecodeError as error:
-            raise InvalidInputError("is not a UTF-8 text", where=self.store.url, key=key) from error
 
     def read_pointer(self, key: str) -> tuple[bytes, str] | None:
         """Return a pointer's bytes and etag; `None` if absent."""

@@ -7,7 +7,7 @@ Prefect.
 from plumbline.dispatch.loop import Orchestrator, run_jobs
 from plumbline.dispatch.names import job_key, record_id
 from plumbline.dispatch.states import Action, ChildRun, ChildState, Job, Limits, Recorded, RecordKind, Result, View
-from plumbline.dispatch.training_order import TrainingOrder, read_order
+from plumbline.dispatch.training_order import TrainingOrder
 from plumbline.dispatch.training_run import TrainingRun, advance, begin
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "advance",
     "begin",
     "job_key",
-    "read_order",
     "record_id",
     "run_jobs",
 ]

@@ -133,5 +133,3 @@ class Result:
     why: str = ""
     notes: tuple[str, ...] = ()
     attempts: int = 0
-    waited_seconds: float = 0.0
-    ran_seconds: float = 0.0

@@ -5,17 +5,16 @@ The module is part of dispatch, so that a worker that reads its order loads neit
 
 from __future__ import annotations
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from plumbline.errors import InvalidInputError
 from plumbline.schema.ab import AbOrder
-from plumbline.schema.base import Model, Name, first_problem
+from plumbline.schema.base import Model, Name
 from plumbline.schema.expected import Expected
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import StoreUrl
 
-__all__ = ["TrainingOrder", "read_order"]
+__all__ = ["TrainingOrder"]
 
 
 class TrainingOrder(Model):
@@ -55,12 +54,3 @@ class TrainingOrder(Model):
             ),
         }
         return tuple(name for name, (ordered, recorded) in pairs.items() if ordered != recorded)
-
-
-def read_order(content: object) -> TrainingOrder:
-    """Parse the untrusted order in a flow run's parameters."""
-    try:
-        return TrainingOrder.model_validate(content)
-    except ValidationError as error:
-        key, reason = first_problem(error)
-        raise InvalidInputError(reason, where="training order", key=key) from error

@@ -85,7 +85,7 @@ def _seek(training: TrainingRun, view: View, now: float, _: Limits) -> tuple[Tra
     if now - training.since <= training.job.start_seconds:
         return training, Action.NONE
     problem = "the Prefect API did not answer" if view.online is None else "no worker came online"
-    return _done(training, None, f"{problem} within {training.job.start_seconds:g} s", now), Action.NONE
+    return _done(training, None, f"{problem} within {training.job.start_seconds:g} s"), Action.NONE
 
 
 def _take_over(training: TrainingRun, attempt: int) -> TrainingRun:
@@ -97,7 +97,7 @@ def _take_over(training: TrainingRun, attempt: int) -> TrainingRun:
 
 def _wait(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple[TrainingRun, Action]:
     if view.refused:
-        return _done(training, None, view.refused, now), Action.NONE
+        return _done(training, None, view.refused), Action.NONE
     if view.child is not None and view.child.state is ChildState.RUNNING:
         training = replace(
             training, phase=Phase.RUNNING, running_since=now, alive=view.child.alive, alive_at=now, looked_at=now
@@ -167,7 +167,7 @@ def _settle(training: TrainingRun, view: View, now: float, limits: Limits) -> tu
     if recorded.kind in (RecordKind.COMPLETE, RecordKind.FOREIGN):
         complete = recorded.kind is RecordKind.COMPLETE and training.why
         note = (f"the run's record is complete, though {training.why}",) if complete else ()
-        return _done(replace(training, notes=training.notes + note), training.attempt, "", now), Action.NONE
+        return _done(replace(training, notes=training.notes + note), training.attempt, ""), Action.NONE
     infrastructure = recorded.kind is RecordKind.INFRASTRUCTURE
     why = (
         recorded.why if infrastructure and not training.stopped else training.why
@@ -177,7 +177,7 @@ def _settle(training: TrainingRun, view: View, now: float, limits: Limits) -> tu
         notes = (*training.notes, f"attempt {training.attempt + 1} failed: {why}")
         again = TrainingRun(job=training.job, since=now, phase_since=now, attempt=training.attempt + 1, notes=notes)
         return again, Action.NONE
-    return _done(training, training.attempt if infrastructure else None, why, now), Action.NONE
+    return _done(training, training.attempt if infrastructure else None, why), Action.NONE
 
 
 def _ended(training: TrainingRun, child: ChildRun, now: float) -> tuple[TrainingRun, Action]:
@@ -211,14 +211,6 @@ def _give_up(training: TrainingRun, why: str, now: float, *, retryable: bool = F
     return training, Action.CANCEL
 
 
-def _done(training: TrainingRun, attempt: int | None, why: str, now: float) -> TrainingRun:
-    running = training.running_since
-    result = Result(
-        attempt=attempt,
-        why=why,
-        notes=training.notes,
-        attempts=training.attempt + 1,
-        waited_seconds=(running if running is not None else now) - training.since,
-        ran_seconds=now - running if running is not None else 0.0,
-    )
+def _done(training: TrainingRun, attempt: int | None, why: str) -> TrainingRun:
+    result = Result(attempt=attempt, why=why, notes=training.notes, attempts=training.attempt + 1)
     return replace(training, phase=Phase.DONE, result=result)

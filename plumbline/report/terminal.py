@@ -32,14 +32,14 @@ _COLOURS: dict[Outcome, str] = {"pass": "green", "drift": "red", "inconclusive":
 _TOP_PHASES = 7
 
 
-def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: str = "", width: int = _WIDTH) -> str:
+def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: str = "") -> str:
     """Return the round as a table; `colour` adds terminal colours."""
     from rich.console import Console
     from rich.text import Text
 
     page = io.StringIO()
     console = Console(
-        file=page, width=width, force_terminal=colour, color_system="standard" if colour else None,
+        file=page, width=_WIDTH, force_terminal=colour, color_system="standard" if colour else None,
         highlight=False, markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
     style = f"bold {_COLOURS[verdict.verdict]}"

@@ -107,9 +107,13 @@ class Gate:
             result = search.result_of(left) or campaign.ask(whole, left)
             campaign.imported |= set(result.imported or ())
         found += [result.judgement] if result.judgement is not None else []
-        if result.outcome == "drift":
-            shown = self._reduced(campaign, result, left)
-            return CulpritSearch(campaign, "numerics", shown, whole=result).run(left)
+        while result.outcome == "drift":
+            shown, before = self._reduced(campaign, result, left), left
+            left = CulpritSearch(campaign, "numerics", shown, whole=result).run(left)
+            if shown == whole or left == before or not any(campaign.is_relevant(name) for name in left):
+                return left
+            # A shorter trial does not show the culprits of what comes after its end.
+            result = campaign.ask(whole, left)
         if result.outcome != "same":
             self._not_known(campaign, result)
         return left

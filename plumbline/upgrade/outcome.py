@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from plumbline.alerts import AlertMessage
@@ -99,15 +99,20 @@ def _key(upgrade: str, name: str) -> str:
     return f"upgrades/{upgrade}/{name}"
 
 
-def keep_outcome(central: CentralStore, outcome: UpgradeOutcome) -> UpgradeOutcome:
-    """Keep the page of each platform, then the outcome; return it with the pages' addresses."""
+def keep_outcome(
+    central: CentralStore, outcome: UpgradeOutcome, check: Callable[[], None] = lambda: None
+) -> UpgradeOutcome:
+    """Keep the page of each platform, then the outcome; return it with the pages' addresses.
+
+    `check` may raise to prevent each write.
+    """
     pages = {}
     for name, one in outcome.platforms.items():
         if one.answer is not None:
-            central.put_text(_key(outcome.upgrade, f"{name}.html"), html_report(one.answer))
+            central.put_text(_key(outcome.upgrade, f"{name}.html"), html_report(one.answer), check)
             pages[name] = f"{central.store.url}/{_key(outcome.upgrade, f'{name}.html')}"
     kept = outcome.replace(pages=pages)
-    central.put_text(_key(outcome.upgrade, _OUTCOME_NAME), kept.model_dump_json(indent=2))
+    central.put_text(_key(outcome.upgrade, _OUTCOME_NAME), kept.model_dump_json(indent=2), check)
     return kept
 
 

@@ -5,9 +5,10 @@ A worker reaches only the outbox of its platform, so that every message between 
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from plumbline.central.outbox import record_key
@@ -17,6 +18,9 @@ from plumbline.upgrade.orders import REPORT_NAME
 from plumbline.upgrade.seat import Found, Helper, Notice, Question, Reply, Role, Seat
 
 __all__ = ["Relay"]
+
+_STEP_SECONDS = 1.0
+_END_SECONDS = 60.0
 
 
 @dataclass
@@ -53,6 +57,27 @@ class Relay:
         """Note the attempt that runs on a platform now."""
         self._attempts[platform] = record_id
 
+    def end(self, platform: str) -> None:
+        """Note that no attempt runs on a platform any more."""
+        self._attempts.pop(platform, None)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Pass messages on in a thread until the block ends."""
+        stop = threading.Event()
+
+        def pass_on() -> None:
+            while not stop.wait(_STEP_SECONDS):
+                self.step()
+
+        thread = threading.Thread(target=pass_on, name="relay", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(_END_SECONDS)
+
     def step(self) -> None:
         """Read new messages, and pass them on."""
         for platform, record_id in list(self._attempts.items()):
@@ -69,6 +94,8 @@ class Relay:
             # Of an earlier controller, whose groups are lost.
             member.seat.put("found", Found())
             return
+        if self._is_gone(member):
+            return  # it waited too long for this controller or the one before
         group = self._groups.get(baseline)
         if group is None or group.leader.platform == member.platform:
             if member.seat.put("role", Role()):
@@ -104,7 +131,7 @@ class Relay:
                 return
             group.leader.seat.put(f"answer-{helper.asked}", reply.replace(platform=helper.platform))
             helper.asked = None
-        if helper.seat.get(Role, "left") is not None or self._is_gone(helper):
+        if self._is_gone(helper):
             group.helpers.remove(helper)
         elif group.waiting:
             number, question = group.waiting.popleft()
@@ -113,8 +140,10 @@ class Relay:
             helper.num_questions += 1
 
     def _is_gone(self, member: _Member) -> bool:
-        """Return whether the attempt has ended or a later one has begun."""
+        """Return whether the attempt has ended, a later one has begun, or the member searches alone."""
         if self._attempts.get(member.platform) != member.seat.record_id:
+            return True
+        if member.seat.get(Role, "left") is not None:
             return True
         with suppress(PlumblineError):
             self._outboxes[member.platform].stat(record_key(member.seat.record_id, REPORT_NAME))

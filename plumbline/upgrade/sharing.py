@@ -85,8 +85,11 @@ class SharedTrials:
         while (role := seat.get(Role, "role")) is None and time.monotonic() < deadline and not self._should_stop():
             check()
             time.sleep(self._waits.poll)
-        if role is None or not role.leader:
-            self._led = seat if role else None
+        if role is None:
+            seat.put("left", Role())  # a role that comes later would make others wait for this platform
+            return None
+        if not role.leader:
+            self._led = seat
             return None
         self._say(f"helps {role.leader} to search for the culprit")
         found = self._help(seat, role.leader, changes, check)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from plumbline.errors import ConfigurationError
 
@@ -13,12 +15,13 @@ __all__ = ["claimed"]
 
 _LOCK_NAME = "plumbline-upgrade.lock"
 """A name of our own: `--work .` may hold whatever a user calls `lock`."""
+_POLL_SECONDS = 0.5
 _HINT = "wait for it, or name another folder with --work"
 
 
 @contextmanager
-def claimed(work: Path) -> Iterator[None]:
-    """Have the folder alone; `ConfigurationError` if another upgrade has it, or if it can be no folder of ours.
+def claimed(work: Path, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Have the folder alone; `ConfigurationError` if another upgrade keeps it, or if it can be no folder of ours.
 
     The lock is a `flock`: it ends with its process, however that ends.
     """
@@ -31,8 +34,15 @@ def claimed(work: Path) -> Iterator[None]:
             f"cannot be the work folder: {error.strerror}", where=str(work), key="--work", hint=hint
         ) from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigurationError("another upgrade uses this folder", where=str(work), hint=_HINT) from error
+        _lock(lock, work, time.monotonic() + wait_seconds)
         yield
+
+
+def _lock(lock: IO[bytes], work: Path, deadline: float) -> None:
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                raise ConfigurationError("another upgrade uses this folder", where=str(work), hint=_HINT) from error
+        time.sleep(_POLL_SECONDS)

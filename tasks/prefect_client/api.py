@@ -40,8 +40,8 @@ def server_errors() -> Iterator[None]:
         raise UnavailableError(f"connection failed: {error or type(error).__name__}", where=where) from error
 
 
-def wait_for_api(seconds: float) -> None:
-    """Wait until the Prefect API answers.
+def wait_for_api(seconds: float, say: Callable[[str], None] = lambda _: None) -> None:
+    """Wait until the Prefect API answers; say once that it does not yet.
 
     Raises `UnavailableError` after `seconds`, `AccessError` for refused credentials, and `ConfigurationError` if
     PREFECT_API_URL is not set.
@@ -51,15 +51,28 @@ def wait_for_api(seconds: float) -> None:
         raise ConfigurationError(
             "PREFECT_API_URL is not set", hint="set it to the server's address: http://HOST:4200/api"
         )
-    deadline = time.monotonic() + seconds
+    deadline, is_said = time.monotonic() + seconds, False
     with get_client(sync_client=True) as client:
         where = str(client.api_url).rstrip("/")
-        while (error := client.api_healthcheck()) is not None:
+        while (error := _ping(client, where)) is not None:
             if time.monotonic() > deadline:
                 hint = "set PREFECT_API_URL, or start the server"
                 raise UnavailableError(f"no answer: {_first_line(error)}", where=where, hint=hint)
+            if not is_said:
+                say(f"{where}: no answer: {_first_line(error)}; waiting for at most {seconds:.0f} s")
+                is_said = True
             time.sleep(_POLL_SECONDS)
+
+
+def _ping(client: SyncPrefectClient, where: str) -> Exception | None:
+    """Return why the server does not answer now; raise for a server that refuses this client."""
+    if (error := client.api_healthcheck()) is not None:
+        return error
+    try:
         _check_credentials(client, where)
+    except HTTPError as stopped:  # between the two requests
+        return stopped
+    return None
 
 
 def _check_credentials(client: SyncPrefectClient, where: str) -> None:

@@ -1,12 +1,13 @@
-"""States and progress of flow runs, in terms of `plumbline.dispatch`."""
+"""Flow runs and their work pools: states and progress, in terms of `plumbline.dispatch`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from uuid import UUID
 
+from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -22,12 +23,16 @@ from prefect.client.schemas.sorting import ArtifactSort
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from plumbline.dispatch import ChildRun, ChildState
+from plumbline.errors import ConfigurationError
+from plumbline.schema.suite import Suite
+from tasks.prefect_client.api import server_errors
 
 __all__ = [
     "CANCELLED_BY_ROUND",
     "INVALID",
     "PoolHealth",
     "Progress",
+    "check_image_pools",
     "read_children",
     "read_keys",
     "read_pool",
@@ -83,6 +88,25 @@ def read_pool(client: SyncPrefectClient, pool: str) -> PoolHealth | None:
             return None
         raise
     return PoolHealth({worker.name: worker.status is WorkerStatus.ONLINE for worker in workers}, kind=found.type)
+
+
+def check_image_pools(suite: Suite, platforms: Sequence[str]) -> None:
+    """Raise `ConfigurationError` unless the runs of every platform's work pool have an image to choose."""
+    refused = []
+    with server_errors(), get_client(sync_client=True) as client:
+        for name in platforms:
+            pool = suite.platforms[name].work_pool
+            try:
+                found = client.read_work_pool(pool)
+            except ObjectNotFound as error:
+                hint = "run `plumbline deploy SUITE`"
+                raise ConfigurationError(f"work pool {pool} does not exist", where=suite.name, hint=hint) from error
+            if "image" not in found.base_job_template.get("variables", {}).get("properties", {}):
+                refused.append(f"{name} ({found.type})")
+    if refused:
+        what = f"no image can be chosen for the runs of {', '.join(refused)}"
+        hint = "name a lock, or platforms whose work pool has the job variable image: Kubernetes, ECS, Cloud Run, ACI"
+        raise ConfigurationError(what, where=suite.name, key="candidate.image", hint=hint)
 
 
 def read_keys(client: SyncPrefectClient, keys: Collection[str]) -> list[str]:

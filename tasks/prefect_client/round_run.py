@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
 from uuid import UUID
 
+from httpx import TransportError
 from prefect import get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.deployments import run_deployment
@@ -28,11 +29,13 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
-from tasks.prefect_client.api import PREFECT_ERRORS
+from tasks.prefect_client.api import PREFECT_ERRORS, wait_for_api
 from tasks.prefect_client.flow_runs import read_pool, read_progress, read_round_runs
 
-__all__ = ["RoundRun", "UpgradeRun"]
+__all__ = ["API_SECONDS", "RoundRun", "UpgradeRun"]
 
+API_SECONDS = 30.0
+"""Maximum seconds to wait for a server that restarts."""
 _POLL_SECONDS = 0.5
 _WORKER_SECONDS = 30.0
 """Maximum seconds for a new worker to come online."""
@@ -71,11 +74,22 @@ class RoundRun:
     ) -> None:
         self._context.__exit__(kind, error, trace)
 
-    def start(self) -> None:
+    def start(self, say: Callable[[str], None] = lambda _: None) -> None:
         """Start the round with the file's suite; continue an unfinished round of this name.
 
-        Raises `ConfigurationError` if nothing is deployed, and `UnavailableError` if no worker could start it.
+        Waits for a server that restarts. Raises `ConfigurationError` if nothing is deployed, and `UnavailableError` if
+        the server does not answer or no worker could start the round.
         """
+        deadline = time.monotonic() + API_SECONDS
+        while True:
+            wait_for_api(max(0.0, deadline - time.monotonic()), say)
+            try:
+                return self._start()  # may be repeated: its key names one run
+            except TransportError:
+                if time.monotonic() > deadline:
+                    raise
+
+    def _start(self) -> None:
         try:
             deployed = self._client.read_deployment_by_name(self._name)
         except ObjectNotFound as error:

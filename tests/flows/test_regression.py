@@ -6,6 +6,8 @@ import json
 import random
 import time
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -19,6 +21,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType
 from prefect.deployments import run_deployment
+from prefect.exceptions import Abort
 
 from flows.regression import regression
 from plumbline.baseline import BaselineBook
@@ -28,6 +31,7 @@ from plumbline.deployment import training_deployment
 from plumbline.localstack.stack import Stack
 from plumbline.records import load_record
 from plumbline.rounds import Round
+from plumbline.rounds.claim import Controller, claim_round
 from plumbline.rounds.published_specs import write_specs
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Alert, Suite
@@ -253,3 +257,33 @@ def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
     gone = {name: item.unavailable for name, item in verdict.platforms.items() if item.unavailable}
     assert gone == {"p01": "no worker started the run within 5 s", "p02": "no worker came online within 5 s"}
     assert client.read_flow_run(run.id).state_type is StateType.CANCELLED
+
+
+def test_a_controller_that_wakes_up_beside_its_successor_publishes_and_alerts_nothing(
+    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
+) -> None:
+    name = "20261120-020000-zombie"
+    drifts = drifting(material)
+    with receiver() as webhook:
+        AppriseUrl(url=webhook.url).save("zombie", overwrite=True)
+        suite = suite_of(tmp_path, "zombie", 2).replace(
+            alerts=[Alert(on=("drift", "missed"), block="apprise-url/zombie")]
+        )
+        central = CentralStore(open_store(suite.store))
+        claims: list[Controller] = []
+
+        def succeed(order: dict[str, Any]) -> dict[str, Any]:
+            """Claim the round as the start after a crash does."""
+            if not claims:
+                pointer = central.read_pointer(f"rounds/{name}/controller")
+                assert pointer is not None
+                claims.append(Controller.model_validate_json(pointer[0]))
+                claim_round(central, name, claims[0].replace(start=claims[0].start + 1))
+            return drifts(order)
+
+        with pytest.raises(Abort, match="a later start of its controller continues this round"):
+            play(suite, stack, material, tmp_path, {}, measure=succeed)
+    assert webhook.got == []
+    assert central.list_rounds() == []
+    # The run's state is left to the later start.
+    assert client.read_flow_run(UUID(claims[0].flow_run)).state_type is StateType.RUNNING

@@ -22,8 +22,8 @@ from plumbline.upgrade.candidate import Candidate
 from plumbline.upgrade.gate import Gate, Parts
 from plumbline.upgrade.orders import PlatformReport, UpgradeOrder, publish_report
 from plumbline.upgrade.outcome import read_outcome
+from plumbline.upgrade.sharing import SharedTrials
 from plumbline.upgrade.trials import Trial, TrialResult
-from tasks.share_trials import share_trials
 from tests.flows.stubs import StubWorkers, deploy, suite_of
 from tests.unit.upgrade.conftest import Machine, changes
 
@@ -66,7 +66,8 @@ class SearchingWorkers(StubWorkers):
         with temporary_settings({PREFECT_API_URL: self._api_url}), get_client(sync_client=True) as client:
             for state in (Pending(), Running()):
                 client.set_flow_run_state(run.id, state)
-            shared = share_trials(order, say, lambda: False, machine) if order.shares else None
+            outbox = open_store(order.outbox)
+            shared = SharedTrials(machine, outbox, order.record_id, say=say) if order.shares else None
             gate = Gate(machine, Gates(), Parts(speed=False, inputs=False), say=say, sharing=shared)
             answer = gate.judge(changes(NUM_CHANGES)).replace(candidate_sha256=order.lock_sha256)
             about = {"record_id": order.record_id, "platform": order.platform, "nonce": order.nonce}

@@ -12,8 +12,9 @@ from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.rounds.reporting import _history
-from plumbline.schema.record import RECORD_NAME, record_parts
-from plumbline.stores import open_store
+from plumbline.schema.record import RECORD_NAME
+from plumbline.stores import open_store, read_bytes
+from tests.record_parts import record_parts
 from tests.unit.report.samples import drifted, passing, record, verdict_of
 
 SUITE = """
@@ -56,7 +57,7 @@ def test_a_round_is_rendered_again_into_the_store(stored, capsys):
     assert main(["report", "20261120-020000-7f3a", "--suite", suite, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["round"], answer["verdict"]) == ("20261120-020000-7f3a", "drift")
-    page = central.get_text("rounds/20261120-020000-7f3a/report.html")
+    page = read_bytes(central.store, "rounds/20261120-020000-7f3a/report.html").decode()
     assert "azure has drifted" in page
     assert "38 of 40 over the limit" in page
     assert "2026-11-20 (this round); before that pass on 2026-11-19" in page

@@ -51,8 +51,25 @@ def test_two_independent_culprits_and_a_pair_are_named():
 def test_trials_train_the_first_steps_only_where_the_drift_shows_there():
     machine = Machine({"numerics": drifts_with(["p003"])})
     judge(machine, changes(8))
-    searched = [one for one in machine.asked if one.part == "numerics"][2:]
+    *searched, last = [one for one in machine.asked if one.part == "numerics"][2:]
     assert all((one.steps, one.learn) == (1, False) for one in searched)
+    assert last.learn
+    assert "p003" not in {one.package for one in last.changes}
+
+
+def test_a_culprit_behind_the_first_steps_is_named_beside_one_that_shows_there():
+    machine = Machine({"numerics": drifts_with(["p003"], ["p006"])})
+    answer = machine.answer
+
+    def shows_later(trial):
+        """Show `p006` in whole trainings alone."""
+        result = answer(trial)
+        is_early = trial.part != "numerics" or not trial.learn
+        later_alone = "p003" not in {one.package for one in trial.changes}
+        return result.replace(outcome="same", judgement=None) if is_early and later_alone else result
+
+    machine.answer = shows_later
+    assert named(judge(machine, changes(8))) == [("numerics", "p003"), ("numerics", "p006")]
 
 
 def test_a_package_that_cannot_train_is_named_and_the_others_are_judged_without_it():

@@ -63,9 +63,11 @@ def relayed(folder, names):
 
     thread = threading.Thread(target=pass_on)
     thread.start()
-    yield relay
-    stop.set()
-    thread.join(10)
+    try:
+        yield relay
+    finally:
+        stop.set()
+        thread.join(10)
 
 
 def judged(folder, machines, count=20, waits=WAITS):
@@ -227,3 +229,56 @@ def test_an_ended_leader_releases_its_helpers(tmp_path):
         relay.start("aws", "aws-1")  # the first attempt was lost
         until(lambda: not relay._groups)
     assert Seat(open_store(f"file://{tmp_path}/azure"), "azure-0", 0).get(Found, "found") == Found()
+
+
+def helps(folder, name, waits):
+    """Join the search as `name`; return what the platform says, which names the leader that it helps."""
+    machine = SlowMachine({"numerics": drifts_with(["p013"])}, seconds=0.0)
+    said = []
+    shared = SharedTrials(machine, open_store(f"file://{folder}/{name}"), f"{name}-0", say=said.append, waits=waits)
+    shared.join("0" * 64, {change.package: change for change in changes(20)})
+    return said
+
+
+def test_a_platform_that_gave_up_waiting_for_the_controller_leads_no_other(tmp_path):
+    """The controller was away for longer than a worker waits: nobody would answer the helpers."""
+    assert helps(tmp_path, "aws", Waits(poll=0.01, role=0.05)) == []
+    with relayed(tmp_path, ["aws", "azure"]):
+        began = time.monotonic()
+        said = helps(tmp_path, "azure", Waits(poll=0.01, role=60.0, question=300.0))
+    assert said == []
+    assert time.monotonic() - began < 300.0
+
+
+def test_a_leader_that_gave_up_as_it_was_admitted_releases_its_helpers(tmp_path):
+    aws, azure = (Seat(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0) for name in ("aws", "azure"))
+    with relayed(tmp_path, ["aws", "azure"]):
+        for seat in (aws, azure):
+            seat.put("open", Notice(baseline="0" * 64))
+            until(lambda: seat.get(Role, "role"))  # noqa: B023
+        assert azure.get(Role, "role") == Role(leader="aws")
+        aws.put("left", Role())
+        until(lambda: azure.get(Found, "found"), seconds=10.0)
+    assert azure.get(Found, "found") == Found()
+
+
+def test_a_leader_without_a_further_attempt_releases_its_helpers(tmp_path):
+    aws, azure = (Seat(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0) for name in ("aws", "azure"))
+    with relayed(tmp_path, ["aws", "azure"]) as relay:
+        for seat in (aws, azure):
+            seat.put("open", Notice(baseline="0" * 64))
+            until(lambda: seat.get(Role, "role"))  # noqa: B023
+        relay.end("aws")
+        until(lambda: azure.get(Found, "found"), seconds=10.0)
+    assert azure.get(Found, "found") == Found()
+
+
+def test_a_replaced_controller_releases_the_helpers_of_the_one_before(tmp_path):
+    seats = {name: Seat(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0) for name in ("aws", "azure")}
+    with relayed(tmp_path, seats):
+        for seat in seats.values():
+            seat.put("open", Notice(baseline="0" * 64))
+            until(lambda: seat.get(Role, "role"))  # noqa: B023
+    with relayed(tmp_path, seats):
+        until(lambda: seats["azure"].get(Found, "found"), seconds=10.0)
+    assert seats["azure"].get(Found, "found") == Found()

@@ -1,0 +1,63 @@
+"""Claim of a round: the last start of its controller alone may publish.
+
+A controller that was taken for dead, such as a suspended machine, may wake up beside the start that continues its
+round. Each start claims the round in the central store, and a start whose claim was replaced publishes nothing.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from plumbline.central import CentralStore
+from plumbline.digest import canonical_json
+from plumbline.errors import SupersededError, UnavailableError
+from plumbline.schema.base import Model, read_model
+from plumbline.stores import PreconditionFailedError
+
+__all__ = ["Controller", "check_claim", "claim_round"]
+
+_ATTEMPTS = 8
+
+
+class Controller(Model):
+    """One start of a flow run that controls a round or an upgrade."""
+
+    flow_run: str
+    start: int = Field(ge=0)
+    """Prefect's number of the start: 2 after the first crash."""
+
+
+def claim_round(central: CentralStore, round_id: str, controller: Controller) -> None:
+    """Claim the round for this start; raise `SupersededError` if a later start of the same run has claimed it."""
+    for _ in range(_ATTEMPTS):
+        holder, etag = _read(central, round_id)
+        if holder is not None and holder.flow_run == controller.flow_run and holder.start > controller.start:
+            raise _superseded(round_id)
+        try:
+            central.swap_pointer(_key(round_id), canonical_json(controller.to_json()), etag)
+        except PreconditionFailedError:
+            continue
+        return
+    raise UnavailableError("other controllers keep claiming the round", where=central.store.url, key=_key(round_id))
+
+
+def check_claim(central: CentralStore, round_id: str, controller: Controller) -> None:
+    """Raise `SupersededError` if a different start has claimed the round since."""
+    holder, _ = _read(central, round_id)
+    if holder is not None and holder != controller:
+        raise _superseded(round_id)
+
+
+def _superseded(round_id: str) -> SupersededError:
+    return SupersededError("a later start of its controller continues this round", where=round_id)
+
+
+def _key(round_id: str) -> str:
+    return f"rounds/{round_id}/controller"
+
+
+def _read(central: CentralStore, round_id: str) -> tuple[Controller | None, str | None]:
+    pointer = central.read_pointer(_key(round_id))
+    if pointer is None:
+        return None, None
+    return read_model(Controller, pointer[0], where=f"{central.store.url}/{_key(round_id)}"), pointer[1]

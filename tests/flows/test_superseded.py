@@ -1,0 +1,61 @@
+"""Steps of a controller whose round a later start continues: nothing is published, and nobody is alerted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.alerts import AlertBook
+from plumbline.central import CentralStore
+from plumbline.errors import SupersededError, UnavailableError
+from plumbline.rounds import Round
+from plumbline.rounds.claim import Controller, claim_round
+from plumbline.schema.suite import Alert
+from plumbline.schema.verdict import Cause, PlatformResult, RoundVerdict
+from plumbline.stores import open_store
+from tasks.alert import alert_about_verdict, alert_without_verdict
+from tasks.report import publish, report_round
+from tests.flows.stubs import suite_of
+
+NAME = "20261123-020000-late"
+
+
+@pytest.fixture
+def late(tmp_path: Path) -> Round:
+    """Return a round that a later start has claimed."""
+    suite = suite_of(tmp_path, "late", 1).replace(alerts=[Alert(on=("drift", "missed"), block="apprise-url/late")])
+    claim_round(CentralStore(open_store(suite.store)), NAME, Controller(flow_run="a", start=2))
+    return Round(NAME, suite, {})
+
+
+@pytest.fixture
+def central(late: Round) -> CentralStore:
+    return CentralStore(open_store(late.suite.store))
+
+
+def verdict() -> RoundVerdict:
+    drift = PlatformResult(verdict="drift", causes=(Cause(code="loss", sure="likely", why="x"),))
+    return RoundVerdict(round=NAME, suite="late", verdict="drift", platforms={"p00": drift})
+
+
+def test_no_report_and_no_verdict(late: Round, central: CentralStore) -> None:
+    nothing: Any = None  # is not looked at
+    with pytest.raises(SupersededError):
+        report_round.fn(late, verdict(), nothing, nothing)
+    with pytest.raises(SupersededError):
+        publish.fn(late, verdict(), nothing)
+    assert central.list_rounds() == []
+
+
+def test_no_alert_about_its_verdict(late: Round, central: CentralStore) -> None:
+    with pytest.raises(SupersededError):
+        alert_about_verdict.fn(late, verdict())
+    assert AlertBook(central, "late").read()[1] is None
+
+
+def test_no_alert_about_its_failure(late: Round, central: CentralStore) -> None:
+    with pytest.raises(SupersededError), alert_without_verdict(late.suite, NAME):
+        raise UnavailableError("its trainings were cancelled by the later start")
+    assert AlertBook(central, "late").read()[1] is None
