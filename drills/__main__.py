@@ -24,11 +24,13 @@ from typing import Any
 
 from drills import (
     controller_failures,
+    disk_failures,
     fleet,
     round_starts,
     server_failures,
     slow_platforms,
     store_failures,
+    token_failures,
     worker_failures,
 )
 from drills.transcript import LINES, say
@@ -43,6 +45,8 @@ DRILLS: tuple[Drill, ...] = (
     *round_starts.DRILLS,
     *slow_platforms.DRILLS,
     *store_failures.DRILLS,
+    *token_failures.DRILLS,
+    *disk_failures.DRILLS,
 )
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 

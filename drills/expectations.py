@@ -68,11 +68,13 @@ def expect_pass(
 
 
 def expect_settled(
-    stack: RunningStack, round_: RunningRound, verdict: dict[str, Any], *, reruns: int = 0, resumes: int = 0
-) -> None:
-    """Check the deadline, that no run is left, and that each record is judged once.
+    stack: RunningStack, round_: RunningRound, verdict: dict[str, Any], *, reruns: int = 0, resumes: int = 0,
+    failed_records: int = 0,
+) -> None:  # fmt: skip
+    """Check the deadline, that no run is left, and that each record is stored and judged once.
 
     `resumes` counts starts of the controller after silence: each takes the heartbeat's window longer.
+    `failed_records` counts records of trainings that infrastructure ended: they are stored, and not judged.
     """
     platforms = verdict["platforms"].values()
     attempts = 1 + max(sum(_is_attempt(note) for note in platform["notes"]) for platform in platforms)
@@ -84,10 +86,14 @@ def expect_settled(
     prefixes = tuple(f"{verdict['round']}-{name}-" for name in round_.suite.platforms)
     stored = [name for name in central.list_records() if name.startswith(prefixes)]
     judged = [record for result in verdict["platforms"].values() for record in result["records"]]
-    expect(sorted(stored) == sorted(judged), f"the stored records are those judged, each once: {len(stored)}")
+    unjudged = sorted(set(stored) - set(judged))
+    expect(len(unjudged) == failed_records, f"{failed_records} stored records are not judged: {unjudged}")
+    expect(
+        sorted(stored) == sorted(judged + unjudged), f"the stored records are those judged, each once: {len(judged)}"
+    )
     available = [name for name, result in verdict["platforms"].items() if not result["unavailable"]]
     expected = len(available) * len(round_.suite.workloads) + reruns
-    expect(len(stored) == expected, f"{len(stored)} records of {len(available)} platforms: none is lost")
+    expect(len(judged) == expected, f"{len(judged)} records of {len(available)} platforms: none is lost")
 
 
 def _is_attempt(note: dict[str, str]) -> bool:

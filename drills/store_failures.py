@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
+from drills.alerted_rounds import alerted_round, alerted_suite, read_attempts
 from drills.expectations import expect_settled
 from drills.processes import TRAINER
 from drills.transcript import expect, say
-from plumbline.schema.suite import Alert, Suite
 from tests.flows.local_stack import RunningRound, RunningStack
-from tests.flows.small_suite import small_suite
-from tests.flows.webhook_server import Receiver, receiver
+from tests.flows.webhook_server import Receiver
 
 __all__ = ["DRILLS"]
 
@@ -30,7 +27,7 @@ def store_away_briefly(stack: RunningStack) -> None:
         _away(stack, 30.0)
         verdict = round_.verdict()
     expect(verdict["verdict"] == "pass", f"verdict pass (is {verdict['verdict']}: {verdict['notes']})")
-    expect(not _attempts(verdict), f"the first attempt counts: {_attempts(verdict)}")
+    expect(not read_attempts(verdict), f"the first attempt counts: {read_attempts(verdict)}")
     expect(not hook.got, "no alert was sent")
     expect_settled(stack, round_, verdict)
 
@@ -41,7 +38,7 @@ def store_away_for_minutes(stack: RunningStack) -> None:
         _away(stack, _FIVE_MINUTES)
         verdict = round_.verdict(600.0)
     expect(verdict["verdict"] == "pass", f"verdict pass (is {verdict['verdict']}: {verdict['notes']})")
-    expect(bool(_attempts(verdict)), f"an earlier attempt failed: {_attempts(verdict)}")
+    expect(bool(read_attempts(verdict)), f"an earlier attempt failed: {read_attempts(verdict)}")
     expect(not hook.got, "no alert was sent")
     expect_settled(stack, round_, verdict)
 
@@ -65,24 +62,13 @@ def store_away_for_good(stack: RunningStack) -> None:
 @contextmanager
 def _struck(stack: RunningStack, name: str, seed: int, *, retries: int) -> Iterator[tuple[RunningRound, Receiver]]:
     """Start a round on new data, and yield once the training of aws has started."""
-    with receiver() as hook:
-        os.environ["HOOK"] = hook.url
-        try:
-            round_ = stack.start_round(_suite(stack, name, seed, retries))
+    suite = alerted_suite(stack, name, seed, run_seconds=400, retries=retries)
+    try:
+        with alerted_round(stack, suite) as (round_, hook):
             stack.until_running(TRAINER, "--platform aws", f"--round-id {round_.round_id}")
             yield round_, hook
-        finally:
-            os.environ.pop("HOOK")
-            stack.kill(_STORE, number=signal.SIGCONT)
-
-
-def _suite(stack: RunningStack, name: str, seed: int, retries: int) -> Suite:
-    suite = small_suite(stack.stack.state, name, run_seconds=400, retries=retries)
-    content = suite.model_dump(mode="json", exclude_none=True)
-    content["datasets"]["reviews"]["grammar_seed"] = seed
-    every = ("drift", "invalid", "unavailable", "missed")
-    alert = Alert(on=every, block=f"apprise-url/{name}", address_from="HOOK")
-    return Suite.model_validate({**content, "alerts": [alert.model_dump(mode="json")]})
+    finally:
+        stack.kill(_STORE, number=signal.SIGCONT)
 
 
 def _away(stack: RunningStack, seconds: float) -> None:
@@ -90,10 +76,6 @@ def _away(stack: RunningStack, seconds: float) -> None:
     say(f"S3 stops answering for {seconds:g} s")
     time.sleep(seconds)
     stack.kill(_STORE, number=signal.SIGCONT)
-
-
-def _attempts(verdict: dict[str, Any]) -> list[str]:
-    return [note["text"] for note in verdict["platforms"]["aws"]["notes"] if note["code"] == "attempt"]
 
 
 DRILLS = (store_away_briefly, store_away_for_minutes, store_away_for_good)

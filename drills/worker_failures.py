@@ -9,6 +9,7 @@ import time
 from prefect.client.schemas.objects import StateType
 from prefect.states import Cancelling, Crashed
 
+from drills.alerted_rounds import alerted_round, alerted_suite, expect_retried
 from drills.expectations import expect_pass, expect_settled, open_client, read_trainings
 from drills.processes import TRAINER, kill_machine, parent
 from drills.transcript import expect, say
@@ -97,6 +98,20 @@ def trainer_killed(stack: RunningStack) -> None:
     stack.until_running(TRAINER, "--platform aws")
     stack.kill(TRAINER, "--platform aws")
     expect_pass(stack, round_, notes="attempt 1 failed")
+
+
+def training_terminated(stack: RunningStack) -> None:
+    """The training alone gets SIGTERM, as at a spot machine's end: it writes a record, and a second attempt passes."""
+    outbox = f"file://{stack.stack.state}/drill-terminated"
+    suite = alerted_suite(stack, "drill-terminated", 131, steps=150, outbox=outbox, retries=2)
+    with alerted_round(stack, suite) as (round_, hook):
+        round_.until("aws", "trains probe")
+        stack.kill(TRAINER, "--platform aws", number=signal.SIGTERM)
+        say("the training of aws gets SIGTERM")
+        expect_retried(stack, round_, hook, "stopped on request")
+    records = [f"{round_.round_id}-aws-tiny-{attempt}" for attempt in (0, 1)]
+    left = [record for record in records if has_record(open_store(outbox), record)]
+    expect(left == records, f"the outbox has the record of both attempts: {left}")
 
 
 def pending_lost(stack: RunningStack) -> None:
@@ -217,6 +232,7 @@ DRILLS = (
     flow_run_killed,
     machine_killed,
     trainer_killed,
+    training_terminated,
     pending_lost,
     pending_lost_for_good,
     crashed_then_completed,

@@ -6,7 +6,8 @@ PlumblineError
 ├── InconclusiveError    3  too little evidence; infrastructure failed, nothing is known of training
 │   ├── UnavailableError 3  a platform, an endpoint or an object could not be reached in time
 │   ├── DiskFullError    3  no room for what has to be written
-│   └── StoppedError     3  the training was asked to stop
+│   ├── StoppedError     3  the training was asked to stop
+│   └── SupersededError  3  a later start of the controller continues the round
 └── InvalidInputError    4  missing, non-finite, mismatched or corrupt input
     ├── CorruptDataError 4  bytes that do not match their digest
     └── TrainingError    4  the training itself stopped: a NaN loss, out of memory, labels out of range
@@ -32,6 +33,7 @@ __all__ = [
     "PlumblineError",
     "Refusal",
     "StoppedError",
+    "SupersededError",
     "TrainingError",
     "UnavailableError",
     "record_code",
@@ -105,6 +107,10 @@ class DiskFullError(InconclusiveError):
 
 class StoppedError(InconclusiveError):
     """Training stopped by SIGTERM, SIGINT or the machine's end."""
+
+
+class SupersededError(InconclusiveError):
+    """A later start of a round's controller continues the round: this one publishes nothing."""
 
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

@@ -19,9 +19,8 @@ import numpy as np
 
 from plumbline.data.rows import Row
 
-__all__ = ["AGREEMENT", "BAD", "FLIP_RATES", "GOOD", "NUM_LABELS", "OPINIONS", "best_accuracy", "review", "reviews"]
+__all__ = ["AGREEMENT", "BAD", "FLIP_RATES", "GOOD", "OPINIONS", "best_accuracy", "review", "reviews"]
 
-NUM_LABELS = 2
 AGREEMENT = Fraction(5, 6)
 """Probability that an opinion agrees with the review's mood."""
 OPINIONS = (1, 3, 3, 5)

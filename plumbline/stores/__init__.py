@@ -1,4 +1,4 @@
-"""Object stores with a common interface: `file://`, `s3://`, `az://`, `gs://`, memory."""
+"""Object stores with a common interface: `file://`, `s3://`, `az://`, `gs://`."""
 
 from __future__ import annotations
 

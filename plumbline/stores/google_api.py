@@ -157,9 +157,9 @@ class GoogleApi:
         with response:
             raise self._refused(response.status_code, _reason(response), response.headers, key)
 
-    def json(self, method: str, path: str, *, key: str, expected: tuple[int, ...] = (200,), **options: Any) -> Any:
+    def json(self, method: str, path: str, *, key: str, **options: Any) -> Any:
         """Send a request; return the JSON document of the response."""
-        response = self.request(method, path, key=key, expected=expected, **options)
+        response = self.request(method, path, key=key, **options)
         return self.document(response)
 
     def document(self, response: Any) -> Any:

@@ -138,7 +138,12 @@ class S3Store:
 
     def stat(self, key: str) -> ObjectInfo:
         """Return size and etag."""
-        answer = self._call("head_object", checked_key(key, self.url))
+        try:
+            answer = self._call("head_object", checked_key(key, self.url))
+        except ConfigurationError:
+            # A response to HEAD has no body, and S3 answers a bare 400 to an expired token: GET names the reason.
+            with self.open(key):
+                raise
         return ObjectInfo(key, int(answer["ContentLength"]), plain_etag(answer["ETag"]))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plumbline.schema.record import RECORD_NAME, RunRecord, record_parts
+from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.spec import RunSpec
+from tests.record_parts import record_parts
 
 __all__ = ["make_record"]
 

@@ -210,7 +210,7 @@ def test_a_refusal_is_typed_by_the_services_code_for_reads_and_writes(
 ) -> None:
     refusing.status, refusing.code, refusing.is_json = status, code, url.startswith("gs:")
     store = open_store(url, policy=ONCE)
-    for use in (lambda: read_bytes(store, "key"), lambda: store.create("key", b"")):
+    for use in (lambda: read_bytes(store, "key"), lambda: store.create("key", b""), lambda: store.stat("key")):
         with pytest.raises(AccessError, match=code) as caught:
             use()
         assert caught.value.refusal is refusal

@@ -9,13 +9,13 @@ import pytest
 from plumbline.errors import CorruptDataError, InvalidInputError
 from plumbline.experiments.build import write_bundle
 from plumbline.experiments.transport import fetch_bundle, publish_bundle
-from plumbline.judge.confirm import Request
-from plumbline.judge.experiments import Source
+from plumbline.judge.confirm_requests import Request
+from plumbline.judge.intervention import Source
 from plumbline.records import load_record
 from plumbline.schema.experiment import Experiment
-from plumbline.stores.memory import MemoryStore
 from tests.contract.records import make_record
 from tests.contract.test_central import OnceWrong, same_tree, swap_in
+from tests.memory_store import MemoryStore
 
 EXPERIMENT = Experiment.model_validate({
     "experiment_id": "experiment-1", "suspect": "the weights", "steps": 1,

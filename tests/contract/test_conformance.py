@@ -16,9 +16,9 @@ from plumbline.doctor import conformance
 from plumbline.doctor.conformance import examine_conformance
 from plumbline.errors import AccessError, Refusal
 from plumbline.stores import ObjectInfo, open_store
-from plumbline.stores.memory import MemoryStore
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
 from tests.faultserver.google import GoogleServer
+from tests.memory_store import MemoryStore
 
 
 @pytest.fixture(params=["file", "s3", "s3-locked", "az", "gs"])

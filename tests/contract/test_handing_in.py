@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,11 +11,19 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from plumbline.dispatch import TrainingOrder
+from plumbline.errors import DiskFullError
 from plumbline.experiments.transport import has_record
 from plumbline.schema.record import read_record
 from plumbline.stores import open_store
 from tasks import train as module
 from tests.contract.records import make_record
+
+
+def make_order(folder: Path) -> TrainingOrder:
+    return TrainingOrder(
+        platform="aws", data=f"file://{folder}/data", outbox=f"file://{folder}/outbox", record_id="record-1",
+        round_id="round-1", spec=read_record(make_record(folder / "made", "record-0", "aws")).spec, run_seconds=60,
+    )  # fmt: skip
 
 
 def test_the_record_is_handed_in_under_a_beating_heart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,12 +60,25 @@ def test_the_record_is_handed_in_under_a_beating_heart(tmp_path: Path, monkeypat
     monkeypatch.setattr(module, "ProgressReporter", Heart)
     monkeypatch.setattr(module, "run_training", trained)
     monkeypatch.setattr(module, "publish_record", publish)
-    order = TrainingOrder(
-        platform="aws", data=f"file://{tmp_path}/data", outbox=f"file://{tmp_path}/outbox", record_id="record-1",
-        round_id="round-1", spec=read_record(make_record(tmp_path / "made", "record-0", "aws")).spec, run_seconds=60,
-    )  # fmt: skip
+    order = make_order(tmp_path)
     with disable_run_logger():
         assert module.train_and_publish.fn(order) == (0, "")
     assert handed_in == [True]
     assert has_record(open_store(order.outbox), "record-1")
+    assert not list((tmp_path / "cache/work").iterdir())
+
+
+def test_the_error_of_a_full_disk_names_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is the alert's text: `[Errno 28] No space left on device` alone does not say which disk is full."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    order = make_order(tmp_path)
+    monkeypatch.setenv("PLUMBLINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "ProgressReporter", lambda _: nullcontext())
+    monkeypatch.setattr(module, "write_spec", full)
+    with disable_run_logger(), pytest.raises(DiskFullError, match="no room left") as caught:
+        module.train_and_publish.fn(order)
+    assert caught.value.where == str(tmp_path / "cache")
     assert not list((tmp_path / "cache/work").iterdir())

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from plumbline.errors import CorruptDataError, DiskFullError, InvalidInputError, PlumblineError
 from plumbline.staging import Cache, Stager
 from plumbline.stores import Store, open_store
-from plumbline.stores.memory import MemoryStore
 from tests.contract.datasets import assert_cache_is_right, make_dataset
+from tests.memory_store import MemoryStore
 
 DATASET = make_dataset(3, 500)
 TRUE: dict[str, Any] = DATASET.manifest.to_json()

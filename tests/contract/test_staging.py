@@ -14,9 +14,9 @@ import pytest
 from plumbline.errors import ConfigurationError, CorruptDataError, DiskFullError
 from plumbline.staging import Cache, Progress, Stager, verify_dataset
 from plumbline.stores import ObjectMissingError, ObjectReader
-from plumbline.stores.memory import MemoryStore
 from plumbline.train.source import waited
 from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset
+from tests.memory_store import MemoryStore
 
 
 class SlowStore(MemoryStore):

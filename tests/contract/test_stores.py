@@ -29,12 +29,12 @@ from plumbline.stores import (
     read_bytes,
     writing,
 )
-from plumbline.stores.memory import MemoryStore
 from plumbline.stores.opening import Timeouts
 from plumbline.stores.writing import digest_object
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
 from tests.contract.uplink import SlowUplink
 from tests.faultserver.google import GoogleServer
+from tests.memory_store import MemoryStore
 
 _numbers = itertools.count()
 

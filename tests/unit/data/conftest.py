@@ -6,7 +6,7 @@ import pytest
 
 from plumbline.data import build_dataset
 from plumbline.schema.suite import DatasetSource
-from plumbline.stores.memory import MemoryStore
+from tests.memory_store import MemoryStore
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from plumbline.data import publish, publish_weights, read_manifest, weights_key
 from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError, CorruptDataError, InvalidInputError
 from plumbline.stores import read_bytes
-from plumbline.stores.memory import MemoryStore
 from plumbline.stores.protocol import StoreUnavailableError
+from tests.memory_store import MemoryStore
 
 
 class CountingStore(MemoryStore):

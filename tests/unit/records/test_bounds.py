@@ -17,8 +17,9 @@ from plumbline.central.outbox import checked_record
 from plumbline.errors import CorruptDataError, InvalidInputError
 from plumbline.records import load_record
 from plumbline.schema.base import read_model
-from plumbline.schema.record import RECORD_NAME, RunRecord, record_parts
+from plumbline.schema.record import RECORD_NAME, RunRecord
 from tests.contract.records import make_record
+from tests.record_parts import record_parts
 
 ROWS = 2 * 8 + 64
 """What the spec of `make_record` reads at most: 2 steps of 8 rows, and 64 rows of evaluation."""

@@ -16,10 +16,11 @@ from plumbline.cli.main import main
 from plumbline.history.series import row_of
 from plumbline.records import load_record
 from plumbline.retention import choice, plan_sweep, remove
-from plumbline.schema.record import RECORD_NAME, RunRecord, record_parts
+from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, Store, open_store
+from tests.record_parts import record_parts
 from tests.unit.baseline.test_baseline import _suite as suite_file
 from tests.unit.judge.conftest import make_record
 

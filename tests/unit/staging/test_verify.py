@@ -8,8 +8,8 @@ from plumbline.data import build_dataset, publish
 from plumbline.errors import ExitCode
 from plumbline.schema.suite import DatasetSource
 from plumbline.staging import verify_dataset
-from plumbline.stores.memory import MemoryStore
 from plumbline.stores.protocol import StoreUnavailableError
+from tests.memory_store import MemoryStore
 
 
 class Away(MemoryStore):
