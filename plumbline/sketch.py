@@ -52,7 +52,7 @@ def sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:
     signed = np.zeros(_SIGNED)
     shuffle = np.arange(_SIGNED)
     for block, start in enumerate(range(0, flat.size, _BLOCK)):
-        piece = flat[start : start + _BLOCK].astype(np.float64)
+        piece = flat[start : start + _BLOCK].astype(np.float64, copy=False)
         # XOR with the salt shuffles the buckets, and with its top bit flips the signs.
         signed[shuffle ^ _salt(block)] += np.bincount(codes[: piece.size], weights=piece, minlength=_SIGNED)
     return signed[:SKETCH_SIZE] - signed[SKETCH_SIZE:]

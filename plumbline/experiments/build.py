@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from plumbline.errors import InvalidInputError
-from plumbline.judge.confirm import Request
+from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 from plumbline.staging.part import disk_errors
 

@@ -30,9 +30,9 @@ class Episode:
     p_value: float
 
 
-def episodes(values: Values, *, level: float = 0.01) -> tuple[Episode, ...]:
+def episodes(values: Values) -> tuple[Episode, ...]:
     """Return the changes of a series; neighbours that fit a ramp better become one creep."""
-    points = changes(values, level=level)
+    points = changes(values)
     groups: list[list[ChangePoint]] = []
     for point in points:
         if groups and (point.after > point.before) == (groups[-1][-1].after > groups[-1][-1].before):

@@ -76,14 +76,14 @@ def _welch(shares: tuple[float, float], left: int, right: int) -> float:
     return float(round(1 / (first**2 / (left - 1) + (1 - first) ** 2 / (right - 1))))
 
 
-def runs_to_resolve(spread: float, margin: float, *, alpha: float = 0.05, power: float = _POWER) -> int:
+def runs_to_resolve(spread: float, margin: float, *, alpha: float = 0.05) -> int:
     """Return the runs a side that show equivalence within `margin` with this power, if nothing differs.
 
     n = 2 (z(1 - alpha) + z(1 - (1 - power) / 2))² SD² / margin² (Chow, Shao and Wang 2008).
     """
     if spread <= 0:
         return 2
-    z = normal_quantile(1 - alpha) + normal_quantile(1 - (1 - power) / 2)
+    z = normal_quantile(1 - alpha) + normal_quantile(1 - (1 - _POWER) / 2)
     return int(min(max(math.ceil(2 * (z * spread / margin) ** 2), 2), _MOST_RUNS))
 
 

@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 from statistics import NormalDist
 
-__all__ = ["normal_quantile", "normal_tail", "t_quantile", "t_tail"]
+__all__ = ["normal_quantile", "t_quantile", "t_tail"]
 
 _NORMAL = NormalDist()
 
@@ -15,11 +15,6 @@ _NORMAL = NormalDist()
 def normal_quantile(probability: float) -> float:
     """Return the standard normal quantile; `probability` is clipped to the open interval (0, 1)."""
     return _NORMAL.inv_cdf(min(max(probability, 1e-15), 1 - 1e-15))
-
-
-def normal_tail(z: float) -> float:
-    """Return the chance that a standard normal value exceeds `z`."""
-    return 0.5 * math.erfc(z / math.sqrt(2))
 
 
 @lru_cache(maxsize=4096)

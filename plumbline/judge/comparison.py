@@ -10,7 +10,7 @@ from plumbline.judge.ladder import Ladder, walk
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.origin import other_kernels
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.rungs.learning import learning
+from plumbline.judge.rungs.learning import evaluating, learning
 from plumbline.judge.rungs.portable import portable_findings, reordered
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.suspects import differences, suspects_for
@@ -71,8 +71,10 @@ def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequ
         notes += _notes(pair, ladder)
         findings += [*_lost_envelope(pair, ladder), *_lost_portable(pair, ladder)]
     if (apart := None if causes or other_kernels(pair) else learning(pair)) is not None:
-        findings += apart.findings
-        causes.append(_sure_of(cause_of(apart, suspects)))
+        evaluated = evaluating(pair)
+        separable = [each for each in (evaluated,) if each and each.suspicions[0].code != apart.suspicions[0].code]
+        findings += [finding for mismatch in (apart, *separable) for finding in mismatch.findings]
+        causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in (apart, *separable)]
         divergence = apart.at
     results = [gate(pair, request) for gate in GATES]
     findings += [finding for result in results for finding in result.findings]
@@ -172,6 +174,9 @@ def _notes(pair: Pair, ladder: Ladder) -> list[Note]:
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
     if left and right and left.manifest_sha256 != right.manifest_sha256:
         notes.append(Note(code="manifest", text="the manifests differ, but every row is the same"))
+    if left and right and left.tokenizer_sha256 != right.tokenizer_sha256:
+        text = "the tokenizer's file differs, but every id, mask and segment that the runs read is the same"
+        notes.append(Note(code="tokenizer", text=text))
     if ladder.equal:
         notes.append(Note(code="equal-bits", text="every bit of the probe is the same"))
         if (step := parting(pair)) is not None:

@@ -8,25 +8,24 @@ disappears, the cause is confirmed; if not, the next suspicion is tested. After 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
-from plumbline.digest import bounded_name
 from plumbline.judge.attribution import Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.experiments import Intervention, Kept, Source, forward_of, interventions, only_trained, steps_of
+from plumbline.judge.confirm_requests import Request, next_of_causes, next_request
+from plumbline.judge.confirm_state import ConfirmationState
+from plumbline.judge.experiments import interventions, steps_of
+from plumbline.judge.intervention import Intervention, Kept, forward_of, only_trained
 from plumbline.judge.ladder import position, walk
-from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.mismatches import Mismatch, is_same_place, with_kernel_last, without_nondeterminism
+from plumbline.judge.own_evaluation import OwnEvaluation, deviation
 from plumbline.judge.pair import Pair
 from plumbline.judge.restored import Outcome, agree_exactly, check_restored, disagreement, located
 from plumbline.judge.rungs.portable import portable
-from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
-from plumbline.schema.experiment import Experiment
-from plumbline.schema.verdict import Cause, Judgement
+from plumbline.schema.verdict import Judgement
 
-__all__ = ["Confirmation", "Request"]
+__all__ = ["Confirmation"]
 
 _MOST_KINDS = 3
 _TO_WIDEN = 2
@@ -35,58 +34,14 @@ _MOST_LOST = 1
 """Maximum number of experiments of one drift that are repeated after an infrastructure failure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One experiment to run, its platform, and the record parts that it reads."""
-
-    runs_on: Literal["reference", "candidate"]
-    experiment: Experiment
-    sources: tuple[Source, ...] = ()
-
-
-def _imposed(kept: tuple[Kept, ...], steps: int) -> dict[str, object]:
-    """Return the replays and sources of all restored suspects within `steps`."""
-    return {
-        "replays": tuple(replay for each in kept for replay in each.replays(steps)),
-        "sources": tuple({source.key: source for each in kept for source in each.sources()}.values()),
-    }
-
-
-def _with_kernel_last(mismatch: Mismatch) -> Mismatch:
-    """Move `kernel` to the end of a formerly hidden mismatch's suspicions."""
-    kernel = tuple(each for each in mismatch.suspicions if each.code == "kernel")
-    others = tuple(each for each in mismatch.suspicions if each.code != "kernel")
-    return replace(mismatch, suspicions=(*others, *kernel))
-
-
 @dataclass(frozen=True)
-class Confirmation:
+class Confirmation(ConfirmationState):
     """Immutable state of the tests of one drift; each step returns a new state."""
-
-    reference: LoadedRecord
-    candidate: LoadedRecord
-    base: Judgement
-    budget: int
-    pending_mismatches: tuple[Mismatch, ...] = ()
-    suspicions: tuple[Suspicion, ...] = ()
-    """Suspicions of the first pending mismatch that are not refuted yet."""
-    ways: tuple[Intervention, ...] = ()
-    """Interventions on the first suspicion that are not tried yet."""
-    rerun: LoadedRecord | None = None
-    captured: str = ""
-    exact: LoadedRecord | None = None
-    in_fp64: tuple[LoadedRecord, LoadedRecord] | None = None
-    """Reference and candidate in fp64, once that removed a cause: later experiments are run and compared in fp64."""
-    kept: tuple[Kept, ...] = ()
-    tried: tuple[str, ...] = ()
-    settled: Attribution = field(default_factory=Attribution)
-    spent: int = 0
-    lost: int = 0
 
     @classmethod
     def begin(cls, reference: LoadedRecord, candidate: LoadedRecord, judgement: Judgement, budget: int) -> Confirmation:
         """Return the state before the first of at most `budget` reruns."""
-        start = cls(reference, candidate, judgement, budget)
+        start = cls(reference, candidate, judgement, budget, most=budget)
         if judgement.verdict != "drift" or budget < 1:
             return start
         mismatches = walk(Pair(reference, candidate)).mismatches
@@ -94,41 +49,15 @@ class Confirmation:
 
     def next(self) -> Request | None:
         """Return the next experiment; `None` at the end or without budget left."""
-        if not self.pending_mismatches or self.spent >= self.budget or (self.rerun is not None and not self.ways):
-            return None
-        if self.rerun is None:
-            # A difference of portable bits shows in nothing else.
-            has_leg = any(mismatch.is_portable for mismatch in self.pending_mismatches)
-            text = "control experiment: unchanged rerun"
-            return self._request("candidate", text, self._self_steps(), portable=has_leg)
-        lacking = next((each.way for each in self.kept if each.lacks_capture), None)
-        if lacking is not None:
-            return self._capture(lacking)
-        return self._tested(self.ways[0])
-
-    def _capture(self, way: Intervention) -> Request:
-        return self._request("reference", f"capture of {way.description}", way.steps, captures=way.captures)
-
-    def _tested(self, way: Intervention) -> Request:
-        """Return the next experiment that restores the suspect's value."""
-        if way.method in ("exact", "locate"):
-            side: Literal["reference", "candidate"] = "candidate" if self.exact else "reference"
-            if way.method == "exact":
-                return self._request(side, way.description, way.steps, precision="fp64")
-            return self._request(
-                side, way.description, way.steps, **(_imposed(self.kept, way.steps) if self.exact else {})
-            )
-        if way.captures and not self.captured:
-            return self._capture(way)
-        kept = (*self.kept, Kept(way, self.captured))
-        description = " and ".join(each.way.description for each in kept)
-        return self._request("candidate", description, way.steps, **_imposed(kept, way.steps))
+        return next_request(self)
 
     def absorb(
         self, request: Request, record: LoadedRecord | None, why: str = "no record was returned"
     ) -> Confirmation:
         """Evaluate an experiment's record; `None` means lost, for the reason `why`."""
         spent = replace(self, spent=self.spent + 1)
+        if next_of_causes(self) is None:
+            return spent._evaluated(record)
         if record is None:
             return spent._lost(request, why)
         if record.record.exit.status != "completed":
@@ -137,32 +66,17 @@ class Confirmation:
             return spent._reran(record)
         return spent._prepared(record) if request.runs_on == "reference" else spent._restored(record, self.rerun)
 
-    @property
-    def judgement(self) -> Judgement:
-        """Return the judgement with its causes as certain as the experiments show."""
-        return self.settled.judgement(self.base, tuple(self._open()))
-
-    def _open(self) -> Iterator[Cause]:
-        """Yield the causes that are not fully tested, with their former certainty."""
-        suspects = self.base.suspects
-        for place, mismatch in enumerate(self.pending_mismatches):
-            first = self.suspicions[0] if place == 0 and self.suspicions else mismatch.suspicions[0]
-            cause = cause_of(mismatch, suspects, first)
-            yield cause.replace(tried=self.tried) if place == 0 and self.tried else cause
-
-    def _self_steps(self) -> int:
-        """Return the whole probe's number of steps: chance may agree over a few."""
-        return len(self.reference.record.evidence.probe.steps) if self.reference.record.evidence.probe else 1
-
-    def _request(
-        self, side: Literal["reference", "candidate"], description: str, steps: int, **parts: object
-    ) -> Request:
-        sources = parts.pop("sources", ())
-        if self.in_fp64 is not None:
-            parts.setdefault("precision", "fp64")
-        name = bounded_name(f"{self.candidate.record.record_id}-x{self.spent + 1}")
-        experiment = Experiment(experiment_id=name, suspect=description, steps=steps, **parts)
-        return Request(side, experiment, sources)  # type: ignore[arg-type]
+    def _evaluated(self, record: LoadedRecord | None) -> Confirmation:
+        """Evaluate a run of either side that evaluates by the definition."""
+        closed = replace(self, own=OwnEvaluation(is_closed=True))
+        if record is None or record.record.exit.status != "completed" or self.rerun is None:
+            return closed
+        codes = [cause.code for cause in self.settled.causes]
+        if not self.own.found:
+            return replace(self, own=self.own.after_candidate(deviation(self.rerun, record, codes)))
+        if deviation(self.reference, record, codes) != "":
+            return closed
+        return replace(closed, settled=self.settled.settled(self.own.cause()))
 
     def _prepared(self, record: LoadedRecord) -> Confirmation:
         """Keep the reference's record for the candidate's next experiment."""
@@ -180,24 +94,26 @@ class Confirmation:
         rounding = ("fp64",) if self.in_fp64 is not None else ()
         if self.exact is not None and way.method == "locate":
             ways = tuple(each.way for each in self.kept)
-            return self._located(located(self.exact, record, way.steps, ways, rounding=rounding))
+            return self._located(located(self.exact, record, way.steps, ways, rounding=rounding, in_fp64=self.in_fp64))
         known = frozenset(other.suspicions[0].code for other in self.pending_mismatches[1:])
         if self.exact is not None:
-            before, after = Pair(self.reference, self.candidate), Pair(self.exact, record, rounding=("fp64",))
-            fp64 = replace(self, in_fp64=(self.exact, record))
-            return fp64._learn(agree_exactly(mismatch, before, after, known))
+            before = Pair(self.reference, self.candidate)
+            after = Pair(self.exact, record, rounding=("fp64",), noise=before.rounding_only)
+            outcome = agree_exactly(mismatch, before, after, known)
+            return replace(self, in_fp64=replace(after, scale=outcome.scale))._learn(outcome)
         ways = (*(each.way for each in self.kept), way)
-        reference, before_it = self.in_fp64 or (self.reference, rerun)
+        exact = self.in_fp64
+        reference, before_it = (exact.reference, exact.candidate) if exact is not None else (self.reference, rerun)
         outcome = check_restored(
             reference, before_it, record, mismatch=mismatch, ways=ways, known=known, rounding=rounding,
-            measured=None if self.in_fp64 is not None else self.candidate,
+            measured=None if exact is not None else self.candidate, in_fp64=exact,
         )  # fmt: skip
         return self._learn(outcome)
 
     def _lost(self, request: Request, why: str) -> Confirmation:
         """Repeat a lost experiment once, without charging the budget."""
         if self.lost < _MOST_LOST:
-            return replace(self, budget=self.budget + 1, lost=self.lost + 1)
+            return replace(self, budget=self.budget + 1, most=self.most + 1, lost=self.lost + 1)
         return self._failed(request, why)
 
     def _failed(self, request: Request, why: str) -> Confirmation:
@@ -213,10 +129,7 @@ class Confirmation:
         parting = disagreement(self.candidate, record, steps)
         if parting is not None:
             return self._unsteady(record, parting)
-        pending_mismatches = tuple(
-            replace(mismatch, suspicions=tuple(s for s in mismatch.suspicions if s.code != "nondeterminism"))
-            for mismatch in self.pending_mismatches
-        )
+        pending_mismatches = tuple(without_nondeterminism(mismatch) for mismatch in self.pending_mismatches)
         tried = ("an unchanged rerun: bitwise equal",)
         return replace(self, rerun=record, pending_mismatches=pending_mismatches, tried=tried)._opened()
 
@@ -255,10 +168,6 @@ class Confirmation:
         return replace(
             self, kept=tuple(replace(each, way=only_trained(each.way, trained, self.reference)) for each in kept)
         )
-
-    def _reach(self) -> int | None:
-        """Return the number of steps covered by restored captures, if any."""
-        return min((each.way.steps for each in self.kept if each.way.kinds), default=None)
 
     def _suspected(self) -> Confirmation:
         """Test the first suspicion; without suspicions left, end unattributed."""
@@ -319,22 +228,26 @@ class Confirmation:
             *self.tried,
             f"both sides tapped at step {mismatch.at.step}: the first module that differs is {mismatch.at.at}",
         )
-        steady = tuple(suspicion for suspicion in mismatch.suspicions if suspicion.code != "nondeterminism")
-        pending_mismatches = (replace(mismatch, suspicions=steady), *self.pending_mismatches[1:])
+        pending_mismatches = (without_nondeterminism(mismatch), *self.pending_mismatches[1:])
         return replace(self, pending_mismatches=pending_mismatches, tried=tried, exact=None)._opened()
 
     def _confirmed(self, way: Intervention, outcome: Outcome) -> Confirmation:
         mismatch = self.pending_mismatches[0]
         cause = cause_of(mismatch, self._suspects(), self.suspicions[0]).replace(sure="confirmed", tried=self.tried)
         known = {other.suspicions[0].code for other in self.pending_mismatches}
-        hidden = tuple(_with_kernel_last(other) for other in outcome.left)
+        hidden = tuple(with_kernel_last(without_nondeterminism(other)) for other in outcome.left)
         hidden = tuple(other for other in hidden if other.suspicions[0].code not in known)
         kept = (*self.kept, Kept(way, self.captured)) if way.method == "replay" else self.kept
-        pending_mismatches = tuple(sorted((*self.pending_mismatches[1:], *hidden), key=position))
-        settled = self.settled.confirmed(cause, self.suspicions[0].names)
-        learned = replace(
-            self, settled=settled, pending_mismatches=pending_mismatches, kept=kept, tried=(), ways=(), suspicions=()
+        compared = (
+            way.method in ("replay", "exact") and way.steps >= self.probe_steps() and "evaluation" not in way.rungs
         )
+        pending_mismatches = tuple(sorted((*self.pending_mismatches[1:], *hidden), key=position))
+        is_trace = cause.code == "kernel" and bool(hidden) and is_same_place(mismatch, hidden[0])
+        settled = self.settled if is_trace else self.settled.confirmed(cause, self.suspicions[0].names)
+        learned = replace(
+            self, settled=settled, pending_mismatches=pending_mismatches, kept=kept, tried=(), ways=(), suspicions=(),
+            own=OwnEvaluation(is_closed=self.own.is_closed or compared),
+        )  # fmt: skip
         # A value that cannot stay restored hides later differences: later causes keep their certainty.
         return learned._opened() if way.method in ("replay", "exact") else replace(learned, budget=self.spent)
 
@@ -353,12 +266,3 @@ class Confirmation:
             suspicions=(),
             budget=self.spent,
         )
-
-    def _trained(self) -> frozenset[str]:
-        """Return the parameters whose gradients both records contain."""
-        probes = (self.reference.record.evidence.probe, self.candidate.record.evidence.probe)
-        names = [{tap.name for tap in probe.taps if tap.stage == "gradient"} for probe in probes if probe]
-        return frozenset[str]().union(*names).intersection(*names)
-
-    def _suspects(self) -> tuple[str, ...]:
-        return differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)

@@ -1,20 +1,26 @@
 """Confirmation of a learning curve that separates after a bitwise equal probe.
 
-The first experiment is an unchanged, uninterrupted rerun up to the first step that differs. If it gives the
-candidate's bits, the next experiment restores the suspect's value by its definition. If it gives the reference's bits,
-the cause is an interruption of the candidate, or chance. If it gives neither, the candidate does not agree with itself.
+The first experiment is an unchanged, uninterrupted rerun, which traces the steps that separate with the probe's
+evidence. If it gives the reference's bits, the cause is an interruption of the candidate, or chance. If it gives
+neither side's bits, the candidate does not agree with itself. If it gives the candidate's bits, a suspect that the
+records show is restored by its definition. If that does not help, the reference traces the same steps, and both traces
+are compared and tested as two probes are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from plumbline.digest import bounded_name
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm import Confirmation
+from plumbline.judge.confirm_requests import Request
+from plumbline.judge.curve_trace import Window, earlier_window, first_window, trace_problem, with_envelope
+from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, machine_changes, was_interrupted
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.learning import learning
+from plumbline.judge.rungs.learning import evaluating, learning
 from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
 from plumbline.schema.experiment import Experiment, Replay
@@ -41,8 +47,19 @@ class LearnConfirmation:
     base: Judgement
     budget: int
     mismatch: Mismatch
+    window: Window
     steady: bool = False
     """Whether the unchanged rerun gave the candidate's bits again."""
+    defined: bool = False
+    """Whether the suspect's value was restored by its definition."""
+    own: LoadedRecord | None = None
+    """The candidate's trace of `window`."""
+    other: LoadedRecord | None = None
+    """The reference's trace of `window`."""
+    traces: Confirmation | None = None
+    """Tests of the two traces."""
+    repeats_evaluation: bool = False
+    """Whether the unchanged rerun showed the same difference of an evaluation."""
     closed: Cause | None = None
     tried: tuple[str, ...] = ()
     spent: int = 0
@@ -50,49 +67,152 @@ class LearnConfirmation:
 
     def next(self) -> Request | None:
         """Return the next experiment; `None` at the end or without budget left."""
+        if self.traces is not None:
+            request = self.traces.next()
+            return None if request is None else self._on_curve(request)
         if self.closed is not None or self.spent >= self.budget:
             return None
         if not self.steady:
-            return self._request("control experiment: unchanged rerun of the learning curve")
-        rung, description = _WAYS[self.mismatch.suspicions[0].code]
-        return self._request(description, Replay(rung=rung))
+            return self._request("candidate", "control experiment: unchanged rerun of the learning curve")
+        if self._is_definable:
+            rung, description = _WAYS[self.mismatch.suspicions[0].code]
+            return self._request("candidate", description, Replay(rung=rung))
+        side: Literal["reference", "candidate"] = "reference" if self.other is None else "candidate"
+        return self._request(side, f"trace of the learning curve's steps {self._traced_steps}")
 
     def absorb(
         self, request: Request, record: LoadedRecord | None, why: str = "no record was returned"
     ) -> LearnConfirmation:
         """Evaluate an experiment's record; `None` means lost, for the reason `why`."""
         spent = replace(self, spent=self.spent + 1)
+        if self.traces is not None:
+            return replace(spent, traces=self._tested(self.traces, request, record, why))
         if record is None and self.lost < _MOST_LOST:
             return replace(spent, budget=self.budget + 1, lost=self.lost + 1)
         if record is None or record.record.exit.status != "completed":
             reason = why if record is None else record.record.exit.message
             return spent._close(f"{request.experiment.suspect}: could not be run: {reason}")
-        if self.steady:
-            restored = self._is_equal(self.reference, record)
-            text = "the curve equals the reference's again" if restored else "the curve still differs"
-            sure = "confirmed" if restored else ""
-            return spent._close(f"experiment with {request.experiment.suspect}: {text}", sure=sure)
-        return spent._reran(record)
+        if not self.steady:
+            return spent._reran(record)
+        if request.experiment.replays:
+            return spent._restored(request, record)
+        return spent._referenced(record) if request.runs_on == "reference" else replace(spent, own=record)._compared()
 
     @property
     def judgement(self) -> Judgement:
-        """Return the judgement with its cause as certain as the experiments show."""
-        cause = self.closed or self._cause().replace(tried=self.tried)
-        others = [known for known in self.base.causes if known.code not in (cause.code, self._cause().code)]
-        return self.base.replace(causes=[entry.model_dump() for entry in (cause, *others)])
+        """Return the judgement with its causes as certain as the experiments show."""
+        if self.traces is not None:
+            causes = tuple(self._of_curve(cause) for cause in self.traces.judgement.causes)
+        else:
+            causes = (self.closed or self._cause().replace(tried=self.tried),)
+        codes = {cause.code for cause in causes} | {self._cause().code}
+        others = [self._as_repeated(known) for known in self.base.causes if known.code not in codes]
+        return self.base.replace(causes=[entry.model_dump() for entry in (*causes, *others)])
+
+    def _tested(self, traces: Confirmation, request: Request, record: LoadedRecord | None, why: str) -> Confirmation:
+        """Pass a record on to the tests of the traces; an incomplete trace counts as lost."""
+        if record is not None and record.record.exit.status == "completed":
+            problem = trace_problem(record, Window(self.window.first, request.experiment.steps))
+            record, why = (record, why) if not problem else (None, problem)
+        return traces.absorb(request, record, why)
+
+    def _on_curve(self, request: Request) -> Request:
+        """Return an experiment on two traces as an experiment on the learning curve."""
+        first, experiment = self.window.first, request.experiment
+        changed = experiment.replace(
+            experiment_id=self._name, part="learn", trace=first, steps=first + experiment.steps, portable=False
+        )
+        return replace(request, experiment=changed)
+
+    def _of_curve(self, cause: Cause) -> Cause:
+        """Return a cause of two traces, with the place of their first step."""
+        first = self.window.first
+        counted = f", counted from its step {first} as 0" if first else ""
+        return cause.replace(why=f"in the learning curve{counted}: {cause.why}", tried=(*self.tried, *cause.tried[1:]))
+
+    def _as_repeated(self, cause: Cause) -> Cause:
+        if cause.code != "evaluation" or not self.repeats_evaluation:
+            return cause
+        return cause.replace(sure="confirmed", tried=("an unchanged rerun: the same evaluation",))
 
     def _reran(self, record: LoadedRecord) -> LearnConfirmation:
-        if self._is_equal(self.candidate, record):
-            steady = replace(self, steady=True, tried=("an unchanged rerun: bitwise equal",))
-            return steady if self.mismatch.suspicions[0].code in _WAYS else steady._close("")
-        learn, step = self.candidate.record.evidence.learn, self.mismatch.at.step
-        interrupted = learn is not None and any(
-            at <= (learn.steps if step is None else step) for at in learn.resumed_at
-        )
-        if interrupted and self._is_equal(self.reference, record):
+        """Evaluate the unchanged rerun."""
+        if has_equal_bits(self.candidate, record, self.window.until):
+            repeats = evaluating(Pair(self.reference, record)) is not None
+            steady = replace(
+                self, steady=True, tried=("an unchanged rerun: bitwise equal",), own=record, repeats_evaluation=repeats
+            )
+            return steady if steady._is_definable else steady._traceable()
+        kernels = machine_changes(self.candidate, record)
+        if kernels:
+            return self._close(f"an unchanged rerun ran on a different machine: {kernels[0]}")
+        step = self.mismatch.at.step
+        if was_interrupted(self.candidate, step) and has_equal_bits(self.reference, record, self.window.until):
             return self._close("a rerun without interruption: the curve equals the reference's", sure="confirmed")
-        differs = f"an unchanged rerun of the learning curve differs before step {self._steps}"
-        why = f"the candidate does not agree with itself: {differs}"
+        return self._unsteady("candidate")
+
+    def _restored(self, request: Request, record: LoadedRecord) -> LearnConfirmation:
+        """Evaluate the curve with the suspect's value restored by its definition."""
+        if self._is_of_evaluation:
+            restored = has_equal_evaluations(self.reference, record)
+        else:
+            restored = has_equal_bits(self.reference, record, request.experiment.steps)
+        text = "the curve equals the reference's again" if restored else "the curve still differs"
+        text = f"experiment with {request.experiment.suspect}: {text}"
+        if restored:
+            return self._close(text, sure="confirmed")
+        return replace(self, defined=True, tried=(*self.tried, text))._traceable()
+
+    def _traceable(self) -> LearnConfirmation:
+        """Close the test if no trace can name more."""
+        if self._is_of_evaluation:
+            return self._close("")
+        problem = trace_problem(self.own, self.window) if self.own else ""
+        return self._close(f"no complete trace of the candidate: {problem}") if problem else self
+
+    def _referenced(self, record: LoadedRecord) -> LearnConfirmation:
+        """Evaluate the reference's trace: it must have the bits of the reference's training."""
+        until = self.window.until
+        if not has_equal_bits(self.reference, record, until):
+            kernels = machine_changes(self.reference, record)
+            if kernels:
+                return self._close(f"the reference's rerun ran on a different machine: {kernels[0]}")
+            interrupted = was_interrupted(self.reference, self.mismatch.at.step)
+            if interrupted and has_equal_bits(self.candidate, record, until):
+                text = "a rerun of the reference without interruption: the curve equals the candidate's"
+                return self._close(text, sure="confirmed")
+            return self._unsteady("reference")
+        return replace(self, other=record)._compared()
+
+    def _compared(self) -> LearnConfirmation:
+        """Compare two traces of the same steps, or ask for the steps at which the weights separate."""
+        own, other = self.own, self.other
+        if own is None or other is None:
+            return self
+        for side, record, trained in (("candidate", own, self.candidate), ("reference", other, self.reference)):
+            if problem := trace_problem(record, self.window):
+                return self._close(f"no complete trace of the {side}: {problem}")
+            if not has_equal_bits(trained, record, self.window.until):
+                return self._close(f"the trace of the {side} has different bits than its training")
+        earlier = earlier_window(self.window, other, own)
+        if earlier is not None:
+            text = f"traces of steps {self._traced_steps}: the weights differ before them"
+            return replace(self, window=earlier, own=None, other=None, tried=(*self.tried, text))
+        traced = replace(self, tried=(*self.tried, f"both sides traced: steps {self._traced_steps} of the curve"))
+        return traced._begun(own, other)
+
+    def _begun(self, own: LoadedRecord, other: LoadedRecord) -> LearnConfirmation:
+        """Start the tests of two complete traces; the candidate's is its own unchanged rerun."""
+        base = self.base.replace(causes=())
+        traces = Confirmation.begin(with_envelope(other, self.reference), own, base, self.budget - self.spent + 1)
+        control = traces.next()
+        if control is None:
+            return self._close("the traces agree")
+        return replace(self, traces=traces.absorb(control, own))
+
+    def _unsteady(self, side: Literal["reference", "candidate"]) -> LearnConfirmation:
+        differs = f"an unchanged rerun of the learning curve differs before step {self.window.until}"
+        why = f"the {side} does not agree with itself: {differs}"
         cause = Cause(code="nondeterminism", sure="confirmed", why=why, tried=("an unchanged rerun: different bits",))
         return replace(self, closed=cause)
 
@@ -109,30 +229,28 @@ class LearnConfirmation:
         return next((cause for cause in self.base.causes if cause.code == code), cause_of(self.mismatch, suspects))
 
     @property
-    def _steps(self) -> int:
-        """Return the number of steps up to the first that differs; all steps if the losses are equal."""
-        learn = self.reference.record.evidence.learn
-        whole = learn.steps if learn else 1
-        return whole if self.mismatch.at.step is None else min(self.mismatch.at.step + 1, whole)
+    def _is_of_evaluation(self) -> bool:
+        """Return whether losses and weights agree to the end."""
+        return self.mismatch.suspicions[0].code == "evaluation"
 
-    def _is_equal(self, side: LoadedRecord, rerun: LoadedRecord) -> bool:
-        """Compare the curves over the experiment's steps; over all steps, also weights and evaluations."""
-        learn, other = side.record.evidence.learn, rerun.record.evidence.learn
-        if learn is None or other is None or len(other.losses) < self._steps:
-            return False
-        if learn.losses[: self._steps] != other.losses[: self._steps] or None in other.losses[: self._steps]:
-            return False
-        if self.mismatch.at.step is not None:
-            return True
-        ends = [(curve.weights_sha256, curve.evaluations) for curve in (learn, other)]
-        return learn.weights_sha256 is not None and ends[0] == ends[1]
+    @property
+    def _is_definable(self) -> bool:
+        return self.mismatch.suspicions[0].code in _WAYS and not self.defined
 
-    def _request(self, description: str, *replays: Replay) -> Request:
-        name = bounded_name(f"{self.candidate.record.record_id}-x{self.spent + 1}")
+    @property
+    def _traced_steps(self) -> str:
+        return f"{self.window.first} to {self.window.until - 1}"
+
+    @property
+    def _name(self) -> str:
+        return bounded_name(f"{self.candidate.record.record_id}-x{self.spent + 1}")
+
+    def _request(self, side: Literal["reference", "candidate"], description: str, *replays: Replay) -> Request:
         experiment = Experiment(
-            experiment_id=name, suspect=description, steps=self._steps, part="learn", replays=replays
-        )
-        return Request("candidate", experiment)
+            experiment_id=self._name, suspect=description, steps=self.window.until, part="learn",
+            trace=None if replays else self.window.first, replays=replays,
+        )  # fmt: skip
+        return Request(side, experiment)
 
 
 def begin_confirmation(
@@ -143,6 +261,8 @@ def begin_confirmation(
         finding.check == "learn.bits" and finding.outcome == "drift" for finding in judgement.findings
     ):
         mismatch = learning(Pair(reference, candidate))
-        if mismatch is not None:
-            return LearnConfirmation(reference, candidate, judgement, budget, mismatch)
+        curves = (reference.record.evidence.learn, candidate.record.evidence.learn)
+        if mismatch is not None and curves[0] is not None and curves[1] is not None:
+            window = first_window(curves[0], curves[1])
+            return LearnConfirmation(reference, candidate, judgement, budget, mismatch, window)
     return Confirmation.begin(reference, candidate, judgement, budget)

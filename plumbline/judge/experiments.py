@@ -1,87 +1,18 @@
-"""Experiments for each suspicion: values to restore, and captures."""
+"""Experiments for each suspicion: interventions by code and rung, cheapest first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
+from plumbline.judge.intervention import CAPTURED, Intervention, Source, forward_of, only_trained
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import ProbeEvidence, Tap
+from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.experiment import Rung as ReplayRung
 
-__all__ = ["CAPTURED", "Intervention", "Kept", "Source", "forward_of", "interventions", "only_trained", "steps_of"]
+__all__ = ["interventions", "steps_of"]
 
-Method = Literal["replay", "exact", "observed", "locate"]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A part of a record that a bundle contains under the name `key`."""
-
-    key: str
-    record_id: str
-    part: str
-
-
-@dataclass(frozen=True, slots=True)
-class Intervention:
-    """One way to restore a suspect's value for the first `steps`."""
-
-    description: str
-    steps: int
-    method: Method = "replay"
-    replays: tuple[Replay, ...] = ()
-    sources: tuple[Source, ...] = ()
-    captures: tuple[Capture, ...] = ()
-    """Captured from the reference first; replays with the source `capture.safetensors` read them."""
-    rungs: frozenset[str] = field(default_factory=frozenset)
-    """Rungs that are equal by construction afterwards, and so are no evidence."""
-    by_definition: bool = False
-    """Whether the value follows from its definition instead of the reference's bits: equal up to rounding only."""
-    kinds: tuple[str, ...] = ()
-    """Classes of the modules whose outputs are imposed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A suspect that stays restored while later suspects are tested."""
-
-    way: Intervention
-    captured: str
-
-    @property
-    def lacks_capture(self) -> bool:
-        """Return whether the reference has to run again, to capture tensors."""
-        return bool(self.way.captures) and not self.captured
-
-    def reaching(self, taps: tuple[Tap, ...], steps: int) -> Kept:
-        """Return the intervention over `steps` steps, with a new capture where needed."""
-        if not self.way.kinds or self.way.steps >= steps:
-            return self
-        first = min(each.step for each in self.way.captures)
-        return Kept(forward_of(taps, first, self.way.kinds, until=steps), "")
-
-    @property
-    def _key(self) -> str:
-        return f"capture-{self.captured}.safetensors"[:120]
-
-    def replays(self, steps: int) -> Iterator[Replay]:
-        """Yield the replays within the first `steps`."""
-        for replay in self.way.replays:
-            if replay.step is None or replay.step < steps:
-                yield replay.replace(source=self._key) if replay.source == CAPTURED else replay
-
-    def sources(self) -> Iterator[Source]:
-        """Yield the record parts that the replays read."""
-        yield from self.way.sources
-        if self.captured:
-            yield Source(self._key, self.captured, CAPTURED)
-
-
-CAPTURED = "capture.safetensors"
 _AFTER = 2
 """Steps compared after the first divergence, so that a restored value shows in the weights and in later steps."""
 
@@ -112,6 +43,7 @@ def interventions(
         "data": _batch,
         "batch": _batch,
         "weights": _weights,
+        "state": _state,
         "rng": _rng,
         "forward": _forward,
         "loss": _loss,
@@ -126,38 +58,26 @@ def interventions(
     return tuple(_over(last, suspicion, only_trained(way, trained, reference)) for way in ways)
 
 
-_KEPT = frozenset({"batch", "schedule"})
+_KEPT = frozenset({"batch", "schedule", "rng"})
 """Replays whose values are known exactly for every step, from each record or from the spec."""
 
 
 def _over(last: int, suspicion: Suspicion, way: Intervention) -> Intervention:
     """Run the whole probe where that needs no captured tensors and leaves no rounding, to show later causes.
 
-    The evaluation reads its own rows: neither an order of batches nor a learning rate reaches it, but wrong texts,
-    tokens and labels may.
+    The evaluation reads its own rows: neither an order of batches, a generator's state nor a learning rate reaches it,
+    but wrong texts, tokens and labels may.
     """
     if way.method != "replay" or way.steps >= last or any(replay.rung not in _KEPT for replay in way.replays):
         return way
-    rungs = way.rungs if suspicion.code in ("data.order", "schedule") else way.rungs | {"evaluation"}
+    draws = all(replay.rung == "rng" for replay in way.replays)
+    rungs = way.rungs if draws or suspicion.code in ("data.order", "schedule") else way.rungs | {"evaluation"}
     return replace(way, steps=last, rungs=rungs)
 
 
 def steps_of(mismatch: Mismatch, last: int) -> int:
     """Return how many steps an experiment on a mismatch takes; the probe has `last`."""
     return last if mismatch.rung == "evaluation" else min((mismatch.at.step or 0) + 1 + _AFTER, last)
-
-
-def only_trained(way: Intervention, trained: frozenset[str], reference: LoadedRecord) -> Intervention:
-    """Limit imposed gradients to the parameters that both sides train."""
-    names = tuple(sorted(trained))
-    taps = reference.record.evidence.probe.taps if reference.record.evidence.probe else ()
-    if way.kinds and {tap.name for tap in taps if tap.stage == "gradient"} - trained:
-        way = replace(way, rungs=way.rungs | {"clipped", "optimizer"})
-    replays = tuple(
-        replay.replace(fields=names) if replay.rung in ("gradient", "clipped") and names else replay
-        for replay in way.replays
-    )
-    return replace(way, replays=replays)
 
 
 def _unread(mismatch: Mismatch) -> bool:
@@ -180,6 +100,8 @@ def _exact(probe: ProbeEvidence) -> Intervention:
 
 
 def _batch(mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
+    if not suspicion.names:  # the probe's batches are equal: no experiment restores rows that only a later part reads
+        return ()
     part = "batches.safetensors"
     replay = Replay(rung="batch", fields=suspicion.names, source="reference-batches.safetensors")
     source = Source("reference-batches.safetensors", reference.record.record_id, part)
@@ -196,6 +118,19 @@ def _weights(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, st
             replays=(Replay(rung="weights", step=0, source=CAPTURED),),
             captures=(Capture(rung="weights", names=(), step=0),),
             rungs=frozenset({"weights"}),
+        ),
+    )
+
+
+def _state(mismatch: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
+    step = mismatch.at.step or 0
+    return (
+        Intervention(
+            f"the reference's weights at the start of step {step}",
+            steps,
+            replays=(Replay(rung="weights", step=step, source=CAPTURED),),
+            captures=(Capture(rung="weights", names=(), step=step),),
+            rungs=frozenset({"state"}),
         ),
     )
 
@@ -219,11 +154,6 @@ def _rng(mismatch: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, ste
     return (always,) if mismatch.at.step else (start, always)
 
 
-def _same_kind(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the modules of these classes that were tapped at `step`."""
-    return tuple(tap.name for tap in taps if tap.step == step and tap.stage == "forward" and tap.kind in kinds)
-
-
 def _forward(
     mismatch: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: int
 ) -> tuple[Intervention, ...]:
@@ -234,28 +164,6 @@ def _forward(
     if not kind:
         return (Intervention(f"every module tapped at step {step}", step + 1, "locate"),)
     return (forward_of(taps, step, (kind,)),) if steps else ()
-
-
-def forward_of(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...], *, until: int | None = None) -> Intervention:
-    """Impose the outputs and gradients of all modules of `kinds`.
-
-    At `step` alone, or at all steps from `step` to before `until`.
-    """
-    first = min((tap.step for tap in taps), default=0)
-    names = _same_kind(taps, step, kinds) or _same_kind(taps, first, kinds)
-    steps = range(step, until or step + 1)
-    rungs: tuple[ReplayRung, ...] = ("forward", "gradient")
-    when = f"step {step}" if len(steps) == 1 else f"steps {step} to {steps[-1]}"
-    return Intervention(
-        f"the reference's outputs of every {' and '.join(kinds)} at {when}",
-        steps[-1] + 1,
-        replays=tuple(Replay(rung=rung, step=each, source=CAPTURED) for each in steps for rung in rungs),
-        captures=tuple(
-            Capture(rung=rung, names=names if rung == "forward" else (), step=each) for each in steps for rung in rungs
-        ),
-        rungs=frozenset({"gradient"}),
-        kinds=kinds,
-    )
 
 
 def _loss(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
@@ -279,12 +187,24 @@ def _gradients(
 
 
 def _optimizer(
-    mismatch: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int
+    mismatch: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: int
 ) -> tuple[Intervention, ...]:
     rungs = frozenset({"settings"}) if mismatch.findings[0].check == "probe.optimizer" else frozenset()
     description = "the update by AdamW's definition, with the spec's settings"
     replay = Replay(rung="optimizer")
-    return (Intervention(description, steps, replays=(replay,), rungs=rungs, by_definition=True),)
+    way = Intervention(description, steps, replays=(replay,), rungs=rungs, by_definition=True)
+    trace = reference.record.evidence.trace
+    # Before its first step an optimizer has no state; later a checkpoint may lose it.
+    return (way,) if trace is None or not trace.first or rungs else (_moments(steps), way)
+
+
+def _moments(steps: int) -> Intervention:
+    return Intervention(
+        "the reference's optimizer state",
+        steps,
+        replays=(Replay(rung="moments", step=0, source=CAPTURED),),
+        captures=(Capture(rung="moments", names=(), step=0),),
+    )
 
 
 def _schedule(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:

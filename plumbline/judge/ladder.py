@@ -6,24 +6,26 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from plumbline.judge.mismatches import Mismatch
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.origin import origin, other_kernels
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import batch
+from plumbline.judge.rungs.between_steps import between_steps
 from plumbline.judge.rungs.data import data
 from plumbline.judge.rungs.evaluation import evaluation, evaluation_numbers
 from plumbline.judge.rungs.forward import dtypes, forward, forward_numbers
 from plumbline.judge.rungs.gradient import clipping, frozen, gradient, gradient_numbers
 from plumbline.judge.rungs.loss import loss
 from plumbline.judge.rungs.model import architecture, weights
-from plumbline.judge.rungs.optimizer import schedule, settings, update
+from plumbline.judge.rungs.optimizer import schedule, settings, update, update_numbers
 from plumbline.judge.rungs.portable import device, portable, proven_steps
 from plumbline.judge.rungs.rng import rng
+from plumbline.judge.tolerance import floor_of
 
 __all__ = ["RUNGS", "Ladder", "position", "walk"]
 
 RUNGS = (
-    "data", "batch", "architecture", "weights", "rng", "forward", "loss", "gradient", "clipped", "schedule",
+    "data", "batch", "architecture", "weights", "state", "rng", "forward", "loss", "gradient", "clipped", "schedule",
     "optimizer", "evaluation",
 )  # fmt: skip
 """Rungs in the order of consequence within one step: later rungs can follow from earlier rungs."""
@@ -47,10 +49,14 @@ def walk(pair: Pair) -> Ladder:
     """Compare two probes rung by rung; skip the rungs in `pair.imposed`."""
     rounding = other_kernels(pair)
     first_bit = origin(pair)
-    mismatches = sorted(_independent(pair), key=position)
+    mismatches = sorted((_with_fewer_bits(pair, mismatch) for mismatch in _independent(pair)), key=position)
     dependent = _proven(pair, next(_dependent(pair), None))
     if first_bit is not None and _is_root(pair, first_bit, dependent, rounding=bool(rounding)):
-        dependent = first_bit
+        if shown := [mismatch for mismatch in mismatches if _shows_later(mismatch, first_bit)]:
+            same = replace(shown[0], since=first_bit.at.step)
+            mismatches = sorted((same if mismatch is shown[0] else mismatch for mismatch in mismatches), key=position)
+        else:
+            dependent = first_bit
     formula = portable(pair)
     if formula is not None and (dependent is None or position(formula) < position(dependent)):
         dependent = formula
@@ -71,6 +77,25 @@ def _proven(pair: Pair, dependent: Mismatch | None) -> Mismatch | None:
         return dependent
     left = tuple(suspicion for suspicion in dependent.suspicions if suspicion.code != "operator")
     return replace(dependent, suspicions=left) if left else dependent
+
+
+def _with_fewer_bits(pair: Pair, mismatch: Mismatch) -> Mismatch:
+    """Suspect `precision` first for a loss whose formula the portable legs prove equal."""
+    step, likely = mismatch.at.step, mismatch.suspicions
+    off = mismatch.findings[0].observed
+    is_small = isinstance(off, float) and off <= floor_of("loss", "bf16")
+    if mismatch.rung != "loss" or not is_small or step is None or step >= proven_steps(pair):
+        return mismatch
+    if likely[0].code == "precision":
+        return mismatch
+    why = "the loss computes with fewer bits: the portable legs prove the same formula"
+    return replace(mismatch, suspicions=(Suspicion("precision", why, likely[0].evidence), *likely))
+
+
+def _shows_later(mismatch: Mismatch, first_bit: Mismatch) -> bool:
+    """Return whether a loss mismatch is the fault whose first bits an earlier step shows."""
+    earlier = first_bit.at.step is not None and first_bit.at.step < (mismatch.at.step or 0)
+    return mismatch.rung == first_bit.rung == "loss" and earlier
 
 
 def _from_where_it_tells(mismatch: Mismatch, dependent: Mismatch) -> Mismatch:
@@ -114,6 +139,7 @@ def _independent(pair: Pair) -> Iterator[Mismatch]:
     yield from (mismatch for name, mismatch in whole.items() if mismatch is not None and name not in pair.imposed)
     per_step: dict[str, Callable[[int], Mismatch | None]] = {
         "batch": lambda step: batch(pair, step, known),
+        "state": lambda step: between_steps(pair, step),
         "rng": lambda step: rng(pair, step) if step == 0 else None,
         "dtype": lambda step: dtypes(pair, step),
         "loss": lambda step: loss(pair, step),
@@ -142,7 +168,7 @@ def _dependent(pair: Pair) -> Iterator[Mismatch]:
             "rng": rng(pair, step) if step else None,
             "forward": forward(pair, step) or forward_numbers(pair, step),
             "gradient": gradient(pair, step) if tapped else gradient_numbers(pair, step),
-            "optimizer": update(pair, step),
+            "optimizer": update(pair, step) or update_numbers(pair, step),
         }
         yield from (mismatch for name, mismatch in rungs.items() if mismatch is not None and name not in pair.imposed)
     if "evaluation" not in pair.imposed:

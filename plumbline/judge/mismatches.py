@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
-__all__ = ["Mismatch", "Suspicion"]
+__all__ = ["Mismatch", "Suspicion", "is_same_place", "with_kernel_last", "without_nondeterminism"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +39,24 @@ class Mismatch:
     """Whether portable bits show the difference: no rounding explains it, and all portable bits above are equal."""
     is_first_bit: bool = False
     """Whether all evidence above is bitwise equal: the cause is at this place, however small the difference."""
+
+
+def without_nondeterminism(mismatch: Mismatch) -> Mismatch:
+    """Drop `nondeterminism`, which an unchanged rerun with equal bits excludes."""
+    left = tuple(each for each in mismatch.suspicions if each.code != "nondeterminism")
+    return replace(mismatch, suspicions=left) if left else mismatch
+
+
+def is_same_place(rounded: Mismatch, later: Mismatch) -> bool:
+    """Return whether rounding is the trace of a formula that shows in a later step: of one rung, of one module.
+
+    Other code for an update or a module also rounds differently where its formula gives an equal result.
+    """
+    return rounded.rung == later.rung and (rounded.rung != "forward" or rounded.at.at == later.at.at)
+
+
+def with_kernel_last(mismatch: Mismatch) -> Mismatch:
+    """Move `kernel` to the end of a formerly hidden mismatch's suspicions."""
+    kernel = tuple(each for each in mismatch.suspicions if each.code == "kernel")
+    others = tuple(each for each in mismatch.suspicions if each.code != "kernel")
+    return replace(mismatch, suspicions=(*others, *kernel))

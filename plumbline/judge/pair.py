@@ -65,6 +65,8 @@ class Pair:
     """Record of the candidate's training, whose distances from its own fp64 run also hold for its experiments."""
     noise: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     """(stage, name) of tensors that an earlier comparison of the same two sides showed to be rounding only."""
+    scale: float = 1.0
+    """Factor of every limit; below 1 for two fp64 runs, whose rounding is far smaller than the spec's precision's."""
 
     @property
     def probes(self) -> tuple[ProbeEvidence, ProbeEvidence] | None:
@@ -74,9 +76,10 @@ class Pair:
 
     @property
     def precision(self) -> Precision:
-        """Return the probe's precision in the spec."""
-        probe = self.reference.record.spec.probe
-        return probe.precision if probe else "fp32"
+        """Return the precision of the compared part in the spec."""
+        spec, experiment = self.reference.record.spec, self.reference.record.experiment
+        part = spec.learn if experiment is not None and experiment.part == "learn" else spec.probe
+        return part.precision if part else "fp32"
 
     @cached_property
     def common(self) -> tuple[tuple[StepEvidence, StepEvidence], ...]:
@@ -174,7 +177,7 @@ class Pair:
             return math.inf
         rounding = [min(known)] if known else []
         rounding += [min(exact)] if len(exact) == len(places) else []
-        return limit(max(rounding, default=None), tap.stage, self.precision, 0 if rounding else tap.step)
+        return self.scale * limit(max(rounding, default=None), tap.stage, self.precision, 0 if rounding else tap.step)
 
     def _is_rounding_only(self, own_errors: list[float]) -> bool:
         """Return whether every run with an fp64 run is far from that run.
@@ -198,7 +201,7 @@ class Pair:
             for probe in self.probes or ()
             if probe.envelope and step < len(probe.envelope.loss)
         ]
-        return limit(min(curves, default=None), "loss", self.precision, step if not curves else 0)
+        return self.scale * limit(min(curves, default=None), "loss", self.precision, step if not curves else 0)
 
     def norm_limit(self, step: int) -> float:
         """Return the maximum rounding error of a gradient's norm at `step`.
@@ -208,7 +211,8 @@ class Pair:
         norms = [left.gradient_norm for left, _ in self.common if left.gradient_norm]
         here = self.common[step][0].gradient_norm
         cancelled = max(norms, default=1.0) / here if here else 1.0
-        return max(limit(None, "norm", self.precision, step), self.loss_limit(step)) * max(cancelled, 1.0)
+        own = self.scale * limit(None, "norm", self.precision, step)
+        return max(own, self.loss_limit(step)) * max(cancelled, 1.0)
 
 
 def _at(probe: ProbeEvidence, name: str, index: int) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from plumbline.judge.experiments import Intervention
+from plumbline.judge.intervention import Intervention
 from plumbline.judge.ladder import position, walk
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
@@ -17,6 +17,10 @@ __all__ = ["Outcome", "agree_exactly", "check_restored", "disagreement", "locate
 
 _VANISHED = 0.01
 """Maximum share of a rounding difference that fp64 leaves. Rounding shrinks a million times."""
+
+_EXACT = 1e-12
+"""Maximum difference of two fp64 runs at the place of a rounding difference, if fp64 reaches all of its operations. A
+difference in a later step is then no rounding, also far below the limits of the spec's precision."""
 
 _CLOSER = 0.25
 """A difference below the envelope has disappeared if at most this share is left."""
@@ -32,6 +36,8 @@ class Outcome:
     """Mismatches that appear now and that no known cause explains: second causes, hidden until now."""
     further: str = ""
     """Class of a module that still differs."""
+    scale: float = 1.0
+    """Factor of every limit in later comparisons of the same two sides, see `Pair.scale`."""
 
 
 def _pair(
@@ -43,13 +49,15 @@ def _pair(
     exact: bool,
     rounding: tuple[str, ...] = (),
     measured: LoadedRecord | None = None,
+    in_fp64: Pair | None = None,
 ) -> Pair:
     probe = reference.record.evidence.probe
     whole = probe is not None and steps >= len(probe.steps)
     imposed = rungs if whole else rungs | {"evaluation"}
     if not exact:
         rounding = (*rounding, "a rung imposed by its definition")
-    return Pair(reference, other, steps, imposed, rounding, measured)
+    noise, scale = (in_fp64.noise, in_fp64.scale) if in_fp64 is not None else (frozenset[tuple[str, str]](), 1.0)
+    return Pair(reference, other, steps, imposed, rounding, measured, noise, scale)
 
 
 def disagreement(candidate: LoadedRecord, rerun: LoadedRecord, steps: int) -> Mismatch | None:
@@ -68,22 +76,24 @@ def check_restored(
     known: frozenset[str],
     rounding: tuple[str, ...] = (),
     measured: LoadedRecord | None = None,
+    in_fp64: Pair | None = None,
 ) -> Outcome:
     """Decide whether `after`, with the last of `ways` in force, removes the mismatch.
 
     `before` is the candidate without it; `known` are the codes of other causes that are still in force. `rounding`
     are reasons for other bits beside the ways themselves. `measured` is the candidate's record with its distances from
-    fp64, which tell number formats from formulas.
+    fp64, which tell number formats from formulas. `in_fp64` is the comparison of both sides' fp64 runs, if the
+    experiment is one of fp64: its noise and its limits hold here too.
     """
     way = ways[-1]
     rungs = frozenset[str]().union(*(each.rungs for each in ways))
     exact = not any(each.by_definition for each in ways)
-    pair = _pair(reference, after, way.steps, rungs, exact=exact, rounding=rounding, measured=measured)
+    pair = _pair(reference, after, way.steps, rungs, exact=exact, rounding=rounding, measured=measured, in_fp64=in_fp64)
     left = walk(pair).mismatches
     fresh = tuple(other for other in left if other.suspicions[0].code not in known)
     if not fresh:
         # A mismatch of bits alone may lie below every limit: then the difference has to shrink clearly.
-        if not exact and not mismatch.independent and not _came_closer(reference, before, after, way.steps):
+        if not exact and not mismatch.independent and not _came_closer(pair, before, way.steps):
             return Outcome(restored=False, text="the difference stays")
         return Outcome(restored=True, text="all later evidence equals the reference's again")
     first = fresh[0]
@@ -103,9 +113,10 @@ def _kind(reference: LoadedRecord, mismatch: Mismatch) -> str:
     return next((tap.kind for tap in taps if tap.stage == "forward" and tap.name == mismatch.at.at), "")
 
 
-def _came_closer(reference: LoadedRecord, before: LoadedRecord, after: LoadedRecord, steps: int) -> bool:
-    """Return whether differences below the envelope shrank clearly."""
-    was, now = (_distances(Pair(reference, other, steps)) for other in (before, after))
+def _came_closer(pair: Pair, before: LoadedRecord, steps: int) -> bool:
+    """Return whether differences below the envelope shrank clearly since `before`."""
+    sides = (before, pair.candidate)
+    was, now = (_distances(Pair(pair.reference, side, steps, noise=pair.noise, scale=pair.scale)) for side in sides)
     common = was.keys() & now.keys()
     worst = max(common, key=lambda key: was[key], default=None)
     if worst is None or was[worst] == 0:
@@ -130,17 +141,21 @@ def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
 
 def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozenset[str]) -> Outcome:
     """Decide whether fp64 runs agree where the spec's precision did not."""
-    after = replace(after, noise=before.rounding_only)
     was, now = (_gap(mismatch, pair) for pair in (before, after))
     if now > _VANISHED * min(was, 1.0):
         return Outcome(restored=False, text=f"they still differ by {now:.2g}")
     known |= {mismatch.suspicions[0].code, "precision"}
+    scale = _VANISHED if now <= _EXACT else 1.0
+    found = [
+        # Above the first of them all evidence agrees in fp64: its place is certain.
+        replace(other, is_first_bit=scale < 1 and place == 0)
+        for place, other in enumerate(walk(replace(after, scale=scale)).mismatches)
+    ]
     left = tuple(
-        other
-        for other in walk(after).mismatches
-        if other.suspicions[0].code not in known and position(other) > position(mismatch)
+        other for other in found if other.suspicions[0].code not in known and position(other) > position(mismatch)
     )
-    return Outcome(restored=True, text=f"they agree to {now:.2g} where they differed by {was:.2g}", left=left)
+    text = f"they agree to {now:.2g} where they differed by {was:.2g}"
+    return Outcome(restored=True, text=text, left=left, scale=scale)
 
 
 _STAGES: dict[str, TapStage] = {"forward": "forward", "gradient": "gradient", "optimizer": "weight"}
@@ -169,11 +184,13 @@ def located(
     ways: tuple[Intervention, ...] = (),
     *,
     rounding: tuple[str, ...] = (),
+    in_fp64: Pair | None = None,
 ) -> Mismatch | None:
     """Return the first different module of two short, tapped runs."""
     rungs = frozenset[str]().union(*(each.rungs for each in ways))
     exact = not any(each.by_definition for each in ways)
-    mismatches = walk(_pair(reference, candidate, steps, rungs, exact=exact, rounding=rounding)).mismatches
+    pair = _pair(reference, candidate, steps, rungs, exact=exact, rounding=rounding, in_fp64=in_fp64)
+    mismatches = walk(pair).mismatches
     return next(
         (mismatch for mismatch in mismatches if mismatch.rung == "forward" and mismatch.at.at != "logits"), None
     )

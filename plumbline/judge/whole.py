@@ -56,19 +56,23 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
 def _unequal_taps(left: ProbeEvidence, right: ProbeEvidence) -> Iterator[Finding]:
     """Yield a finding if one record lacks taps of the other.
 
-    Where the digests of all gradients differ, a parameter without a gradient is a drift, whose rung names it. A module
-    that is called again, as checkpointing does, has taps of its own with a `#`: these may differ.
+    Where the digests of all gradients differ, a parameter without a gradient is a drift, whose rung names it. Where the
+    logits differ, a module that a run never calls is no lost tap: the outputs of later modules show its effect. A
+    module that is called again, as checkpointing does, has taps of its own with a `#`: these may differ.
     """
     same = {
         step.step
         for step, other in zip(left.steps, right.steps, strict=False)
         if step.gradients_sha256 == other.gradients_sha256
     }
+    uncalled = _uncalled(left, right)
     ours, theirs = (
         {
             (tap.step, tap.stage, tap.name)
             for tap in probe.taps
-            if "#" not in tap.name and (tap.stage != "gradient" or tap.step in same)
+            if "#" not in tap.name
+            and (tap.stage != "gradient" or tap.step in same)
+            and (tap.stage != "forward" or tap.name not in uncalled)
         }
         for probe in (left, right)
     )
@@ -79,10 +83,18 @@ def _unequal_taps(left: ProbeEvidence, right: ProbeEvidence) -> Iterator[Finding
             yield _lacks("probe.taps", "invalid", "taps", detail, len(held), len(wanted))
 
 
+def _uncalled(left: ProbeEvidence, right: ProbeEvidence) -> frozenset[str]:
+    """Return the modules that only one of two runs with different logits calls at all."""
+    if all(step.logits_sha256 == other.logits_sha256 for step, other in zip(left.steps, right.steps, strict=False)):
+        return frozenset()
+    ours, theirs = ({tap.name for tap in probe.taps if tap.stage == "forward"} for probe in (left, right))
+    return frozenset(ours ^ theirs)
+
+
 def _probe(loaded: LoadedRecord, probe: ProbeEvidence, side: str) -> Iterator[Finding]:
     record = loaded.record
     spec, experiment = record.spec.probe, record.experiment
-    asked = experiment.steps if experiment else spec.steps if spec else 0
+    asked = experiment.steps - (experiment.trace or 0) if experiment else spec.steps if spec else 0
     if [step.step for step in probe.steps] != list(range(asked)):
         yield _counts("probe.steps", "steps", len(probe.steps), asked, side)
     yield from _steps(loaded, probe, side)
@@ -157,6 +169,8 @@ def _taps(loaded: LoadedRecord, probe: ProbeEvidence, asked: int, side: str) -> 
         return
     spec, model = loaded.record.spec.probe, loaded.record.evidence.model
     wanted = {step for step in spec.tap_steps if step < asked} | {asked - 1} if spec else set()
+    if loaded.record.experiment is not None and loaded.record.experiment.trace is not None:
+        wanted = set(range(asked))
     for step in sorted(wanted):
         held = {stage: {tap.name for tap in probe.taps if (tap.step, tap.stage) == (step, stage)} for stage in _STAGES}
         empty = next((stage for stage, names in held.items() if not names), None)

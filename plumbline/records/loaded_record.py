@@ -96,9 +96,9 @@ class LoadedRecord:
         return content
 
 
-def load_record(folder: Path, *, verify: bool = True) -> LoadedRecord:
+def load_record(folder: Path) -> LoadedRecord:
     """Return the record in `folder`, its parts verified against their digests."""
-    return LoadedRecord(record=read_record(folder, verify=verify), folder=folder)
+    return LoadedRecord(record=read_record(folder), folder=folder)
 
 
 def _read_rows(path: Path, spec: RunSpec) -> Arrays:

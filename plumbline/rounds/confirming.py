@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from plumbline.digest import digest_bytes
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_learn import LearnConfirmation, begin_confirmation
+from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import Baselines, gates_of, reference_of

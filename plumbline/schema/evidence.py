@@ -35,6 +35,7 @@ __all__ = [
     "SKETCH_SIZE",
     "Counts",
     "DataEvidence",
+    "DropoutDraw",
     "EnvelopeSample",
     "EvaluationEvidence",
     "Evidence",
@@ -50,6 +51,7 @@ __all__ = [
     "StepEvidence",
     "Tap",
     "TapStage",
+    "TraceEvidence",
 ]
 
 SKETCH_SIZE = 64
@@ -253,6 +255,10 @@ class SpeedEvidence(Model):
     `foreign_gpu_processes`, `foreign_cpu` ... Equal lengths; `None` where a value could not be read."""
 
 
+ShortDigest = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+"""The first 16 hex digits of a SHA-256."""
+
+
 class LearnEvidence(Model):
     """Learning curve and its end."""
 
@@ -265,10 +271,38 @@ class LearnEvidence(Model):
     """Maximum learning rate of the groups, per step."""
     batches: tuple[str, ...] = Field(default=(), max_length=10_000)
     """The first 16 hex digits of the SHA-256 of each step's batch; the first steps only, of long curves."""
+    rows: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000)
+    """Digest of each batch's `row_ids`; empty in records of releases without it."""
+    labels: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000)
+    """Digest of each batch's `labels`; empty in records of releases without it."""
+    start_sha256: Sha256 | None = None
+    """SHA-256 of the weights before the first step; `None` in records of releases without it."""
     dropout: tuple[float, ...] | None = Field(default=None, max_length=1000)
     """The probabilities of the model's dropout layers as they were built, each once."""
     resumed_at: tuple[int, ...] = Field(default=(), max_length=10_000)
     """Steps at which an interrupted run resumed from its checkpoint."""
+
+
+class DropoutDraw(Model):
+    """One call of a dropout module: its input, and the elements that it dropped."""
+
+    step: int = Field(ge=0)
+    name: str
+    """The module, with `#N` at its further calls, as in taps."""
+    input_sha256: Sha256
+    dropped_sha256: Sha256
+    """SHA-256 of the places where the output is zero: of equal inputs, the mask."""
+
+
+class TraceEvidence(Model):
+    """Trace of the learning curve: the evidence in `probe` counts its steps from `first`."""
+
+    first: int = Field(ge=0)
+    weights: tuple[ShortDigest, ...] = Field(max_length=10_001)
+    """Checksum of all weights before each step of the curve, and after the last; the first steps only, of long
+    curves."""
+    draws: tuple[DropoutDraw, ...] = Field(default=(), max_length=_MANY)
+    """In the order of execution, step by step."""
 
 
 class SelfcheckEvidence(Model):
@@ -291,5 +325,7 @@ class Evidence(Model):
     probe: ProbeEvidence | None = None
     speed: SpeedEvidence | None = None
     learn: LearnEvidence | None = None
+    trace: TraceEvidence | None = None
+    """Only in experiments that trace the learning curve."""
     ab: AbEvidence | None = None
     """Evidence of the interleaved runs, in the record of an A/B."""

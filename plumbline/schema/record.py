@@ -29,7 +29,6 @@ __all__ = [
     "Exit",
     "RunRecord",
     "read_record",
-    "record_parts",
 ]
 
 RECORD_NAME = "record.json"
@@ -113,12 +112,3 @@ def check_part(folder: Path, part: DataFile) -> None:
         raise CorruptDataError("is missing from the record", where=str(path))
     if path.stat().st_size != part.size or digest_file(path) != part.sha256:
         raise CorruptDataError("does not match the digest in its record", where=str(path))
-
-
-def record_parts(folder: Path) -> tuple[DataFile, ...]:
-    """Return the files of `folder` as a record's parts, by name."""
-    return tuple(
-        DataFile(key=path.relative_to(folder).as_posix(), size=path.stat().st_size, sha256=digest_file(path))
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != RECORD_NAME
-    )

@@ -83,6 +83,7 @@ NoteCode = Literal[
     "portable-order",  # the portable legs differ by the order of operations alone
     "rounding",  # the runs differ by rounding alone
     "manifest",  # the manifests differ, their rows do not
+    "tokenizer",  # the tokenizer files differ, the tokens do not
     "curve",  # the learning curves separate, as different rounding explains
     "no-baseline",  # this platform has no accepted record yet
     "odd-one-out",  # a single platform differs from all others

@@ -34,6 +34,8 @@ class Progress:
     resumed_at: list[int]
     learning_rates: list[float] = field(default_factory=list)
     batches: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
 
 
 def _optimizer_tensors(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

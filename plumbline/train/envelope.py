@@ -22,7 +22,7 @@ from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 __all__ = ["measure_envelope", "perturbed"]
 
 _NOISE = 0.5
-"""Relative error against fp64 above which a tensor is pure rounding; no number format puts a real tensor there."""
+"""Relative error against the leg above which a tensor is pure rounding; no number format puts a real tensor there."""
 
 
 def perturbed(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
@@ -118,15 +118,20 @@ def _worst(rows: list[list[float | None]]) -> tuple[float | None, ...]:
     return tuple(max((error for error in column if error is not None), default=None) for column in columns)
 
 
-def _with_noise(book: TapBook, errors: tuple[float | None, ...], exact: list[float | None]) -> tuple[float | None, ...]:
+def _up_to(steps: int, book: TapBook, errors: list[float | None]) -> list[float | None]:
+    """Return the errors of the taps before step `steps`; `None` for the others."""
+    return [error if tap.step < steps else None for tap, error in zip(book.taps, errors, strict=True)]
+
+
+def _with_noise(book: TapBook, errors: tuple[float | None, ...], leg: list[float | None]) -> tuple[float | None, ...]:
     """Set the error of rounding-only tensors to 1 at every step.
 
-    The gradient of attention's key biases is zero by mathematics: its computed value is pure rounding, as far from fp64
-    as from any other run, and a few perturbations may be close together by chance.
+    The gradient of attention's key biases is zero by mathematics: its computed value is pure rounding, as far from the
+    portable leg as from any other run, and a few perturbations may be close together by chance.
     """
     noise = {
         (tap.stage, tap.name)
-        for tap, error in zip(book.taps, exact, strict=True)
+        for tap, error in zip(book.taps, leg, strict=True)
         if error is not None and error >= _NOISE
     }
     return tuple(
@@ -153,13 +158,11 @@ def measure_envelope(
         )
         errors.append(_errors(book, other))
         loss_errors.append(_relative(losses, others))
-    exact = [
-        error if tap.step < leg.exact_steps else None
-        for tap, error in zip(book.taps, _errors(book, leg.book), strict=True)
-    ]
+    against_leg = _errors(book, leg.book)
+    exact = _up_to(leg.exact_steps, book, against_leg)
     return EnvelopeSample(
         seeds=probe.envelope_seeds,
-        errors=_with_noise(book, _worst(errors), exact),
+        errors=_with_noise(book, _worst(errors), _up_to(leg.comparable_steps, book, against_leg)),
         loss=tuple(max(column) for column in zip_longest(*loss_errors, fillvalue=0.0)),
         fp64_errors=tuple(exact),
         fp64_loss=tuple(_relative(losses, leg.losses[: leg.exact_steps])),

@@ -20,6 +20,7 @@ from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine
 from plumbline.train.evaluation import evaluate, evaluate_by_definition
 from plumbline.train.generators import restore_states
+from plumbline.train.moments import read_moments, restore_moments
 from plumbline.train.numerics import apply_settings
 from plumbline.train.optimizers import schedule_factor
 from plumbline.train.probe import ProbeObserver, ProbeRun, tap_steps
@@ -128,10 +129,10 @@ class ExperimentObserver(ProbeObserver):
 
     def __init__(
         self, context: Context, engine: Engine, book: TapBook, steps: list[int], *, bundle: Bundle, keeper: Keeper,
-        probe: ProbeSpec,
+        probe: ProbeSpec, first: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(context, engine, book, steps)
-        self._bundle, self._keeper, self._probe = bundle, keeper, probe
+        self._bundle, self._keeper, self._probe, self._first = bundle, keeper, probe, first
         self._forward = _ForwardReplay(engine.bare, bundle)
         self._adamw = AdamW(engine.bare, context.spec.optimizer) if bundle.has("optimizer") else None
         updated = {id(value) for group in engine.optimizer.param_groups for value in group["params"]}
@@ -156,19 +157,30 @@ class ExperimentObserver(ProbeObserver):
             # The run's optimizer clears the gradients that it knows; the definition updates all parameters.
             for value in self._not_updated:
                 value.grad = None
+            if step == 0 and self._first:
+                self._adamw.resume(self.engine.optimizer)
         self._put_weights(step)
+        restore_moments(self.engine, bundle.tensors("moments", step))
         packed = bundle.rng(step)
         if packed is not None:
             restore_states(packed)
         if bundle.has("schedule"):
             spec = self.context.spec
             for group in self.engine.optimizer.param_groups:
-                group["lr"] = spec.optimizer.learning_rate * schedule_factor(spec.schedule, step, self.engine.steps)
+                factor = schedule_factor(spec.schedule, self._first + step, self.engine.steps)
+                group["lr"] = spec.optimizer.learning_rate * factor
+        self._capture(step)
+        self._forward.starts(step)
+        super().starts(step)
+
+    def _capture(self, step: int) -> None:
+        """Keep the requested state before the step."""
         if self._keeper.wants("weights", step):
             for name, value in self.engine.bare.named_parameters():
                 self._keeper.keep("weights", step, name, host_array(value))
-        self._forward.starts(step)
-        super().starts(step)
+        if self._keeper.wants("moments", step):
+            for name, moment in read_moments(self.engine).items():
+                self._keeper.keep("moments", step, name, host_array(moment))
 
     def batch(self, batch: Batch) -> Batch:
         """Return the batch with the reference's fields."""

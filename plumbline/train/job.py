@@ -30,7 +30,8 @@ from plumbline.train.context import Context, plan_rows
 from plumbline.train.experiment import ExperimentRun
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.fingerprint import ask_devices, read_fingerprint
-from plumbline.train.learn import LearnExperiment, LearnRun
+from plumbline.train.learn import LearnRun
+from plumbline.train.learn_experiment import LearnExperiment
 from plumbline.train.mantissa import measure_mantissa_bits
 from plumbline.train.model import read_weights
 from plumbline.train.probe import ProbeRun
@@ -104,7 +105,8 @@ def _run_experiment(findings: RunResults, context: Context, bundle: Bundle) -> N
     if bundle.experiment.part == "learn":
         if spec.learn is None:
             raise ConfigurationError("has no learning curve for an experiment", where="spec", key="learn")
-        findings.learn = LearnExperiment(context, spec.learn, bundle)
+        findings.learn = learn = LearnExperiment(context, spec.learn, bundle)
+        findings.probe = learn.traced
         with findings.timed("learn"):
             findings.learn.run()
         return

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.digest import digest_array, digest_json
-from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
+from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, TraceEvidence
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import FOLDER, Progress, drop_checkpoints, load_checkpoint, save_checkpoint
@@ -18,18 +18,16 @@ from plumbline.train.context import Context
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_dropout
 from plumbline.train.engine import Engine, Observer, Outcome
-from plumbline.train.evaluation import evaluate, evaluate_by_definition
+from plumbline.train.evaluation import evaluate
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.model import attention_of, build_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
-from plumbline.train.optimizers import schedule_factor
-from plumbline.train.replay import Bundle
 
-__all__ = ["LearnExperiment", "LearnRun"]
+__all__ = ["LearnRun"]
 
 _READ_EVERY = 50
-_TRACED_STEPS = 10_000
+_LOGGED_STEPS = 10_000
 _MARK_DIGITS = 16
 
 
@@ -38,16 +36,17 @@ class _DropoutSetter(Observer):
 
     def __init__(self, clock: DropoutClock, context: Context) -> None:
         self._clock, self._context = clock, context
-        self.mark = ""
+        self.mark = self.rows = self.labels = ""
 
     def starts(self, step: int) -> None:
         """Set the masks' step."""
         self._clock.step = step
 
     def batch(self, batch: Batch) -> Batch:
-        """Keep a digest of the batch, before it moves to the device."""
+        """Keep digests of the batch, its rows and its labels, before it moves to the device."""
         arrays = {name: digest_array(values.numpy()) for name, values in sorted(batch.items())}
         self.mark = digest_json(arrays)[:_MARK_DIGITS]
+        self.rows, self.labels = (arrays[name][:_MARK_DIGITS] for name in ("row_ids", "labels"))
         return batch
 
     def feeds(self, local: Batch, micro: int) -> None:
@@ -64,6 +63,8 @@ class LearnRun:
         self._progress = Progress(0, [], [], [])
         self._pending: list[tuple[int, list[tuple[torch.Tensor, float]]]] = []
         self._model: torch.nn.Module | None = None
+        self._setter: _DropoutSetter | None = None
+        self._start_sha256: str | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._folder = context.out / FOLDER
         self._identity = digest_json([context.spec.digest, context.ranks.world, torch.__version__])
@@ -80,9 +81,10 @@ class LearnRun:
             use_portable_dropout(model, clock)
         context.note("learn", settings | {"precision": learn.precision, "attention": attention_of(model)})
         model.train()
+        self._setter = _DropoutSetter(clock, context)
         return Engine(
             context.spec, model, context.ranks, steps=learn.steps, precision=learn.precision, part="learn",
-            observer=_DropoutSetter(clock, context),
+            observer=self._setter,
         )  # fmt: skip
 
     def _check_dropout(self) -> None:
@@ -139,6 +141,7 @@ class LearnRun:
         context, learn = self.context, self.learn
         engine = self._engine()
         self._model = engine.bare
+        self._start_sha256 = digest_tensors(dict(engine.bare.named_parameters()))
         seed_generators(context.spec.seed)
         loaded = load_checkpoint(self._folder, engine, self._identity)
         if loaded:
@@ -150,18 +153,21 @@ class LearnRun:
             self._starts(engine, step)
             outcome = engine.step(step, batch)
             self._pending.append((step, outcome.losses))
-            self._trace(engine, outcome)
+            self._log(outcome)
             context.place = ("learn", step)
             self._after(engine, step + 1)
 
     def _starts(self, engine: Engine, step: int) -> None:
         """Prepare a step for an experiment."""
 
-    def _trace(self, engine: Engine, outcome: Outcome) -> None:
-        """Keep the step's batch digest and learning rate, to explain later differences."""
-        if len(self._progress.batches) < _TRACED_STEPS and isinstance(engine.observer, _DropoutSetter):
-            self._progress.learning_rates.append(max(outcome.learning_rates, default=0.0))
-            self._progress.batches.append(engine.observer.mark)
+    def _log(self, outcome: Outcome) -> None:
+        """Keep the step's batch digests and learning rate, to explain later differences."""
+        progress = self._progress
+        if len(progress.batches) < _LOGGED_STEPS and self._setter:
+            progress.learning_rates.append(max(outcome.learning_rates, default=0.0))
+            progress.batches.append(self._setter.mark)
+            progress.rows.append(self._setter.rows)
+            progress.labels.append(self._setter.labels)
 
     def finish(self) -> None:
         """Remove the checkpoints, after the record is written."""
@@ -177,16 +183,26 @@ class LearnRun:
         """Return the losses and evaluations that are already on the host."""
         if self._model is None:
             return None
+        progress = self._progress
+        # A checkpoint of an earlier release has no digests of rows and labels.
+        whole = len(progress.rows) == len(progress.labels) == len(progress.batches)
         return LearnEvidence(
-            steps=len(self._progress.losses),
-            losses=tuple(self._progress.losses),
-            evaluations=tuple(EvaluationEvidence.model_validate(e) for e in self._progress.evaluations),
+            steps=len(progress.losses),
+            losses=tuple(progress.losses),
+            evaluations=tuple(EvaluationEvidence.model_validate(e) for e in progress.evaluations),
             weights_sha256=weights_sha256,
-            learning_rates=tuple(self._progress.learning_rates),
-            batches=tuple(self._progress.batches),
+            learning_rates=tuple(progress.learning_rates),
+            batches=tuple(progress.batches),
+            rows=tuple(progress.rows) if whole else (),
+            labels=tuple(progress.labels) if whole else (),
+            start_sha256=self._start_sha256,
             dropout=_dropout_of(self._model),
-            resumed_at=tuple(self._progress.resumed_at),
+            resumed_at=tuple(progress.resumed_at),
         )
+
+    def trace(self) -> TraceEvidence | None:
+        """Return the evidence of traced steps; a training has none."""
+        return None
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the last evaluation's arrays."""
@@ -195,28 +211,6 @@ class LearnRun:
     def answers(self) -> dict[str, NDArray[np.generic]]:
         """Return which rows the last evaluation answers correctly; empty for several answers a row."""
         return {name: self.evaluation[name] for name in ("row_ids", "right")} if "right" in self.evaluation else {}
-
-
-class LearnExperiment(LearnRun):
-    """Learning curve up to a step, with values restored by definition; never resumed."""
-
-    def __init__(self, context: Context, learn: LearnSpec, bundle: Bundle) -> None:
-        super().__init__(context, learn)
-        self.until = min(bundle.experiment.steps, learn.steps)
-        self._bundle = bundle
-
-    def _starts(self, engine: Engine, step: int) -> None:
-        if self._bundle.has("schedule"):
-            spec = self.context.spec
-            for group in engine.optimizer.param_groups:
-                group["lr"] = spec.optimizer.learning_rate * schedule_factor(spec.schedule, step, engine.steps)
-        if self._bundle.has("dropout"):
-            for layer in engine.bare.modules():
-                if isinstance(layer, (torch.nn.Dropout, PortableDropout)):
-                    layer.p = self.learn.dropout
-
-    def _evaluator(self) -> Callable[..., Any]:
-        return evaluate_by_definition if self._bundle.has("evaluation") else super()._evaluator()
 
 
 def _dropout_of(model: torch.nn.Module) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from plumbline.schema.experiment import EXPERIMENT_NAME, Experiment, Replay, Run
 __all__ = ["Bundle", "read_bundle"]
 
 _MAX_SOURCE_BYTES = 4 << 30
-_NEEDS_SOURCE = {"batch", "weights", "rng", "forward", "gradient", "clipped"}
+_NEEDS_SOURCE = {"batch", "weights", "rng", "forward", "gradient", "clipped", "moments"}
 
 
 class Bundle:

@@ -94,11 +94,6 @@ class Rows:
                 f"has {size} tokens, the manifest says {manifest.vocab_size}", code="tokenizer", where=where
             )
 
-    def shard_of(self, row: int) -> tuple[Shard, int]:
-        """Return a row's shard, and the row's number inside."""
-        index = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return self._shards[index], row - int(self._starts[index])
-
     def _read(self, index: int) -> tuple[slice, list[Any]]:
         """Read, check and hash a shard's planned rows."""
         shard, start = self._shards[index], int(self._starts[index])

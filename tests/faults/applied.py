@@ -38,7 +38,7 @@ _OWN: dict[str, tuple[str, ...]] = {
     "data.content": ("rows.text",),
     "data.labels": ("rows.label", "batch.labels", "learn.batches"),
     "data.order": ("batch.row_ids", "learn.batches"),
-    "tokenization": ("batch.input_ids", "batch.attention_mask", "batch.token_type_ids"),
+    "tokenization": ("batch.input_ids", "batch.attention_mask", "batch.token_type_ids", "learn.batches"),
     "model.architecture": ("parameters",),
     "weights.init": ("values", "learn.losses"),
     "rng": ("rng", "forward", "batch.labels", "learn.losses"),

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from plumbline.digest import bounded_name
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation
+from plumbline.judge.confirm_learn import begin_confirmation
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Judgement
 from tests.faults.catalogue import Entry, _function
@@ -101,6 +102,7 @@ class Bench:
         started = time.perf_counter()
         reference, clean = self.reference(trainer, entry, seed), self._side(entry, seed)
         label = f"{entry.name}-{entry.workload}-{seed}"
+        record_id = bounded_name(f"candidate-{label}")
         data = clean.data
         if entry.alter:
             data = self.world.altered(
@@ -108,14 +110,14 @@ class Bench:
             )
         side = replace(clean, data=data, platform="right", inject=entry.inject, environment=entry.environment)
         with _setting(entry, trainer):
-            candidate = _candidate(entry, trainer, side, f"candidate-{label}")
+            candidate = _candidate(entry, trainer, side, record_id)
         if candidate is None:
             return Result(entry.name, entry.family, seed, entry.expected, "invalid", detected=False, why="no record")
         before = time.perf_counter()
         first = compare(reference, candidate)
         judge_seconds = time.perf_counter() - before
         bits = bits_of(reference, candidate)
-        state = Confirmation.begin(reference, candidate, first, _BUDGET)
+        state = begin_confirmation(reference, candidate, first, _BUDGET)
         state = Laboratory(trainer, clean, side).confirm(reference, candidate, state)
         result = _result(entry, seed, first, state.judgement)
         result.experiments, result.judge_seconds = state.spent, judge_seconds
@@ -123,7 +125,7 @@ class Bench:
         result.seconds = time.perf_counter() - started
         if candidate.record.exit.status != "completed":
             result.why = candidate.record.exit.message
-        for folder in self.root.glob(f"work-*/candidate-{label}*"):
+        for folder in self.root.glob(f"work-*/{record_id}*"):
             shutil.rmtree(folder, ignore_errors=True)
         return result
 

@@ -72,6 +72,8 @@ _WORDS = {
     "tokenizers-serial": "The tokenizer works with one thread.",
     "onednn-for-sse41": "oneDNN uses kernels for SSE4.1.",
     "mkl-for-avx2": "MKL uses kernels for AVX2.",
+    "small-cublas-workspace": "cuBLAS has a smaller workspace.",
+    "memory-arenas": "The C library allocates memory from two arenas.",
 }
 
 

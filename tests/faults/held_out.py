@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tests.faults.catalogue import Entry
 from tests.faults.held_out_fifth import FIFTH, FIFTH_CONTROLS
 from tests.faults.held_out_fourth import FOURTH, FOURTH_CONTROLS
+from tests.faults.held_out_sixth import SIXTH, SIXTH_CONTROLS
 
 __all__ = ["SETS", "HeldOut"]
 
@@ -272,5 +273,6 @@ SETS = (
     HeldOut(3, "384e3b7", _THIRD, _THIRD_CONTROLS, seen=True),
     HeldOut(4, "d692413", FOURTH, FOURTH_CONTROLS, seen=False),
     HeldOut(5, "936849f", FIFTH, FIFTH_CONTROLS, seen=False),
+    HeldOut(6, "b73f79d", SIXTH, SIXTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""

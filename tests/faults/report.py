@@ -161,6 +161,10 @@ and docs/CAUSES.md alone.""",
     5: """
 faults and controls more, written without reading the judge, its tests, docs/MATH.md or any result. Some faults are in
 the learning curve alone, where the probe agrees.""",
+    6: """
+faults and controls more, written without reading the judge, its tests, docs/MATH.md, docs/FAULTS.md or any result,
+while the judge was changed with the fifth set in sight. Each entry was seen to change the evidence, without the
+judge.""",
 }
 
 

@@ -17,7 +17,7 @@ from plumbline.digest import digest_bytes
 from plumbline.errors import StoppedError
 from plumbline.launch import trainer_environment
 from plumbline.stores import Store, StoreUnavailableError, open_store
-from plumbline.stores.memory import MemoryStore
+from tests.memory_store import MemoryStore
 from tests.train.conftest import Workshop
 
 LEARN = {"steps": 24, "evaluate_every": 8, "checkpoint_every": 4, "evaluation_rows": 40}

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.tokenizer import TOKENS
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["batch"]
 
-_TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 _HIDDEN = -100
 
 
@@ -55,17 +55,17 @@ def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) ->
     masked = pair.reference.record.spec.task == "masked-lm"
     if masked and set(differing) <= {"labels"} and not _same_places(left, right):
         why = "the same tokens, but the loss counts different places: the draw of the mask differs"
-        return Suspicion("rng", why, evidence, (*_TOKENS, "labels"))
+        return Suspicion("rng", why, evidence, (*TOKENS, "labels"))
     if set(differing) <= {"labels"}:
         return Suspicion("data.labels", "the same rows and ids, different labels", evidence, ("labels",))
     if masked and _same_below_the_mask(left, right):
         why = "the same tokens with different masked positions: the draw of the mask differs"
-        return Suspicion("rng", why, evidence, (*_TOKENS, "labels"))
-    shapes = {name: (left[name].shape, right[name].shape) for name in _TOKENS if name in left and name in right}
+        return Suspicion("rng", why, evidence, (*TOKENS, "labels"))
+    shapes = {name: (left[name].shape, right[name].shape) for name in TOKENS if name in left and name in right}
     padded = next((pair for pair in shapes.values() if pair[0] != pair[1]), None)
     why = f"the same rows, padded to {padded[1]} instead of {padded[0]}" if padded else "the same rows, different ids"
     # All fields of a tokenizer are restored: a further field may differ at a later step only.
-    names = (*_TOKENS, "labels") if "labels" in differing else _TOKENS
+    names = (*TOKENS, "labels") if "labels" in differing else TOKENS
     return Suspicion("tokenization", why, evidence, names)
 
 

@@ -1,4 +1,4 @@
-"""Rung 2: dataset and tokenizer as each run read them."""
+"""Rung 2: the dataset as each run read it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.tokenizer import TOKENS, tokenizer
 from plumbline.schema.evidence import DataEvidence
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
@@ -36,30 +37,8 @@ def data(pair: Pair) -> list[Mismatch]:
     if left is None or right is None:
         return []
     mismatches = _rows_break(pair, left, right)
-    if left.tokenizer_sha256 != right.tokenizer_sha256:
-        mismatches.append(_tokenizer_break(left, right))
-    return mismatches
-
-
-def _tokenizer_break(left: DataEvidence, right: DataEvidence) -> Mismatch:
-    finding = Finding(
-        check="data.tokenizer",
-        outcome="drift",
-        metric="SHA-256 of the tokenizer",
-        observed=right.tokenizer_sha256,
-        limit=left.tokenizer_sha256,
-    )
-    why = "the tokenizer's file differs, so the same rows become different ids"
-    return Mismatch(
-        rung="data",
-        at=Divergence(stage="data", at="tokenizer"),
-        findings=(finding,),
-        suspicions=(Suspicion("tokenization", why, (f"tokenizer {right.tokenizer_sha256[:12]}",), _TOKENS),),
-        independent=True,
-    )
-
-
-_TOKENS = ("input_ids", "attention_mask", "token_type_ids")
+    other = tokenizer(pair)
+    return mismatches if other is None else [*mismatches, other]
 
 
 def _rows_break(pair: Pair, left: DataEvidence, right: DataEvidence) -> list[Mismatch]:
@@ -101,6 +80,9 @@ _SHARE_OF_EXPECTED = 0.5
 """Minimum share of the rows expected after a permutation."""
 _COPIES = 0.25
 """Maximum share of repeated rows among moved rows; more means copied content, not a different order."""
+_LABELS_FOLLOW = 0.9
+"""Minimum share of the texts found that kept their labels. A permutation moves whole rows: only repeated texts with
+different labels lower the share. Where texts alone move, chance keeps the labels, half of them of two classes."""
 _MIN_EXPECTED = 4.0
 """Minimum expected number of rows; below it, chance decides."""
 
@@ -117,8 +99,11 @@ def _is_permuted(pair: Pair, at_right: Any) -> bool:
     if expected < _MIN_EXPECTED:
         return False
     ours, theirs = (Counter(zip(side["text"].tolist(), side["label"].tolist(), strict=True)) for side in (left, right))
-    differing = zip(right["text"][at_right].tolist(), right["label"][at_right].tolist(), strict=True)
-    found = sum(row in ours for row in differing)
+    texts = {text for text, _ in ours}
+    moved = list(zip(right["text"][at_right].tolist(), right["label"][at_right].tolist(), strict=True))
+    found = sum(row in ours for row in moved)
+    if found < _LABELS_FOLLOW * sum(text in texts for text, _ in moved):
+        return False  # the texts stand at different labels: these are different rows
     copies = [side.total() - len(side) for side in (ours, theirs)]
     return found >= _SHARE_OF_EXPECTED * expected and copies[1] - copies[0] <= _COPIES * found
 
@@ -165,8 +150,8 @@ def _place(side: DataEvidence, row: int) -> str:
 
 _FIELDS: dict[CauseCode, tuple[str, ...]] = {
     "data.labels": ("labels",),
-    "data.content": (*_TOKENS, "labels"),
-    "data.order": ("row_ids", *_TOKENS, "labels"),
+    "data.content": (*TOKENS, "labels"),
+    "data.order": ("row_ids", *TOKENS, "labels"),
 }
 
 

@@ -10,10 +10,11 @@ from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import limit as limit_of
 from plumbline.judge.tolerance import relative
+from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EvaluationEvidence
 from plumbline.schema.verdict import Divergence, Finding
 
-__all__ = ["evaluation", "evaluation_numbers"]
+__all__ = ["distance", "evaluation", "evaluation_numbers"]
 
 
 def _both(pair: Pair) -> tuple[EvaluationEvidence, EvaluationEvidence] | None:
@@ -52,7 +53,7 @@ def evaluation_numbers(pair: Pair) -> Mismatch | None:
         return None
     left, right = both
     if left.logits_sha256 != right.logits_sha256:
-        gap, limit = _distance(pair), limit_of(None, "gradient", pair.precision, left.step)
+        gap, limit = distance(pair.reference, pair.candidate), limit_of(None, "gradient", pair.precision, left.step)
         if gap > limit:
             why = "the weights are the same, the logits of the evaluation are not"
             return _break(pair, "relative error of the logits", gap, limit, why, independent=False)
@@ -65,8 +66,9 @@ def evaluation_numbers(pair: Pair) -> Mismatch | None:
     return None
 
 
-def _distance(pair: Pair) -> float:
-    left, right = pair.reference.evaluation.get("logits"), pair.candidate.evaluation.get("logits")
+def distance(reference: LoadedRecord, candidate: LoadedRecord) -> float:
+    """Return the relative error of the evaluation's logits; infinite if a record has none."""
+    left, right = reference.evaluation.get("logits"), candidate.evaluation.get("logits")
     if left is None or right is None or left.shape != right.shape:
         return math.inf
     gap = float(np.linalg.norm(left.astype(np.float64) - right.astype(np.float64)))

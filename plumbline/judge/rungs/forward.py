@@ -6,6 +6,7 @@ import math
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
+from plumbline.judge.rungs.dropout import drew_differently, operator_of
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.rng import rng_differs
 from plumbline.judge.tolerance import relative
@@ -76,7 +77,10 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
     error = f"relative error {first.error:.3g}, limit {first.limit:.3g}"
     module = _module_lines(pair, name)
     operator = Suspicion(
-        "operator", f"{kind} {name} computes a different result", (error, *module, *_agrees_with_itself(first)), (name,)
+        "operator",
+        f"{operator_of(pair, step, first.reference)} computes a different result",
+        (error, *module, *_agrees_with_itself(first)),
+        (name,),
     )
     likely = [operator]
     signs = precision_signs(pair)
@@ -85,7 +89,7 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
         likely.insert(0, Suspicion("precision", why, (error, *signs, *_own(first)), (name,)))
     else:
         likely.append(Suspicion("precision", f"{kind} {name} may compute with fewer bits", (error,), (name,)))
-    if _draws(pair, step, kind):
+    if _draws(pair, step, kind, name):
         why = f"{kind} {name} draws random numbers that the reference does not draw, or draws different ones"
         likely.insert(0, Suspicion("rng", why, (error, *_drawn(pair, step)), (name,)))
     elif _other_tree(pair):
@@ -111,7 +115,7 @@ def forward_numbers(pair: Pair, step: int) -> Mismatch | None:
     )
     evidence = (f"the loss of its logits is off by {gap:.3g}, limit {limit:.3g}",)
     likely = [Suspicion("operator", f"the model's output differs at step {step}", evidence)]
-    if _draws(pair, step, ""):
+    if _draws(pair, step, "", ""):
         likely.insert(0, Suspicion("rng", f"the model draws random numbers at step {step}", _drawn(pair, step)))
     return Mismatch("forward", Divergence(stage="forward", step=step, at="logits"), (finding,), tuple(likely))
 
@@ -188,10 +192,10 @@ def _other_tree(pair: Pair) -> tuple[str, ...]:
     return tuple(f"module {name} exists on one side only" for name in sorted(ours ^ theirs))[:4]
 
 
-def _draws(pair: Pair, step: int, kind: str) -> bool:
+def _draws(pair: Pair, step: int, kind: str, name: str) -> bool:
     left, right = pair.common[step]
     later = step + 1 < len(pair.common) and bool(rng_differs(pair, step + 1)) and not rng_differs(pair, step)
-    return later or (left.training_mode != right.training_mode) or "dropout" in kind.lower()
+    return later or (left.training_mode != right.training_mode) or drew_differently(pair, step, name, kind)
 
 
 def _drawn(pair: Pair, step: int) -> tuple[str, ...]:

@@ -47,9 +47,16 @@ def architecture(pair: Pair) -> Mismatch | None:
 
 
 def restructured(pair: Pair) -> frozenset[str]:
-    """Return the parameters that differ by name, shape or tie."""
+    """Return the parameters that differ by name, shape or tie.
+
+    Parameters tied on one side only have one value there: each of them may be the one that lost its own.
+    """
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
-    return frozenset(name for name, _ in _structure(left, right)) if left and right else frozenset()
+    if left is None or right is None:
+        return frozenset()
+    names = {name for name, _ in _structure(left, right)}
+    partners = {p.tied_to for side in (left, right) for p in side.parameters if p.tied_to and p.name in names}
+    return frozenset(names | partners)
 
 
 def _structure(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, str]]:

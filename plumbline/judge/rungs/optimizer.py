@@ -12,7 +12,7 @@ from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.verdict import Divergence, Finding
 from plumbline.sketch import ERROR_FACTOR
 
-__all__ = ["after_clipping", "rate_suspicions", "schedule", "settings", "update"]
+__all__ = ["after_clipping", "rate_suspicions", "schedule", "settings", "update", "update_numbers"]
 
 _SCHEDULED = frozenset({"lr", "initial_lr"})
 _IMPLEMENTATION = frozenset({"foreach", "fused", "capturable", "differentiable"})
@@ -101,6 +101,31 @@ def update(pair: Pair, step: int) -> Mismatch | None:
     evidence = (f"{first.reference.name} is off by {first.error:.3g}, limit {first.limit:.3g}",)
     why = "gradients and learning rate are the same, the weights after the step differ"
     at = Divergence(stage="optimizer", step=step, at=first.reference.name)
+    likely = (*rate_suspicions(pair, step), Suspicion("optimizer", why, evidence), after_clipping(step))
+    return Mismatch("optimizer", at, (finding,), likely)
+
+
+def update_numbers(pair: Pair, step: int) -> Mismatch | None:
+    """Return a mismatch of the update's norm in two fp64 runs, also at steps without sketches.
+
+    In the spec's precision, Adam turns the rounding of nearly zero gradients into whole updates, which hides the norm.
+    """
+    left, right = pair.common[step]
+    if pair.scale >= 1 or left.update_norm is None or right.update_norm is None:
+        return None
+    gap, limit = relative(left.update_norm, right.update_norm), pair.norm_limit(step)
+    if gap <= limit:
+        return None
+    finding = Finding(
+        check="probe.update",
+        outcome="drift",
+        metric=f"relative difference of the update's norm at step {step} in fp64",
+        observed=gap if math.isfinite(gap) else None,
+        limit=limit,
+    )
+    evidence = (f"in fp64 the norm of the update is off by {gap:.3g}, limit {limit:.3g}",)
+    why = "gradients and learning rate are the same, the update of the step differs"
+    at = Divergence(stage="optimizer", step=step, at="update")
     likely = (*rate_suspicions(pair, step), Suspicion("optimizer", why, evidence), after_clipping(step))
     return Mismatch("optimizer", at, (finding,), likely)
 

@@ -54,6 +54,7 @@ class Plan:
     evaluation_mode: bool = False
     evaluation_rows: int = EVALUATION_ROWS
     own_error: float = 2e-7
+    tap_steps: tuple[int, ...] = (0, 2, STEPS - 1)
     leg: bool = False
     """Whether the probe has a portable leg."""
     portable: dict[str, str | None] = field(default_factory=dict)
@@ -128,7 +129,7 @@ class _Training:
         self.batches: dict[str, list[Any]] = {name: [] for name in BATCH_FIELDS}
 
     def tap(self, step: int, stage: str, name: str, kind: str, array: Any) -> None:
-        if step not in (0, 2, STEPS - 1):
+        if step not in self.plan.tap_steps:
             return
         self.taps.append({
             "step": step, "stage": stage, "name": name, "kind": kind, "dtype": self.plan.dtype,

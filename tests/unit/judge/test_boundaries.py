@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.experiments import Intervention
 from plumbline.judge.gates.accuracy import accuracy_error, learn
 from plumbline.judge.gates.throughput import noise_of
 from plumbline.judge.gates.throughput import speed as throughput
 from plumbline.judge.gates.throughput_causes import foreign_load, speed_cause
+from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.restored import check_restored

@@ -14,6 +14,7 @@ from plumbline.judge import compare
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import batch
 from plumbline.judge.rungs.data import data
+from plumbline.judge.rungs.model import architecture, weights
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
@@ -27,6 +28,34 @@ def judge(reference: LoadedRecord, **changes: Any) -> Judgement:
 
 def codes(judgement: Judgement) -> list[str]:
     return [cause.code for cause in judgement.causes]
+
+
+def _tied(head_sha256: str | None) -> LoadedRecord:
+    """Return a record whose `embed.weight` is tied to `layer.linear.weight`."""
+    made = make_record()
+    content = made.record.model_dump()
+    model = content["evidence"]["model"]
+    model["parameters"] = list(model["parameters"])
+    for parameter in model["parameters"]:
+        if parameter["name"] == "embed.weight":
+            parameter |= {"tied_to": "layer.linear.weight", "sha256": "e" * 64}
+        if parameter["name"] == "layer.linear.weight":
+            parameter |= {"sha256": "e" * 64}
+        if parameter["name"] == "head.weight" and head_sha256:
+            parameter |= {"sha256": head_sha256}
+    model |= {"weights_sha256": "e" * 64, "architecture_sha256": "e" * 64}
+    return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
+
+
+@pytest.mark.parametrize(("head_sha256", "expected"), [(None, []), ("f" * 64, ["weights.init"])])
+def test_a_tie_changes_the_values_of_both_parameters(
+    reference: LoadedRecord, head_sha256: str | None, expected: list[str]
+) -> None:
+    pair = Pair(reference, _tied(head_sha256))
+    tied, values = architecture(pair), weights(pair)
+    assert tied is not None
+    assert tied.at.at == "embed.weight"
+    assert ([values.suspicions[0].code] if values else []) == expected
 
 
 def test_equal_records_pass_and_say_so(reference: LoadedRecord) -> None:
@@ -118,6 +147,21 @@ def test_few_moved_rows_are_no_order(num_moved: int, code: str) -> None:
         moved[place] = rows[source]
     result = data(Pair(*(_half_read(texts) for texts in (rows, moved))))
     assert [item.suspicions[0].code for item in result] == [code]
+
+
+@pytest.mark.parametrize(("with_labels", "code"), [(True, "data.order"), (False, "data.content")])
+def test_texts_that_move_without_their_labels_are_different_rows(with_labels: bool, code: str) -> None:
+    """Chance gives half of the moved texts their own label again."""
+    left, right = (_half_read(list(range(1000, 1240))) for _ in range(2))
+    labels = np.random.default_rng(1).integers(0, 2, 120).astype(np.uint64)
+    left.rows["label"] = labels
+    right.rows["text"] = np.roll(left.rows["text"], 1)
+    right.rows["label"] = np.roll(labels, 1) if with_labels else labels.copy()
+    right.rows["text"][::9] += 5000  # some rows come from places that the reference did not read
+    changed = right.record.evidence.data.replace(rows_sha256="f" * 64)
+    evidence = right.record.evidence.replace(data=changed.to_json())
+    right = LoadedRecord(right.record.replace(evidence=evidence.to_json()), right.folder, right.arrays)
+    assert [item.suspicions[0].code for item in data(Pair(left, right))] == [code]
 
 
 @pytest.mark.parametrize(("places", "code"), [([0, 2], "rng"), ([0, 1], "data.labels")])

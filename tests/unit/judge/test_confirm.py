@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm import Confirmation
+from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 
 from .conftest import Plan, make_record, other_kernel
@@ -267,20 +268,23 @@ def test_a_number_format_that_a_first_cause_hid_is_no_formula(reference: LoadedR
     [
         ({"order": Plan().order[::-1]}, {"noise": {"head@6": 0.5}}, "evaluation"),
         ({"rates": [rate * 2 for rate in Plan().rates]}, {"noise": {"head@6": 0.5}}, "evaluation"),
+        ({"seed": 2}, {"noise": {"head@6": 0.5}}, "evaluation"),
+        ({"seed": 2}, {"gradient_factor_at": 5}, "gradient"),
         ({"order": Plan().order[::-1]}, {"gradient_factor_at": 5}, "gradient"),
     ],
 )
-def test_a_second_cause_below_or_after_restored_batches_and_rates_is_named(
+def test_a_second_cause_below_or_after_restored_batches_rates_and_generators_is_named(
     reference: LoadedRecord, first: dict[str, Any], second: dict[str, Any], code: str
 ) -> None:
-    """Batches and rates of every step are known: their experiments run the whole probe, with its evaluation."""
+    """Their values of every step are known: the experiments run the whole probe, with its evaluation."""
     plan = Plan(**first, **second)
 
     def run(request: Request) -> LoadedRecord:
         if request.runs_on == "reference":
             return experiment_record(Plan(), request)
         rungs = {replay.rung for replay in request.experiment.replays}
-        healed = replace(plan, order=Plan().order, rates=Plan().rates) if rungs & {"batch", "schedule"} else plan
+        restored = rungs & {"batch", "schedule", "rng"}
+        healed = replace(plan, order=Plan().order, rates=Plan().rates, seed=Plan().seed) if restored else plan
         undone: dict[str, Any] = {"noise": {}, "gradient_factor_at": None} if rungs & {"evaluation", "gradient"} else {}
         return experiment_record(replace(healed, **undone), request)
 

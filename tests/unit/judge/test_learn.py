@@ -9,8 +9,8 @@ import pytest
 
 from plumbline.errors import CorruptDataError
 from plumbline.judge import compare
-from plumbline.judge.confirm import Request
 from plumbline.judge.confirm_learn import begin_confirmation
+from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Finding
 
@@ -106,13 +106,13 @@ RATES, ROWS = (1e-3, 5e-4), ("a" * 16, "b" * 16)
     ("losses", "changes", "code", "step"),
     [
         ((0.7, 0.6), {"dropout": [0.2]}, "rng", 1),
-        ((0.6, 0.5), {}, "rng", 0),
+        ((0.6, 0.5), {}, "unattributed", 0),
         ((0.7, 0.6), {"learning_rates": [1e-3, 1e-3]}, "schedule", 1),
         ((0.7, 0.6), {"learning_rates": [2e-3, 5e-4]}, "schedule", 1),
         ((0.7, 0.6), {"batches": ["a" * 16, "c" * 16]}, "data.order", 1),
         ((0.7, 0.6), {"resumed_at": [1]}, "optimizer", 1),
         ((0.7, 0.6), {}, "unattributed", 1),
-        ((0.7, 0.5), {}, "optimizer", None),
+        ((0.7, 0.5), {}, "unattributed", None),
         ((0.7, 0.5), {"weights": "a", "accuracy": 0.84}, "evaluation", None),
     ],
 )

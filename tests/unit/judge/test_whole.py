@@ -145,6 +145,40 @@ def test_a_tensor_that_only_one_of_two_sketched_is_missing(stage: str) -> None:
         assert judgement.findings[0].detail.startswith(f"the {who} has no {stage} of {name} at step 2")
 
 
+@pytest.mark.parametrize("side", ["candidate", "reference"])
+@pytest.mark.parametrize(("steps", "verdict"), [((0, 2, 5), "drift"), ((2,), "invalid")])
+def test_a_module_that_one_run_never_calls_is_no_lost_tap(side: str, steps: tuple[int, ...], verdict: str) -> None:
+    """The drift shows in the outputs of later modules."""
+
+    def change(content: Content) -> None:
+        lost = {(step, "forward", "layer.linear") for step in steps}
+        keep_taps(content, lambda tap: (tap["step"], tap["stage"], tap["name"]) not in lost)
+
+    made = make_record(noise={"layer.norm": 1e-3})
+    content = made.record.model_dump() | {"arrays": {name: dict(arrays) for name, arrays in made.arrays.items()}}
+    if side == "candidate":
+        change(content)
+    arrays = content.pop("arrays")
+    candidate = LoadedRecord(RunRecord.model_validate(content), made.folder, arrays)
+    reference = make_record()
+    if side == "reference":
+        content = reference.record.model_dump() | {"arrays": dict(reference.arrays)}
+        change(content)
+        arrays = content.pop("arrays")
+        reference = LoadedRecord(RunRecord.model_validate(content), reference.folder, arrays)
+    judgement = compare(reference, candidate)
+    assert judgement.verdict == verdict
+    if verdict == "drift":
+        assert [cause.code for cause in judgement.causes] == ["operator"]
+
+
+def test_a_module_without_taps_is_lost_where_all_logits_are_equal() -> None:
+    def change(content: Content) -> None:
+        keep_taps(content, lambda tap: (tap["stage"], tap["name"]) != ("forward", "layer.linear"))
+
+    assert compare(whole(), whole(change)).verdict == "invalid"
+
+
 def test_taps_of_a_module_that_is_called_again_may_differ() -> None:
     """Activation checkpointing calls each module once more in the backward pass: a benign difference."""
 

@@ -21,8 +21,8 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores.memory import MemoryStore
 from tests.contract.records import make_record
+from tests.memory_store import MemoryStore
 
 NAMES = ("aws", "azure", "gcp")
 

@@ -28,7 +28,7 @@ from plumbline.rounds.plan import MAIN, Assignment
 from plumbline.rounds.series import count_unjudged, read_history, write_nights
 from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import Finding, PlatformResult, RoundVerdict
-from plumbline.stores import open_store
+from plumbline.stores import open_store, read_bytes
 from tests.unit.judge.conftest import make_record
 from tests.unit.judge.test_speed import speed
 
@@ -186,7 +186,7 @@ def test_a_damaged_series_is_invalid_and_is_not_overwritten(tmp_path: Path) -> N
     verdict = nights.night(1, 0.0)
     assert verdict.verdict == "invalid"
     assert "--rebuild" in verdict.platforms["left"].findings[-1].detail
-    assert nights.central.get_text(series_key("nightly", "left")) == "cut off {"
+    assert read_bytes(nights.central.store, series_key("nightly", "left")).decode() == "cut off {"
 
 
 def test_a_night_without_a_number_never_passes_the_engine(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Injectors of the sixth held-out set."""

@@ -1,0 +1,171 @@
+"""Two fp64 runs tell rounding from the trace of a formula that shows in a later step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from plumbline.judge import compare
+from plumbline.judge.confirm import Confirmation
+from plumbline.judge.intervention import Intervention
+from plumbline.judge.pair import Pair
+from plumbline.judge.restored import check_restored
+from plumbline.judge.rungs.loss import loss
+from plumbline.judge.rungs.optimizer import update_numbers
+from plumbline.records import LoadedRecord
+
+from .conftest import Plan, make_record
+from .test_confirm import confirm, experiment_record
+
+CauseList = list[tuple[str, str]]
+
+
+def causes(state: Any) -> CauseList:
+    return [(cause.code, cause.sure) for cause in state.judgement.causes]
+
+
+@pytest.mark.parametrize(
+    ("in_fp64", "expected"),
+    [({1: 1.001}, [("optimizer", "confirmed")]), ({}, [("kernel", "confirmed")])],
+    ids=["the formula shows in the second update", "rounding alone"],
+)
+def test_rounding_of_an_update_whose_formula_differs_later_is_no_kernel(
+    reference: LoadedRecord, in_fp64: dict[int, float], expected: CauseList
+) -> None:
+    """The difference stays below every limit of fp32, and the steps in between have no sketches."""
+    plan = Plan(update_factor={0: 1.0005, 1: 1.001})
+
+    def run(request: Any) -> LoadedRecord:
+        if request.runs_on == "reference" or request.experiment.replays:
+            return experiment_record(Plan(), request)
+        exact = request.experiment.precision == "fp64"
+        return experiment_record(Plan(update_factor=in_fp64) if exact else plan, request)
+
+    assert [cause.code for cause in compare(reference, make_record(plan)).causes] == ["kernel"]
+    state, _ = confirm(reference, plan, run)
+    assert causes(state) == expected
+
+
+def test_the_norm_of_an_update_is_compared_in_fp64_alone(reference: LoadedRecord) -> None:
+    """In fp32 the rounding of nearly zero gradients hides in the norm."""
+    candidate = make_record(update_factor={1: 1.001})
+    found = update_numbers(Pair(reference, candidate, scale=0.01), 1)
+    assert found is not None
+    assert found.suspicions[0].code == "optimizer"
+    assert update_numbers(Pair(reference, candidate), 1) is None
+    assert update_numbers(Pair(reference, candidate, scale=0.01), 0) is None
+
+
+def test_what_fp64_does_not_reach_wholly_keeps_the_limits_of_the_spec(reference: LoadedRecord) -> None:
+    """An operation that computes in fp32 also within fp64 leaves rounding in every later step."""
+    plan = Plan(noise={"layer.linear": 1e-3}, own_error=1e-3)
+
+    def run(request: Any) -> LoadedRecord:
+        exact = request.experiment.precision == "fp64" and request.runs_on == "candidate"
+        left = Plan(noise={"layer.linear": 3e-6}) if exact else plan
+        return experiment_record(Plan() if request.runs_on == "reference" else left, request)
+
+    state, _ = confirm(reference, plan, run)
+    assert causes(state) == [("precision", "confirmed")]
+
+
+@pytest.mark.parametrize("is_noise", [True, False])
+def test_a_tensor_that_is_rounding_only_stays_so_in_experiments_of_fp64(
+    reference: LoadedRecord, is_noise: bool
+) -> None:
+    after = make_record()
+    probe = after.record.evidence.probe
+    assert probe is not None
+    place = next(i for i, tap in enumerate(probe.taps) if (tap.stage, tap.name) == ("gradient", "head.weight"))
+    taps = [tap.to_json() for tap in probe.taps]
+    taps[place] |= {"sha256": "f" * 64}
+    after.arrays["sketches"]["sketch"][place] *= -1
+    steps = [step.to_json() for step in probe.steps]
+    steps[0] |= {"gradients_sha256": "f" * 64}
+    evidence = after.record.evidence.replace(probe=probe.replace(taps=taps, steps=steps).to_json())
+    after = LoadedRecord(after.record.replace(evidence=evidence.to_json()), after.folder, after.arrays)
+    off = loss(Pair(reference, make_record(loss_factor=1.1)), 0)
+    assert off is not None
+    noise = frozenset({("gradient", "head.weight")}) if is_noise else frozenset()
+    outcome = check_restored(
+        reference, after, after, mismatch=off, known=frozenset(),
+        ways=(Intervention("the loss by its definition", 2, by_definition=True),),
+        in_fp64=Pair(reference, after, noise=noise, scale=0.01),
+    )  # fmt: skip
+    assert (outcome.left == ()) is is_noise
+
+
+def test_a_hidden_difference_is_no_nondeterminism_after_an_equal_rerun(reference: LoadedRecord) -> None:
+    plan = Plan(weights_seed=6, noise={"layer.norm": 1e-6})
+
+    def run(request: Any) -> LoadedRecord:
+        if request.runs_on == "reference":
+            return experiment_record(Plan(), request)
+        rungs = {replay.rung for replay in request.experiment.replays}
+        healed = replace(plan, weights_seed=Plan().weights_seed) if "weights" in rungs else plan
+        return experiment_record(replace(healed, noise={}) if "forward" in rungs else healed, request)
+
+    state, _ = confirm(reference, plan, run)
+    assert causes(state) == [("weights.init", "confirmed"), ("operator", "confirmed")]
+
+
+def with_losses(factors: dict[int, float], **changes: Any) -> LoadedRecord:
+    """Return a record whose losses are off by these factors, with equal gradients."""
+    made = make_record(**changes)
+    probe = made.record.evidence.probe
+    assert probe is not None
+    steps = [step.to_json() for step in probe.steps]
+    for step, factor in factors.items():
+        steps[step] |= {"loss": (probe.steps[step].loss or 0.0) * factor}
+    evidence = made.record.evidence.replace(probe=probe.replace(steps=steps).to_json())
+    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+
+
+LATE = {0: 1 + 5e-7, 1: 1 + 2e-5}
+
+
+@pytest.mark.parametrize(
+    ("factors", "changes", "code"),
+    [
+        (LATE, {"leg": True}, "precision"),
+        (LATE, {}, "loss"),
+        ({0: 1 + 5e-7, 4: 1 + 2e-5}, {"leg": True}, "loss"),  # beyond the steps of the portable leg
+        ({0: 1 + 5e-7}, {"leg": True}, "kernel"),
+        ({0: 1.1}, {"leg": True}, "loss"),  # more than the rounding of any format
+    ],
+)
+def test_a_loss_that_is_off_at_a_later_step_is_one_cause(
+    factors: dict[int, float], changes: dict[str, Any], code: str
+) -> None:
+    """Small logits hide fewer bits at the first steps: there the loss differs by rounding."""
+    judgement = compare(make_record(**changes), with_losses(factors, **changes))
+    assert [cause.code for cause in judgement.causes] == [code]
+
+
+@pytest.mark.parametrize(("in_fp64", "code"), [({}, "precision"), (LATE, "loss")])
+def test_fp64_on_both_sides_tells_a_loss_in_fewer_bits_from_a_formula(in_fp64: dict[int, float], code: str) -> None:
+    reference, candidate = make_record(leg=True), with_losses(LATE, leg=True)
+
+    def record(factors: dict[int, float], request: Any) -> LoadedRecord:
+        short = experiment_record(Plan(), request)
+        probe = short.record.evidence.probe
+        assert probe is not None
+        steps = [step.to_json() for step in probe.steps]
+        for step, factor in factors.items():
+            if step < len(steps):
+                steps[step] |= {"loss": (probe.steps[step].loss or 0.0) * factor}
+        evidence = short.record.evidence.replace(probe=probe.replace(steps=steps).to_json())
+        return LoadedRecord(short.record.replace(evidence=evidence.to_json()), short.folder, short.arrays)
+
+    def run(request: Any) -> LoadedRecord:
+        by_definition = any(replay.rung == "loss" for replay in request.experiment.replays)
+        if request.runs_on == "reference" or by_definition:
+            return record({}, request)
+        return record(in_fp64 if request.experiment.precision == "fp64" else LATE, request)
+
+    state = Confirmation.begin(reference, candidate, compare(reference, candidate), 8)
+    while (request := state.next()) is not None:
+        state = state.absorb(request, run(request))
+    assert causes(state) == [(code, "confirmed")]

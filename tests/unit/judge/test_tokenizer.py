@@ -1,0 +1,112 @@
+"""A different tokenizer file is a drift only where tokens that a run reads may differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plumbline.judge import compare
+from plumbline.judge.confirm import Confirmation
+from plumbline.records import LoadedRecord
+from plumbline.schema.record import RunRecord
+from plumbline.schema.verdict import Judgement
+
+from .conftest import BATCH, STEPS, Plan, make_record, other_kernel
+from .test_confirm import experiment_record
+
+OTHER = "d" * 64
+
+
+def codes(judgement: Judgement) -> list[str]:
+    return [cause.code for cause in judgement.causes]
+
+
+def with_curve(mark: str, loss: float = 0.5, *, marks: int = 8, **changes: Any) -> LoadedRecord:
+    """Return a record with a learning curve whose last batch has the digest `mark`."""
+    made = make_record(**changes)
+    learn = {"steps": 8, "evaluate_every": 8, "checkpoint_every": 8, "evaluation_rows": 6}
+    spec = made.record.spec.replace(learn=learn)
+    content = made.record.model_dump() | {"spec": spec.model_dump(), "spec_sha256": spec.digest}
+    evaluation = content["evidence"]["probe"]["evaluation"] | {"step": 8}
+    content["evidence"]["learn"] = {
+        "steps": 8, "losses": [0.5] * 7 + [loss], "evaluations": [evaluation], "weights_sha256": "d" * 64,
+        "batches": ["a" * 16] * (marks - 1) + [mark * 16] * (marks > 0),
+    }  # fmt: skip
+    return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
+
+
+@pytest.mark.parametrize("fingerprint", [{}, other_kernel()], ids=["same machine", "different machine"])
+def test_a_rewritten_file_with_equal_tokens_passes_with_a_note(
+    reference: LoadedRecord, fingerprint: dict[str, Any]
+) -> None:
+    judgement = compare(reference, make_record(tokenizer=OTHER, fingerprint=fingerprint))
+    assert judgement.verdict == "pass"
+    assert "tokenizer" in [note.code for note in judgement.notes]
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_rewritten_file_adds_no_cause_to_a_different_order(reference: LoadedRecord, shift: int) -> None:
+    """Rows in a different order are compared row by row."""
+    judgement = compare(reference, make_record(tokenizer=OTHER, order=Plan().order[::-1], ids_shift=shift))
+    assert codes(judgement) == (["tokenization", "data.order"] if shift else ["data.order"])
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_rewritten_file_adds_no_cause_to_an_edited_text(reference: LoadedRecord, shift: int) -> None:
+    plan = Plan(tokenizer=OTHER, ids_shift=shift)
+    plan.texts[0] += 500
+    judgement = compare(reference, make_record(plan))
+    assert codes(judgement) == (["data.content", "tokenization"] if shift else ["data.content"])
+
+
+def test_rows_that_no_two_batches_share_prove_no_equal_tokens(reference: LoadedRecord) -> None:
+    record = make_record(tokenizer=OTHER, order=Plan().order[::-1])
+    record.arrays["batches"]["row_ids"] = np.arange(100, 100 + STEPS * BATCH).reshape(STEPS, BATCH)
+    assert "tokenization" in codes(compare(reference, record))
+
+
+@pytest.mark.parametrize("tokenizer", ["a" * 64, OTHER])
+def test_an_evaluation_of_different_tokens_is_found(reference: LoadedRecord, tokenizer: str) -> None:
+    """A difference of the evaluation alone is the evaluation's own, unless the tokenizer's file differs."""
+    plan = Plan(tokenizer=tokenizer, noise={"head@6": 0.5})
+    candidate = make_record(plan)
+    judgement = compare(reference, candidate)
+    expected = "tokenization" if tokenizer == OTHER else "evaluation"
+    assert codes(judgement) == [expected]
+    state = Confirmation.begin(reference, candidate, judgement, 8)
+    while (request := state.next()) is not None:
+        state = state.absorb(request, experiment_record(plan, request))
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(expected, "likely")]
+
+
+def test_different_rows_of_an_evaluation_are_its_own_fault(reference: LoadedRecord) -> None:
+    judgement = compare(reference, make_record(tokenizer=OTHER, evaluation_rows=4))
+    assert codes(judgement) == ["evaluation"]
+
+
+def test_an_evaluation_that_differs_after_a_different_training_says_nothing_of_tokens(reference: LoadedRecord) -> None:
+    judgement = compare(reference, make_record(tokenizer=OTHER, gradient_factor=1.5))
+    assert codes(judgement) == ["gradient"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "expected"),
+    [
+        (with_curve("a"), with_curve("a", tokenizer=OTHER), []),
+        (with_curve("a"), with_curve("b", 0.6, tokenizer=OTHER), ["tokenization"]),
+        (with_curve("a", marks=0), with_curve("a", marks=0, tokenizer=OTHER), []),
+        (with_curve("a", marks=0), with_curve("a", 0.6, marks=0, tokenizer=OTHER), ["tokenization"]),
+        (
+            with_curve("a"),
+            with_curve("a", 0.5 + 1e-7, tokenizer=OTHER, noise={"head": 1e-7}, fingerprint=other_kernel()),
+            [],
+        ),
+    ],
+    ids=["equal", "different batches", "equal losses", "no digests of batches", "rounding"],
+)
+def test_tokens_that_only_the_learning_curve_reads_are_found(
+    reference: LoadedRecord, candidate: LoadedRecord, expected: list[str]
+) -> None:
+    assert codes(compare(reference, candidate)) == expected
