@@ -19,6 +19,7 @@ from pathlib import Path
 from clients import ACCOUNT, NAME
 
 from plumbline.digest import canonical_json
+from plumbline.localstack.ports import reserve_port
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 
 __all__ = ["publish", "serve"]
@@ -70,9 +71,7 @@ def serve(shards: int, size: int) -> Iterator[tuple[str, Path]]:
     folder.chmod(0o755)
     try:
         publish(folder, shards, size)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = reserve_port()
         config = folder / "nginx.conf"
         config.write_text(_CONFIG.format(folder=folder, port=port))
         server = subprocess.Popen(["nginx", "-c", str(config)], start_new_session=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from plumbline.errors import UnavailableError
 from plumbline.localstack import services
 from plumbline.localstack.database import Database, database_folder
+from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.process import Child, start
 from plumbline.schema.suite import Suite
 
@@ -24,10 +25,10 @@ class Servers:
     def __init__(self, suite: Suite, state: Path, port: int | None, mark: str) -> None:
         self._suite = suite
         self._state = state
-        self._port = services.free_port(port)
-        self._s3 = f"http://127.0.0.1:{services.free_port()}"
-        self._blob = f"http://127.0.0.1:{services.free_port()}"
-        self.database = Database(database_folder(mark), services.free_port())
+        self._port = reserve_port(port)
+        self._s3 = f"http://127.0.0.1:{reserve_port()}"
+        self._blob = f"http://127.0.0.1:{reserve_port()}"
+        self.database = Database(database_folder(mark), reserve_port())
         self._commands: dict[str, tuple[list[str], Mapping[str, str]]] = {}
         self.children: dict[str, Child] = {}
 

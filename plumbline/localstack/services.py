@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import os
-import socket
 import sys
 import urllib.error
 import urllib.request
@@ -22,7 +21,6 @@ __all__ = [
     "azurite_command",
     "cloud_environment",
     "create_bucket",
-    "free_port",
     "inherited",
     "moto_command",
     "prefect_environment",
@@ -34,19 +32,6 @@ _HOST = "127.0.0.1"
 # Azurite's well-known account; it opens nothing but a loopback port of this machine.
 _ACCOUNT = "devstoreaccount1"
 _ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-
-
-def free_port(wanted: int | None = None) -> int:
-    """Return a free loopback port; raise if the wanted port is in use."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, wanted or 0))
-        except OSError as error:
-            raise ConfigurationError(
-                f"port {wanted} is in use", where=_HOST, hint="omit --port, or stop the process that listens on it"
-            ) from error
-        return int(probe.getsockname()[1])
 
 
 def prefect_server_command(port: int) -> list[str]:

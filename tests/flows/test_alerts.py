@@ -27,7 +27,7 @@ from plumbline.alerts.troubles import Trouble
 from plumbline.cli.main import main
 from plumbline.deployment import REGRESSION
 from plumbline.errors import UnavailableError
-from plumbline.localstack.services import free_port
+from plumbline.localstack.ports import reserve_port
 from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.schema.verdict import Cause, Finding, PlatformResult
 from tasks.alert import alert_without_verdict, deliver_pending
@@ -60,7 +60,7 @@ class Mailbox:
 @pytest.fixture
 def mailbox(_settings: None) -> Iterator[Mailbox]:
     box = Mailbox()
-    port = free_port()
+    port = reserve_port()
     controller = Controller(box, hostname="127.0.0.1", port=port)
     controller.start()
     AppriseUrl(url=f"mailto://127.0.0.1:{port}/?from=plumbline@example.com&to=team@example.com&mode=insecure").save(

@@ -15,6 +15,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 
 from plumbline.cli.main import main
 from plumbline.localstack import services
+from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.process import start, stop
 from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Suite
@@ -99,7 +100,7 @@ def test_a_clock_that_is_off_here_is_told_of_this_machine_not_of_every_worker(
 
 
 def test_a_server_that_wants_a_password(suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    port, home = services.free_port(), tmp_path / "locked"
+    port, home = reserve_port(), tmp_path / "locked"
     url = f"http://127.0.0.1:{port}/api"
     environment = {**services.inherited(), **services.prefect_environment(url, home)}
     environment["PREFECT_SERVER_API_AUTH_STRING"] = "admin:secret"

@@ -12,7 +12,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.localstack.services import free_port
+from plumbline.localstack.ports import reserve_port
 from tasks.prefect_client.api import wait_for_api
 from tasks.prefect_client.round_run import RoundRun
 from tests.flows.stubs import suite_of
@@ -24,7 +24,7 @@ class RestartingServer:
     """HTTP server that refuses connections until `start`; `stops_at` ends it in the middle of a request."""
 
     def __init__(self) -> None:
-        self.port = free_port()
+        self.port = reserve_port()
         self.asked: list[str] = []
         self.stops_at = ""
         self._server: ThreadingHTTPServer | None = None

@@ -16,8 +16,9 @@ import pytest
 
 from plumbline.errors import ConfigurationError
 from plumbline.localstack.guard import start_guard
+from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.process import MARK, Child, end_marked, find_by_mark, start, stop
-from plumbline.localstack.services import cloud_environment, free_port, inherited
+from plumbline.localstack.services import cloud_environment, inherited
 
 # A child that starts a grandchild in a session of its own, deaf to SIGTERM, and then waits.
 FAMILY = """
@@ -112,7 +113,15 @@ def test_a_port_in_use_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"port {port} is in use"):
-            free_port(port)
+            reserve_port(port)
+
+
+def test_a_reserved_port_goes_to_its_server_alone() -> None:
+    port = reserve_port()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with socket.create_server(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)):
+        pass
 
 
 def test_a_worker_gets_its_own_clouds_credentials_and_nothing_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
