@@ -25,7 +25,19 @@ from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Divergence, Finding
 
 from .conftest import STEPS, Plan, make_record, other_kernel
+from .kept_verdicts import kept
 from .test_speed import BREAKDOWN, COMPUTE, SAMPLES, record, speed, times
+
+accuracy_error = kept(accuracy_error)
+check_restored = kept(check_restored)
+compare = kept(compare)
+foreign_load = kept(foreign_load)
+learn = kept(learn)
+noise_of = kept(noise_of)
+owes_to_rounding = kept(owes_to_rounding)
+precision_signs = kept(precision_signs)
+speed_cause = kept(speed_cause)
+throughput = kept(throughput)
 
 # Tensors: the forward, gradient and weight limits as a comparison uses them.
 

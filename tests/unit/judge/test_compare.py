@@ -20,6 +20,13 @@ from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
 
 from .conftest import EVALUATION_ROWS, ROWS, STEPS, Plan, make_record, other_kernel
+from .kept_verdicts import kept
+
+architecture = kept(architecture)
+batch = kept(batch)
+compare = kept(compare)
+data = kept(data)
+weights = kept(weights)
 
 
 def judge(reference: LoadedRecord, **changes: Any) -> Judgement:

@@ -14,6 +14,9 @@ from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 
 from .conftest import Plan, make_record, other_kernel
+from .kept_verdicts import keep, kept
+
+compare = kept(compare)
 
 Laboratory = Callable[[Request], LoadedRecord | None]
 
@@ -48,8 +51,9 @@ def confirm(
     state = Confirmation.begin(reference, candidate, compare(reference, candidate), budget)
     asked = []
     while (request := state.next()) is not None:
-        asked.append(request)
+        asked.append(keep(request))
         state = state.absorb(request, laboratory(request))
+    keep(state.judgement)
     return state, asked
 
 
@@ -181,6 +185,7 @@ def test_an_experiment_that_cannot_be_run_refutes_nothing(reference: LoadedRecor
     state = Confirmation.begin(reference, candidate, compare(reference, candidate), 8)
     while (request := state.next()) is not None:
         state = state.absorb(request, None, "no worker came online within 60 s")
+    keep(state.judgement)
     cause = state.judgement.causes[0]
     assert (cause.code, cause.sure) == ("gradient", "likely")
     assert cause.tried[0].endswith("could not be run: no worker came online within 60 s")

@@ -17,7 +17,13 @@ from plumbline.judge.rungs.optimizer import update_numbers
 from plumbline.records import LoadedRecord
 
 from .conftest import Plan, make_record
+from .kept_verdicts import keep, kept
 from .test_confirm import confirm, experiment_record
+
+check_restored = kept(check_restored)
+compare = kept(compare)
+loss = kept(loss)
+update_numbers = kept(update_numbers)
 
 CauseList = list[tuple[str, str]]
 
@@ -168,4 +174,5 @@ def test_fp64_on_both_sides_tells_a_loss_in_fewer_bits_from_a_formula(in_fp64: d
     state = Confirmation.begin(reference, candidate, compare(reference, candidate), 8)
     while (request := state.next()) is not None:
         state = state.absorb(request, run(request))
+    keep(state.judgement)
     assert causes(state) == [(code, "confirmed")]

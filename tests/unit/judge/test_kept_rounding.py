@@ -12,6 +12,9 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 
 from .conftest import make_record, other_kernel
+from .kept_verdicts import kept
+
+compare = kept(compare)
 
 _NAME = "head.weight"
 _EARLY = 1e-4

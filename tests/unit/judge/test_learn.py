@@ -15,6 +15,9 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Finding
 
 from .conftest import make_record, other_kernel
+from .kept_verdicts import keep, kept
+
+compare = kept(compare)
 
 
 def learned(accuracy: float, losses: tuple[float, ...], weights: str, **changes: Any) -> LoadedRecord:
@@ -189,8 +192,9 @@ def test_an_experiment_names_what_parts_a_curve_below_an_equal_probe(  # noqa: P
     state = begin_confirmation(sides[HEALED], sides[SAME], compare(sides[HEALED], sides[SAME]), 6)
     answers, asked = iter(filter(None, (first, second))), []
     while (request := state.next()) is not None:
-        asked.append(request)
+        asked.append(keep(request))
         state = state.absorb(request, rerun_of(sides[next(answers)], request))
+    keep(state.judgement)
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, sure)]
     assert [one.rung for request in asked for one in request.experiment.replays] == rungs
     assert {(request.experiment.part, request.experiment.steps) for request in asked} == {("learn", 2)}
@@ -206,6 +210,7 @@ def test_a_lost_experiment_on_a_curve_is_run_once_more_and_then_leaves_its_cause
     state, asked = begin_confirmation(left, right, compare(left, right), 1), 0
     while (request := state.next()) is not None:
         state, asked = state.absorb(request, None, "no worker came online"), asked + 1
+    keep(state.judgement)
     assert asked == 2
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("rng", "likely")]
     assert "no worker came online" in state.judgement.causes[0].tried[0]

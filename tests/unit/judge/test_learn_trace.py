@@ -20,7 +20,14 @@ from plumbline.rounds.confirming import Case, absorb, wanted
 from plumbline.schema.evidence import LearnEvidence
 
 from .conftest import STEPS, make_record, other_kernel
+from .kept_verdicts import keep, kept
 from .test_learn import learned
+
+compare = kept(compare)
+earlier_window = kept(earlier_window)
+first_window = kept(first_window)
+learning = kept(learning)
+with_envelope = kept(with_envelope)
 
 CURVE = 8
 LOSSES = tuple(0.7 - 0.01 * step for step in range(CURVE))
@@ -76,8 +83,9 @@ def confirm(
     state, asked = begin_confirmation(reference, candidate, compare(reference, candidate), budget), []
     assert isinstance(state, LearnConfirmation)
     while (request := state.next()) is not None:
-        asked.append(request)
+        asked.append(keep(request))
         state = state.absorb(request, answer(request))
+    keep(state.judgement)
     return state, asked
 
 
@@ -299,6 +307,7 @@ def test_weights_that_change_between_two_steps_are_no_operator(learn: dict[str, 
     )
     while (request := state.next()) is not None:
         state = state.absorb(request, answer(request))
+    keep(state.judgement)
     assert named(state) == [(code, "confirmed")]
 
 

@@ -11,7 +11,11 @@ from plumbline.judge.own_evaluation import deviation, may_hide
 from plumbline.records import LoadedRecord
 
 from .conftest import Plan, make_record
+from .kept_verdicts import kept
 from .test_confirm import confirm, experiment_record
+
+deviation = kept(deviation)
+may_hide = kept(may_hide)
 
 EVALUATED = {"head@6": 0.5}
 

@@ -12,6 +12,9 @@ from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
 
 from .conftest import make_record, other_kernel
+from .kept_verdicts import kept
+
+compare = kept(compare)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,11 @@ from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Judgement
 
 from .conftest import make_record, other_kernel
+from .kept_verdicts import kept
+
+judge_round = kept(judge_round)
+merge = kept(merge)
+trusted_reference = kept(trusted_reference)
 
 
 def named(name: str, **changes: object) -> LoadedRecord:

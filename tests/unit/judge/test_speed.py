@@ -17,6 +17,10 @@ from plumbline.schema.evidence import Evidence, SpeedEvidence
 from plumbline.schema.suite import Gates
 
 from .conftest import make_record
+from .kept_verdicts import kept
+
+compare = kept(compare)
+needs_rerun = kept(needs_rerun)
 
 BREAKDOWN = {"data_wait": 0.001, "host_to_device": 0.001, "forward": 0.02, "backward": 0.04, "optimizer": 0.008}
 SAMPLES: dict[str, tuple[float | None, ...]] = {

@@ -14,7 +14,10 @@ from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
 
 from .conftest import BATCH, STEPS, Plan, make_record, other_kernel
+from .kept_verdicts import keep, kept
 from .test_confirm import experiment_record
+
+compare = kept(compare)
 
 OTHER = "d" * 64
 
@@ -78,6 +81,7 @@ def test_an_evaluation_of_different_tokens_is_found(reference: LoadedRecord, tok
     state = Confirmation.begin(reference, candidate, judgement, 8)
     while (request := state.next()) is not None:
         state = state.absorb(request, experiment_record(plan, request))
+    keep(state.judgement)
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(expected, "likely")]
 
 

@@ -14,6 +14,10 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 
 from .conftest import EVALUATION_ROWS, STEPS, make_record, other_kernel
+from .kept_verdicts import kept
+
+compare = kept(compare)
+stands_alone = kept(stands_alone)
 
 Content = dict[str, Any]
 LEARN = {"steps": 8, "evaluate_every": 4, "checkpoint_every": 8, "evaluation_rows": EVALUATION_ROWS}
