@@ -72,7 +72,7 @@ class PlatformReport(Model):
 
 
 def suite_of(suite: Suite, platform: str, workload: str) -> Suite:
-    """Return what a worker needs of the suite: its own platform and one workload, and nobody's recipients."""
+    """Return what a worker needs of the suite: its own platform and one workload, without recipients of alerts."""
     own = suite.platforms[platform]
     data = suite.workloads[workload].data
     return suite.replace(

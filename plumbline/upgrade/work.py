@@ -1,4 +1,4 @@
-"""The work folder of an upgrade: one command at a time has it, for its runs and overlays would be another's too."""
+"""The work folder of an upgrade: one command at a time has it, so that two never share runs and overlays."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["claimed"]
 _LOCK_NAME = "plumbline-upgrade.lock"
 """A name of our own: `--work .` may hold whatever a user calls `lock`."""
 _POLL_SECONDS = 0.5
-_HINT = "wait for it, or name another folder with --work"
+_HINT = "wait for it, or choose a different folder with --work"
 
 
 @contextmanager
 def claimed(work: Path, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Have the folder alone; `ConfigurationError` if another upgrade keeps it, or if it can be no folder of ours.
+    """Have the folder alone; `ConfigurationError` if a different upgrade holds it, or if it can be no folder of ours.
 
     The lock is a `flock`: it ends with its process, however that ends.
     """
@@ -44,5 +44,5 @@ def _lock(lock: IO[bytes], work: Path, deadline: float) -> None:
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() >= deadline:
-                raise ConfigurationError("another upgrade uses this folder", where=str(work), hint=_HINT) from error
+                raise ConfigurationError("a different upgrade uses this folder", where=str(work), hint=_HINT) from error
         time.sleep(_POLL_SECONDS)

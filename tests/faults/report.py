@@ -141,10 +141,10 @@ def _confusion(results: list[dict[str, Any]]) -> list[str]:
 _ABOUT = {
     1: """
 faults and controls that nobody had tuned to, after what goes wrong in public trackers; their writer had read parts of
-the judge. The judge was mended afterwards with these in sight, by rules about rungs.""",
+the judge. The judge was changed afterwards with these in sight, by rules about rungs.""",
     2: """
-faults and controls more, written once the judge had been mended with the first set in sight, by who had mended it.
-Nothing was mended after this run.""",
+faults and controls more, written once the judge had been changed with the first set in sight, by the author of that change.
+Nothing was changed after this run.""",
     3: """
 faults and controls more, after the reproduced bugs of OrderLab/TrainCheck-Evaluation-Workloads (gradients never
 cleared, loader workers with one seed, gradients not exchanged, weights rounded to bf16, a stale optimizer) and
@@ -230,7 +230,7 @@ def _rates(document: dict[str, Any], totals: Totals) -> list[str]:
         "A real shortage needs a memory limit on the training's control group, which was not ours to set there, and",
         "swap, of which that machine has none: without it a process short of memory is killed, not slowed.",
         "",
-        "The figures of this table are in-sample: the judge's rules were mended while the catalogue ran, and the",
+        "The figures of this table are in-sample: the judge's rules were changed while the catalogue ran, and the",
         "catalogue holds the first and the third held-out set too. What the judge made of faults when it first saw",
         "them stands under",
         "[Held out](#held-out).",
@@ -258,5 +258,5 @@ def write_report(document: dict[str, Any], held_out: list[tuple[HeldOut, dict[st
 _HELD_OUT = (
     "A held-out set is written with the causes expected of it, committed, and only then shown to the judge, once; what",
     "came out is never replaced (a test sees to it). Before, its faults are trained with, to see that they change a",
-    "recorded digest. Once the judge has been mended with a set in sight, its faults are part of the catalogue below.",
+    "recorded digest. Once the judge has been changed with a set in sight, its faults are part of the catalogue below.",
 )

@@ -46,7 +46,7 @@ def test_a_persons_cancel_is_told_from_a_controllers(client: SyncPrefectClient, 
     assert (child.state, child.by_person) == (ChildState.CANCELLED, first == "person")
 
 
-def test_of_one_that_nobody_asked_to_end_nothing_is_said(client: SyncPrefectClient) -> None:
+def test_a_run_that_ends_without_a_request_has_no_author(client: SyncPrefectClient) -> None:
     run = client.create_flow_run(training, state=Running()).id
     client.set_flow_run_state(run, Cancelled(), force=True)
     assert read_children(client, [run], {})[run].by_person is None
