@@ -143,7 +143,7 @@ _ABOUT = {
 faults and controls that nobody had tuned to, after what goes wrong in public trackers; their writer had read parts of
 the judge. The judge was changed afterwards with these in sight, by rules about rungs.""",
     2: """
-faults and controls more, written once the judge had been changed with the first set in sight, by the author of that change.
+faults and controls more, written after the judge was changed with the first set in sight, by the same author.
 Nothing was changed after this run.""",
     3: """
 faults and controls more, after the reproduced bugs of OrderLab/TrainCheck-Evaluation-Workloads (gradients never

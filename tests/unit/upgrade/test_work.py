@@ -51,8 +51,8 @@ def test_a_second_upgrade_with_the_same_folder_is_refused_and_harms_nothing(comm
     assert codes == [2]
     said = capsys.readouterr().err.splitlines()
     assert (
-        said[1]
-        == "plumbline: work: a different upgrade uses this folder (hint: wait for it, or choose a different folder with --work)"
+        said[1] == "plumbline: work: a different upgrade uses this folder "
+        "(hint: wait for it, or choose a different folder with --work)"
     )
     assert command.run() == 3, "the folder is free again once the command has ended"
 
