@@ -10,6 +10,7 @@ import pytest
 from plumbline.alerts import AlertBook, AlertState
 from plumbline.central import CentralStore
 from plumbline.errors import InvalidInputError, UnavailableError
+from plumbline.stores import read_bytes
 from tests.memory_store import MemoryStore
 
 NOW = datetime(2026, 11, 20, 2, tzinfo=UTC)
@@ -30,6 +31,7 @@ def test_a_change_is_kept_for_the_next_controller_and_for_this_suite_only() -> N
     assert make_book(store).change(add_round("b")).rounds == ("a", "b")
     assert make_book(store).read()[0].rounds == ("a", "b")
     assert [info.key for info in store.list()] == ["alerts/nightly.json"]
+    assert b'"schema_version":1' in read_bytes(store, "alerts/nightly.json")
     assert make_book(store, "weekly").read()[0] == AlertState()
 
 
@@ -79,5 +81,4 @@ def test_a_damaged_state_is_an_error_and_is_not_overwritten() -> None:
     store.create("alerts/nightly.json", b"cut off {")
     with pytest.raises(InvalidInputError, match=r"alerts/nightly\.json"):
         make_book(store).change(add_round("a"))
-    with store.open("alerts/nightly.json") as reader:
-        assert reader.info.size == len(b"cut off {")
+    assert read_bytes(store, "alerts/nightly.json") == b"cut off {"

@@ -68,6 +68,7 @@ def test_a_message_is_reserved_by_one_sender_until_its_time_is_over() -> None:
     end = LATER + timedelta(minutes=5)
     assert claim(claimed, wanted, LATER - timedelta(seconds=1), end) == claimed
     assert [item.sending_until for item in claim(claimed, wanted, LATER, end).pending] == [end, None]
+    assert claim(claimed, wanted, LATER + timedelta(seconds=1), end).pending[0].sending_until == end
     gone = after_success(claimed, wanted)
     assert claim(gone, wanted, end, end) == gone
 
@@ -128,6 +129,9 @@ def test_a_drift_that_becomes_invalid_is_new() -> None:
     assert [item.event for item in state.pending] == ["drift", "invalid"]
     assert state.open["azure/bert/probe.loss"].since == LATER
     assert state.open["azure/bert/probe.loss"].since_round == "night-2"
+    state = update(state, verdict(3), alerts, LATER)
+    assert [item.event for item in state.pending] == ["drift", "invalid", "drift"]
+    assert state.open["azure/bert/probe.loss"].since_round == "night-3"
 
 
 def test_a_round_keeps_the_messages_before_and_the_time_of_the_watch() -> None:
@@ -174,6 +178,15 @@ def test_a_whole_platforms_recovery_covers_its_workloads_and_no_other_platform()
         "azure has recovered", "gcp, bert has recovered", "gcp, mlm has recovered",
     ]  # fmt: skip
     assert after.open == {}
+
+
+def test_a_trouble_that_goes_on_hides_no_recovery() -> None:
+    entry = Open(event="drift", since_round="n", since=NOW)
+    state = AlertState(open={"azure/bert/probe.loss": entry, "azure/mlm/loss": entry})
+    result = verdict(1, workloads={"bert": "drift", "mlm": "pass"})
+    after = update(state, result, (alert("recovered"),), NOW)
+    assert set(after.open) == {"azure/bert/probe.loss"}
+    assert [item.subject for item in after.pending] == ["[plumbline] s: azure, mlm has recovered"]
 
 
 def test_an_improvement_that_ends_is_no_recovery() -> None:

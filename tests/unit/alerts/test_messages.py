@@ -38,6 +38,7 @@ def test_a_drift_shows_cause_evidence_and_worst_findings_of_its_workload() -> No
         findings=(
             finding(0, outcome="pass"),
             finding(1, workload="mlm"),
+            finding(1, workload="albert"),
             finding(2, observed=3e-4, limit=2e-6, unit="relative", against="platform aws", detail="at step 3"),
             finding(3, observed=DIGEST, limit=DIGEST[::-1]),
             finding(4, observed=DIGEST[:-1]),
@@ -77,6 +78,17 @@ def test_a_new_failed_check_without_a_cause_is_named_and_its_message_has_no_empt
     assert message.subject == "[plumbline] s: drift on azure: check-1"
     assert message.body.splitlines() == ["check-1", "new in this round", "round: night-2"]
     assert message.about == "s/azure"
+    old = verdict_of(result.replace(workloads={}))
+    trouble = Trouble("azure", "bert", "check-1", "drift")
+    assert trouble_message(old, trouble, since_round="night-2", since=SINCE).about == "s/azure"
+
+
+def test_a_trouble_of_an_earlier_round_is_not_called_new_whatever_the_rounds_are_called() -> None:
+    result = PlatformResult(verdict="drift", workloads={"bert": "drift"}, findings=(finding(1),))
+    for since_round in ("night-1", "night-9"):
+        trouble = Trouble("azure", "bert", "check-1", "drift")
+        message = trouble_message(verdict_of(result), trouble, since_round=since_round, since=SINCE)
+        assert message.body.splitlines()[1] == f"since 2026-11-19 02:30 UTC, round {since_round}"
 
 
 def test_an_absence_gives_the_reason_of_its_workload_else_of_the_platform() -> None:
@@ -99,14 +111,15 @@ def test_an_absence_gives_the_reason_of_its_workload_else_of_the_platform() -> N
 
 def test_unjudged_nights_and_improvements_are_said_in_words() -> None:
     result = PlatformResult(verdict="pass", workloads={"bert": "pass"}, unjudged_nights=3)
-    subjects = [
-        trouble_message(verdict_of(result), trouble, since_round="night-2", since=SINCE).subject
+    messages = [
+        trouble_message(verdict_of(result), trouble, since_round="night-2", since=SINCE)
         for trouble in (
             Trouble("azure", "", "unjudged", "unjudged"),
             Trouble("azure", "", "improved-throughput", "improved"),
         )
     ]
-    assert subjects == [
+    assert {message.body for message in messages} == {"new in this round\nround: night-2"}
+    assert [message.subject for message in messages] == [
         "[plumbline] s: unjudged on azure: not judged for 3 nights",
         "[plumbline] s: improved on azure: throughput is better than its reference: accept a new baseline",
     ]

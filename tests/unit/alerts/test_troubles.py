@@ -15,7 +15,7 @@ def cause(code: CauseCode, workload: str = "") -> Cause:
 
 
 def finding(check: str, outcome: Outcome, workload: str = "") -> Finding:
-    return Finding(check=check, outcome=outcome, workload=workload)
+    return Finding(check=check, outcome=outcome, workload="".join(workload))
 
 
 def test_a_key_names_platform_workload_and_cause() -> None:
@@ -23,6 +23,7 @@ def test_a_key_names_platform_workload_and_cause() -> None:
     assert place_of("azure/bert/loss") == ("azure", "bert")
     assert Trouble("azure", "", "loss", "drift").key == "azure/loss"
     assert place_of("azure/loss") == ("azure", "")
+    assert place_of("azure/bert/loss/deep") == ("azure", "bert")
 
 
 def test_each_cause_is_a_trouble_and_a_changed_environment_alone_is_none() -> None:
@@ -52,6 +53,24 @@ def test_without_a_cause_the_first_failed_check_of_the_workload_is_the_trouble()
     )
     assert keys(result) == ["azure/bert/b", "azure/mlm/e"]
     assert [trouble.event for trouble in find_troubles("azure", result)] == ["drift", "invalid"]
+
+
+def test_a_workload_that_passes_hides_no_other_workloads_trouble() -> None:
+    result = PlatformResult(
+        verdict="drift",
+        workloads={"bert": "pass", "gpt": "drift", "mlm": "drift"},
+        findings=(finding("a", "drift", "bert"), finding("b", "drift", "mlm"), finding("c", "drift", "gpt")),
+    )
+    assert keys(result) == ["azure/mlm/b", "azure/gpt/c"]
+
+
+def test_each_workload_has_its_own_causes() -> None:
+    result = PlatformResult(
+        verdict="drift",
+        workloads={"bert": "drift", "mlm": "drift"},
+        causes=(cause("data.order", "bert"), cause("rng", "mlm"), cause("loss", "bert")),
+    )
+    assert keys(result) == ["azure/bert/data.order", "azure/bert/loss", "azure/mlm/rng"]
 
 
 def test_a_failed_platform_without_findings_is_a_trouble_all_the_same() -> None:
