@@ -4,13 +4,14 @@ Mutants are cosmic-ray's, constants included, of the modules of one group: the j
 dispatch and alerts. Each is tried in a copy of the tree with the tests of its package. `--sample N` tries a random N of
 them, drawn by `--seed`. Annotations, decorators and their arguments are left out: no test can tell such mutants apart.
 Result: `bench/results/mutants.json` or `mutants-GROUP.json`, with the change of every survivor, and with its reason if
-`surviving.toml` has one.
+`surviving.toml` has one. `--update` tries what the result lacks and its survivors again, after tests were added.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import os
 import random
@@ -31,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
 EXPLAINED = Path(__file__).with_name("surviving.toml")
 Span = tuple[tuple[int, int], tuple[int, int]]
+Key = tuple[str, str, int]
+"""File, operator and occurrence of a mutant."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,10 @@ class Group:
     timeout_seconds: float
 
 
+def _files(start: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{start}{name}.py" for name in names.split())
+
+
 GROUPS = {
     "judge": Group(
         (
@@ -63,9 +70,15 @@ GROUPS = {
     ),
     "controller": Group(
         (
-            Part(("plumbline/dispatch",), ("tests/unit/dispatch", "tests/unit/rounds/test_binding.py")),
+            Part(
+                ("plumbline/dispatch",), _files("tests/unit/dispatch/test_", "deadlines training_run loop training_order")
+            ),
             Part(("plumbline/alerts",), ("tests/unit/alerts",)),
-            Part(("plumbline/central",), ("tests/unit/central", "tests/unit/rounds/test_claim.py")),
+            Part(
+                _files("plumbline/central/", "central_store checkpoints gathering outbox"),
+                _files("tests/unit/central/test_", "outbox checkpoints central_store gathering transport"),
+            ),
+            Part(("plumbline/central/series.py",), ("tests/unit/central/test_series.py",)),
         ),
         "mutants-controller.json", least=1.0, timeout_seconds=30,
     ),
@@ -113,6 +126,10 @@ def _untestable(path: Path) -> Iterator[Span]:
                 yield (part.lineno, part.col_offset), (part.end_lineno or 0, part.end_col_offset or 0)
 
 
+def _key(mutation: Any) -> Key:
+    return str(mutation.module_path), str(mutation.operator_name), int(mutation.occurrence)
+
+
 def _real(session: Path, folder: Path) -> list[Any]:
     """Return the mutants that a test could detect, in a stable order."""
     from cosmic_ray.work_db import use_db
@@ -127,14 +144,14 @@ def _real(session: Path, folder: Path) -> list[Any]:
     ]
 
 
-def _pick(sessions: list[Path], folder: Path, args: argparse.Namespace, shard: int) -> tuple[int, int]:
-    """Skip all mutants outside this shard's sample; return the counts of mutants and of the sample."""
+def _pick(sessions: list[Path], folder: Path, args: argparse.Namespace, shard: int, known: set[Key]) -> tuple[int, int]:
+    """Skip known mutants, and all outside this shard's sample; return the counts of mutants and of the sample."""
     from cosmic_ray.work_db import use_db
     from cosmic_ray.work_item import WorkerOutcome, WorkResult
 
-    real = [item.job_id for session in sessions for item in _real(session, folder)]
+    real = [item for session in sessions for item in _real(session, folder)]
     drawn = random.Random(args.seed).sample(real, min(args.sample or len(real), len(real)))
-    mine = set(drawn[shard :: args.shards])
+    mine = {item.job_id for item in drawn[shard :: args.shards] if _key(item.mutations[0]) not in known}
     for session in sessions:
         with use_db(session) as database:
             for item in list(database.pending_work_items):
@@ -170,14 +187,16 @@ def _changed(diff: str, sign: str) -> str:
 
 def _reason(result: dict[str, Any], explained: list[dict[str, Any]]) -> str:
     """Return why this survivor is harmless; "" if `surviving.toml` does not say."""
-    line, change = _changed(result["diff"], "-"), _changed(result["diff"], "+")
+    facts = {"file": result["file"], "operator": result["operator"], "line": _changed(result["diff"], "-")}
+    change = _changed(result["diff"], "+")
     for entry in explained:
-        if (entry["file"], entry["line"]) == (result["file"], line) and change in entry.get("changes", [change]):
+        same = all(entry.get(name, fact) == fact for name, fact in facts.items())
+        if same and change in entry.get("changes", [change]):
             return str(entry["reason"])
     return ""
 
 
-def _shard(group: Group, args: argparse.Namespace, shard: int) -> dict[str, Any]:
+def _shard(group: Group, args: argparse.Namespace, known: set[Key], shard: int) -> dict[str, Any]:
     """Try this shard's mutants in a copy of the tree; the tests have to pass there first."""
     ends = time.monotonic() + args.seconds
     with tempfile.TemporaryDirectory(prefix="plumbline-mutants-") as name:
@@ -194,7 +213,7 @@ def _shard(group: Group, args: argparse.Namespace, shard: int) -> dict[str, Any]
             pairs.append((_config(folder / f"{place}.toml", part, group.timeout_seconds), folder / f"{place}.sqlite"))
             task([*run, "init", *map(str, pairs[-1])])
         sessions = [session for _, session in pairs]
-        count, drawn = _pick(sessions, folder, args, shard)
+        count, drawn = _pick(sessions, folder, args, shard, known)
         try:
             for config, session in pairs:
                 task([*run, "exec", str(config), str(session)], timeout=max(0.0, ends - time.monotonic()))
@@ -207,11 +226,25 @@ def _only(group: Group, modules: list[str]) -> Group:
     """Return the group restricted to these files and folders."""
     parts = []
     for part in group.parts:
-        mine = [name for name in modules if any(name == own or name.startswith(f"{own}/") for own in part.modules)]
+        mine = [name for name in modules if any(f"{name}/".startswith(f"{own}/") for own in part.modules)]
+        mine += [own for own in part.modules if any(own.startswith(f"{name}/") for name in modules)]
         parts += [replace(part, modules=tuple(mine))] if mine else []
     if not parts:
         raise SystemExit(f"the group has none of {', '.join(modules)}")
     return replace(group, parts=tuple(parts))
+
+
+def _digests(modules: list[str]) -> dict[str, str]:
+    paths = [ROOT / name for name in modules]
+    files = [path for place in paths for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])]
+    return {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _killed_before(path: Path, digests: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the killed mutants of an earlier result, of files that have not changed since."""
+    before = json.loads(path.read_text(encoding="utf-8"))
+    same = {name for name, digest in before["sources"].items() if digests.get(name) == digest}
+    return [one for one in before["results"] if one["outcome"] != "survived" and one["file"] in same]
 
 
 def _arguments() -> argparse.Namespace:
@@ -222,6 +255,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--module", action="append", help="a file or folder of the group; may be repeated")
     parser.add_argument("--shards", type=int, default=2, help="how many copies work at once")
     parser.add_argument("--seconds", type=float, default=36000.0, help="when to stop")
+    parser.add_argument("--update", action="store_true", help="keep the killed mutants of the result file")
     parser.add_argument("--out", type=Path, help="result file, instead of the group's")
     return parser.parse_args()
 
@@ -230,20 +264,30 @@ def main() -> int:
     """Run, write the result, and fail below the group's share of killed or explained mutants."""
     args, began = _arguments(), time.monotonic()
     group = GROUPS[args.group] if not args.module else _only(GROUPS[args.group], args.module)
+    modules, out = [name for part in group.parts for name in part.modules], args.out or RESULTS / group.result
+    sources = _digests(modules)
+    kept = _killed_before(out, sources) if args.update else []
+    known = {(one["file"], one["operator"], one["occurrence"]) for one in kept}
     with ThreadPoolExecutor(args.shards) as pool:
-        shards = list(pool.map(partial(_shard, group, args), range(args.shards)))
-    results = sorted((one for shard in shards for one in shard["results"]), key=lambda one: (one["file"], one["line"]))
+        shards = list(pool.map(partial(_shard, group, args, known), range(args.shards)))
+    tried = [*kept, *(one for shard in shards for one in shard["results"])]
+    results = sorted(tried, key=lambda one: (one["file"], one["line"]))
+    return _report(args, group, results, shards[0] | {"sources": sources, "seconds": round(time.monotonic() - began)})
+
+
+def _report(args: argparse.Namespace, group: Group, results: list[dict[str, Any]], counts: dict[str, Any]) -> int:
+    """Write the result, print the survivors without a reason, and return the exit status."""
     explained = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))["survivor"]
     survivors = [one | {"reason": _reason(one, explained)} for one in results if one["outcome"] == "survived"]
     killed, open_ = len(results) - len(survivors), [one for one in survivors if not one["reason"]]
     document = {
         "command": " ".join(["python", "bench/judge/mutants.py", *sys.argv[1:]]),
-        "modules": [name for part in group.parts for name in part.modules],
-        "mutants": shards[0]["mutants"], "drawn": shards[0]["drawn"], "tried": len(results), "killed": killed,
-        "share": killed / len(results) if results else None, "unexplained": len(open_),
-        "seconds": round(time.monotonic() - began), "survivors": survivors, "results": results,
+        "sources": counts["sources"], "mutants": counts["mutants"], "drawn": counts["drawn"], "tried": len(results),
+        "killed": killed, "share": killed / len(results) if results else None, "unexplained": len(open_),
+        "seconds": counts["seconds"], "survivors": survivors, "results": results,
     }  # fmt: skip
-    (args.out or RESULTS / group.result).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    out = args.out or RESULTS / group.result
+    out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     for one in open_:
         print(f"{one['file']}:{one['line']}: {_changed(one['diff'], '-')}  ->  {_changed(one['diff'], '+')}")
     print(f"{killed} of {len(results)} tried are killed ({document['mutants']} in all), ", end="")
