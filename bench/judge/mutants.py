@@ -71,7 +71,8 @@ GROUPS = {
     "controller": Group(
         (
             Part(
-                ("plumbline/dispatch",), _files("tests/unit/dispatch/test_", "deadlines training_run loop training_order")
+                ("plumbline/dispatch",),
+                _files("tests/unit/dispatch/test_", "deadlines training_run loop training_order"),
             ),
             Part(("plumbline/alerts",), ("tests/unit/alerts",)),
             Part(

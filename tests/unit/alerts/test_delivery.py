@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from plumbline.alerts import (
@@ -49,7 +50,7 @@ def test_each_subscribed_block_gets_a_message_once() -> None:
     first = state.pending[0]
     assert (first.event, first.about, first.subject, first.body) == ("missed", "s/missed", "subject", "body")
     assert (first.created, first.failures, first.sending_until) == (NOW, 0, None)
-    assert add_once(state, MESSAGE, alerts, LATER) == state
+    assert add_once(state, replace(MESSAGE, id="".join("missed/x")), alerts, LATER) == state
     assert add_once(after_success(state, first), MESSAGE, alerts, LATER) == after_success(state, first)
 
 
@@ -223,6 +224,11 @@ def test_an_absence_ends_with_a_record_even_without_a_verdict() -> None:
         entry = Open(event="unavailable", since_round="n", since=NOW)
         after = update(AlertState(open={key: entry}), thin, alerts, NOW)
         assert (key in after.open, after.pending) == (is_open, ()), (key, thin)
+
+
+def test_unjudged_nights_stay_open_while_the_record_is_too_thin_for_a_verdict() -> None:
+    state = opened(azure_unjudged="unjudged")
+    assert update(state, verdict(1, "inconclusive"), (), NOW).open == state.open
 
 
 def test_an_outgoing_message_of_an_earlier_release_is_read() -> None:

@@ -41,13 +41,13 @@ def test_a_drift_shows_cause_evidence_and_worst_findings_of_its_workload() -> No
             finding(1, workload="albert"),
             finding(2, observed=3e-4, limit=2e-6, unit="relative", against="platform aws", detail="at step 3"),
             finding(3, observed=DIGEST, limit=DIGEST[::-1]),
-            finding(4, observed=DIGEST[:-1]),
+            finding(4, observed=DIGEST + "0"),
             finding(5),
         ),
     )
     message = trouble_message(
         verdict_of(result, **LINKS),
-        Trouble("azure", "bert", "precision", "drift"),
+        Trouble("azure", "".join("bert"), "precision", "drift"),
         since_round="night-1",
         since=SINCE,
     )
@@ -59,7 +59,7 @@ def test_a_drift_shows_cause_evidence_and_worst_findings_of_its_workload() -> No
         "  c",
         "check-2: 0.0003 relative, the limit is 2e-06, against platform aws: at step 3",
         "check-3: 0123456789ab..., expected fedcba987654...",
-        f"check-4: {DIGEST[:-1]}",
+        f"check-4: {DIGEST}0",
         "since 2026-11-19 02:30 UTC, round night-1",
         "round: night-2",
         "report: https://report",
@@ -73,7 +73,7 @@ def test_a_drift_shows_cause_evidence_and_worst_findings_of_its_workload() -> No
 def test_a_new_failed_check_without_a_cause_is_named_and_its_message_has_no_empty_links() -> None:
     result = PlatformResult(verdict="drift", workloads={"bert": "drift"}, findings=(finding(1),))
     message = trouble_message(
-        verdict_of(result), Trouble("azure", "bert", "check-1", "drift"), since_round="night-2", since=SINCE
+        verdict_of(result), Trouble("azure", "bert", "check-1", "drift"), since_round="".join("night-2"), since=SINCE
     )
     assert message.subject == "[plumbline] s: drift on azure: check-1"
     assert message.body.splitlines() == ["check-1", "new in this round", "round: night-2"]
@@ -81,6 +81,15 @@ def test_a_new_failed_check_without_a_cause_is_named_and_its_message_has_no_empt
     old = verdict_of(result.replace(workloads={}))
     trouble = Trouble("azure", "bert", "check-1", "drift")
     assert trouble_message(old, trouble, since_round="night-2", since=SINCE).about == "s/azure"
+
+
+def test_a_number_of_less_than_a_digest_is_shown_in_full_and_an_invalid_record_shows_no_drift() -> None:
+    findings = (finding(1, detail="a drift"), finding(2, outcome="invalid", observed=DIGEST[:-1]))
+    result = PlatformResult(verdict="invalid", workloads={"bert": "invalid"}, findings=findings)
+    message = trouble_message(
+        verdict_of(result), Trouble("azure", "bert", "check-2", "invalid"), since_round="night-2", since=SINCE
+    )
+    assert message.body.splitlines()[:2] == [f"check-2: {DIGEST[:-1]}", "new in this round"]
 
 
 def test_a_trouble_of_an_earlier_round_is_not_called_new_whatever_the_rounds_are_called() -> None:
