@@ -44,6 +44,8 @@ class World:
         return self.now
 
     def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        assert self.now < 10_000, "the round does not end"
         self.now += seconds
 
     def _server_away(self) -> bool:
