@@ -215,6 +215,16 @@ def test_a_second_attempt_has_all_its_time_again() -> None:
     assert play.at(301, SCHEDULED) is Action.CANCEL
 
 
+def test_each_failed_attempt_leaves_its_note() -> None:
+    play = Play(retries=3)
+    for second in (0, 100, 200, 300):
+        play.all((second + 1, ONLINE), (second + 2, RUNNING), (second + 3, CRASHED), (second + 3, ABSENT))
+    assert play.run.notes == tuple(
+        f"attempt {number} failed: the run crashed: message of crashed" for number in (1, 2, 3)
+    )
+    assert play.result == (None, "the run crashed: message of crashed", 4)
+
+
 def test_an_earlier_controllers_attempt_is_adopted_without_a_worker_and_an_older_one_is_not() -> None:
     play = Play(retries=3)
     assert play.at(1, View(online=False, left=2)) is Action.START

@@ -180,10 +180,11 @@ def test_whatever_ends_the_controller_the_children_are_cancelled() -> None:
 
 
 def test_the_jobs_of_one_platform_run_one_after_another() -> None:
-    world = World({"w1": "", "w2": "", "aws": ""})
-    jobs = [Job(key, "aws", 90, RUN_SECONDS, 0) for key in ("w1", "w2")]
+    world = World({"w1": "", "w2": "", "w3": "", "aws": ""})
+    jobs = [Job(key, "aws", 90, RUN_SECONDS, 0) for key in ("w1", "w2", "w3")]
     run_jobs(jobs, world, clock=world.clock, sleep=world.sleep)
     assert world.started["w2", 0] - world.started["w1", 0] > 60
+    assert world.started["w3", 0] - world.started["w2", 0] > 60
 
 
 class Killed(World):
@@ -229,10 +230,11 @@ def test_a_cancel_that_an_ended_controller_left_behind_is_no_persons_and_costs_n
 
 def test_a_platform_for_which_nothing_is_deployed_takes_no_other_with_it() -> None:
     world = World({"new": "", "aws": ""})
-    start = world.start
+    start, refused = world.start, list[str]()
 
     def start_or_refuse(job: Job, attempt: int) -> bool:
         if job.platform == "new":
+            refused.append(job.key)
             raise ConfigurationError("its training is not deployed")
         return start(job, attempt)
 
@@ -241,6 +243,7 @@ def test_a_platform_for_which_nothing_is_deployed_takes_no_other_with_it() -> No
     assert (results["new"].attempt, results["new"].why) == (None, "its training is not deployed")
     assert results["aws"].attempt == 0
     assert world.cancelled == {}
+    assert refused == ["new"]
 
 
 def test_what_an_earlier_controller_dispatched_ends_with_the_next_one_though_no_worker_is_online() -> None:

@@ -73,7 +73,7 @@ def test_an_ab_is_answered_by_the_record_that_repeats_its_order(record: RunRecor
 
 @pytest.mark.parametrize("changes", [{"run_seconds": 0}, {"attempt": -1}, {"nonce": "x" * 129}, {"unknown": 1}])
 def test_an_impossible_order_is_refused(record: RunRecord, changes: dict[str, Any]) -> None:
-    assert order_of(record, run_seconds=0.5, nonce="x" * 128).attempt == 0
+    assert order_of(record, run_seconds=0.5, nonce="x" * 128, attempt=0).attempt == order_of(record).attempt == 0
     assert order_of(record).job == "job"
     with pytest.raises(ValidationError):
         order_of(record, **changes)
