@@ -70,16 +70,16 @@ GROUPS = {
     ),
     "controller": Group(
         (
-            Part(
-                ("plumbline/dispatch",),
-                _files("tests/unit/dispatch/test_", "deadlines training_run loop training_order"),
-            ),
             Part(("plumbline/alerts",), ("tests/unit/alerts",)),
             Part(
                 _files("plumbline/central/", "central_store checkpoints gathering outbox"),
                 _files("tests/unit/central/test_", "outbox checkpoints central_store gathering transport"),
             ),
             Part(("plumbline/central/series.py",), ("tests/unit/central/test_series.py",)),
+            Part(
+                ("plumbline/dispatch",),
+                _files("tests/unit/dispatch/test_", "deadlines training_run loop training_order"),
+            ),
         ),
         "mutants-controller.json", least=1.0, timeout_seconds=30,
     ),

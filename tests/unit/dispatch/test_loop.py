@@ -39,8 +39,11 @@ class World:
     cancelled: dict[tuple[str, int], float] = field(default_factory=dict)
     starts: list[tuple[str, int]] = field(default_factory=list)
     away: tuple[float, float] = (1e9, 1e9)
+    reads: int = 0
 
     def clock(self) -> float:
+        self.reads += 1
+        assert self.reads < 20_000, "the round does not end"
         return self.now
 
     def sleep(self, seconds: float) -> None:
