@@ -11,7 +11,7 @@ def keys(result: PlatformResult) -> list[str]:
 
 
 def cause(code: CauseCode, workload: str = "") -> Cause:
-    return Cause(code=code, sure="likely", why="w", workload=workload)
+    return Cause(code=code, sure="likely", why="w", workload="".join(workload))
 
 
 def finding(check: str, outcome: Outcome, workload: str = "") -> Finding:
