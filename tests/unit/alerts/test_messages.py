@@ -80,7 +80,8 @@ def test_a_new_failed_check_without_a_cause_is_named_and_its_message_has_no_empt
     assert message.about == "s/azure"
     old = verdict_of(result.replace(workloads={}))
     trouble = Trouble("azure", "bert", "check-1", "drift")
-    assert trouble_message(old, trouble, since_round="night-2", since=SINCE).about == "s/azure"
+    message = trouble_message(old, trouble, since_round="night-2", since=SINCE)
+    assert (message.about, message.subject) == ("s/azure", "[plumbline] s: drift on azure: check-1")
 
 
 def test_a_number_of_less_than_a_digest_is_shown_in_full_and_an_invalid_record_shows_no_drift() -> None:

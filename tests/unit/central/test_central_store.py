@@ -164,3 +164,9 @@ def test_a_pointer_is_created_once_and_changes_its_etag() -> None:
     with pytest.raises(PreconditionFailedError):
         central.swap_pointer("p", b"2", None)
     assert central.read_pointer("p") == (b"1", first)
+
+
+def test_a_large_document_is_read() -> None:
+    central, data = CentralStore(MemoryStore()), bytes(range(256)) * (5 << 12)
+    etag = central.swap_pointer("p", data, None)
+    assert central.read_pointer("p") == (data, etag)

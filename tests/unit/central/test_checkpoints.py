@@ -111,6 +111,16 @@ def test_a_checkpoint_comes_back_with_its_state_in_place_of_an_older_folder(tmp_
     assert CheckpointExchange(outbox, "a", found).fetch()
 
 
+def test_a_large_checkpoint_comes_back_in_a_new_place(tmp_path: Path) -> None:
+    outbox, tensors = MemoryStore(), bytes(range(256)) * (5 << 12)
+    saved(tmp_path / "made", tensors)
+    state = json.loads((tmp_path / "made" / "state.json").read_text()) | {"losses": [0.5] * 10_000}
+    (tmp_path / "made" / "state.json").write_text(json.dumps(state))
+    assert CheckpointExchange(outbox, "a", tmp_path / "made").publish()
+    assert fetched(outbox, tmp_path / "new" / "machine" / "checkpoint") == tensors
+    assert json.loads((tmp_path / "new/machine/checkpoint/state.json").read_text()) == state
+
+
 def test_what_was_fetched_is_not_uploaded_again(tmp_path: Path) -> None:
     outbox, found = MemoryStore(), tmp_path / "found"
     saved(tmp_path / "made", b"tensors")
