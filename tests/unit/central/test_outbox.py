@@ -6,17 +6,19 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plumbline.central import fetch_record, publish_record
+from plumbline.central import CentralStore, fetch_record, publish_record
 from plumbline.central import outbox as module
+from plumbline.central.checkpoints import CheckpointExchange
 from plumbline.central.outbox import MAX_PART_BYTES, checked_record, download, record_key
 from plumbline.errors import CorruptDataError, InvalidInputError, UnavailableError
 from plumbline.schema.manifest import DataFile
-from plumbline.schema.record import RECORD_NAME, read_record
+from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, read_record
 from plumbline.stores import ObjectMissingError
 from tests.contract.records import make_record
 from tests.memory_store import MemoryStore
@@ -217,3 +219,31 @@ def test_an_absent_record_is_missing_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ObjectMissingError):
         fetch_record(MemoryStore(), "record-1", tmp_path / "into")
     assert not (tmp_path / "into").exists()
+
+
+class Announcing(MemoryStore):
+    """Store that announces objects of a size that no memory should hold."""
+
+    size = 0
+
+    @contextmanager
+    def open(self, key: str, **options: Any) -> Any:
+        with super().open(key, **options) as reader:
+            reader.info = replace(reader.info, size=self.size)
+            yield reader
+
+
+def test_objects_that_are_too_large_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    store = Announcing()
+    for key in ("records/record-1/record.json", "checkpoints/a/state.json", "p"):
+        store.create(key, b"x")
+    reads: list[tuple[int, Callable[[], object]]] = [
+        (MAX_RECORD_BYTES, lambda: fetch_record(store, "record-1", tmp_path / "into")),
+        (MAX_RECORD_BYTES, lambda: CentralStore(store).get_record("record-1", tmp_path / "into")),
+        (64 << 20, lambda: CentralStore(store).read_pointer("p")),
+        (64 << 20, lambda: CheckpointExchange(store, "a", tmp_path / "found").fetch()),
+    ]
+    for limit, read in reads:
+        store.size = limit + 1
+        with pytest.raises(InvalidInputError, match=f"more than the {limit} allowed"):
+            read()
