@@ -13,12 +13,11 @@ import pytest
 
 from plumbline.central import shared_checkpoint
 from plumbline.central.checkpoints import CheckpointExchange
-from plumbline.digest import digest_bytes
-from plumbline.errors import StoppedError
 from plumbline.launch import trainer_environment
-from plumbline.stores import Store, StoreUnavailableError, open_store
+from plumbline.stores import open_store
 from tests.memory_store import MemoryStore
 from tests.train.conftest import Workshop
+from tests.unit.central.test_checkpoints import saved
 
 LEARN = {"steps": 24, "evaluate_every": 8, "checkpoint_every": 4, "evaluation_rows": 40}
 
@@ -74,75 +73,3 @@ def test_a_training_of_another_spec_or_job_starts_from_the_beginning(workshop: W
     other.rename(out / "checkpoint")
     done = workshop.train(workshop.spec(probe=None, learn=LEARN), out=out)
     assert done.record.evidence.learn.resumed_at == ()
-
-
-def saved(folder: Path, tensors: bytes, *, promised: bytes | None = None) -> None:
-    """Write a folder like the trainer's."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tensors.safetensors").write_bytes(tensors)
-    state = {"identity": "x", "tensors_sha256": digest_bytes(tensors if promised is None else promised)}
-    (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
-
-
-def test_each_upload_leaves_the_one_before_whole_until_it_is_whole_itself(tmp_path: Path) -> None:
-    class Breaking(MemoryStore):
-        broken = False
-
-        def swap(self, key: str, data: bytes, *, if_match: str | None) -> object:  # type: ignore[override]
-            if self.broken and key.endswith("state.json"):
-                raise StoreUnavailableError("the machine is gone")
-            return super().swap(key, data, if_match=if_match)
-
-    outbox, folder = Breaking(), tmp_path / "made"
-    exchange = CheckpointExchange(outbox, "a", folder)
-    for number in range(3):
-        saved(folder, f"tensors {number}".encode())
-        assert exchange.publish()
-        assert not exchange.publish()
-    outbox.broken = True
-    saved(folder, b"tensors 3")
-    with pytest.raises(StoreUnavailableError):
-        exchange.publish()
-    assert CheckpointExchange(outbox, "a", tmp_path / "found").fetch()
-    assert (tmp_path / "found" / "tensors.safetensors").read_bytes() == b"tensors 2"
-    assert {info.key for info in outbox.list("checkpoints/")} == {
-        "checkpoints/a/a", "checkpoints/a/b", "checkpoints/a/state.json",
-    }  # fmt: skip
-
-
-def test_a_checkpoint_that_is_half_written_or_damaged_is_not_used(tmp_path: Path) -> None:
-    outbox, folder = MemoryStore(), tmp_path / "made"
-    saved(folder, b"new tensors", promised=b"old tensors")
-    exchange = CheckpointExchange(outbox, "a", folder)
-    assert not exchange.publish()
-    saved(folder, b"new tensors")
-    assert exchange.publish()
-    outbox.swap("checkpoints/a/a", b"xew tensors", if_match=outbox.stat("checkpoints/a/a").etag)
-    assert not CheckpointExchange(outbox, "a", tmp_path / "found").fetch()
-    assert not (tmp_path / "found").exists()
-
-
-def test_an_outbox_that_is_away_costs_the_checkpoint_and_not_the_training(tmp_path: Path) -> None:
-    class Away(MemoryStore):
-        def open(self, *_: object, **__: object) -> object:  # type: ignore[override]
-            raise StoreUnavailableError("no answer", where=self.url)
-
-    output: list[str] = []
-    store: Store = Away()
-    with shared_checkpoint(store, "a", tmp_path / "made", on_problem=output.append):
-        saved(tmp_path / "made", b"tensors")
-    assert len(output) == 2
-    assert "no answer" in output[0]
-
-
-def test_the_last_checkpoint_of_a_training_that_was_stopped_is_uploaded(tmp_path: Path) -> None:
-    outbox = MemoryStore()
-
-    def stopped() -> None:
-        with shared_checkpoint(outbox, "a", tmp_path / "made", least_seconds=3600):
-            saved(tmp_path / "made", b"tensors")
-            raise StoppedError("SIGTERM")
-
-    with pytest.raises(StoppedError):
-        stopped()
-    assert CheckpointExchange(outbox, "a", tmp_path / "found").fetch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 
@@ -38,11 +39,16 @@ class World:
     cancelled: dict[tuple[str, int], float] = field(default_factory=dict)
     starts: list[tuple[str, int]] = field(default_factory=list)
     away: tuple[float, float] = (1e9, 1e9)
+    reads: int = 0
 
     def clock(self) -> float:
+        self.reads += 1
+        assert self.reads < 20_000, "the round does not end"
         return self.now
 
     def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        assert self.now < 10_000, "the round does not end"
         self.now += seconds
 
     def _server_away(self) -> bool:
@@ -177,10 +183,11 @@ def test_whatever_ends_the_controller_the_children_are_cancelled() -> None:
 
 
 def test_the_jobs_of_one_platform_run_one_after_another() -> None:
-    world = World({"w1": "", "w2": "", "aws": ""})
-    jobs = [Job(key, "aws", 90, RUN_SECONDS, 0) for key in ("w1", "w2")]
+    world = World({"w1": "", "w2": "", "w3": "", "aws": ""})
+    jobs = [Job(key, "aws", 90, RUN_SECONDS, 0) for key in ("w1", "w2", "w3")]
     run_jobs(jobs, world, clock=world.clock, sleep=world.sleep)
     assert world.started["w2", 0] - world.started["w1", 0] > 60
+    assert world.started["w3", 0] - world.started["w2", 0] > 60
 
 
 class Killed(World):
@@ -226,10 +233,11 @@ def test_a_cancel_that_an_ended_controller_left_behind_is_no_persons_and_costs_n
 
 def test_a_platform_for_which_nothing_is_deployed_takes_no_other_with_it() -> None:
     world = World({"new": "", "aws": ""})
-    start = world.start
+    start, refused = world.start, list[str]()
 
     def start_or_refuse(job: Job, attempt: int) -> bool:
         if job.platform == "new":
+            refused.append(job.key)
             raise ConfigurationError("its training is not deployed")
         return start(job, attempt)
 
@@ -238,6 +246,7 @@ def test_a_platform_for_which_nothing_is_deployed_takes_no_other_with_it() -> No
     assert (results["new"].attempt, results["new"].why) == (None, "its training is not deployed")
     assert results["aws"].attempt == 0
     assert world.cancelled == {}
+    assert refused == ["new"]
 
 
 def test_what_an_earlier_controller_dispatched_ends_with_the_next_one_though_no_worker_is_online() -> None:
@@ -248,3 +257,132 @@ def test_what_an_earlier_controller_dispatched_ends_with_the_next_one_though_no_
     ]  # fmt: skip
     assert world.live() == []
     assert world.starts == []
+
+
+@dataclass
+class Logged(World):
+    """World that logs each call of the loop."""
+
+    calls: list[tuple[object, ...]] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        super().sleep(seconds)
+
+    def find(self, runs: Sequence[tuple[str, int]]) -> list[tuple[str, int]] | None:
+        self.calls.append(("find", *runs))
+        return super().find(runs)
+
+    def start(self, job: Job, attempt: int) -> bool:
+        self.calls.append(("start", job.key, attempt))
+        return super().start(job, attempt)
+
+    def cancel(self, runs: Sequence[tuple[str, int]], *, force: bool = False) -> None:
+        self.calls.append(("cancel", *runs, force))
+        super().cancel(runs, force=force)
+
+    def named(self, name: str) -> list[tuple[object, ...]]:
+        return [call[1:] for call in self.calls if call[0] == name]
+
+
+def test_each_run_is_found_and_started_once_and_an_ended_run_is_not_cancelled() -> None:
+    world = Logged({"a": "", "b": "", "c": ""})
+    jobs = [*jobs_of(["a", "b"]), Job("c", "a", 90, RUN_SECONDS, 0)]
+    results = run_jobs(jobs, world, clock=world.clock, sleep=world.sleep)
+    assert set(results) == {"a", "b", "c"}
+    assert world.named("start") == [("a", 0), ("b", 0), ("c", 0)]
+    assert world.named("find") == [(("a", 0), ("a", 1), ("b", 0), ("b", 1)), (("c", 0),)]
+    assert world.named("cancel") == []
+
+
+def test_a_start_without_an_answer_is_repeated_until_it_is_known() -> None:
+    world = Logged({"a": ""})
+    start, answers = world.start, [False, False]
+
+    def unknown(job: Job, attempt: int) -> bool:
+        start(job, attempt)
+        return answers.pop() if answers else True
+
+    world.start = unknown  # type: ignore[method-assign]
+    results = run_jobs(jobs_of(["a"]), world, clock=world.clock, sleep=world.sleep)
+    assert results["a"].attempt == 0
+    assert world.named("start") == [("a", 0)] * 3
+
+
+def test_a_run_that_does_not_end_is_cancelled_and_then_marked_as_ended() -> None:
+    world = Logged({"a": "lost"})
+    results = run_jobs([Job("a", "a", 90, RUN_SECONDS, 0)], world, clock=world.clock, sleep=world.sleep)
+    assert results["a"].attempt is None
+    # It may still run: it is cancelled a last time.
+    assert world.named("cancel") == [(("a", 0), False), (("a", 0), True), (("a", 0), False)]
+
+
+def test_runs_of_which_the_server_says_nothing_are_cancelled_at_the_end() -> None:
+    for answer in (None, {}):
+        world = Logged({"a": "", "b": ""})
+        observe = world.observe
+
+        def interrupted(
+            seconds: float, world: Logged = world, answer: dict[tuple[str, int], ChildRun] | None = answer
+        ) -> None:
+            world.sleep(seconds)
+            if world.now > 20:
+                world.observe = lambda _: answer  # type: ignore[method-assign]
+                raise KeyboardInterrupt
+
+        assert observe([]) == {}
+        with pytest.raises(KeyboardInterrupt):
+            run_jobs(jobs_of(["a", "b"]), world, clock=world.clock, sleep=interrupted)
+        assert world.named("cancel") == [(("a", 0), ("b", 0), False)]
+
+
+def test_only_runs_that_have_not_ended_are_cancelled_at_the_end() -> None:
+    world = Logged({"a": "", "b": "no worker", "c": "cancelled"})
+    world.faults = {**world.faults, "b": ""}
+    jobs = [Job("a", "a", 90, RUN_SECONDS, 0), Job("c", "c", 90, RUN_SECONDS, 0)]
+
+    def interrupted(seconds: float) -> None:
+        world.sleep(seconds)
+        if world.now > 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(jobs, world, clock=world.clock, sleep=interrupted)
+    assert world.named("cancel") == [(("a", 0), False)]
+
+
+def test_pauses_grow_while_nothing_moves_and_begin_anew_when_something_does() -> None:
+    world = Logged({"a": ""})
+    run_jobs(jobs_of(["a"]), world, clock=world.clock, sleep=world.sleep)
+    assert (world.pauses[0], min(world.pauses), max(world.pauses)) == (1.0, 1.0, 3.0)
+    assert all(after in (1.0, min(before * 1.25, 3.0)) for before, after in pairwise(world.pauses))
+    again = [index for index, pause in enumerate(world.pauses) if index and pause == 1.0]
+    assert again
+    still = Logged({"a": "no worker"})
+    run_jobs(jobs_of(["a"]), still, clock=still.clock, sleep=still.sleep)
+    assert still.pauses[:6] == [1.25, 1.5625, 1.953125, 2.44140625, 3.0, 3.0]
+
+
+def test_every_look_is_told_also_the_last() -> None:
+    world, looks = Logged({"a": ""}), list[list[str]]()
+    run_jobs(
+        jobs_of(["a"]), world, clock=world.clock, sleep=world.sleep,
+        tell=lambda trainings: looks.append([training.phase.value for training in trainings]),
+    )  # fmt: skip
+    assert len(looks) == len(world.pauses) + 1
+    assert (looks[0], looks[-1]) == (["waiting"], ["done"])
+
+
+def test_the_last_of_an_earlier_controllers_attempts_is_adopted_in_any_order() -> None:
+    for runs in ([("a", 0), ("a", 1)], [("a", 1), ("a", 0)]):
+        world = Logged({"a": ""}, now=100.0, started={("a", 0): 0.0, ("a", 1): 90.0})
+        world.find = lambda _, runs=runs: runs  # type: ignore[method-assign]
+        results = run_jobs(jobs_of(["a"]), world, clock=world.clock, sleep=world.sleep)
+        assert (results["a"].attempt, results["a"].attempts) == (1, 2)
+
+
+def test_no_jobs_are_done_at_once() -> None:
+    world = Logged({})
+    assert run_jobs([], world, clock=world.clock, sleep=world.sleep) == {}
+    assert (world.calls, world.pauses) == ([], [])

@@ -1,0 +1,84 @@
+"""The alert state in a store: no writer loses what a concurrent writer added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from plumbline.alerts import AlertBook, AlertState
+from plumbline.central import CentralStore
+from plumbline.errors import InvalidInputError, UnavailableError
+from plumbline.stores import read_bytes
+from tests.memory_store import MemoryStore
+
+NOW = datetime(2026, 11, 20, 2, tzinfo=UTC)
+
+
+def add_round(name: str) -> Callable[[AlertState], AlertState]:
+    return lambda state: state.replace(rounds=(*state.rounds, name))
+
+
+def make_book(store: MemoryStore, suite: str = "nightly") -> AlertBook:
+    return AlertBook(CentralStore(store), suite)
+
+
+def test_a_change_is_kept_for_the_next_controller_and_for_this_suite_only() -> None:
+    store = MemoryStore()
+    assert make_book(store).read() == (AlertState(), None)
+    assert make_book(store).change(add_round("a")).rounds == ("a",)
+    assert make_book(store).change(add_round("b")).rounds == ("a", "b")
+    assert make_book(store).read()[0].rounds == ("a", "b")
+    assert [info.key for info in store.list()] == ["alerts/nightly.json"]
+    assert b'"schema_version":1' in read_bytes(store, "alerts/nightly.json")
+    assert make_book(store, "weekly").read()[0] == AlertState()
+
+
+def test_a_state_that_stays_the_same_is_not_written() -> None:
+    store = MemoryStore()
+    assert make_book(store).change(lambda state: state) == AlertState()
+    assert list(store.list()) == []
+    make_book(store).change(add_round("a"))
+    etag = store.stat("alerts/nightly.json").etag
+    assert make_book(store).change(lambda state: state.replace(watching=None)).rounds == ("a",)
+    assert store.stat("alerts/nightly.json").etag == etag
+
+
+def test_a_change_applies_to_what_a_faster_writer_wrote() -> None:
+    store = MemoryStore()
+    seen: list[tuple[str, ...]] = []
+
+    def change(state: AlertState) -> AlertState:
+        seen.append(state.rounds)
+        if len(seen) < 3:
+            make_book(store).change(add_round(f"fast-{len(seen)}"))
+        return add_round("slow")(state)
+
+    assert make_book(store).change(change).rounds == ("fast-1", "fast-2", "slow")
+    assert seen == [(), ("fast-1",), ("fast-1", "fast-2")]
+    assert make_book(store).read()[0].rounds == ("fast-1", "fast-2", "slow")
+
+
+def test_a_change_that_is_always_too_late_ends_with_an_error_that_names_the_document() -> None:
+    store = MemoryStore()
+    count = 0
+
+    def change(state: AlertState) -> AlertState:
+        nonlocal count
+        count += 1
+        make_book(store).change(lambda state: state.replace(rounds=(f"fast-{count}",)))
+        return add_round("slow")(state)
+
+    with pytest.raises(UnavailableError, match="other writers") as caught:
+        make_book(store).change(change)
+    assert (caught.value.where, caught.value.key) == (store.url, "alerts/nightly.json")
+    assert "slow" not in make_book(store).read()[0].rounds
+
+
+def test_a_damaged_state_is_an_error_and_is_not_overwritten() -> None:
+    store = MemoryStore()
+    store.create("alerts/nightly.json", b"cut off {")
+    with pytest.raises(InvalidInputError, match=r"alerts/nightly\.json"):
+        make_book(store).change(add_round("a"))
+    assert read_bytes(store, "alerts/nightly.json") == b"cut off {"

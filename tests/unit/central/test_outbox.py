@@ -1,0 +1,249 @@
+"""Untrusted records: refused before a byte is used, and never half on disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.central import CentralStore, fetch_record, publish_record
+from plumbline.central import outbox as module
+from plumbline.central.checkpoints import CheckpointExchange
+from plumbline.central.outbox import MAX_PART_BYTES, checked_record, download, record_key
+from plumbline.errors import CorruptDataError, InvalidInputError, UnavailableError
+from plumbline.schema.manifest import DataFile
+from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, read_record
+from plumbline.stores import ObjectMissingError
+from tests.contract.records import make_record
+from tests.memory_store import MemoryStore
+
+
+@pytest.mark.parametrize("name", ["a", "0", "a" * 63, "round-1.w_2", "20261120-aws"])
+def test_a_records_key(name: str) -> None:
+    assert record_key(name) == f"records/{name}/record.json"
+    assert record_key(name, "rows.parquet") == f"records/{name}/rows.parquet"
+
+
+@pytest.mark.parametrize("name", ["", "a" * 64, "-a", ".a", "_a", "A", "a/b", "../a", "a b", "a\n", "ä"])
+def test_other_texts_are_no_record_ids(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="is not a record's id") as caught:
+        record_key(name)
+    assert caught.value.key == "record_id"
+
+
+def test_the_message_about_a_long_id_is_short() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        record_key("x" * 1000)
+    assert f"{'x' * 80!r} is not" in str(caught.value)
+
+
+def parts(*sizes: tuple[str, int]) -> list[dict[str, object]]:
+    return [{"key": key, "size": size, "sha256": "a" * 64} for key, size in sizes]
+
+
+def check(tmp_path: Path, **changes: object) -> None:
+    folder = tmp_path / "made"
+    content = json.loads((make_record(folder, "record-1", "aws") / RECORD_NAME).read_bytes())
+    shutil.rmtree(folder)
+    checked_record(json.dumps({**content, **changes}).encode(), "record-1", "here")
+
+
+def test_sizes_up_to_the_limits_are_accepted(tmp_path: Path) -> None:
+    assert MAX_PART_BYTES == 8 << 30
+    check(tmp_path, parts=parts(("a", MAX_PART_BYTES), ("b", MAX_PART_BYTES)))
+    check(tmp_path, parts=parts(("a", 0)))
+    check(tmp_path, parts=[])
+    with pytest.raises(InvalidInputError, match=f"'a' has {MAX_PART_BYTES + 1} bytes") as caught:
+        check(tmp_path, parts=parts(("a", MAX_PART_BYTES + 1)))
+    assert (caught.value.where, caught.value.key) == ("here", "parts")
+    with pytest.raises(InvalidInputError, match=f"the parts have {2 * MAX_PART_BYTES + 1} bytes together") as caught:
+        check(tmp_path, parts=parts(("a", MAX_PART_BYTES), ("b", MAX_PART_BYTES), ("c", 1)))
+    assert (caught.value.where, caught.value.key) == ("here", "parts")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("a", "A"), ("x", "x/y"), ("X/y", "x"), ("record.json",), ("Record.JSON",), ("record.json/x", "record.json")],
+)
+def test_parts_that_collide_on_some_disk_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInputError, match="collides with a different part") as caught:
+        check(tmp_path, parts=parts(*((name, 1) for name in names)))
+    assert (caught.value.where, caught.value.key) == ("here", "parts")
+
+
+def test_parts_with_a_common_beginning_do_not_collide(tmp_path: Path) -> None:
+    check(tmp_path, parts=parts(("x", 1), ("xy", 1), ("y/x", 1), ("y/z", 1)))
+
+
+def test_a_record_with_a_false_spec_digest_or_id_is_refused(tmp_path: Path) -> None:
+    for digest in ("0" * 64, "f" * 64):
+        with pytest.raises(InvalidInputError, match="is not the digest of the spec") as caught:
+            check(tmp_path, spec_sha256=digest)
+        assert (caught.value.where, caught.value.key) == ("here", "spec_sha256")
+    for name in ("record-0", "record-2"):
+        with pytest.raises(module.ForeignRecordError, match=f"is the record '{name}'") as caught:
+            check(tmp_path, record_id=name)
+        assert (caught.value.where, caught.value.key) == ("here", "record_id")
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_record_with_large_and_nested_parts_comes_back(tmp_path: Path) -> None:
+    extra = {"large.bin": bytes(range(256)) * 4097 * 2, "empty.bin": b""}
+    made = make_record(tmp_path / "made", "record-1", "aws", extra=extra)
+    nested = make_record(tmp_path / "nested", "record-2", "aws")
+    (nested / "a/b").mkdir(parents=True)
+    (nested / "rows.parquet").rename(nested / "a/b/rows.parquet")
+    record = json.loads((nested / RECORD_NAME).read_bytes())
+    record["parts"][0]["key"] = "a/b/rows.parquet"
+    (nested / RECORD_NAME).write_text(json.dumps(record))
+    store = MemoryStore()
+    for folder, name in ((made, "record-1"), (nested, "record-2")):
+        publish_record(store, folder)
+        assert content(fetch_record(store, name, tmp_path / "into")) == content(folder)
+    assert sorted(path.name for path in (tmp_path / "into").iterdir()) == ["record-1", "record-2"]
+
+
+def replace_object(store: MemoryStore, key: str, data: bytes) -> None:
+    store.swap(key, data, if_match=store.stat(key).etag)
+
+
+@pytest.mark.parametrize("wrong", [b"sixteen bytes no", b"short", b"sixteen bytes ok and more", b""])
+def test_a_part_with_wrong_bytes_leaves_no_folder_and_is_named(tmp_path: Path, wrong: bytes) -> None:
+    store = MemoryStore()
+    publish_record(store, make_record(tmp_path / "made", "record-1", "aws"))
+    replace_object(store, "records/record-1/rows.parquet", wrong)
+    with pytest.raises(CorruptDataError) as caught:
+        fetch_record(store, "record-1", tmp_path / "into")
+    assert (caught.value.where, caught.value.key) == (store.url, "records/record-1/rows.parquet")
+    if len(wrong) != 16:
+        assert f"is {len(wrong)} bytes long, the record says 16" in str(caught.value)
+    else:
+        assert "does not match the digest in its record" in str(caught.value)
+    assert list((tmp_path / "into").iterdir()) == []
+
+
+class Lying(MemoryStore):
+    """Store that sends fewer or more bytes than it announces."""
+
+    sent: bytes | None = None
+
+    @contextmanager
+    def open(self, key: str, **options: Any) -> Any:
+        with super().open(key, **options) as reader:
+            if self.sent is not None and key.endswith("rows.parquet"):
+                reader._rest = memoryview(self.sent)
+            yield reader
+
+
+@pytest.mark.parametrize("sent", [b"sixteen bytes o", b"", b"sixteen bytes ok!"])
+def test_a_transfer_that_ends_early_or_late_is_corrupt(tmp_path: Path, sent: bytes) -> None:
+    store = Lying()
+    publish_record(store, make_record(tmp_path / "made", "record-1", "aws"))
+    store.sent = sent
+    with pytest.raises(CorruptDataError, match="does not match"):
+        fetch_record(store, "record-1", tmp_path / "into")
+
+
+def test_a_digest_of_the_wrong_size_is_corrupt(tmp_path: Path) -> None:
+    """The digest alone would pass."""
+    made = make_record(tmp_path / "made", "record-1", "aws")
+    [part] = read_record(made).parts
+    store = Lying()
+    store.create("rows.parquet", b"x" * 20)
+    store.sent = b"sixteen bytes ok"
+    with pytest.raises(CorruptDataError):
+        download(store, "rows.parquet", DataFile(key="k", size=20, sha256=part.sha256), tmp_path / "file")
+
+
+def test_a_download_replaces_no_file(tmp_path: Path) -> None:
+    store = MemoryStore()
+    store.create("k", b"new")
+    (tmp_path / "file").write_bytes(b"old")
+    with pytest.raises(UnavailableError, match="exists"):
+        download(store, "k", DataFile(key="k", size=3, sha256="a" * 64), tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
+def damage_part(folder: Path) -> None:
+    (folder / "rows.parquet").write_bytes(b"x")
+
+
+def replace_by_other(folder: Path) -> None:
+    shutil.rmtree(folder)
+    make_record(folder, "record-1", "aws", content=b"complete, but of other bytes")
+
+
+@pytest.mark.parametrize("change", [damage_part, replace_by_other, lambda folder: (folder / RECORD_NAME).unlink()])
+def test_a_folder_that_is_not_the_record_is_replaced(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    store, made = MemoryStore(), make_record(tmp_path / "made", "record-1", "aws")
+    publish_record(store, made)
+    folder = fetch_record(store, "record-1", tmp_path / "into")
+    change(folder)
+    assert content(fetch_record(store, "record-1", tmp_path / "into")) == content(made)
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_concurrent_download_that_was_faster_is_used_if_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equal: bool
+) -> None:
+    store, made = MemoryStore(), make_record(tmp_path / "made", "record-1", "aws")
+    publish_record(store, made)
+    rename = Path.rename
+
+    def slow(self: Path, target: Path) -> Path:
+        if equal:
+            shutil.copytree(made, target)
+        else:
+            make_record(target, "record-1", "aws", content=b"others")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", slow)
+    if equal:
+        assert content(fetch_record(store, "record-1", tmp_path / "into")) == content(made)
+    else:
+        with pytest.raises(UnavailableError, match="not empty"):
+            fetch_record(store, "record-1", tmp_path / "into")
+    assert [path.name for path in (tmp_path / "into").iterdir()] == ["record-1"]
+
+
+def test_an_absent_record_is_missing_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ObjectMissingError):
+        fetch_record(MemoryStore(), "record-1", tmp_path / "into")
+    assert not (tmp_path / "into").exists()
+
+
+class Announcing(MemoryStore):
+    """Store that announces objects of a size that no memory should hold."""
+
+    size = 0
+
+    @contextmanager
+    def open(self, key: str, **options: Any) -> Any:
+        with super().open(key, **options) as reader:
+            reader.info = replace(reader.info, size=self.size)
+            yield reader
+
+
+def test_objects_that_are_too_large_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    store = Announcing()
+    for key in ("records/record-1/record.json", "checkpoints/a/state.json", "p"):
+        store.create(key, b"x")
+    reads: list[tuple[int, Callable[[], object]]] = [
+        (MAX_RECORD_BYTES, lambda: fetch_record(store, "record-1", tmp_path / "into")),
+        (MAX_RECORD_BYTES, lambda: CentralStore(store).get_record("record-1", tmp_path / "into")),
+        (64 << 20, lambda: CentralStore(store).read_pointer("p")),
+        (64 << 20, lambda: CheckpointExchange(store, "a", tmp_path / "found").fetch()),
+    ]
+    for limit, read in reads:
+        store.size = limit + 1
+        with pytest.raises(InvalidInputError, match=f"more than the {limit} allowed"):
+            read()
