@@ -258,8 +258,8 @@ def test_a_trace_takes_over_the_largest_error_of_each_tensor() -> None:
     assert keep(envelope).seeds == 3
     bare = with_evidence(training, probe=probe.replace(envelope=None))
     for taken in (
-        (trace, bare),
-        (with_evidence(trace, probe=None), training),
-        (trace, with_evidence(bare, probe=None)),
+        (whole, bare),
+        (with_evidence(whole, probe=None), training),
+        (whole, with_evidence(bare, probe=None)),
     ):
         assert with_envelope(*taken) is taken[0]
