@@ -103,25 +103,22 @@ def test_an_incomplete_trace_of_a_restored_value_counts_as_lost(place: int) -> N
     assert "could not be run: the trace contains no checksums" in tried(state)
 
 
-@pytest.mark.parametrize("differs", [4, 7])
-def test_a_trace_of_other_bits_than_its_training_is_no_trace(differs: int) -> None:
+def test_a_trace_of_other_bits_than_its_training_is_no_trace() -> None:
     candidate = curve(6)
     whole = faulty(candidate, separated(3), gradient_factor=2.0)
     for side in ("candidate", "reference"):
         count = itertools.count()
 
         def answer(request: Request, side: str = side, count: Any = count) -> LoadedRecord | None:
-            made = whole(request)
-            again = next(count) >= 2 and request.runs_on == side
-            return trace(curve(differs), request, separated(3)) if again else made
+            moved = next(count) >= 2 and request.runs_on == side
+            return trace(curve(4), request, separated(3)) if moved else whole(request)
 
         state, _ = run(curve(), candidate, answer, budget=8)
-        if differs < 6:
-            assert named(state)[0][0] in {"unattributed", "nondeterminism"}
-            assert side in tried(state) + state.judgement.causes[0].why
+        assert named(state)[0][0] in {"unattributed", "nondeterminism"}
+        assert side in tried(state) + state.judgement.causes[0].why
 
 
-def test_a_reference_that_was_interrupted_is_the_one_that_differs() -> None:
+def test_a_reference_that_was_interrupted_is_the_side_that_differs() -> None:
     for resumed, sure in (([4], "confirmed"), ([5], "confirmed"), ([6], "nondeterminism")):
         reference, candidate = curve(resumed_at=resumed), curve(5)
         state, asked = run(reference, candidate, lambda request: trace(curve(5), request))
