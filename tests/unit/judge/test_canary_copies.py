@@ -87,13 +87,13 @@ def test_a_record_that_cannot_hold_a_fault_has_no_copy_of_it() -> None:
     short = {name: values for name, values in original.arrays.items() if name not in ("batches", "sketches")}
     failed = original.record.replace(exit={"status": "failed", "code": "data", "message": "too large"})
     no_probe = original.record.replace(evidence=original.record.evidence.replace(probe=None))
-    for number, one in (
+    for number, each in (
         (3, original), (2, changed(steps=same)), (2, changed(taps=plain)), (2, changed(taps=owned)),
         (2, changed(short)), (1, changed(short, steps=probe.steps[:1])), (2, changed(short, steps=probe.steps[:2])),
         (0, changed(short, steps=[])), (0, LoadedRecord(failed, original.folder, original.arrays)),
         (0, LoadedRecord(no_probe, original.folder, {})),
     ):  # fmt: skip
-        assert len(copies(one)) == number
+        assert len(copies(each)) == number
     assert len(copies(record(speed().replace(samples_per_second=None)))) == 3
     assert len(copies(record(speed().replace(samples_per_second=0.0)))) == 3
 

@@ -288,8 +288,8 @@ def test_a_cause_that_no_value_restored_is_the_likeliest_that_fp64_does_not_excl
 def test_only_a_gradient_within_the_module_of_an_operator_is_its_consequence(
     code: CauseCode, names: tuple[str, ...], place: tuple[str, ...], is_left: bool
 ) -> None:
-    def cause(one: CauseCode) -> Cause:
-        return Cause(code=one, sure="confirmed", why="a reason")
+    def cause(named: CauseCode) -> Cause:
+        return Cause(code=named, sure="confirmed", why="a reason")
 
     first = Attribution().settled(cause("loss"), ("layer.weight",)).settled(cause("gradient"), place)
     both = first.confirmed(cause(code), names)
