@@ -131,8 +131,7 @@ def _other_eps(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -
     taps = list(probe.taps)
     for place, tap in enumerate(taps):
         if _is_norm(tap.kind, tap.stage):
-            wave = np.sin(np.arange(sketch.shape[1]) + 1.0)
-            sketch[place] += _EPS_ERROR * np.linalg.norm(sketch[place]) * wave / np.linalg.norm(wave)
+            sketch[place] *= 1 + _EPS_ERROR
             taps[place] = tap.model_copy(update={"sha256": digest_json(["canary", tap.sha256])})
     copy = _with(record, _probe(evidence, taps=tuple(taps)), sketches={"sketch": sketch})
     cpu = copy.record.fingerprint.cpu

@@ -8,7 +8,7 @@ disappears, the cause is confirmed; if not, the next suspicion is tested. After 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from plumbline.judge.attribution import Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.comparison import cause_of
@@ -34,14 +34,13 @@ _MOST_LOST = 1
 """Maximum number of experiments of one drift that are repeated after an infrastructure failure."""
 
 
-@dataclass(frozen=True)
 class Confirmation(ConfirmationState):
     """Immutable state of the tests of one drift; each step returns a new state."""
 
     @classmethod
     def begin(cls, reference: LoadedRecord, candidate: LoadedRecord, judgement: Judgement, budget: int) -> Confirmation:
         """Return the state before the first of at most `budget` reruns."""
-        start = cls(reference, candidate, judgement, budget, most=budget)
+        start = cls(reference, candidate, judgement, budget, budget)
         if judgement.verdict != "drift" or budget < 1:
             return start
         mismatches = walk(Pair(reference, candidate)).mismatches

@@ -26,6 +26,8 @@ class ConfirmationState:
     candidate: LoadedRecord
     base: Judgement
     budget: int
+    most: int
+    """The budget of the start; `budget` ends the tests of causes earlier."""
     pending_mismatches: tuple[Mismatch, ...] = ()
     suspicions: tuple[Suspicion, ...] = ()
     """Suspicions of the first pending mismatch that are not refuted yet."""
@@ -42,8 +44,6 @@ class ConfirmationState:
     spent: int = 0
     lost: int = 0
     own: OwnEvaluation = field(default_factory=OwnEvaluation)
-    most: int = 0
-    """The budget of the start; `budget` ends the tests of causes earlier."""
 
     @property
     def judgement(self) -> Judgement:

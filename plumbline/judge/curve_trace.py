@@ -77,7 +77,7 @@ def with_envelope(trace: LoadedRecord, trained: LoadedRecord) -> LoadedRecord:
     worst: dict[tuple[str, str], float] = {}
     for tap, error in zip(probe.taps, probe.envelope.errors, strict=False):
         if error is not None:
-            worst[tap.stage, tap.name] = max(error, worst.get((tap.stage, tap.name), 0.0))
+            worst[tap.stage, tap.name] = max(error, worst.get((tap.stage, tap.name), error))
     errors = tuple(worst.get((tap.stage, tap.name)) for tap in traced.taps)
     envelope = EnvelopeSample(seeds=probe.envelope.seeds, errors=errors)
     evidence = trace.record.evidence.replace(probe=traced.replace(envelope=envelope))

@@ -35,7 +35,7 @@ def interventions(
     if suspicion.code == "kernel":
         return (_exact(probe),)
     if suspicion.code == "precision":
-        return _precision(mismatch, suspicion, probe, step)
+        return _precision(mismatch, probe, step)
     if suspicion.code == "gradient" and mismatch.rung == "optimizer":
         ways = _gradients(replace(mismatch, rung="clipped"), suspicion, reference, steps)
         return tuple(only_trained(way, trained, reference) for way in ways)
@@ -85,12 +85,11 @@ def _unread(mismatch: Mismatch) -> bool:
     return mismatch.rung == "data" and mismatch.at.step is None and mismatch.at.at != "tokenizer"
 
 
-def _precision(mismatch: Mismatch, suspicion: Suspicion, probe: ProbeEvidence, step: int) -> tuple[Intervention, ...]:
+def _precision(mismatch: Mismatch, probe: ProbeEvidence, step: int) -> tuple[Intervention, ...]:
     settings = Intervention("every precision setting", step + 1, replays=(Replay(rung="settings"),))
     exact = _exact(probe)
     observed = Intervention("no restored value, as the record shows the number format itself", step + 1, "observed")
     shown = mismatch.findings[0].check == "probe.dtype" or mismatch.rung == "weights"
-    del suspicion
     return (settings, exact, observed) if shown else (settings, exact)
 
 
@@ -155,7 +154,7 @@ def _rng(mismatch: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, ste
 
 
 def _forward(
-    mismatch: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: int
+    mismatch: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, _steps: int
 ) -> tuple[Intervention, ...]:
     probe = reference.record.evidence.probe
     step = mismatch.at.step or 0
@@ -163,7 +162,7 @@ def _forward(
     kind = next((tap.kind for tap in taps if tap.stage == "forward" and tap.name == mismatch.at.at), "")
     if not kind:
         return (Intervention(f"every module tapped at step {step}", step + 1, "locate"),)
-    return (forward_of(taps, step, (kind,)),) if steps else ()
+    return (forward_of(taps, step, (kind,)),)
 
 
 def _loss(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:

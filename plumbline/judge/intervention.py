@@ -67,7 +67,7 @@ class Kept:
 
     @property
     def _key(self) -> str:
-        return f"capture-{self.captured}.safetensors"[:120]
+        return f"capture-{self.captured}.safetensors"
 
     def replays(self, steps: int) -> Iterator[Replay]:
         """Yield the replays within the first `steps`."""

@@ -94,7 +94,7 @@ def _unmeasured(line: str) -> bool:
 
 
 def _may(pattern: re.Pattern[str], line: str) -> bool:
-    name = line.split(": ", 1)[0]
+    name = line.partition(": ")[0]
     if _NEVER.fullmatch(name):
         return False
     return bool(pattern.fullmatch(name) or pattern.fullmatch(re.sub(r"\.\d+\..*", "", name)))

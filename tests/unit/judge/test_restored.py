@@ -1,0 +1,311 @@
+"""Whether a difference has disappeared: both sides of each limit, and what counts as a second cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from plumbline.judge.attribution import Attribution, still_likely, unattributed, unsteady
+from plumbline.judge.intervention import Intervention
+from plumbline.judge.mismatches import Mismatch
+from plumbline.judge.pair import Pair
+from plumbline.judge.restored import Outcome, agree_exactly, check_restored, disagreement, located
+from plumbline.records import LoadedRecord
+from plumbline.schema.verdict import Cause, CauseCode, Judgement
+
+from .conftest import STEPS, Plan, make_record, other_kernel
+from .kept_verdicts import keep
+from .test_experiments import mismatch, suspected
+
+WAY = Intervention("a way", STEPS)
+DEFINED = replace(WAY, by_definition=True)
+NONE = frozenset[str]()
+
+
+_records: dict[str, LoadedRecord] = {}
+
+
+def made(**changes: Any) -> LoadedRecord:
+    """Return a record that several tests share."""
+    key = repr(sorted(changes.items()))
+    if key not in _records:
+        _records[key] = make_record(**changes)
+    return _records[key]
+
+
+def with_step(record: LoadedRecord, step: int, **changes: Any) -> LoadedRecord:
+    probe = record.record.evidence.probe
+    assert probe is not None
+    steps = [each.replace(**changes) if each.step == step else each for each in probe.steps]
+    evidence = record.record.evidence.replace(probe=probe.replace(steps=steps))
+    return LoadedRecord(record.record.replace(evidence=evidence), record.folder, record.arrays)
+
+
+def with_evaluation(record: LoadedRecord, **changes: Any) -> LoadedRecord:
+    probe = record.record.evidence.probe
+    assert probe is not None
+    assert probe.evaluation is not None
+    evidence = record.record.evidence.replace(probe=probe.replace(evaluation=probe.evaluation.replace(**changes)))
+    return LoadedRecord(record.record.replace(evidence=evidence), record.folder, record.arrays)
+
+
+def with_weight(record: LoadedRecord, step: int, name: str, factor: float) -> LoadedRecord:
+    """Return a record whose weight has a sketch that differs by a factor."""
+    probe = record.record.evidence.probe
+    assert probe is not None
+    taps, sketch = list(probe.taps), record.sketches["sketch"].copy()
+    for place, tap in enumerate(taps):
+        if (tap.step, tap.stage, tap.name) == (step, "weight", name):
+            taps[place], sketch[place] = tap.replace(sha256="f" * 64), sketch[place] * factor
+    evidence = record.record.evidence.replace(probe=probe.replace(taps=taps))
+    arrays = record.arrays | {"sketches": {"sketch": sketch}}
+    return LoadedRecord(record.record.replace(evidence=evidence), record.folder, arrays)
+
+
+def check(
+    reference: LoadedRecord,
+    before: LoadedRecord,
+    after: LoadedRecord,
+    found: Mismatch,
+    *ways: Intervention,
+    **more: Any,
+) -> Outcome:
+    known = more.pop("known", NONE)
+    return keep(check_restored(reference, before, after, mismatch=found, ways=ways or (WAY,), known=known, **more))
+
+
+Sizes = tuple[float, float, bool]
+CLOSER: list[Sizes] = [(2.0**-19, 2.0**-21, True), (2.0**-19, 2.0**-21 * 1.001, False), (2.0**-19, 0.0, True)]
+CLOSER += [(2.0**-21, 2.0**-19, False), (0.0, 0.0, False), (0.0, 2.0**-21, False)]
+
+
+@pytest.mark.parametrize(("was", "now", "is_closer"), CLOSER)
+@pytest.mark.parametrize("field", ["loss", "gradient_norm", "evaluation"])
+def test_a_difference_below_the_limits_has_to_shrink_to_a_quarter(
+    reference: LoadedRecord, field: str, was: float, now: float, is_closer: bool
+) -> None:
+    def off(size: float) -> LoadedRecord:
+        if field == "evaluation":
+            return with_evaluation(reference, loss=1 + size)
+        return with_step(reference, 3, **{field: 1 + size})
+
+    outcome = check(off(0.0), off(was), off(now), mismatch("loss", 3), DEFINED)
+    assert outcome.restored is is_closer
+    assert outcome.text == ("all later evidence equals the reference's again" if is_closer else "the difference stays")
+    # A mismatch of its own, and a value of the reference's bits, need no such measure.
+    assert check(off(0.0), off(was), off(now), replace(mismatch("loss", 3), independent=True), DEFINED).restored
+
+
+@pytest.mark.parametrize(("was", "now", "is_closer"), [(1 + 2e-6, 1 + 4e-7, True), (1 - 2e-6, 1 - 6e-7, False)])
+def test_a_weight_below_its_limit_has_to_shrink_too(
+    reference: LoadedRecord, was: float, now: float, is_closer: bool
+) -> None:
+    before, after = (with_weight(reference, 2, "layer.linear.weight", size) for size in (was, now))
+    assert check(reference, before, after, mismatch("optimizer", 2), DEFINED).restored is is_closer
+
+
+def test_the_largest_difference_of_before_decides_in_units_of_its_limit(reference: LoadedRecord) -> None:
+    plain = with_step(with_step(reference, 1, loss=1.0, gradient_norm=1.0), 4, loss=1.0)
+    # The limit of a norm is wider than that of a loss: its larger difference is nearer to rounding.
+    before = with_step(plain, 1, loss=1 + 2e-6, gradient_norm=1 + 4e-6)
+    assert check(plain, before, with_step(plain, 1, gradient_norm=1 + 4e-6), mismatch("loss", 1), DEFINED).restored
+    assert not check(plain, before, with_step(plain, 1, loss=1 + 2e-6), mismatch("loss", 1), DEFINED).restored
+    # Steps after the experiment's are not compared.
+    late = with_step(plain, 4, loss=1 + 4e-6)
+    for steps, is_closer in ((4, True), (5, False)):
+        way = replace(DEFINED, steps=steps)
+        ahead = with_step(late, 1, loss=1 + 1e-6)
+        assert check(plain, ahead, late, mismatch("loss", 1), way).restored is is_closer
+
+
+def test_missing_numbers_are_no_difference_that_shrinks(reference: LoadedRecord) -> None:
+    lost = with_step(reference, 3, loss=None)
+    assert not check(lost, lost, lost, mismatch("loss", 3), DEFINED).restored
+    whole, bare = (with_evaluation(reference, loss=1.0), with_evaluation(reference, loss=1.0, step=STEPS + 1))
+    assert not check(whole, with_evaluation(bare, loss=1 + 2e-6), bare, mismatch("loss", 3), DEFINED).restored
+
+
+@pytest.mark.parametrize(("plan", "text"), [
+    ({"noise": {"layer.norm@2": 1e-3}}, "forward at step 2, layer.norm, still differs"),
+    ({"noise": {"head@6": 0.5}}, "evaluation, relative error of the logits, still differs"),
+    ({"update_factor": {3: 1.5}}, "optimizer at step 3, optimizer, still differs"),
+])  # fmt: skip
+def test_what_still_differs_is_named_by_its_place(reference: LoadedRecord, plan: dict[str, Any], text: str) -> None:
+    after = made(**plan)
+    same = check(reference, after, after, mismatch("evaluation", None, code="evaluation"))
+    assert not same.restored
+    assert text in same.text
+    later = check(reference, after, after, mismatch("batch", 0, code="data.order"))
+    assert later.restored
+    assert later.text.startswith("all evidence up to there equals the reference's again; ")
+    assert [left.at.at for left in later.left] == [text.split(", ")[1]]
+
+
+def test_a_later_difference_of_one_code_is_the_same_cause(reference: LoadedRecord) -> None:
+    after = made(gradient_factor_at=3)
+    for step, code, restored in (
+        (1, "gradient", False), (1, "loss", True), (1, "nondeterminism", True), (3, "loss", False), (4, "loss", False),
+    ):  # fmt: skip
+        outcome = check(reference, after, after, mismatch("gradient", step, code=code))
+        assert outcome.restored is restored
+        assert bool(outcome.left) is restored
+    assert check(reference, after, after, mismatch("gradient", 4), known=frozenset({"gradient"})).restored
+
+
+def test_a_later_output_is_no_second_cause_of_an_output(reference: LoadedRecord) -> None:
+    after = made(noise={"layer.norm@2": 1e-3})
+    for rung, restored in (("forward", False), ("batch", True), ("loss", True)):
+        assert check(reference, after, after, mismatch(rung, 0, code="data.order")).restored is restored
+
+
+@pytest.mark.parametrize(("at", "further"), [("embed", ""), ("layer.norm", "LayerNorm"), ("layer.linear", "Linear")])
+def test_a_module_behind_the_imposed_modules_widens_the_experiment(
+    reference: LoadedRecord, at: str, further: str
+) -> None:
+    imposed = replace(WAY, kinds=("Embedding",))
+    noise = {at: 1e-3} if further else {"head@3": 1e-3}
+    after = made(noise=noise)
+    for step in (0, 2):
+        outcome = check(reference, after, after, mismatch("forward", step, "embed"), imposed)
+        assert outcome.further == (further if step == 0 else "")
+    assert not check(reference, after, after, mismatch("forward", 0, "embed")).further
+
+
+def test_rounding_has_gone_if_fp64_leaves_a_hundredth_of_it(reference: LoadedRecord) -> None:
+    def off(size: float) -> Pair:
+        return Pair(with_step(reference, 3, loss=1.0), with_step(reference, 3, loss=1 + size))
+
+    found = mismatch("loss", 3)
+    for was, now, restored in (
+        (2.0**-10, 2.0**-17, True), (2.0**-10, 2.0**-16, False), (64.0, 2.0**-7, True), (64.0, 2.0**-6, False),
+        (2.0**-10, 0.0, True), (0.0, 0.0, True),
+    ):  # fmt: skip
+        outcome = keep(agree_exactly(found, off(was), off(now), NONE))
+        assert outcome.restored is restored
+        assert outcome.scale == (0.01 if now == 0 else 1.0)
+    for now, scale in ((2.0**-40, 0.01), (2.0**-39, 1.0)):
+        assert agree_exactly(found, off(0.5), off(now), NONE).scale == scale
+
+
+def test_what_fp64_leaves_is_a_second_cause_only_behind_the_rounding(reference: LoadedRecord) -> None:
+    before = Pair(reference, made(noise={"layer.linear": 1e-3}))
+    after = Pair(reference, made(gradient_factor_at=3))
+    for at, known, left in (
+        (0, NONE, ["gradient"]), (2, NONE, ["gradient"]), (0, frozenset({"loss"}), ["gradient"]),
+        (0, frozenset({"gradient"}), []),
+    ):  # fmt: skip
+        outcome = keep(agree_exactly(mismatch("forward", at), before, after, known))
+        assert [other.suspicions[0].code for other in outcome.left] == left
+        assert all(other.is_first_bit for other in outcome.left)
+    same = keep(agree_exactly(mismatch("forward", 0, code="gradient"), before, after, NONE))
+    assert same.left == ()
+    behind = keep(agree_exactly(mismatch("evaluation", 4), after, Pair(reference, reference), NONE))
+    assert behind.left == ()
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 4, 5, None])
+@pytest.mark.parametrize("rung", ["forward", "loss", "gradient", "clipped", "optimizer"])
+def test_the_gap_of_a_mismatch_is_measured_at_its_own_place(
+    reference: LoadedRecord, rung: str, step: int | None
+) -> None:
+    plans = (
+        {"noise": {"layer.norm": 1e-3}},
+        {"gradient_factor": 1.5, "clip": 2.0},
+        {"update_factor": {1: 2.0, 4: 3.0}},
+    )
+    for plan in plans:
+        pair = Pair(reference, made(**plan))
+        outcome = keep(agree_exactly(mismatch(rung, step), pair, Pair(reference, reference), NONE))
+        assert outcome.restored or (rung, step) == ("optimizer", 5)
+        assert not agree_exactly(mismatch(rung, step), pair, pair, NONE).restored or "differed by 0" in outcome.text
+
+
+def test_the_first_module_that_differs_is_located(reference: LoadedRecord) -> None:
+    for plan, at in (
+        ({"noise": {"layer.norm@2": 1e-3}}, "layer.norm"),
+        ({"noise": {"layer.linear": 1e-3, "embed@2": 1e-3}}, "layer.linear"),
+        ({"noise": {"layer.norm@3": 0.5}}, None),  # an untapped step shows its logits only
+        ({"gradient_factor": 1.5}, None), ({"order": Plan().order[::-1]}, None), ({"loss_factor": 1.5}, None),
+        ({"weights_seed": 6}, None), ({}, None),
+    ):  # fmt: skip
+        found = keep(located(reference, made(**plan), STEPS))
+        assert (found.at.at if found else None) == at
+
+
+def test_a_located_module_may_lie_behind_what_the_kept_experiments_impose(reference: LoadedRecord) -> None:
+    candidate = made(noise={"layer.norm": 1e-3}, rates=[rate * 2 for rate in Plan().rates])
+    plain = keep(located(reference, candidate, 1, (replace(WAY, rungs=frozenset({"schedule"})),)))
+    assert plain is not None
+    assert plain.at.at == "layer.norm"
+    rounded = made(noise={"layer.norm": 3e-7})
+    assert located(reference, rounded, 1) is not None
+    assert located(reference, rounded, 1, (WAY, DEFINED)) is None
+    assert located(reference, rounded, 1, (DEFINED, WAY)) is None
+    assert located(reference, rounded, 1, rounding=("fp64",)) is None
+    assert located(reference, rounded, 1, in_fp64=Pair(reference, rounded, scale=1e-9)) is not None
+
+
+def test_a_rerun_is_compared_over_its_steps_and_its_evaluation(reference: LoadedRecord) -> None:
+    for plan, step in (({"gradient_factor_at": 3}, 3), ({"noise": {"head@6": 0.5}}, None), ({"seed": 2}, 0)):
+        rerun = made(**plan)
+        for steps in (2, 3, 4, STEPS - 1, STEPS):
+            parting = keep(disagreement(reference, rerun, steps))
+            assert (parting is not None) is (steps == STEPS if step is None else steps > step)
+    assert disagreement(reference, made(), STEPS) is None
+
+
+def test_a_rerun_that_differs_is_described_by_its_first_place() -> None:
+    assert keep(unsteady(mismatch("gradient", 3))).why.endswith("differs at gradient at step 3, layer.norm")
+    assert keep(unsteady(mismatch("evaluation", None, "logits"))).why.endswith("differs at evaluation, logits")
+
+
+def test_a_cause_that_no_value_restored_is_the_likeliest_that_fp64_does_not_exclude() -> None:
+    found = mismatch("forward", 3)
+    lines = ("cpu.isa: AVX2 → AVX512", "packages.evaluate: 1 → 2", "hostname: a → b")
+    for codes, expected in (
+        (("kernel", "precision", "operator", "rng"), "operator"), (("precision", "kernel"), "precision"),
+        (("rng", "operator"), "rng"), (("kernel",), "kernel"),
+    ):  # fmt: skip
+        each = replace(found, suspicions=tuple(suspected(code) for code in codes))
+        assert keep(still_likely(each, lines, ("a", "b"))).code == expected
+        assert keep(unattributed(each, lines, ("a",))).sure == "unattributed"
+
+
+@pytest.mark.parametrize(
+    ("code", "names", "place", "is_left"),
+    [
+        ("operator", ("layer", "head"), ("head.weight", "layer.weight"), False),
+        ("operator", ("layer",), ("layer.weight", "head.weight"), True),
+        ("operator", ("layer",), ("layer",), True),
+        ("operator", ("layer",), (), True),
+        ("operator", (), ("layer.weight",), True),
+        ("kernel", ("layer",), ("layer.weight",), True),
+        ("precision", ("layer",), ("layer.weight",), True),
+    ],
+)
+def test_only_a_gradient_within_the_module_of_an_operator_is_its_consequence(
+    code: CauseCode, names: tuple[str, ...], place: tuple[str, ...], is_left: bool
+) -> None:
+    def cause(named: CauseCode) -> Cause:
+        return Cause(code=named, sure="confirmed", why="a reason")
+
+    first = Attribution().settled(cause("loss"), ("layer.weight",)).settled(cause("gradient"), place)
+    both = first.confirmed(cause(code), names)
+    assert [each.code for each in both.causes] == ["loss", *(["gradient"] if is_left else []), code]
+    assert both.places == (("layer.weight",), *((place,) if is_left else ()), names)
+    speed = [cause(each) for each in ("loader", "operator", "schedule", "software")]  # type: ignore[arg-type]
+    base = Judgement(verdict="drift", causes=tuple(speed))
+    assert Attribution().judgement(base, ()) is base
+    found = keep(both.judgement(base, (cause("software"),)))
+    expected = [*(each.code for each in both.causes), "software", "loader"]
+    assert [each.code for each in found.causes] == expected
+
+
+def test_an_explained_rounding_below_the_limits_leaves_nothing(reference: LoadedRecord) -> None:
+    rounded = made(noise={"layer.norm": 3e-7}, fingerprint=other_kernel())
+    assert check(reference, rounded, rounded, mismatch("forward", 0)).restored
+    plain = made(noise={"layer.norm": 3e-7})
+    assert not check(reference, plain, plain, mismatch("forward", 0)).restored
+    assert check(reference, plain, plain, mismatch("forward", 0), rounding=("fp64",)).restored
