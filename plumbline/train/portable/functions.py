@@ -147,15 +147,14 @@ def erf(values: torch.Tensor) -> torch.Tensor:
     for column in reversed(columns[:-1]):
         result.mul_(rest)
         result.add_(column.index_select(0, place).reshape(values.shape))
-    return torch.where(values < 0, -result, result)
+    return result.copysign_(values)
 
 
 @_blocked
 def tanh(values: torch.Tensor) -> torch.Tensor:
     """Return tanh x = (1 - e) / (1 + e) with e = exp(-2 |x|)."""
     falling = exp(values.abs().mul_(-2.0))
-    result = (1.0 - falling).div_(1.0 + falling)
-    return torch.where(values < 0, -result, result)
+    return (1.0 - falling).div_(1.0 + falling).copysign_(values)
 
 
 @_blocked

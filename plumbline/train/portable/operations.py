@@ -61,7 +61,7 @@ class UnportableOperationError(TrainingFailedError):
 
 def _added(fresh: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Return the sum, in the memory of `fresh`, a result that only the caller has."""
-    return fresh.add_(other) if torch.broadcast_shapes(fresh.shape, other.shape) == fresh.shape else fresh + other
+    return fresh.add_(other) if fresh.shape[fresh.dim() - other.dim() :] == other.shape else fresh + other
 
 
 def _scaled(values: Any, factor: Scalar) -> Any:
