@@ -59,5 +59,5 @@ def digest_array(array: NDArray[Any]) -> str:
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     header = f"{array.dtype.name}|{','.join(map(str, array.shape))}|".encode()
     hasher = hashlib.sha256(header)
-    hasher.update(little.tobytes() if little.ndim == 0 else little.data.cast("B") if little.size else b"")
+    hasher.update(little.data.cast("B") if little.size else b"")
     return hasher.hexdigest()

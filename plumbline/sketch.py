@@ -26,10 +26,9 @@ _SIGNED = 2 * SKETCH_SIZE
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply the finaliser of splitmix64."""
+    """Apply the finaliser of splitmix64, without its last shift, which leaves the highest bits as they are."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    return (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
 
 
 @cache

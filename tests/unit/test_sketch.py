@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -84,3 +86,75 @@ def test_a_small_sketch_recovers_a_difference_within_a_factor_of_three() -> None
         error = np.linalg.norm(small_sketch(values) - small_sketch(other)) / np.linalg.norm(values - other)
         assert 1 / 3 < error < 3
     assert small_sketch(np.ones(3)).shape == (8,)
+
+
+_BLOCK = 1_000_003
+
+
+def _digest(values: np.ndarray) -> str:
+    """Return the digest of a sketch whose sums are exact."""
+    return hashlib.sha256(values.astype("<f8").tobytes()).hexdigest()[:16]
+
+
+def test_every_code_of_the_first_block_and_of_later_blocks_is_known() -> None:
+    """Sums of integers are exact, so that a digest of a sketch shows any change of any element's bucket or sign."""
+    assert _digest(sketch(np.arange(_BLOCK, dtype=np.float64))) == "db215a96766b8bdf"
+    assert _digest(sketch(np.arange(3 * _BLOCK + 17, dtype=np.float64))) == "b04ce691fb3cf1ad"
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (0, {3: 3, 13: 5, 22: 7, 34: -8, 41: 6, 49: -1, 55: 2, 60: -4}),
+        (1, {2: -3, 12: -5, 23: -7, 35: 8, 40: -6, 48: 1, 54: -2, 61: 4}),
+        (2, {1: 2, 7: -1, 10: -4, 20: -8, 31: 6, 32: 7, 53: 3, 59: 5}),
+        (3, {1: -1, 7: 2, 12: -4, 18: -8, 25: 6, 38: 7, 51: 3, 61: 5}),
+    ],
+)
+def test_the_first_elements_of_each_block_have_their_buckets_and_signs(block: int, expected: dict[int, int]) -> None:
+    values = np.zeros(3 * _BLOCK + 17, np.int8)
+    values[block * _BLOCK : block * _BLOCK + 8] = np.arange(1, 9)
+    result = sketch(values)
+    assert {int(place): int(result[place]) for place in np.flatnonzero(result)} == expected
+
+
+def test_a_sketch_follows_the_order_of_elements_and_not_their_type_or_place_in_memory() -> None:
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    same = [values, np.asfortranarray(values), values.reshape(-1), *(values.astype(k) for k in (">f4", "f2", "i8"))]
+    assert {_digest(sketch(each)) for each in same} == {"2d07c9d370c83909"}
+    assert _digest(sketch(values.transpose(2, 0, 1))) == "47a71b93fd05e069"
+    assert _digest(sketch(values[:, :, ::2])) == "4302d315b349c8c4"
+
+
+def test_a_single_number_and_no_number_have_sketches() -> None:
+    single, empty = sketch(np.array(3, np.float32)), sketch(np.zeros((0, 3)))
+    assert (np.flatnonzero(single).tolist(), single.sum()) == ([49], -3.0)
+    for result in (single, empty):
+        assert (result.shape, result.dtype.name) == ((64,), "float64")
+    assert not empty.any()
+
+
+def test_a_small_sketch_is_known() -> None:
+    assert small_sketch(np.arange(100.0)).tolist() == [20, -137, 288, 434, 44, -316, -178, 69]
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "norm", "error"),
+    [
+        ([3.0, 4.0], [3.0, 4.0], None, 0.0),
+        ([3.0, 4.0], [6.0, 8.0], None, 1.0),
+        ([3.0, 4.0], [6.0, 8.0], 20.0, 0.25),
+        ([3.0, 4.0], [3.0, 2.0], 0.5, 4.0),
+        ([3.0, 4.0], [3.0, 4.0], 0.0, 0.0),
+        ([3.0, 4.0], [3.0, 5.0], 0.0, None),
+        ([0.0, 0.0], [0.0, 5.0], 2.0, 2.5),
+        ([3.0, 4.0], [3.0, 4.0], float("inf"), None),
+        ([3.0, float("inf")], [3.0, 4.0], 5.0, None),
+        ([3.0, 4.0], [float("nan"), 4.0], 5.0, None),
+        ([3.0, 4.0], [3.0, 4.0, 5.0], 5.0, None),
+    ],
+)
+def test_errors_between_small_sketches_are_exact(
+    reference: list[float], candidate: list[float], norm: float | None, error: float | None
+) -> None:
+    assert relative_error(np.array(reference), np.array(candidate), norm) == error

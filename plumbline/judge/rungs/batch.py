@@ -26,7 +26,7 @@ def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
     if not differing:
         return None
     arrays = [
-        {name: side.batches[name][step] for name in names if len(side.batches.get(name, ())) > step}
+        {name: side.batches[name][step] for name in names if name in side.batches}
         for side in (pair.reference, pair.candidate)
     ]
     suspicion = _suspicion(pair, differing, arrays[0], arrays[1])
@@ -116,7 +116,7 @@ def _row(left: Any, right: Any, differing: tuple[str, ...]) -> tuple[int | None,
             place = 0
         else:
             unequal = (ours[:count] != theirs[:count]).reshape(count, -1).any(axis=1)
-            place = int(np.argmax(unequal)) if unequal.any() else count - 1
+            place = int(np.argmax(unequal)) if unequal.any() else count
         rows = right.get("row_ids")
         row = int(rows[place]) if rows is not None and place < len(rows) else None
         return row, f"{name} of batch row {place}"
