@@ -137,7 +137,8 @@ class SpeedRun:
     def evidence(self) -> SpeedEvidence:
         """Return the throughput, with the numbers that explain it."""
         context, seconds = self.context, self._clock.totals()[self._warmup :]
-        if not seconds:
+        # A run that was stopped among its measured steps has no wall time.
+        if not seconds or not self._wall_seconds:
             return SpeedEvidence(
                 steps=0, warmup_steps=self._warmup, samples_per_second=None, tokens_per_second=None, step_seconds=None
             )

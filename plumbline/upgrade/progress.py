@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections.abc import Callable
 
@@ -64,7 +66,17 @@ class Progress:
         shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         left = self._most_trials - self.num_trials
         self._say(
-            f"trial {self.num_trials}: {trial.part}: {result.outcome} in {result.seconds:.0f} s"
+            f"trial {self.num_trials}: {trial.part}: {_outcome(result)} in {result.seconds:.0f} s"
             f"{f' on {result.worker}' if result.is_elsewhere else ''}"
             f"{f' with {shown}' if names else ' of the current environment'}; at most {left} more"
         )
+
+
+def _outcome(result: TrialResult) -> str:
+    """Return what a trial showed; pairs of speed trainings decide nothing by themselves, so the mean stands there."""
+    ratios = result.log_ratios
+    if result.outcome != "same" or not ratios:
+        return result.outcome
+    gain = math.expm1(statistics.fmean(ratios))
+    pairs = "1 pair" if len(ratios) == 1 else f"{len(ratios)} pairs"
+    return f"{pairs}, {100 * abs(gain):.1f} % {'slower' if gain < 0 else 'faster'},"

@@ -13,6 +13,7 @@ from plumbline.launch import MICROBENCHMARKS
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
 from plumbline.train import batches, speed
 from plumbline.train.clock import StepClock
+from plumbline.train.context import Context
 from plumbline.train.flops import step_flops
 from plumbline.train.learn import LearnRun
 from plumbline.train.speed import WINDOW, found_warm
@@ -134,6 +135,20 @@ def test_a_stall_between_steps_counts(workshop: Workshop, monkeypatch: pytest.Mo
     assert found.wall_seconds > 1.0
     assert found.samples_per_second < 8 * 12
     assert 8 / found.step_seconds > 2 * found.samples_per_second
+
+
+def test_a_stop_among_the_measured_steps_leaves_a_record_without_a_throughput(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit = Context.emit
+
+    def stopped(self: Context, part: str, step: int, steps: int) -> None:
+        emit(self, part, step, steps, stopping=part == "speed" and step > 0)
+
+    monkeypatch.setattr(Context, "emit", stopped)
+    made = workshop.train(workshop.spec(probe=None, speed={"steps": 40, "precision": "fp32"}))
+    assert made.record.exit.status == "stopped"
+    assert (made.record.evidence.speed.steps, made.record.evidence.speed.samples_per_second) == (0, None)
 
 
 def test_the_parts_own_settings_are_in_force(workshop: Workshop) -> None:
