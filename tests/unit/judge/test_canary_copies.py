@@ -161,3 +161,11 @@ def test_only_the_same_weights_at_the_last_step_are_compared() -> None:
         assert not may_hide(*sides, ["operator"])
     for accuracy in (0.25, 0.75):
         assert may_hide(plain, with_evaluation(plain, accuracy=accuracy), ["operator"])
+
+
+def test_probes_without_steps_have_no_weights_that_differ() -> None:
+    plain = make_record()
+    evidence = plain.record.evidence.replace(probe=plain.record.evidence.probe.replace(steps=[]))  # type: ignore[union-attr]
+    empty = LoadedRecord(plain.record.replace(evidence=evidence), plain.folder, plain.arrays)
+    assert deviation(empty, empty, ["operator"]) == ""
+    assert deviation(empty, plain, ["operator"]) is None

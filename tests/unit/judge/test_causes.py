@@ -244,3 +244,11 @@ def test_rounding_of_explained_kernels_is_tested_in_fp64_with_a_second_fault() -
     plan = replace(plan_of(FAULTS["kernel"], FAULTS["evaluation"]), fingerprint=other_kernel())
     state, _ = run(reference, plan, curing(FAULTS["kernel"], FAULTS["evaluation"]))
     assert named(state) == {"evaluation": "confirmed"}
+
+
+def test_a_first_cause_that_stays_leaves_the_second_untested(reference: LoadedRecord) -> None:
+    plan = plan_of(FAULTS["loss"], FAULTS["rates"])
+    state, _ = run(reference, plan, lambda r: experiment_record(plan if r.runs_on == "candidate" else Plan(), r))
+    assert list(named(state).items()) == [("loss", "likely"), ("schedule", "likely")]
+    assert state.judgement.causes[0].tried
+    assert not state.judgement.causes[1].tried
