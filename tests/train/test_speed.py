@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from plumbline.errors import StoppedError
 from plumbline.launch import MICROBENCHMARKS
+from plumbline.schema.record import read_record
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
 from plumbline.train import batches, speed
 from plumbline.train.clock import StepClock
@@ -146,9 +148,12 @@ def test_a_stop_among_the_measured_steps_leaves_a_record_without_a_throughput(
         emit(self, part, step, steps, stopping=part == "speed" and step > 0)
 
     monkeypatch.setattr(Context, "emit", stopped)
-    made = workshop.train(workshop.spec(probe=None, speed={"steps": 40, "precision": "fp32"}))
-    assert made.record.exit.status == "stopped"
-    assert (made.record.evidence.speed.steps, made.record.evidence.speed.samples_per_second) == (0, None)
+    out = workshop.out()
+    with pytest.raises(StoppedError):
+        workshop.train(workshop.spec(probe=None, speed={"steps": 40, "precision": "fp32"}), out)
+    record = read_record(out)
+    assert record.exit.status == "stopped"
+    assert (record.evidence.speed.steps, record.evidence.speed.samples_per_second) == (0, None)
 
 
 def test_the_parts_own_settings_are_in_force(workshop: Workshop) -> None:
