@@ -152,7 +152,7 @@ def test_a_stop_among_the_measured_steps_leaves_a_record_without_a_throughput(
     with pytest.raises(StoppedError):
         workshop.train(workshop.spec(probe=None, speed={"steps": 40, "precision": "fp32"}), out)
     record = read_record(out)
-    assert record.exit.status == "stopped"
+    assert record.exit.code == "stopped"
     assert (record.evidence.speed.steps, record.evidence.speed.samples_per_second) == (0, None)
 
 
