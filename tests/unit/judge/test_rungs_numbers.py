@@ -427,9 +427,17 @@ def test_learning_rates_are_compared_group_by_group_or_as_sets() -> None:
     found, other = both(schedule, plain, rates(0.1, 0.3), STEP)
     assert why(found) == "step 2 was taken with a learning rate of 0.3 instead of 0.2"
     assert why(other) == "step 2 was taken with a learning rate of 0.2 instead of 0.3"
-    assert both(schedule, plain, rates(0.2, 0.1), STEP)[0] is not None
+    found, _ = both(schedule, plain, rates(0.2, 0.1), STEP)
+    assert why(found) == "step 2 was taken with a learning rate of 0.2 instead of 0.1"
     assert both(schedule, plain, rates(0.2, 0.1, 0.2), STEP) == (None, None)
-    assert both(schedule, plain, rates(0.1), STEP)[0] is not None
+    # The group that differs is named, also where the largest rates are equal.
+    found, other = both(schedule, rates(0.1, 0.3, 0.4), rates(0.1, 0.2, 0.4), STEP)
+    assert why(found) == "step 2 was taken with a learning rate of 0.2 instead of 0.3"
+    assert (found.findings[0].observed, found.findings[0].limit) == (0.2, 0.3)
+    assert why(other) == "step 2 was taken with a learning rate of 0.3 instead of 0.2"
+    found, other = both(schedule, plain, rates(0.2), STEP)
+    assert why(found) == "step 2 was taken with learning rates 0.2 instead of 0.1, 0.2"
+    assert why(other) == "step 2 was taken with learning rates 0.1, 0.2 instead of 0.2"
     found, other = both(schedule, plain, rates(), STEP)
     assert (found.findings[0].observed, other.findings[0].limit) == (None, None)
     assert both(schedule, rates(1.0), rates(1.0 + 2.0**-40), STEP) == (None, None)
