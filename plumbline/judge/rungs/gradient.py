@@ -120,7 +120,7 @@ def _missing(pair: Pair, step: int) -> list[str]:
         for side, probe in enumerate(pair.probes)
     )
     over = [error for error in pair.errors(step, "gradient") if error.over]
-    vanished = {error.reference.name for error in over if not error.candidate.norm}
+    vanished = {error.reference.name for error in over if error.candidate.norm == 0}
     if len(vanished) < len(over):
         # Other gradients differ as well: a vanished gradient may be below the smallest number of a shorter format.
         vanished = set()

@@ -27,10 +27,14 @@ def schedule(pair: Pair, step: int) -> Mismatch | None:
     left, right = (side.learning_rates for side in pair.common[step])
     if len(left) != len(right):
         left, right = tuple(sorted(set(left))), tuple(sorted(set(right)))
-    same = len(left) == len(right) and all(relative(a, b) <= _SAME_RATE for a, b in zip(left, right, strict=True))
-    if same:
-        return None
     ours, theirs = max(left, default=None), max(right, default=None)
+    rate = f"learning rates {_listed(right)} instead of {_listed(left)}"
+    if len(left) == len(right):
+        differing = [pair for pair in zip(left, right, strict=True) if relative(*pair) > _SAME_RATE]
+        if not differing:
+            return None
+        ours, theirs = max(differing, key=max)
+        rate = f"a learning rate of {theirs} instead of {ours}"
     finding = Finding(
         check="probe.learning_rate",
         outcome="drift",
@@ -38,9 +42,13 @@ def schedule(pair: Pair, step: int) -> Mismatch | None:
         observed=theirs,
         limit=ours,
     )
-    why = f"step {step} was taken with a learning rate of {theirs} instead of {ours}"
+    why = f"step {step} was taken with {rate}"
     at = Divergence(stage="schedule", step=step, at="learning_rate")
     return Mismatch("schedule", at, (finding,), (Suspicion("schedule", why),), independent=True)
+
+
+def _listed(rates: tuple[float, ...]) -> str:
+    return ", ".join(map(str, rates)) or "absent"
 
 
 def settings(pair: Pair) -> Mismatch | None:

@@ -94,6 +94,7 @@ def test_only_markers_are_listed() -> None:
         "d/deep/record.json",
         "record.json",
         "e/round.json",
+        "f/record.json/x",
     ):
         central.store.create(f"records/{key}", b"x")
     for key in ("2/round.json", "1/round.json", "3/report.html", "4/deep/round.json", "5/record.json"):

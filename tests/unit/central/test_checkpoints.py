@@ -189,6 +189,17 @@ def test_slots_of_the_wrong_size_are_not_used(tmp_path: Path) -> None:
         assert fetched(outbox, tmp_path / "found") is None
 
 
+def test_wrong_bytes_are_not_used_whether_their_digest_is_lower_or_higher(tmp_path: Path) -> None:
+    wrong = [b"%densors" % number for number in range(8)]
+    assert {digest_bytes(data) < digest_bytes(b"tensors") for data in wrong} == {True, False}
+    outbox = MemoryStore()
+    saved(tmp_path / "made", b"tensors")
+    CheckpointExchange(outbox, "a", tmp_path / "made").publish()
+    for data in wrong:
+        outbox.swap("checkpoints/a/a", data, if_match=outbox.stat("checkpoints/a/a").etag)
+        assert fetched(outbox, tmp_path / "found") is None
+
+
 def test_a_damaged_pointer_is_an_error_that_names_it(tmp_path: Path) -> None:
     outbox = MemoryStore()
     outbox.create("checkpoints/a/state.json", b"cut off {")

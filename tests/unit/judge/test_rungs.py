@@ -330,11 +330,18 @@ def test_a_dataset_that_differs_in_rows_not_read_is_said_to() -> None:
     renamed = side(lambda c: c["evidence"]["data"].update(manifest_sha256="e" * 64))
     assert both(data, side(), renamed) == ([], [])
 
-    def one_shard(content: Content) -> None:
-        known = content["evidence"]["data"]["shards"]
-        content["evidence"]["data"] |= {"shards": [known[0] | {"num_rows": 30}], "manifest_sha256": "e" * 64}
+    def shards(*sizes: int) -> Change:
+        def change(content: Content) -> None:
+            known = content["evidence"]["data"]["shards"]
+            content["evidence"]["data"] |= {
+                "shards": [known[0] | {"num_rows": size} for size in sizes],
+                "manifest_sha256": digest_json(sizes), "num_rows": sum(sizes),
+            }  # fmt: skip
 
-    assert both(data, side(), side(one_shard)) == ([], [])
+        return change
+
+    assert both(data, side(), side(shards(30))) == ([], [])
+    assert both(data, side(shards(1000)), side(shards(300, 700))) == ([], [])
 
     def no_shards(content: Content) -> None:
         content["evidence"]["data"] |= {"shards": [], "manifest_sha256": "e" * 64}
@@ -753,7 +760,7 @@ def traced(
 @pytest.mark.parametrize(
     ("learn", "named", "text"),
     [
-        ({"checkpoint_every": 6, "evaluate_every": 6}, "optimizer", ", where a checkpoint was saved"),
+        ({"checkpoint_every": 3, "evaluate_every": 6}, "optimizer", ", where a checkpoint was saved"),
         ({"checkpoint_every": 12, "evaluate_every": 3}, "evaluation", ", in an evaluation"),
         ({"checkpoint_every": 12, "evaluate_every": 4}, "optimizer", "before step 2"),
         ({}, "optimizer", "before step 2"),
