@@ -14,8 +14,8 @@ from plumbline.judge.intervention import Source
 from plumbline.records import load_record
 from plumbline.schema.experiment import Experiment
 from tests.contract.records import make_record
-from tests.contract.test_central import OnceWrong, same_tree, swap_in
 from tests.memory_store import MemoryStore
+from tests.unit.central.test_transport import OnceWrong, same_tree, swap_in
 
 EXPERIMENT = Experiment.model_validate({
     "experiment_id": "experiment-1", "suspect": "the weights", "steps": 1,

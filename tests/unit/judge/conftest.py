@@ -116,6 +116,11 @@ def _portable(plan: Plan) -> dict[str, Any]:
     return {"slices": 2, "steps": steps, "repeated": plan.repeated, "unportable": plan.unportable}
 
 
+def _product(left: Any, right: Any) -> Any:
+    """Multiply in fp64, so that no processor's kernels show in fp32."""
+    return (left.astype(np.float64) @ right.astype(np.float64)).astype(np.float32)
+
+
 class _Training:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -144,7 +149,7 @@ class _Training:
             module, _, start = key.partition("@")
             if module == name and step >= int(start or 0):
                 wave = np.random.default_rng(step).normal(size=value.shape)
-                value = (value + size * np.abs(value).mean() * wave).astype(np.float32)
+                value = (value + size * np.abs(value).mean(dtype=np.float64) * wave).astype(np.float32)
         return value
 
     def batch(self, rows: list[int]) -> dict[str, Any]:
@@ -161,13 +166,14 @@ class _Training:
         out, value = {}, None
         for name, _ in MODULES:
             if name == "embed":
-                value = self.weights["embed.weight"][ids].mean(axis=1)
+                value = self.weights["embed.weight"][ids].mean(axis=1, dtype=np.float64).astype(np.float32)
             elif name == "layer.linear":
-                value = value @ self.weights["layer.linear.weight"]
+                value = _product(value, self.weights["layer.linear.weight"])
             elif name == "layer.norm":
-                value = ((value - value.mean(1, keepdims=True)) / value.std(1, keepdims=True)).astype(np.float32)
+                wide = value.astype(np.float64)
+                value = ((wide - wide.mean(1, keepdims=True)) / wide.std(1, keepdims=True)).astype(np.float32)
             else:
-                value = value @ self.weights["head.weight"]
+                value = _product(value, self.weights["head.weight"])
             value = out[name] = self.disturbed(step, name, value)
         return out, value
 
@@ -187,11 +193,12 @@ class _Training:
         chance = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
         true_loss = float(-np.log(chance[np.arange(BATCH), fields["labels"]]).mean())
         slope = (chance - np.eye(LABELS)[fields["labels"]]).astype(np.float32)
+        mean, spread = (np.float32(made(slope, dtype=np.float64)) for made in (np.mean, np.std))
         factor = np.float32(plan.gradient_factor * plan.loss_factor * (2.0 if step == plan.gradient_factor_at else 1.0))
         gradients = {
-            "embed.weight": self.weights["embed.weight"] * slope.mean() * factor * 10,
-            "layer.linear.weight": (outputs["embed"].T @ outputs["layer.linear"]) * slope.std() * factor,
-            "head.weight": (outputs["layer.norm"].T @ slope) * factor,
+            "embed.weight": self.weights["embed.weight"] * mean * factor * 10,
+            "layer.linear.weight": _product(outputs["embed"].T, outputs["layer.linear"]) * spread * factor,
+            "head.weight": _product(outputs["layer.norm"].T, slope) * factor,
         }
         norm = float(np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients.values())))
         for name, value in gradients.items():
