@@ -163,7 +163,6 @@ def test_signs_of_precision_are_lost_bits_and_settings_of_number_formats() -> No
     flags = {"matmul_precision": "highest", "allow_tf32": "False", "deterministic": "True", "reduced_sum": "False"}
     left = side(fingerprint(mantissa_bits={"linear": 23, "conv": 23, "sum": 20}, numerics=flags))
     changed = flags | {"matmul_precision": "high", "deterministic": "False", "reduced_sum": "True"}
-    flags["autocast_type"], changed["autocast_type"] = ("".join(("bf", "16")) for _ in range(2))
     del changed["allow_tf32"]
     right = side(fingerprint(mantissa_bits={"linear": 10, "conv": 20, "extra": 2}, numerics=changed))
     lines, other = both(precision_signs, left, right)
