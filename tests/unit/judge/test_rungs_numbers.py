@@ -234,6 +234,10 @@ def test_the_loss_of_different_logits_shows_an_output_that_was_not_sketched(step
     found, _ = both(forward_numbers, plain, side(of_step(step, loss_reference=None, logits_sha256="e" * 64)), step)
     assert found.findings[0].observed is None
     assert both(forward_numbers, plain, side(of_step(step, loss_reference=9.0)), step) == (None, None)
+    drawn = side(of_step(step, loss_reference=9.0, logits_sha256="e" * 64), generators(step + 1, torch="e"))
+    found, _ = both(forward_numbers, plain, drawn, step)
+    after = f"after step {step} the generators' states differ, before it they did not"
+    assert found.suspicions[0].evidence == (after,)
     found, _ = both(
         forward_numbers,
         plain,
@@ -341,6 +345,11 @@ def test_a_backward_pass_with_fewer_bits_is_suspected_by_its_own_fp64_run() -> N
     plain, linear = trained(), scaled("gradient", NAMES[1], 1.01)
     found, _ = both(gradient, plain, trained(linear, own(NAMES[1], 0.005, stage="gradient")), STEP)
     assert [each.code for each in found.suspicions] == ["precision", "gradient"]
+    # The first of them, from the loss backwards, decides.
+    for name, first in ((NAMES[1], "precision"), (NAMES[0], "gradient")):
+        changes = (linear, scaled("gradient", NAMES[0], 1.01), own(name, 0.005, stage="gradient"))
+        found, _ = both(gradient, trained(), trained(*changes), STEP)
+        assert (found.at.at, code(found)) == (NAMES[1], first)
     bits = [fingerprint(mantissa_bits={"linear": count}) for count in (23, 10)]
     unknown = own(NAMES[1], None, stage="gradient")
     for changes, first in (((unknown, bits[1]), "precision"), ((unknown,), "gradient"), ((bits[1],), "gradient")):
@@ -716,6 +725,14 @@ def test_losses_and_sketches_that_are_missing_or_malformed_are_no_order() -> Non
     assert both(reordered, reference, side(edit("gradient embed.weight", None), **changes)) == (None, None)
     again = side(edit("gradient embed.weight#1", [9.0] * 8), **changes)
     assert both(reordered, reference, again)[0] is not None
+    # A small gradient is measured by a thousandth of the largest.
+    large = ("gradient embed.weight", [0.0, 8.0, *[0.0] * 6])
+    for off, is_order in ((7.5e-15, True), (8.5e-15, False)):
+        left = side(
+            edit(*large), edit("gradient head.weight", [1e-6, *[0.0] * 7]), leg=True, has_portable_sketches=True
+        )
+        right = side(edit(*large), edit("gradient head.weight", [1e-6 + off, *[0.0] * 7]), **changes)
+        assert (both(reordered, left, right)[0] is not None) is is_order
     empty = [0.0] * 8
     zero = side(edit("weight embed.weight", empty), leg=True, has_portable_sketches=True)
     for sketch, is_order in ((empty, True), ([0.0, 1e-30, *empty[2:]], False)):
