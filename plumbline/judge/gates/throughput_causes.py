@@ -7,7 +7,6 @@ slower? Signs that contradict each other name no cause.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
 
@@ -183,12 +182,13 @@ def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[str, .
 
 
 def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
-    """Return a line if the device itself was slow, before and after."""
+    """Return a line if the device itself was slow in every measurement, before and after the part."""
     for name in ("gemm_flops", "host_gemm_flops", "device_copy_bytes_per_second"):
-        drops = [_drop(left, right, name + suffix) for suffix in ("", "_after")]
-        known = [drop for drop in drops if drop is not None]
-        if known and min(known) > max(_SLOWER, lost / 2):
-            return (f"{name} lost {' and '.join(f'{drop:.1%}' for drop in known)} before and after the part",)
+        drops = {when: _drop(left, right, name + suffix) for when, suffix in (("before", ""), ("after", "_after"))}
+        known = {when: drop for when, drop in drops.items() if drop is not None}
+        if known and min(known.values()) > max(_SLOWER, lost / 2):
+            shares = " and ".join(f"{drop:.1%}" for drop in known.values())
+            return (f"{name} lost {shares} {' and '.join(known)} the part",)
     return ()
 
 
@@ -219,7 +219,7 @@ def _drop(left: SpeedEvidence, right: SpeedEvidence, name: str) -> float | None:
 
 
 def _values(side: SpeedEvidence, name: str) -> list[float]:
-    return [value for value in side.samples.get(name, ()) if value is not None and math.isfinite(value)]
+    return [value for value in side.samples.get(name, ()) if value is not None]
 
 
 def _median(side: SpeedEvidence, name: str) -> float | None:
