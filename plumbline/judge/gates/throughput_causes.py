@@ -93,10 +93,11 @@ def lost_share(left: SpeedEvidence, right: SpeedEvidence) -> float | None:
 
     Both sides use the same measure: the wall time, or the median step if a side has no wall time.
     """
-    if not all(side.samples_per_second and side.samples_per_second > 0 for side in (left, right)):
+    before, after = left.samples_per_second, right.samples_per_second
+    if not before or not after or min(before, after) < 0:
         return None
     if (left.wall_seconds is None) == (right.wall_seconds is None):
-        return 1 - (right.samples_per_second or 0.0) / (left.samples_per_second or 1.0)
+        return 1 - after / before
     if not left.step_seconds or not right.step_seconds:
         return None
     return 1 - left.step_seconds / right.step_seconds

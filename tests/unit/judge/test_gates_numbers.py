@@ -57,6 +57,8 @@ def loaded(**samples: Any) -> SpeedEvidence:
         (run(0.0), run(60.0), None),
         (run(80.0), run(0.0), None),
         (run(80.0), run(-1.0), None),
+        (run(-1.0), run(80.0), None),
+        (run(0.25), run(0.5), -1.0),
         # Only one side has a wall time: the median steps are compared.
         (run(80.0, step_seconds=0.3), run(8.0, step_seconds=0.4, wall_seconds=9.0), 0.25),
         (run(80.0, step_seconds=0.4, wall_seconds=9.0), run(8.0, step_seconds=0.5), 0.2),
@@ -280,13 +282,15 @@ def test_a_lower_clock_counts_from_half_of_the_loss_on(  # noqa: PLR0917 - pytes
         (2.0, 2.0, 1.49, None),
         (4.0, 2.0, 0.59, "contention"),
         (4.0, 2.0, 0.61, None),
+        (2.0, 1.0, 0.6, "contention"),  # exactly the limit of more work
+        (2.0, 1.0, 0.61, None),
     ],
 )
 def test_fewer_cores_are_contention_unless_the_work_grew(seconds: float, was: Any, now: Any, code: str | None) -> None:
     found, lines = cause({"own_cpu": was}, {"own_cpu": now}, seconds)
     assert found == code
     if code == "contention":
-        assert lines == (f"cores in use by the training: {now:.3g} instead of 2",)
+        assert lines == (f"cores in use by the training: {now:.3g} instead of {was:.3g}",)
 
 
 @pytest.mark.parametrize("missing", [0, 1])
@@ -499,6 +503,11 @@ def test_machines_of_two_classes_are_not_compared_and_say_which() -> None:
     assert (findings[0].outcome, causes) == ("inconclusive", [])
     assert findings[0].detail == (
         "different machine classes: the reference ran on m, 2 cores, the candidate on m, 8 cores"
+    )
+    turned = pair_of(run(100.0), run(10.0), fingerprint=cores)
+    findings, _ = throughput(Pair(turned.candidate, turned.reference), Gates())
+    assert findings[0].detail == (
+        "different machine classes: the reference ran on m, 8 cores, the candidate on m, 2 cores"
     )
     unmeasured, _ = throughput(pair_of(run(100.0), run(None)), Gates())
     assert unmeasured[0].detail == "no throughput was measured"

@@ -310,9 +310,7 @@ def test_taps_of_two_architectures_are_not_compared() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_failure_names_its_place(
-    end: dict[str, Any], outcome: str, observed: str, detail: str, side: int
-) -> None:
+def test_a_failure_names_its_place(end: dict[str, Any], outcome: str, observed: str, detail: str, side: int) -> None:
     pair = [whole(), whole()]
     pair[side] = edit(pair[side], lambda content: content.update(exit={"status": "failed", **end}))
     (finding,) = keep(validity(*pair))
