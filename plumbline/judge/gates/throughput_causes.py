@@ -7,7 +7,6 @@ slower? Signs that contradict each other name no cause.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
 
@@ -94,10 +93,11 @@ def lost_share(left: SpeedEvidence, right: SpeedEvidence) -> float | None:
 
     Both sides use the same measure: the wall time, or the median step if a side has no wall time.
     """
-    if not all(side.samples_per_second and side.samples_per_second > 0 for side in (left, right)):
+    before, after = left.samples_per_second, right.samples_per_second
+    if not before or not after or min(before, after) < 0:
         return None
     if (left.wall_seconds is None) == (right.wall_seconds is None):
-        return 1 - (right.samples_per_second or 0.0) / (left.samples_per_second or 1.0)
+        return 1 - after / before
     if not left.step_seconds or not right.step_seconds:
         return None
     return 1 - left.step_seconds / right.step_seconds
@@ -183,12 +183,13 @@ def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[str, .
 
 
 def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
-    """Return a line if the device itself was slow, before and after."""
+    """Return a line if the device itself was slow in every measurement, before and after the part."""
     for name in ("gemm_flops", "host_gemm_flops", "device_copy_bytes_per_second"):
-        drops = [_drop(left, right, name + suffix) for suffix in ("", "_after")]
-        known = [drop for drop in drops if drop is not None]
-        if known and min(known) > max(_SLOWER, lost / 2):
-            return (f"{name} lost {' and '.join(f'{drop:.1%}' for drop in known)} before and after the part",)
+        drops = {when: _drop(left, right, name + suffix) for when, suffix in (("before", ""), ("after", "_after"))}
+        known = {when: drop for when, drop in drops.items() if drop is not None}
+        if known and min(known.values()) > max(_SLOWER, lost / 2):
+            shares = " and ".join(f"{drop:.1%}" for drop in known.values())
+            return (f"{name} lost {shares} {' and '.join(known)} the part",)
     return ()
 
 
@@ -219,7 +220,7 @@ def _drop(left: SpeedEvidence, right: SpeedEvidence, name: str) -> float | None:
 
 
 def _values(side: SpeedEvidence, name: str) -> list[float]:
-    return [value for value in side.samples.get(name, ()) if value is not None and math.isfinite(value)]
+    return [value for value in side.samples.get(name, ()) if value is not None]
 
 
 def _median(side: SpeedEvidence, name: str) -> float | None:
