@@ -190,7 +190,7 @@ def test_slots_of_the_wrong_size_are_not_used(tmp_path: Path) -> None:
 
 
 def test_wrong_bytes_are_not_used_whether_their_digest_is_lower_or_higher(tmp_path: Path) -> None:
-    wrong = [b"%densors" % number for number in range(8)]
+    wrong = [bytes([number]) + b"ensors" for number in range(32)]
     assert {digest_bytes(data) < digest_bytes(b"tensors") for data in wrong} == {True, False}
     outbox = MemoryStore()
     saved(tmp_path / "made", b"tensors")
