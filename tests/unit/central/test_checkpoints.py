@@ -177,6 +177,7 @@ def test_a_checkpoint_of_the_greatest_size_is_uploaded_and_a_greater_one_is_not(
             assert not CheckpointExchange(outbox, "a", folder).publish()
             assert list(outbox.list()) == []
     monkeypatch.setattr(module, "_MAX_BYTES", len(b"tensors"))
+    monkeypatch.setattr(module, "_MAX_STATE_BYTES", 2 * state_size)
     assert CheckpointExchange(MemoryStore(), "a", folder).publish()
 
 
