@@ -4,7 +4,8 @@ Mutants are cosmic-ray's, constants included, of the modules of one group: the j
 dispatch and alerts. Each is tried in a copy of the tree with the tests of its package. `--sample N` tries a random N of
 them, drawn by `--seed`. Annotations, decorators and their arguments are left out: no test can tell such mutants apart.
 Result: `bench/results/mutants.json` or `mutants-GROUP.json`, with the change of every survivor, and with its reason if
-`surviving.toml` has one. `--update` tries what the result lacks and its survivors again, after tests were added.
+`surviving.toml` has one. After tests were added, `--update` tries what the result lacks and its survivors, and
+`--survivors` its survivors alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -86,9 +87,11 @@ GROUPS = {
 }  # fmt: skip
 
 
-def _command(tests: tuple[str, ...]) -> str:
-    # Half of a short run's time is the import of plug-ins that these tests do not need.
-    return f"{sys.executable} -m pytest -x -q --no-header -p no:cacheprovider -p pytest_timeout {' '.join(tests)}"
+def _command(tests: tuple[str, ...], timeout_seconds: float) -> str:
+    # Half of a short run's time is the import of plug-ins that these tests do not need. The limit for one test ends a
+    # mutant that runs forever although cosmic-ray was stopped.
+    options = f"-x -q --no-header -p no:cacheprovider -p pytest_timeout --timeout={timeout_seconds:g}"
+    return f"{sys.executable} -m pytest {options} {' '.join(tests)}"
 
 
 def _config(path: Path, part: Part, timeout_seconds: float) -> Path:
@@ -97,7 +100,7 @@ def _config(path: Path, part: Part, timeout_seconds: float) -> Path:
         f"module-path = {json.dumps(part.modules)}",
         f"timeout = {timeout_seconds:.1f}",
         "excluded-modules = []",
-        f"test-command = {json.dumps(_command(part.tests))}",
+        f"test-command = {json.dumps(_command(part.tests, timeout_seconds))}",
         "[cosmic-ray.distributor]",
         'name = "local"',
     ]
@@ -145,14 +148,16 @@ def _real(session: Path, folder: Path) -> list[Any]:
     ]
 
 
-def _pick(sessions: list[Path], folder: Path, args: argparse.Namespace, shard: int, known: set[Key]) -> tuple[int, int]:
-    """Skip known mutants, and all outside this shard's sample; return the counts of mutants and of the sample."""
+def _pick(
+    sessions: list[Path], folder: Path, args: argparse.Namespace, shard: int, is_wanted: Callable[[Key], bool]
+) -> tuple[int, int]:
+    """Skip unwanted mutants, and all outside this shard's sample; return the counts of mutants and of the sample."""
     from cosmic_ray.work_db import use_db
     from cosmic_ray.work_item import WorkerOutcome, WorkResult
 
     real = [item for session in sessions for item in _real(session, folder)]
     drawn = random.Random(args.seed).sample(real, min(args.sample or len(real), len(real)))
-    mine = {item.job_id for item in drawn[shard :: args.shards] if _key(item.mutations[0]) not in known}
+    mine = {item.job_id for item in drawn[shard :: args.shards] if is_wanted(_key(item.mutations[0]))}
     for session in sessions:
         with use_db(session) as database:
             for item in list(database.pending_work_items):
@@ -197,7 +202,7 @@ def _reason(result: dict[str, Any], explained: list[dict[str, Any]]) -> str:
     return ""
 
 
-def _shard(group: Group, args: argparse.Namespace, known: set[Key], shard: int) -> dict[str, Any]:
+def _shard(group: Group, args: argparse.Namespace, is_wanted: Callable[[Key], bool], shard: int) -> dict[str, Any]:
     """Try this shard's mutants in a copy of the tree; the tests have to pass there first."""
     ends = time.monotonic() + args.seconds
     with tempfile.TemporaryDirectory(prefix="plumbline-mutants-") as name:
@@ -210,11 +215,11 @@ def _shard(group: Group, args: argparse.Namespace, known: set[Key], shard: int) 
         run = [sys.executable, "-m", "cosmic_ray.cli"]
         pairs = []
         for place, part in enumerate(group.parts):
-            task(_command(part.tests).split())
+            task(_command(part.tests, group.timeout_seconds).split())
             pairs.append((_config(folder / f"{place}.toml", part, group.timeout_seconds), folder / f"{place}.sqlite"))
             task([*run, "init", *map(str, pairs[-1])])
         sessions = [session for _, session in pairs]
-        count, drawn = _pick(sessions, folder, args, shard, known)
+        count, drawn = _pick(sessions, folder, args, shard, is_wanted)
         try:
             for config, session in pairs:
                 task([*run, "exec", str(config), str(session)], timeout=max(0.0, ends - time.monotonic()))
@@ -241,11 +246,16 @@ def _digests(modules: list[str]) -> dict[str, str]:
     return {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def _killed_before(path: Path, digests: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the killed mutants of an earlier result, of files that have not changed since."""
+def _before(path: Path, digests: dict[str, str]) -> dict[Key, dict[str, Any]]:
+    """Return the earlier results of files that have not changed since."""
     before = json.loads(path.read_text(encoding="utf-8"))
     same = {name for name, digest in before["sources"].items() if digests.get(name) == digest}
-    return [one for one in before["results"] if one["outcome"] != "survived" and one["file"] in same]
+    results = [one for one in before["results"] if one["file"] in same]
+    return {_key_of(one): one for one in results}
+
+
+def _key_of(result: dict[str, Any]) -> Key:
+    return result["file"], result["operator"], result["occurrence"]
 
 
 def _arguments() -> argparse.Namespace:
@@ -257,6 +267,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shards", type=int, default=2, help="how many copies work at once")
     parser.add_argument("--seconds", type=float, default=36000.0, help="when to stop")
     parser.add_argument("--update", action="store_true", help="keep the killed mutants of the result file")
+    parser.add_argument("--survivors", action="store_true", help="try only the survivors of the result file")
     parser.add_argument("--out", type=Path, help="result file, instead of the group's")
     return parser.parse_args()
 
@@ -267,11 +278,16 @@ def main() -> int:
     group = GROUPS[args.group] if not args.module else _only(GROUPS[args.group], args.module)
     modules, out = [name for part in group.parts for name in part.modules], args.out or RESULTS / group.result
     sources = _digests(modules)
-    kept = _killed_before(out, sources) if args.update else []
-    known = {(one["file"], one["operator"], one["occurrence"]) for one in kept}
+    before = _before(out, sources) if args.update or args.survivors else {}
+    again = {key for key, one in before.items() if one["outcome"] == "survived"}
+
+    def is_wanted(key: Key) -> bool:
+        return key in again or (key not in before and not args.survivors)
+
     with ThreadPoolExecutor(args.shards) as pool:
-        shards = list(pool.map(partial(_shard, group, args, known), range(args.shards)))
-    tried = [*kept, *(one for shard in shards for one in shard["results"])]
+        shards = list(pool.map(partial(_shard, group, args, is_wanted), range(args.shards)))
+    new = {_key_of(one): one for shard in shards for one in shard["results"]}
+    tried = list((before | new).values())
     results = sorted(tried, key=lambda one: (one["file"], one["line"]))
     return _report(args, group, results, shards[0] | {"sources": sources, "seconds": round(time.monotonic() - began)})
 

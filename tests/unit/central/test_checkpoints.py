@@ -177,6 +177,7 @@ def test_a_checkpoint_of_the_greatest_size_is_uploaded_and_a_greater_one_is_not(
             assert not CheckpointExchange(outbox, "a", folder).publish()
             assert list(outbox.list()) == []
     monkeypatch.setattr(module, "_MAX_BYTES", len(b"tensors"))
+    monkeypatch.setattr(module, "_MAX_STATE_BYTES", 2 * state_size)
     assert CheckpointExchange(MemoryStore(), "a", folder).publish()
 
 
@@ -190,7 +191,7 @@ def test_slots_of_the_wrong_size_are_not_used(tmp_path: Path) -> None:
 
 
 def test_wrong_bytes_are_not_used_whether_their_digest_is_lower_or_higher(tmp_path: Path) -> None:
-    wrong = [b"%densors" % number for number in range(64)]
+    wrong = [bytes([number]) + b"ensors" for number in range(32)]
     assert {digest_bytes(data) < digest_bytes(b"tensors") for data in wrong} == {True, False}
     outbox = MemoryStore()
     saved(tmp_path / "made", b"tensors")

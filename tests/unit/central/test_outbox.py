@@ -191,6 +191,17 @@ def test_a_folder_that_is_not_the_record_is_replaced(tmp_path: Path, change: Cal
     assert content(fetch_record(store, "record-1", tmp_path / "into")) == content(made)
 
 
+def test_a_complete_folder_of_a_different_record_is_replaced(tmp_path: Path) -> None:
+    store, made = MemoryStore(), make_record(tmp_path / "made", "record-1", "aws")
+    publish_record(store, made)
+    orders = set()
+    for number in range(16):
+        other = make_record(tmp_path / f"into-{number}" / "record-1", "record-1", "aws", content=bytes([number]) * 16)
+        orders.add((other / RECORD_NAME).read_bytes() < (made / RECORD_NAME).read_bytes())
+        assert content(fetch_record(store, "record-1", other.parent)) == content(made)
+    assert orders == {True, False}
+
+
 @pytest.mark.parametrize("equal", [True, False])
 def test_a_concurrent_download_that_was_faster_is_used_if_equal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equal: bool
