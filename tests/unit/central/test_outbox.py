@@ -158,10 +158,12 @@ def test_a_digest_of_the_wrong_size_is_corrupt(tmp_path: Path) -> None:
     made = make_record(tmp_path / "made", "record-1", "aws")
     [part] = read_record(made).parts
     store = Lying()
-    store.create("rows.parquet", b"x" * 20)
     store.sent = b"sixteen bytes ok"
-    with pytest.raises(CorruptDataError):
-        download(store, "rows.parquet", DataFile(key="k", size=20, sha256=part.sha256), tmp_path / "file")
+    for size in (10, 20):
+        store.create(f"{size}/rows.parquet", b"x" * size)
+        wanted = DataFile(key="k", size=size, sha256=part.sha256)
+        with pytest.raises(CorruptDataError):
+            download(store, f"{size}/rows.parquet", wanted, tmp_path / f"file-{size}")
 
 
 def test_a_download_replaces_no_file(tmp_path: Path) -> None:

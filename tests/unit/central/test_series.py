@@ -212,7 +212,7 @@ def test_a_confirmation_that_an_old_series_has_as_a_night_is_dropped_by_a_rebuil
 
 def test_the_records_of_a_suites_rounds_are_found_beside_damaged_rounds() -> None:
     central = CentralStore(MemoryStore())
-    for number, suite in enumerate(("nightly", "weekly", "nightly")):
+    for number, suite in enumerate(("nightly", "weekly", "nightly", "daily")):
         platforms = {
             name: PlatformResult(verdict="pass", records=(f"{name}-{number}-a", f"{name}-{number}-b"))
             for name in ("aws", "gcp")
@@ -222,3 +222,17 @@ def test_the_records_of_a_suites_rounds_are_found_beside_damaged_rounds() -> Non
     assert list(records_of_rounds(central, "nightly")) == [
         f"{name}-{number}-{part}" for number in (0, 2) for name in ("aws", "gcp") for part in "ab"
     ]
+
+
+def test_a_long_series_is_read() -> None:
+    central = CentralStore(MemoryStore())
+    made = extend_series(central, "nightly", "aws", [night(number) for number in range(2000)])
+    assert central.store.stat("series/nightly/aws.json").size > 64 << 10
+    assert read_series(central, "nightly", "aws") == made
+
+
+def test_a_damaged_series_is_rebuilt_from_the_records_alone() -> None:
+    site = Site()
+    site.keep("aws-1", 1)
+    site.central.put_text("series/nightly/aws.json", "cut off {")
+    assert site.rebuilt()["aws"].record == ("aws-1",)
