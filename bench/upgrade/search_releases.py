@@ -38,7 +38,7 @@ ATTENTION = ("eager", "sdpa")
 
 
 def _fill(model: Any) -> None:
-    """Draw each weight from a generator of its own name."""
+    """Draw each weight from a generator that its name seeds."""
     import torch
 
     with torch.no_grad():

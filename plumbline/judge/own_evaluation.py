@@ -62,7 +62,7 @@ class OwnEvaluation:
 
 
 def may_hide(reference: LoadedRecord, candidate: LoadedRecord, codes: Collection[CauseCode]) -> bool:
-    """Return whether causes with these codes explain a different evaluation, and may hide a fault of its own."""
+    """Return whether causes with these codes explain a different evaluation, and so may hide a fault in it."""
     ours, theirs = _evaluation(reference), _evaluation(candidate)
     if ours is None or theirs is None or ours == theirs or not codes:
         return False

@@ -58,7 +58,7 @@ def _unequal_taps(left: ProbeEvidence, right: ProbeEvidence) -> Iterator[Finding
 
     Where the digests of all gradients differ, a parameter without a gradient is a drift, whose rung names it. Where the
     logits differ, a module that a run never calls is no lost tap: the outputs of later modules show its effect. A
-    module that is called again, as checkpointing does, has taps of its own with a `#`: these may differ.
+    module that is called again, as checkpointing does, has separate taps with a `#` in their names, which may differ.
     """
     same = {
         step.step

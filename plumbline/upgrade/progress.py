@@ -73,7 +73,7 @@ class Progress:
 
 
 def _outcome(result: TrialResult) -> str:
-    """Return what a trial showed; pairs of speed trainings decide nothing by themselves, so the mean stands there."""
+    """Return a trial's outcome, or the mean of its pairs of speed trainings, which decide only together."""
     ratios = result.log_ratios
     if result.outcome != "same" or not ratios:
         return result.outcome

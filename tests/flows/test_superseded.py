@@ -1,4 +1,4 @@
-"""Steps of a controller whose round a later start continues: nothing is published, and nobody is alerted."""
+"""A controller whose round a later start continues publishes nothing and sends no alert."""
 
 from __future__ import annotations
 

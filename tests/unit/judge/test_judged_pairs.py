@@ -256,7 +256,7 @@ def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
     traced = experiment(part="learn", steps=9, trace=3)
     assert lacks(edit(whole(), traced)) == [("probe.taps", "invalid", 0, None)]
     assert lacks(edit(whole(), experiment(part="learn", steps=9, trace=2)))[0] == ("probe.steps", "invalid", 6, 7)
-    # An experiment has no envelope, portable leg or evaluation of its own.
+    # An experiment records no envelope, portable leg or evaluation.
     gone = (in_spec("probe", portable_steps=2), lambda c: probe(c).update(evaluation=None, envelope=None))
     assert lacks(edit(whole(), experiment(), *gone)) == []
 

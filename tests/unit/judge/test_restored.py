@@ -94,7 +94,7 @@ def test_a_difference_below_the_limits_has_to_shrink_to_a_quarter(
     outcome = check(off(0.0), off(was), off(now), mismatch("loss", 3), DEFINED)
     assert outcome.restored is is_closer
     assert outcome.text == ("all later evidence equals the reference's again" if is_closer else "the difference stays")
-    # A mismatch of its own, and a value of the reference's bits, need no such measure.
+    # A separate mismatch, and a value with the reference's bits, need no such measure.
     assert check(off(0.0), off(was), off(now), replace(mismatch("loss", 3), independent=True), DEFINED).restored
 
 

@@ -241,7 +241,7 @@ def helps(folder, name, waits):
 
 
 def test_a_platform_that_gave_up_waiting_for_the_controller_leads_no_other(tmp_path):
-    """The controller was away for longer than a worker waits: nobody would answer the helpers."""
+    """The controller was away for longer than a worker waits: its helpers would get no answer."""
     assert helps(tmp_path, "aws", Waits(poll=0.01, role=0.05)) == []
     with relayed(tmp_path, ["aws", "azure"]):
         began = time.monotonic()
