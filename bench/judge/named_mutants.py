@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mutants import ROOT, copy_tree
+from mutation import ROOT, copy_tree
 
 RESULT = ROOT / "bench" / "results" / "mutants-named.json"
 J, T = "plumbline/judge/", "tests/unit/judge/test_"
