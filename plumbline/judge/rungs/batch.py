@@ -115,8 +115,8 @@ def _row(left: Any, right: Any, differing: tuple[str, ...]) -> tuple[int | None,
         if ours.shape[1:] != theirs.shape[1:]:
             place = 0
         else:
-            unequal = (ours[:count] != theirs[:count]).reshape(count, -1).any(axis=1)
-            place = int(np.argmax(unequal)) if unequal.any() else count
+            unequal = np.argwhere(ours[:count] != theirs[:count])
+            place = int(unequal[0][0]) if len(unequal) else count
         rows = right.get("row_ids")
         row = int(rows[place]) if rows is not None and place < len(rows) else None
         return row, f"{name} of batch row {place}"

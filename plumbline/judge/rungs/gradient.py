@@ -112,11 +112,11 @@ def _without(missing: list[str], step: int, count: int, *, state: str = "gets no
 
 
 def _missing(pair: Pair, step: int) -> list[str]:
-    """Return the parameters whose gradient only the reference has."""
+    """Return the parameters whose gradient only the reference has; a norm that is not finite is `None`, and no zero."""
     if pair.probes is None:
         return []
     ours, theirs = (
-        {tap.name for tap in probe.taps if tap.step == step and tap.stage == "gradient" and (tap.norm or side)}
+        {tap.name for tap in probe.taps if tap.step == step and tap.stage == "gradient" and (tap.norm != 0 or side)}
         for side, probe in enumerate(pair.probes)
     )
     over = [error for error in pair.errors(step, "gradient") if error.over]
@@ -135,7 +135,7 @@ def _added(pair: Pair, step: int) -> list[str]:
     return [
         tap.name
         for tap in pair.probes[1].taps
-        if _at(tap, step) and tap.name not in ours and tap.norm and "#" not in tap.name
+        if _at(tap, step) and tap.name not in ours and tap.norm != 0 and "#" not in tap.name
     ]
 
 

@@ -5,6 +5,8 @@ changes unnoticed. After an intended change, write the verdicts again and read t
 
     PLUMBLINE_KEEP_VERDICTS=1 python -m pytest tests/unit/judge
 
+in one process, and all tests of a file: a file keeps what the run asked for, and nothing else.
+
 Numbers with a point or exponent may differ by 5%: their last digits belong to the processor's matrix products.
 """
 
@@ -28,6 +30,8 @@ __all__ = ["keep", "kept"]
 
 _FOLDER = Path(__file__).with_name("kept")
 _IS_WRITING = bool(os.environ.get("PLUMBLINE_KEEP_VERDICTS"))
+if _IS_WRITING and "PYTEST_XDIST_WORKER" in os.environ:
+    raise RuntimeError("PLUMBLINE_KEEP_VERDICTS: each process would write its own tests alone (leave out -n)")
 _FLOAT = re.compile(r"-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)(?![.\d])")
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -149,6 +149,13 @@ def test_the_order_of_a_batch_is_described_by_what_became_of_its_rows() -> None:
     assert (why(fewer), fewer.at.row) == ("the batch contains 3 rows instead of 4", None)
     assert (why(more), more.at.row) == ("the batch contains 4 rows instead of 3", 15)
     assert fewer.at.at == more.at.at == "row_ids of batch row 3"
+    none, some = became()
+    assert (why(none), none.at.at, none.at.row) == (
+        "the batch contains 0 rows instead of 4",
+        "row_ids of batch row 0",
+        None,
+    )
+    assert (some.at.at, some.at.row) == ("row_ids of batch row 0", 12)
 
 
 def test_arrays_that_a_record_lacks_leave_the_digests() -> None:
@@ -210,6 +217,8 @@ def test_rows_that_differ_are_counted_named_and_placed() -> None:
     assert (found.at.step, found.at.row, code(found)) == (2, 9, "data.content")
     (found,), _ = both(data, plain, side(texts=texts(six)))
     assert found.findings[0].detail.endswith("6 of 30 rows differ: 9, 11, 12, 17, 18, …")
+    (found,), _ = both(data, plain, side(texts=texts({9: 5009})))
+    assert why(found) == "the dataset contains different rows: 1 row differs"
     labels = [(row + (row in (8, 13))) % LABELS for row in range(ROWS + EVALUATION_ROWS)]
     (found,), _ = both(data, plain, side(labels=labels))
     assert (found.at.at, code(found)) == ("shard train/1.parquet row 0", "data.labels")

@@ -382,6 +382,11 @@ def test_gradients_of_one_side_only_are_missing_or_additional() -> None:
     assert both(gradient, trained(zero), trained(without("gradient", NAMES[1])), STEP) == (None, None)
     found, _ = both(gradient, plain, trained(zero, scaled("gradient", NAMES[2], 0.0)), STEP)
     assert why(found) == f"{NAMES[1]} gets no gradient, like 1 more"
+    # A gradient that is not finite is one.
+    infinite = scaled("gradient", NAMES[1], norm=None)
+    found, other = both(gradient, trained(infinite), trained(without("gradient", NAMES[1])), STEP)
+    assert why(found) == f"{NAMES[1]} gets no gradient"
+    assert why(other) == f"{NAMES[1]} gets a gradient, but not in the reference"
     # Others differ as well: a short format may lose a small gradient.
     found, _ = both(gradient, plain, trained(zero, scaled("gradient", NAMES[2], 1.1)), STEP)
     assert found.at.at == NAMES[2]
