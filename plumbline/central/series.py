@@ -65,10 +65,9 @@ def rebuild_series(
     stay too: `plumbline prune` removes records, never numbers. If a round has several records of a workload, the night
     is the record with the most parts, then the earliest: the others are confirmations.
     """
-    records = set(records)
     nights: dict[str, dict[tuple[str, str], tuple[int, NightRow]]] = {name: {} for name in platforms}
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="series") as pool:
-        for platform, num_parts, row in pool.map(lambda name: _row(central, name), records):
+        for platform, num_parts, row in pool.map(lambda name: _row(central, name), set(records)):
             if row is None or platform not in nights:
                 continue
             key = (row.round or row.record, row.workload)
@@ -82,9 +81,12 @@ def rebuild_series(
             old = read_series(central, suite, name)
         except InvalidInputError:
             old = SeriesFile(suite=suite, platform=name)
-        known = {row.record for row in rows[name]} | set(records)
-        pruned = [old.row(place) for place, record in enumerate(old.record) if record not in known]
-        pruned = [row for row in pruned if not central.has_record(row.record)]
+        read = {row.record for row in rows[name]}
+        pruned = [
+            old.row(place)
+            for place, record in enumerate(old.record)
+            if record not in read and not central.has_record(record)
+        ]
         empty = SeriesFile(suite=suite, platform=name)
         rebuilt[name] = extended(empty, [*rows[name], *pruned], old.calls, old.judged)
     return rebuilt

@@ -259,6 +259,20 @@ def test_what_an_earlier_controller_dispatched_ends_with_the_next_one_though_no_
     assert world.starts == []
 
 
+class Unnamed(World):
+    """World that does not say whether a platform's workers are online."""
+
+    def online(self, platforms: Sequence[str]) -> Mapping[str, bool] | None:
+        return {name: is_online for name, is_online in (super().online(platforms) or {}).items() if name != "a"}
+
+
+def test_a_platform_that_is_not_said_to_be_online_is_not() -> None:
+    world = Unnamed({"a": "", "b": ""})
+    results = run_jobs(jobs_of(["a", "b"]), world, clock=world.clock, sleep=world.sleep)
+    assert results["a"].why == "no worker came online within 90 s"
+    assert world.starts == [("b", 0)]
+
+
 @dataclass
 class Logged(World):
     """World that logs each call of the loop."""
