@@ -201,6 +201,10 @@ def test_what_fp64_leaves_is_a_second_cause_only_behind_the_rounding(reference: 
         assert all(other.is_first_bit for other in outcome.left)
     same = keep(agree_exactly(mismatch("forward", 0, code="gradient"), before, after, NONE))
     assert same.left == ()
+    # The first suspicion is the one that this experiment tests.
+    several = mismatch("forward", 0, code="gradient")
+    several = replace(several, suspicions=(*several.suspicions, suspected("operator")))
+    assert agree_exactly(several, before, after, NONE).left == ()
     behind = keep(agree_exactly(mismatch("evaluation", 4), after, Pair(reference, reference), NONE))
     assert behind.left == ()
 
