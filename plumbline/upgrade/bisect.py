@@ -131,36 +131,42 @@ def find_culprits(
 
 
 def _split_companions(asker: _Asker, culprits: Items) -> tuple[Items, Items]:
-    """Return the members that nothing else in the set implies, less those whose own needs fail alone."""
-    tops = tuple(
-        item
-        for item in culprits
-        if not any(item in asker.complete([other]) for other in culprits if other != item)
-        or all(set(asker.complete([other])) >= set(culprits) for other in culprits)
-    )
+    """Return the members that nothing else in the set needs, and the others."""
+    tops = _tops(asker, culprits)
     return tops, tuple(item for item in culprits if item not in tops)
 
 
+def _tops(asker: _Asker, items: Items) -> Items:
+    """Return the members that no other member needs; all of them where each needs all others."""
+    return tuple(
+        item
+        for item in items
+        if not any(item in asker.complete([other]) for other in items if other != item)
+        or all(set(asker.complete([other])) >= set(items) for other in items)
+    )
+
+
 def _minimal(asker: _Asker, items: Items, num_parallel: Callable[[], int]) -> tuple[Items, bool]:
+    """Return a minimal failing set, without those of its members that only bring a culprit along."""
     found = _by_halving(asker, items, num_parallel)
     if found is None:
         found = _by_quickxplain(asker, items)
     is_minimal = True
     if found is None:
         found, is_minimal = _by_delta_debugging(asker, items, num_parallel)
-    return _shrunk(asker, found), is_minimal
-
-
-def _shrunk(asker: _Asker, items: Items) -> Items:
-    """Reduce a failing set of one item with its needs to the need that fails by itself."""
-    current = asker.complete(items)
+    current = asker.complete(found)
     while len(current) > 1:
-        parts = [closed for item in current if len(closed := asker.complete([item])) < len(current)]
+        tops = _tops(asker, current)
+        below = asker.without(current, tops)
+        # What the set only brings along is tried at once: torch needs a dozen packages.
+        if below and asker.one(below) == "fails":
+            return _minimal(asker, below, num_parallel)
+        parts = [closed for top in tops if len(closed := asker.complete([top])) < len(current)]
         smaller = next((part for part, answer in zip(parts, asker.many(parts), strict=True) if answer == "fails"), None)
         if smaller is None:
-            return current
+            break
         current = smaller
-    return current
+    return current, is_minimal
 
 
 def _pieces(items: Items, count: int) -> list[Items]:

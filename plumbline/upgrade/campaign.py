@@ -92,17 +92,19 @@ class Campaign:
         results = {result.trial: result for result in self._asked({one.name: one for one in trials.values()})}
         return {items: results[one.name] for items, one in trials.items()}
 
-    def paired(self, items: Items, *, slower_above: float, fast_below: float) -> tuple[PairedDrop | None, TrialResult]:
+    def paired(
+        self, items: Items, *, slower_above: float, fast_below: float, looks: Sequence[int] = LOOKS
+    ) -> tuple[PairedDrop | None, TrialResult]:
         """Compare throughput in pairs until the interval decides; the last trial stands beside the answer."""
         ratios: list[float] = []
         found: PairedDrop | None = None
         before = 0
-        for count in LOOKS:
+        for count in looks:
             result = self.ask(Trial(name="x", part="speed", pairs=count - before, pairs_before=before), items)
             ratios += result.log_ratios
             before = count
             if result.outcome == "same":
-                found = paired_drop(ratios, slower_above=slower_above, fast_below=fast_below)
+                found = paired_drop(ratios, slower_above=slower_above, fast_below=fast_below, num_looks=len(looks))
             is_decided = found is not None and found.outcome != "undecided"
             if result.outcome != "same" or is_decided:
                 break

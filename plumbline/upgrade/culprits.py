@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.answer import Others, ReleaseRange
-from plumbline.upgrade.bisect import Answer, Culprits, Items, Search, find_culprits
+from plumbline.upgrade.bisect import Answer, BudgetSpentError, Culprits, Items, Search, find_culprits
 from plumbline.upgrade.campaign import Campaign
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
@@ -15,7 +15,7 @@ from plumbline.upgrade.progress import SpentError
 from plumbline.upgrade.releases import has_releases, range_sentence, search_releases
 from plumbline.upgrade.sentences import culprit_of
 from plumbline.upgrade.shared_search import baseline_digest, found_of, is_confirmed, search_of
-from plumbline.upgrade.throughput import PairedDrop
+from plumbline.upgrade.throughput import SEARCH_LOOKS, PairedDrop
 from plumbline.upgrade.trials import Outcome, Trial, TrialResult
 
 __all__ = ["CulpritSearch", "Effect", "UnsteadyError"]
@@ -39,17 +39,17 @@ class UnsteadyError(Exception):
 
 
 class CulpritSearch:
-    """Searches the changes of one effect; `trial` is what shows it, `whole` the result for all of them."""
+    """Searches the changes of one effect; `trial` is what shows it, `whole` and `drop` the results for all of them."""
 
     def __init__(
         self, campaign: Campaign, effect: Effect, trial: Trial, *, whole: TrialResult | None = None,
-        effect_size: float = 0.0,
+        drop: PairedDrop | None = None,
     ) -> None:  # fmt: skip
         self._campaign = campaign
         self._effect = effect
         self._trial = trial
         self._whole = whole
-        self._effect_size = effect_size
+        self._drop = drop
         self._results: dict[frozenset[str], TrialResult] = {}
         self._drops: dict[frozenset[str], PairedDrop] = {}
         self._helpers: set[str] = set()
@@ -68,6 +68,8 @@ class CulpritSearch:
         campaign.say(f"{self._effect}: searching {len(ordered)} changes, {len(relevant)} of which training loads")
         if self._whole is not None:
             self._results[frozenset(ordered)] = self._whole
+        if self._drop is not None:
+            self._drops[frozenset(ordered)] = self._drop
         searched, num_searched = self._search_with_others(ordered, relevant)
         if self._effect == "numerics":
             if _is_doubtful(searched) and self._is_flaky(ordered):
@@ -119,8 +121,11 @@ class CulpritSearch:
             "budget": max(1, campaign.budget.trials - campaign.progress.num_trials),
         }  # fmt: skip
         ask = self._speed_answers if self._effect == "speed" else self._answers
-        if relevant and len(relevant) < len(ordered) and ask([relevant])[relevant] == "fails":
-            return find_culprits(relevant, ask, **options), len(relevant)
+        try:
+            if relevant and len(relevant) < len(ordered) and ask([relevant])[relevant] == "fails":
+                return find_culprits(relevant, ask, **options), len(relevant)
+        except BudgetSpentError:
+            return Search((), ordered, "unknown", is_complete=False), len(ordered)
         return find_culprits(ordered, ask, **options), len(ordered)
 
     def _answers(self, sets: Sequence[Items]) -> dict[Items, Answer]:
@@ -141,14 +146,24 @@ class CulpritSearch:
         return answers
 
     def _speed_answers(self, sets: Sequence[Items]) -> Mapping[Items, Answer]:
-        """A culprit has the whole effect, all other changes have none: half of it divides them best."""
-        half = self._effect_size / 2
+        """Answer for each set: a culprit has the whole effect, all other changes have none.
+
+        Half of the effect divides them best. Pairs that do not decide even that end the search: on so noisy a machine
+        chance would answer for the sets that remain.
+        """
+        assert self._drop is not None  # noqa: S101 - given for this effect
+        # Pairs that decided early overstate the effect.
+        half = (self._drop.low + self._drop.drop) / 4
         answers: dict[Items, Answer] = {}
         for items in sets:
-            found, _ = self._campaign.paired(items, slower_above=half, fast_below=half)
-            if found is None or found.outcome == "undecided":
+            found, _ = self._campaign.paired(items, slower_above=half, fast_below=half, looks=SEARCH_LOOKS)
+            if found is None:
                 answers[items] = "unknown"
                 continue
+            if found.outcome == "undecided":
+                text = f"{found.num_pairs} pairs do not decide which change it is"
+                self._campaign.notes.append(f"training is {self._drop.drop:.1%} slower with the candidate; {text}")
+                raise BudgetSpentError(text)
             self._drops[frozenset(items)] = found
             answers[items] = "fails" if found.outcome == "slower" else "passes"
         return answers
@@ -180,7 +195,7 @@ class CulpritSearch:
             companions=[campaign.changes[name] for name in culprits.companions],
             judgement=result.judgement if result else None,
             failures=result.failures if result else (),
-            drop=drop.drop if drop else self._effect_size or None,
+            drop=drop.drop if drop else self._drop.drop if self._drop else None,
             others=others,
             is_minimal=culprits.is_minimal,
             links={label: url for links in known for label, url in links.items()},

@@ -143,7 +143,7 @@ class Gate:
             return None
         if drop.outcome == "slower":
             trial = Trial(name="x", part="speed")
-            CulpritSearch(campaign, "speed", trial, effect_size=drop.drop).run(left)
+            CulpritSearch(campaign, "speed", trial, drop=drop).run(left)
         return Speed(outcome=drop.outcome, drop=drop.drop, low=drop.low, high=drop.high, num_pairs=drop.num_pairs)
 
     def _reduced(self, campaign: Campaign, result: TrialResult, left: Items) -> Trial:

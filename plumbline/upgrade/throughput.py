@@ -9,14 +9,16 @@ from typing import Literal
 
 from plumbline.history.equivalence import equivalence
 
-__all__ = ["LEAST_PAIRS", "LOOKS", "MOST_PAIRS", "PairedDrop", "paired_drop"]
+__all__ = ["LEAST_PAIRS", "LOOKS", "MOST_PAIRS", "SEARCH_LOOKS", "PairedDrop", "paired_drop"]
 
 LEAST_PAIRS = 3
 MOST_PAIRS = 12
 LOOKS = (LEAST_PAIRS, 4, 6, 9, MOST_PAIRS)
 """Numbers of pairs after which the interval is looked at; a quiet machine often decides after four."""
-_ALPHA = 0.01
-"""One-sided, at each look, so that the sum over all looks is at most 5%."""
+SEARCH_LOOKS = (*LOOKS, 18, 27, 40)
+"""Looks of the search for a culprit: half of a known loss has to be told from none, and from the whole of it."""
+_ALPHA = 0.05
+"""One-sided, over all looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,9 @@ class PairedDrop:
     num_pairs: int
 
 
-def paired_drop(log_ratios: Sequence[float], *, slower_above: float, fast_below: float) -> PairedDrop | None:
+def paired_drop(
+    log_ratios: Sequence[float], *, slower_above: float, fast_below: float, num_looks: int = len(LOOKS)
+) -> PairedDrop | None:
     """Decide on the share of the throughput that is lost; `None` below three finite pairs.
 
     `as fast`: the whole interval lies below `fast_below`. `slower`: otherwise, if it lies above `slower_above`. Pairs
@@ -39,7 +43,7 @@ def paired_drop(log_ratios: Sequence[float], *, slower_above: float, fast_below:
     values = [value for value in log_ratios if math.isfinite(value)]
     if len(values) < LEAST_PAIRS:
         return None
-    found = equivalence([0.0] * len(values), values, -math.log1p(-fast_below), alpha=_ALPHA)
+    found = equivalence([0.0] * len(values), values, -math.log1p(-fast_below), alpha=_ALPHA / num_looks)
     if found is None:
         return None
     drop, low, high = (-math.expm1(value) for value in (found.difference, found.high, found.low))

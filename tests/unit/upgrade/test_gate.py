@@ -183,6 +183,37 @@ def test_a_slower_package_is_named(loss, verdict):
     assert named(answer) == ([("speed", "p001")] if loss else [])
 
 
+def noisy(spread, seed, loss=0.077):
+    """A machine whose equal trainings differ by `spread`, and on which p003 costs a share of the throughput."""
+    generator = random.Random(seed)
+
+    def ratios(names, count):
+        return [generator.gauss(-loss if "p003" in names else 0.0, spread) for _ in range(count)]
+
+    return Machine(ratios=ratios, imported={f"p{number:03d}" for number in range(5)})
+
+
+@pytest.mark.parametrize(("spread", "least"), [(0.03, 23), (0.05, 14), (0.07, 6)])
+def test_noise_costs_the_name_of_a_slower_package_and_never_accuses_a_different_one(spread, least):
+    answers = [judge(noisy(spread, seed), changes(7), Parts(inputs=False)) for seed in range(24)]
+    assert {tuple(named(answer)) for answer in answers} <= {(("speed", "p003"),), ()}
+    assert sum(bool(answer.culprits) for answer in answers) >= least
+    # The candidate as a whole stays slower where no pairs say which change it is.
+    unnamed = [answer for answer in answers if answer.verdict == "drift" and not answer.culprits]
+    for answer in unnamed:
+        assert answer.sentences == (
+            f"training is {answer.speed.drop:.1%} slower with the candidate; 40 pairs do not decide which change it is",
+        )
+    assert all(answer.verdict in {"drift", "inconclusive"} for answer in answers)
+    assert unnamed
+
+
+def test_a_single_slower_change_is_named_with_the_whole_loss():
+    answer = judge(noisy(0.01, 1), [change("p003")], Parts(inputs=False))
+    (culprit,) = answer.culprits
+    assert culprit.drop == answer.speed.drop
+
+
 def test_undecided_pairs_are_no_pass():
     noise = itertools.cycle([0.5, -0.5])
     answer = judge(

@@ -70,6 +70,20 @@ def test_what_needs_another_is_tried_with_it_and_only_the_guilty_one_is_named():
     assert (found.culprits[0].items, found.culprits[0].companions) == (("a",), ("b",))
 
 
+def test_what_a_culprit_only_brings_along_costs_one_trial_and_a_guilty_one_of_it_is_found():
+    libraries = tuple(f"nvidia-{number:02d}" for number in range(14))
+    needs = {"torch": frozenset(libraries)}
+    items = (*packages(3), *libraries, "torch", "transformers")
+    ask = Asked(fails_with(["torch"]))
+    found = find_culprits(items, ask, needs=needs)
+    assert (found.culprits[0].items, found.culprits[0].companions) == (("torch",), libraries)
+    assert len(ask.sets) <= math.ceil(math.log2(len(items))) + 3
+    found = find_culprits(items, Asked(fails_with([libraries[5]])), needs=needs)
+    assert [one.items for one in found.culprits] == [(libraries[5],)]
+    found = find_culprits(items, Asked(fails_with([libraries[5], libraries[9]])), needs=needs)
+    assert [one.items for one in found.culprits] == [(libraries[5], libraries[9])]
+
+
 def test_an_unjudged_subset_is_no_pass_and_no_culprit():
     def rule(items):
         if "b" in items:
