@@ -82,8 +82,9 @@ def _shown(
     if len(changes) > 1:
         alone = alone.replace("it drifts", "they drift").replace("it is", "they are").replace("it fails", "they fail")
     pronoun = "it" if len(changes) == 1 else "them"
+    go = "goes" if len(companions) == 1 else "go"
     with_whom = (
-        f"with {', '.join(change.package for change in companions)}, which goes with {pronoun},"
+        f"with {', '.join(change.package for change in companions)}, which {go} with {pronoun},"
         if companions
         else "alone"
     )

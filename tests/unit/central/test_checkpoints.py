@@ -202,10 +202,12 @@ def test_wrong_bytes_are_not_used_whether_their_digest_is_lower_or_higher(tmp_pa
 
 
 def test_a_damaged_pointer_is_an_error_that_names_it(tmp_path: Path) -> None:
-    outbox = MemoryStore()
-    outbox.create("checkpoints/a/state.json", b"cut off {")
-    with pytest.raises(InvalidInputError, match=r"memory://test/checkpoints/a/state\.json"):
-        CheckpointExchange(outbox, "a", tmp_path / "found").fetch()
+    pointer = {"slot": "a", "size": -1, "tensors_sha256": "a" * 64, "state": ""}
+    for damaged in (b"cut off {", json.dumps(pointer).encode()):
+        outbox = MemoryStore()
+        outbox.create("checkpoints/a/state.json", damaged)
+        with pytest.raises(InvalidInputError, match=r"memory://test/checkpoints/a/state\.json"):
+            CheckpointExchange(outbox, "a", tmp_path / "found").fetch()
 
 
 def test_a_completed_training_empties_both_slots_and_the_next_one_begins_anew(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -164,6 +165,17 @@ def test_a_digest_of_the_wrong_size_is_corrupt(tmp_path: Path) -> None:
         wanted = DataFile(key="k", size=size, sha256=part.sha256)
         with pytest.raises(CorruptDataError):
             download(store, f"{size}/rows.parquet", wanted, tmp_path / f"file-{size}")
+
+
+def test_wrong_bytes_are_corrupt_whether_their_digest_is_lower_or_higher(tmp_path: Path) -> None:
+    wrong = [bytes([number]) * 8 for number in range(16)]
+    digest = hashlib.sha256(b"contents").hexdigest()
+    assert {hashlib.sha256(data).hexdigest() < digest for data in wrong} == {True, False}
+    store = MemoryStore()
+    for number, data in enumerate(wrong):
+        store.create(f"{number}", data)
+        with pytest.raises(CorruptDataError, match="does not match"):
+            download(store, f"{number}", DataFile(key="k", size=8, sha256=digest), tmp_path / f"file-{number}")
 
 
 def test_a_download_replaces_no_file(tmp_path: Path) -> None:
