@@ -26,7 +26,7 @@ from plumbline.schema.verdict import Divergence, Finding
 
 from .conftest import STEPS, Plan, make_record, other_kernel
 from .kept_verdicts import kept
-from .test_speed import BREAKDOWN, COMPUTE, SAMPLES, record, speed, times
+from .made_speed import BREAKDOWN, COMPUTE, SAMPLES, record, speed, times
 
 accuracy_error = kept(accuracy_error)
 check_restored = kept(check_restored)

@@ -16,7 +16,7 @@ from plumbline.schema.verdict import Judgement, PlatformResult
 
 from .conftest import make_record
 from .kept_verdicts import kept
-from .test_speed import record, speed
+from .made_speed import record, speed
 
 canary_findings = kept(canary_findings)
 compare = kept(compare)

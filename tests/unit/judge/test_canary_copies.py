@@ -15,8 +15,8 @@ from plumbline.schema.verdict import Judgement
 
 from .conftest import make_record
 from .kept_verdicts import keep
+from .made_speed import record, speed
 from .test_restored import with_evaluation, with_step
-from .test_speed import record, speed
 
 
 def copies(original: LoadedRecord, gates: Gates = Gates()) -> list[tuple[LoadedRecord, Any]]:  # noqa: B008 - frozen

@@ -14,27 +14,11 @@ from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Finding
 
-from .conftest import make_record, other_kernel
+from .conftest import other_kernel
 from .kept_verdicts import keep, kept
+from .made_records import answered, learned
 
 compare = kept(compare)
-
-
-def learned(accuracy: float, losses: tuple[float, ...], weights: str, **changes: Any) -> LoadedRecord:
-    made = make_record(fingerprint=changes.pop("fingerprint", {}))
-    evaluation = made.record.evidence.probe.evaluation.replace(accuracy=accuracy, num_rows=1024)  # type: ignore[union-attr]
-    learn = {"steps": 2, "losses": losses, "evaluations": [evaluation.to_json()], "weights_sha256": weights * 64}
-    evidence = made.record.evidence.replace(learn=learn | changes)
-    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
-
-
-def answered(right: list[int], losses: tuple[float, ...], weights: str, **changes: Any) -> LoadedRecord:
-    made = learned(sum(right) / len(right), losses, weights, **changes)
-    learn = made.record.evidence.learn
-    last = learn.evaluations[-1].replace(num_rows=len(right))  # type: ignore[union-attr]
-    evidence = made.record.evidence.replace(learn=learn.replace(evaluations=(last,)))  # type: ignore[union-attr]
-    answers = {"row_ids": np.arange(len(right)), "right": np.array(right, np.uint8)}
-    return LoadedRecord(made.record.replace(evidence=evidence), made.folder, {**made.arrays, "answers": answers})
 
 
 def _gate(reference: LoadedRecord, candidate: LoadedRecord) -> Finding:

@@ -21,7 +21,7 @@ from plumbline.schema.evidence import LearnEvidence
 
 from .conftest import STEPS, make_record, other_kernel
 from .kept_verdicts import keep, kept
-from .test_learn import learned
+from .made_records import learned
 
 compare = kept(compare)
 earlier_window = kept(earlier_window)

@@ -9,17 +9,13 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Judgement
 
-from .conftest import make_record, other_kernel
+from .conftest import other_kernel
 from .kept_verdicts import kept
+from .made_records import checked, named, old
 
 judge_round = kept(judge_round)
 merge = kept(merge)
 trusted_reference = kept(trusted_reference)
-
-
-def named(name: str, **changes: object) -> LoadedRecord:
-    made = make_record(**changes)
-    return LoadedRecord(made.record.replace(record_id=name, platform=name), made.folder, made.arrays)
 
 
 def test_a_platform_that_drifts_is_named_and_the_reference_is_not() -> None:
@@ -80,11 +76,6 @@ def test_merged_causes_stand_once_the_surest_first_and_the_worst_verdict_wins() 
     assert merge([]).verdict == "inconclusive"
 
 
-def old(name: str, **changes: object) -> LoadedRecord:
-    made = named(name, **changes)
-    return LoadedRecord(made.record.replace(record_id=f"old-{name}"), made.folder, made.arrays)
-
-
 OFF = {"gradient_factor": 1.25}
 
 
@@ -128,14 +119,6 @@ def test_no_experiments_are_spent_on_platforms_that_a_wrong_reference_accused() 
     records = {name: named(name, **(OFF if name == "a" else {})) for name in "abc"}
     assert trusted_reference(records, "a", {}) == "b"
     assert trusted_reference({"b": records["b"]}, "a", {}) == "a"
-
-
-def checked(name: str, verdict: str, **changes: object) -> LoadedRecord:
-    """A platform's record with the selfcheck that stood before its training."""
-    made = named(name, **changes)
-    at = "outputs of step 0: bert.embeddings.LayerNorm" if verdict == "drift" else ""
-    evidence = made.record.evidence.replace(selfcheck={"verdict": verdict, "at": at})
-    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
 
 
 def test_a_failed_selfcheck_is_a_drift_that_needs_no_other_difference() -> None:

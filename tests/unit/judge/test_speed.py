@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -13,44 +12,17 @@ from plumbline.errors import ExitCode
 from plumbline.judge import compare, needs_rerun
 from plumbline.judge.gates.throughput import CHECK
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import Evidence, SpeedEvidence
+from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
 
 from .conftest import make_record
 from .kept_verdicts import kept
+from .made_speed import COMPUTE, SAMPLES, only, record, speed, times
 
 compare = kept(compare)
 needs_rerun = kept(needs_rerun)
 
-BREAKDOWN = {"data_wait": 0.001, "host_to_device": 0.001, "forward": 0.02, "backward": 0.04, "optimizer": 0.008}
-SAMPLES: dict[str, tuple[float | None, ...]] = {
-    "own_cpu": (1.0, 1.0, 1.0), "foreign_cpu": (0.1, 0.1, 0.1), "cpu_steal": (0.0, 0.0, 0.0), "load": (1.0, 1.0, 1.0),
-    "gpu_throttle_reasons": (0.0, 0.0, 0.0), "gpu_clock_mhz": (1500.0, 1500.0, 1500.0),
-}  # fmt: skip
-RATES = {"gemm_flops": 1e12, "gemm_flops_after": 1e12}
 
-
-def speed(slower: float = 0.0, **changes: Any) -> SpeedEvidence:
-    phases = BREAKDOWN | changes.get("breakdown", {})
-    seconds = sum(phases.values()) * (1 + slower)
-    return SpeedEvidence(
-        steps=100, warmup_steps=16, samples_per_second=32 / seconds, tokens_per_second=None, step_seconds=seconds,
-        step_seconds_quartiles=(seconds * 0.995, seconds * 1.005), step_seconds_p95=seconds * 1.02, breakdown=phases,
-        microbenchmarks=RATES | changes.get("rates", {}), samples=SAMPLES | changes.get("samples", {}),
-    )  # fmt: skip
-
-
-def record(evidence: SpeedEvidence, platform: str = "left") -> LoadedRecord:
-    made = make_record()
-    changed = made.record.replace(platform=platform, evidence=made.record.evidence.replace(speed=evidence.to_json()))
-    return LoadedRecord(changed, made.folder, made.arrays)
-
-
-def times(factor: float, *names: str) -> dict[str, float]:
-    return {name: BREAKDOWN[name] * factor for name in names}
-
-
-COMPUTE = ("forward", "backward", "optimizer")
 SLOW = {
     "loader": {"breakdown": {"data_wait": 0.02}},
     "transfer": {"breakdown": {"host_to_device": 0.02}},
@@ -218,17 +190,6 @@ def test_no_throughput_is_no_pass_and_platforms_are_not_raced() -> None:
     broken = speed().replace(samples_per_second=None)
     assert compare(record(speed()), record(broken)).verdict == "inconclusive"
     assert compare(record(speed()), record(speed(0.5), platform="right")).verdict == "pass"
-
-
-def only(platform: str = "left", evidence: SpeedEvidence | None = None) -> LoadedRecord:
-    """Return a record with only a speed part."""
-    made = make_record()
-    spec = made.record.spec.replace(probe=None, speed={"steps": 100})
-    result = Evidence(speed=evidence or speed())
-    return LoadedRecord(
-        made.record.replace(platform=platform, spec=spec.to_json(), spec_sha256=spec.digest, evidence=result.to_json()),
-        made.folder,
-    )
 
 
 def bare(platform: str) -> LoadedRecord:

@@ -15,52 +15,10 @@ from plumbline.schema.record import RunRecord
 
 from .conftest import EVALUATION_ROWS, STEPS, make_record, other_kernel
 from .kept_verdicts import kept
+from .made_records import LEARN, Content, evaluation, keep_taps, probe, whole
 
 compare = kept(compare)
 stands_alone = kept(stands_alone)
-
-Content = dict[str, Any]
-LEARN = {"steps": 8, "evaluate_every": 4, "checkpoint_every": 8, "evaluation_rows": EVALUATION_ROWS}
-SPEED = {"steps": 10}
-
-
-def evaluation(step: int, num_rows: int = EVALUATION_ROWS) -> Content:
-    return {
-        "step": step, "num_rows": num_rows, "rows_sha256": "a" * 64, "training_mode": False,
-        "predictions_sha256": "b" * 64, "logits_sha256": "c" * 64, "loss": 0.5, "accuracy": 0.5,
-    }  # fmt: skip
-
-
-def whole(change: Callable[[Content], None] = lambda _: None) -> LoadedRecord:
-    """Return a record of all three parts, changed by `change`."""
-    made = make_record()
-    spec = made.record.spec.replace(learn=LEARN, speed=SPEED)
-    content = made.record.model_dump() | {"spec": spec.model_dump(), "spec_sha256": spec.digest}
-    content["evidence"]["learn"] = {
-        "steps": 8, "losses": [0.5] * 8, "evaluations": [evaluation(4), evaluation(8)], "weights_sha256": "d" * 64,
-    }  # fmt: skip
-    content["evidence"]["speed"] = {
-        "steps": 10, "warmup_steps": 4, "samples_per_second": 10.0, "tokens_per_second": 80.0, "step_seconds": 0.4,
-    }  # fmt: skip
-    content["arrays"] = {name: dict(arrays) for name, arrays in made.arrays.items()}
-    change(content)
-    arrays = content.pop("arrays")
-    return LoadedRecord(RunRecord.model_validate(content), made.folder, arrays)
-
-
-def probe(content: Content) -> Content:
-    result: Content = content["evidence"]["probe"]
-    return result
-
-
-def keep_taps(content: Content, keep: Callable[[Content], bool]) -> None:
-    taps = list(probe(content)["taps"])
-    kept = [place for place, tap in enumerate(taps) if keep(tap)]
-    probe(content)["taps"] = [taps[place] for place in kept]
-    content["arrays"]["sketches"] = {"sketch": content["arrays"]["sketches"]["sketch"][kept]}
-    envelope = probe(content)["envelope"]
-    for name in ("errors", "fp64_errors"):
-        envelope[name] = [envelope[name][place] for place in kept]
 
 
 def learn_stops(content: Content) -> None:

@@ -1,0 +1,142 @@
+"""Whole records with changes, for the tests of pairs, rounds and learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from plumbline.records import LoadedRecord
+from plumbline.schema.record import RunRecord
+
+from .conftest import EVALUATION_ROWS, STEPS, make_record
+
+Content = dict[str, Any]
+Change = Callable[[Content], None]
+LEARN = {"steps": 8, "evaluate_every": 4, "checkpoint_every": 8, "evaluation_rows": EVALUATION_ROWS}
+SPEED = {"steps": 10}
+
+
+def evaluation(step: int, num_rows: int = EVALUATION_ROWS) -> Content:
+    return {
+        "step": step, "num_rows": num_rows, "rows_sha256": "a" * 64, "training_mode": False,
+        "predictions_sha256": "b" * 64, "logits_sha256": "c" * 64, "loss": 0.5, "accuracy": 0.5,
+    }  # fmt: skip
+
+
+def whole(change: Callable[[Content], None] = lambda _: None) -> LoadedRecord:
+    """Return a record of all three parts, changed by `change`."""
+    made = make_record()
+    spec = made.record.spec.replace(learn=LEARN, speed=SPEED)
+    content = made.record.model_dump() | {"spec": spec.model_dump(), "spec_sha256": spec.digest}
+    content["evidence"]["learn"] = {
+        "steps": 8, "losses": [0.5] * 8, "evaluations": [evaluation(4), evaluation(8)], "weights_sha256": "d" * 64,
+    }  # fmt: skip
+    content["evidence"]["speed"] = {
+        "steps": 10, "warmup_steps": 4, "samples_per_second": 10.0, "tokens_per_second": 80.0, "step_seconds": 0.4,
+    }  # fmt: skip
+    content["arrays"] = {name: dict(arrays) for name, arrays in made.arrays.items()}
+    change(content)
+    arrays = content.pop("arrays")
+    return LoadedRecord(RunRecord.model_validate(content), made.folder, arrays)
+
+
+def probe(content: Content) -> Content:
+    result: Content = content["evidence"]["probe"]
+    return result
+
+
+def keep_taps(content: Content, keep: Callable[[Content], bool]) -> None:
+    taps = list(probe(content)["taps"])
+    kept = [place for place, tap in enumerate(taps) if keep(tap)]
+    probe(content)["taps"] = [taps[place] for place in kept]
+    content["arrays"]["sketches"] = {"sketch": content["arrays"]["sketches"]["sketch"][kept]}
+    envelope = probe(content)["envelope"]
+    for name in ("errors", "fp64_errors"):
+        envelope[name] = [envelope[name][place] for place in kept]
+
+
+def named(name: str, **changes: object) -> LoadedRecord:
+    made = make_record(**changes)
+    return LoadedRecord(made.record.replace(record_id=name, platform=name), made.folder, made.arrays)
+
+
+def old(name: str, **changes: object) -> LoadedRecord:
+    made = named(name, **changes)
+    return LoadedRecord(made.record.replace(record_id=f"old-{name}"), made.folder, made.arrays)
+
+
+def checked(name: str, verdict: str, **changes: object) -> LoadedRecord:
+    """A platform's record with the selfcheck that stood before its training."""
+    made = named(name, **changes)
+    at = "outputs of step 0: bert.embeddings.LayerNorm" if verdict == "drift" else ""
+    evidence = made.record.evidence.replace(selfcheck={"verdict": verdict, "at": at})
+    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+
+
+def learned(accuracy: float, losses: tuple[float, ...], weights: str, **changes: Any) -> LoadedRecord:
+    made = make_record(fingerprint=changes.pop("fingerprint", {}))
+    evaluation = made.record.evidence.probe.evaluation.replace(accuracy=accuracy, num_rows=1024)  # type: ignore[union-attr]
+    learn = {"steps": 2, "losses": losses, "evaluations": [evaluation.to_json()], "weights_sha256": weights * 64}
+    evidence = made.record.evidence.replace(learn=learn | changes)
+    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+
+
+def answered(right: list[int], losses: tuple[float, ...], weights: str, **changes: Any) -> LoadedRecord:
+    made = learned(sum(right) / len(right), losses, weights, **changes)
+    learn = made.record.evidence.learn
+    last = learn.evaluations[-1].replace(num_rows=len(right))  # type: ignore[union-attr]
+    evidence = made.record.evidence.replace(learn=learn.replace(evaluations=(last,)))  # type: ignore[union-attr]
+    answers = {"row_ids": np.arange(len(right)), "right": np.array(right, np.uint8)}
+    return LoadedRecord(made.record.replace(evidence=evidence), made.folder, {**made.arrays, "answers": answers})
+
+
+def edit(made: LoadedRecord, *changes: Change) -> LoadedRecord:
+    content = made.record.model_dump() | {"arrays": {name: dict(arrays) for name, arrays in made.arrays.items()}}
+    for change in changes:
+        change(content)
+    arrays = content.pop("arrays")
+    return LoadedRecord(RunRecord.model_validate(content), made.folder, arrays)
+
+
+def at_step(step: int, **fields: Any) -> Change:
+    return lambda content: probe(content)["steps"][step].update(fields)
+
+
+def in_spec(part: str, **fields: Any) -> Change:
+    """Change a part's spec, and the spec's digest."""
+
+    def change(content: Content) -> None:
+        content["spec"][part] = {**content["spec"][part], **fields}
+        content["spec_sha256"] = make_record().record.spec.replace(**content["spec"]).digest
+
+    return change
+
+
+def experiment(**fields: Any) -> Change:
+    return lambda content: content.update(experiment={"experiment_id": "e", "steps": STEPS, **fields})
+
+
+def taps_where(keep_tap: Callable[[Content], bool]) -> Change:
+    return lambda content: keep_taps(content, keep_tap)
+
+
+def without(*names: str) -> Change:
+    return lambda content: content["evidence"].update(dict.fromkeys(names))
+
+
+def evaluated(**fields: Any) -> Change:
+    return lambda content: probe(content)["evaluation"].update(fields)
+
+
+def envelope(place: int, **values: Any) -> Change:
+    """Change one entry of each of the envelope's lists, or a whole list."""
+
+    def change(content: Content) -> None:
+        for name, value in values.items():
+            entries = list(probe(content)["envelope"][name])
+            entries[place] = value
+            probe(content)["envelope"][name] = entries
+
+    return change

@@ -1,0 +1,199 @@
+"""Rounds choose their reference and merge their judgements, and a comparison notes what has no effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plumbline.judge import compare, judge_round, merge, trusted_reference
+from plumbline.judge.consensus import own_error
+from plumbline.judge.pair import Pair
+from plumbline.records import LoadedRecord
+from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note
+
+from .conftest import make_record, other_kernel
+from .kept_verdicts import keep, kept
+from .made_records import Change, checked, edit, envelope, evaluation, in_spec, named, old, probe, whole
+
+compare = kept(compare)
+judge_round = kept(judge_round)
+
+
+# Rounds.
+
+
+def test_a_reference_without_a_baseline_is_not_replaced_by_a_single_healthy_platform() -> None:
+    off = {"gradient_factor": 1.25}
+    records = {"a": named("a", **off), "b": named("b")}
+    assert trusted_reference(records, "a", {"b": old("b")}) == "a"
+    # Neither agrees with its own baseline: nothing speaks for the other.
+    both = {"a": named("a", **off), "b": named("b", gradient_factor=1.5)}
+    assert trusted_reference(both, "a", {name: old(name) for name in "ab"}) == "a"
+    assert trusted_reference(records, "a", {name: old(name) for name in "ab"}) == "b"
+
+
+@pytest.mark.parametrize("prefix", ["0", "z"])
+def test_only_the_record_itself_is_no_baseline(prefix: str) -> None:
+    records = {"a": named("a", gradient_factor=1.25), "b": named("b")}
+
+    def before(name: str, record_id: str) -> LoadedRecord:
+        made = named(name)
+        return LoadedRecord(made.record.replace(record_id=record_id), made.folder, made.arrays)
+
+    assert trusted_reference(records, "a", {name: before(name, f"{prefix}-{name}") for name in "ab"}) == "b"
+    assert trusted_reference(records, "a", {name: before(name, name) for name in "ab"}) == "a"
+
+
+def test_of_equal_groups_that_with_a_failed_selfcheck_is_not_right() -> None:
+    noise = {"noise": {"layer.linear": 1e-3}, "own_error": 1e-3, "fingerprint": other_kernel()}
+    records = {
+        "a": named("a", **noise), "b": named("b", **noise), "c": checked("c", "drift"), "d": checked("d", "pass"),
+    }  # fmt: skip
+    # A failed selfcheck is a drift: `d` agrees with neither group, and `c` with `d` is no sounder than the reference.
+    assert trusted_reference(records, "a", {}) == "a"
+    records["c"] = checked("c", "unknown")
+    assert trusted_reference(records, "a", {}) == "c"
+
+
+def test_the_distance_from_fp64_is_the_worst_of_the_first_forward_pass() -> None:
+    sides = {
+        "a": edit(named("a"), envelope(1, fp64_errors=5e-3), envelope(5, fp64_errors=0.25)),
+        "b": edit(named("b"), envelope(0, fp64_errors=None), envelope(3, fp64_errors=1e-3)),
+        "c": edit(named("c"), lambda content: probe(content).update(envelope=None)),
+    }
+    assert [own_error(sides, *names) for names in ("ab", "ba", "bc", "cb", "aa")] == [5e-3, 1e-3, 1e-3, None, 5e-3]
+
+
+def test_a_round_reports_the_last_accuracy_and_all_records() -> None:
+    ends = [evaluation(4) | {"accuracy": 0.25}, evaluation(6) | {"accuracy": 0.5}, evaluation(8) | {"accuracy": 0.75}]
+    learned: Change = lambda content: content["evidence"]["learn"].update(evaluations=ends)  # noqa: E731
+    made = edit(whole(), in_spec("learn", evaluate_every=2), learned)
+    name: Change = lambda content: content.update(record_id="r", platform="p")  # noqa: E731
+    rerun = edit(made, lambda content: content.update(record_id="again"))
+    result = judge_round({"p": edit(made, name)}, "p", {}, reruns={"p": rerun})["p"]
+    assert (result.accuracy, result.samples_per_second, result.records) == (0.75, 10.0, ("r", "again"))
+    assert judge_round({"p": named("p")}, "p", {})["p"].accuracy is None
+    # Three evaluations where four are due: by itself it is invalid.
+    assert result.verdict == "invalid"
+    assert [finding.check for finding in result.findings] == ["learn.evaluations", "learn.evaluations"]
+
+
+def test_a_rerun_on_a_different_machine_neither_confirms_nor_refutes() -> None:
+    cores = {"cpu": {"model": "m", "isa": "AVX2", "num_cores": 64, "num_threads": 1}}
+
+    def timed(record_id: str, rate: float, fingerprint: Any = None) -> LoadedRecord:
+        speed = {
+            "steps": 9,
+            "warmup_steps": 1,
+            "samples_per_second": rate,
+            "tokens_per_second": 1.0,
+            "step_seconds": 1.0,
+        }
+        made = make_record(fingerprint=fingerprint or {})
+        return edit(
+            made,
+            lambda content: content["evidence"].update(speed=speed),
+            lambda content: content.update(record_id=record_id),
+        )
+
+    def night(again: LoadedRecord | None) -> Any:
+        reruns = {"left": again} if again else {}
+        return judge_round({"left": timed("now", 50.0)}, "left", {"left": timed("then", 100.0)}, reruns=reruns)["left"]
+
+    assert night(None).verdict == "inconclusive"
+    assert night(timed("again", 50.0)).verdict == "drift"
+    assert night(timed("again", 99.0)).verdict == "pass"
+    other = night(timed("again", 50.0, cores))
+    assert other.verdict == "inconclusive"
+    assert [note.text for note in other.notes if note.code == "remark"] == [
+        "the rerun ran on m, 64 cores, the training on m, 2 cores: it neither confirms nor refutes a drop"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("off", "count", "noted"),
+    [("b", 2, []), ("b", 3, ["odd-one-out"]), ("d", 4, ["odd-one-out"]), ("", 3, []), ("a", 3, ["reference"])],
+)
+def test_a_single_different_platform_is_named_from_three_on(off: str, count: int, noted: list[str]) -> None:
+    names = "abcd"[:count]
+    bare: Change = lambda content: probe(content).update(envelope=None)  # noqa: E731
+    records = {name: edit(named(name, **({"gradient_factor": 1.25} if name in off else {})), bare) for name in names}
+    result = judge_round(records, "a", {})
+    for name in names:
+        assert [note.code for note in result[name].notes if note.code in ("odd-one-out", "reference")] == noted
+
+
+def test_merged_judgements_keep_the_surest_cause_and_each_line_once() -> None:
+    def part(outcome: Any, *causes: tuple[Any, Any], **fields: Any) -> Judgement:
+        made = tuple(Cause(code=code, sure=sure, why=f"{code} {sure}") for code, sure in causes)
+        return Judgement(verdict=outcome, causes=made, findings=(Finding(check="c", outcome=outcome),), **fields)
+
+    first, second = (Divergence(stage="forward", step=step, at="m") for step in (3, 1))
+    notes = [Note(text=text) for text in ("x", "y")]
+    merged = keep(
+        merge([
+            part("pass", suspects=("s", "t"), notes=(notes[0],)),
+            part("drift", ("loss", "confirmed"), ("rng", "unattributed"), ("kernel", "likely"), first_divergence=first),
+            part("inconclusive", ("loss", "likely"), ("rng", "likely"), ("kernel", "likely"), suspects=("t", "u"),
+                 first_divergence=second, notes=(notes[1], notes[0])),
+        ])
+    )  # fmt: skip
+    assert merged.verdict == "drift"
+    assert [(each.code, each.sure) for each in merged.causes] == [
+        ("loss", "confirmed"), ("rng", "likely"), ("kernel", "likely"),
+    ]  # fmt: skip
+    assert merged.first_divergence == first
+    assert (merged.suspects, merged.notes, len(merged.findings)) == (("s", "t", "u"), tuple(notes), 3)
+
+
+# Notes of a comparison.
+
+
+def test_a_curve_that_parts_on_equal_machines_has_every_separable_cause() -> None:
+    def curve(**fields: Any) -> Change:
+        return lambda content: content["evidence"]["learn"].update(fields)
+
+    left = edit(whole(), curve(dropout=(0.1,), losses=[0.5] * 8))
+    losses = [0.5] * 4 + [0.4] * 4
+    both = edit(left, curve(dropout=(0.2,), losses=losses, weights_sha256="e" * 64))
+    judgement = compare(left, both)
+    assert judgement.verdict == "drift"
+    assert [cause.code for cause in judgement.causes] == ["rng"]
+    assert any(
+        note.text == "the learning curves separate at step 4, after a bitwise equal probe" for note in judgement.notes
+    )
+    ended = edit(left, lambda content: content["evidence"]["learn"]["evaluations"][-1].update(accuracy=0.25))
+    assert {cause.code for cause in compare(left, ended).causes} == {"evaluation"}
+
+
+def test_a_file_of_the_tokenizer_and_a_manifest_that_differ_without_effect_are_noted() -> None:
+    def changed(name: str) -> Change:
+        return lambda content: content["evidence"]["data"].update({name: "9" * 64})
+
+    made = make_record()
+    for fields, codes in (
+        (("tokenizer_sha256",), ["tokenizer"]),
+        (("manifest_sha256",), ["manifest"]),
+        (("manifest_sha256", "tokenizer_sha256"), ["manifest", "tokenizer"]),
+    ):
+        other = edit(made, *(changed(name) for name in fields))
+        judgement = compare(made, other)
+        assert (judgement.verdict, [note.code for note in judgement.notes]) == ("pass", [*codes, "equal-bits"])
+
+
+def test_the_tensor_closest_to_its_limit_is_shown() -> None:
+    made = make_record(noise={"layer.linear@2": 4e-7, "embed": 1e-8}, fingerprint=other_kernel())
+    judgement = compare(make_record(), made)
+    finding = next(each for each in judgement.findings if each.detail == "the tensor closest to its limit")
+    assert isinstance(finding.observed, float)
+    assert isinstance(finding.limit, float)
+    assert 0 < finding.observed < finding.limit
+    closest = max(
+        (each for step in (0, 2, 5) for stage in ("forward", "gradient", "weight")
+         for each in Pair(make_record(), made).errors(step, stage)),  # type: ignore[arg-type]
+        key=lambda each: each.ratio,
+    )  # fmt: skip
+    assert finding.observed == closest.error
+    assert np.isclose(finding.limit, closest.limit)

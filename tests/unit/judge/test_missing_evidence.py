@@ -1,0 +1,294 @@
+"""Each missing item of a record is counted, and a record that cannot be judged says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plumbline.judge import compare
+from plumbline.judge.validity import stands_alone, validity
+from plumbline.judge.whole import missing_evidence, unequal_evidence
+from plumbline.records import LoadedRecord
+
+from .conftest import EVALUATION_ROWS, STEPS, make_record
+from .kept_verdicts import keep, kept
+from .made_records import (
+    Change,
+    Content,
+    at_step,
+    edit,
+    evaluated,
+    evaluation,
+    experiment,
+    in_spec,
+    probe,
+    taps_where,
+    whole,
+    without,
+)
+
+compare = kept(compare)
+
+
+# Completeness.
+
+
+def lacks(made: LoadedRecord, side: str = "candidate") -> list[tuple[Any, ...]]:
+    found = keep(list(missing_evidence(made, side)))
+    assert all(f"the {side} " in finding.detail for finding in found)
+    return [(finding.check, finding.outcome, finding.observed, finding.limit) for finding in found]
+
+
+def leg(steps: int, **fields: Any) -> Change:
+    made = make_record(leg=True).record.model_dump()["evidence"]["probe"]["portable"]
+    return lambda content: probe(content).update(portable={**made, "steps": made["steps"][:steps], **fields})
+
+
+def shards(*sizes: int) -> Change:
+    def change(content: Content) -> None:
+        first = content["evidence"]["data"]["shards"][0]
+        parts = [{**first, "key": f"evaluation/{place}.parquet", "num_rows": n} for place, n in enumerate(sizes)]
+        content["evidence"]["data"]["shards"] = [first, *parts]
+
+    return change
+
+
+LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
+    "nothing": ((), []),
+    "data": ((without("data"),), [("probe.evidence", "inconclusive", None, None)]),
+    "model": ((without("model"),), [("probe.evidence", "inconclusive", None, None)]),
+    "probe": ((without("probe"),), [("probe.evidence", "inconclusive", None, None)]),
+    "learn and speed": ((without("learn", "speed"),), [
+        ("speed.evidence", "inconclusive", None, None), ("learn.evidence", "inconclusive", None, None),
+    ]),
+    "an evaluation": (
+        (lambda c: probe(c).update(evaluation=None),), [("probe.evaluation", "inconclusive", None, None)],
+    ),
+    "speed of too many steps": (
+        (lambda c: c["evidence"]["speed"].update(steps=11),), [("speed.steps", "invalid", 11, 10)],
+    ),
+    "a portable leg that was not asked for": ((leg(1),), []),
+    "a portable leg": (
+        (in_spec("probe", portable_steps=2),), [("probe.portable", "inconclusive", None, None)],
+    ),
+    "a lost portable leg": (
+        (in_spec("probe", portable_steps=2), lambda c: probe(c).update(lost_legs={"portable": "memory"})), [],
+    ),
+    "another lost leg": (
+        (in_spec("probe", portable_steps=2), lambda c: probe(c).update(lost_legs={"envelope": "memory"})),
+        [("probe.portable", "inconclusive", None, None)],
+    ),
+    "a whole portable leg": ((in_spec("probe", portable_steps=2), leg(2)), []),
+    "half of a portable leg": (
+        (in_spec("probe", portable_steps=2), leg(1)), [("probe.portable", "invalid", 1, 2)],
+    ),
+    "more of a portable leg": ((in_spec("probe", portable_steps=1), leg(2)), [("probe.portable", "invalid", 2, 1)]),
+    "a portable leg shorter than the probe": (
+        (in_spec("probe", portable_steps=99), leg(2)), [("probe.portable", "invalid", 2, STEPS)],
+    ),
+    "a model without portable form": ((in_spec("probe", portable_steps=2), leg(0, unportable="a kernel")), []),
+    "fp64 errors of the envelope": (
+        (lambda c: probe(c)["envelope"].update(fp64_errors=[]),), [("probe.envelope", "invalid", 30, 30)],
+    ),
+    "errors of the envelope": (
+        (lambda c: probe(c)["envelope"].update(errors=[1e-7] * 7),), [("probe.envelope", "invalid", 7, 30)],
+    ),
+    "a gradient norm, as loss scaling skipped the step": ((at_step(3, gradient_norm=None, loss_scale=2.0),), []),
+    "a gradient norm": ((at_step(3, gradient_norm=None),), [("probe.steps", "inconclusive", None, None)]),
+    "parts of two steps": (
+        (at_step(1, rng={}), at_step(4, gradients_sha256=None)), [("probe.steps", "inconclusive", None, None)],
+    ),
+    "two batch fields": (
+        (lambda c: [c["arrays"]["batches"].pop(name) for name in ("labels", "input_ids")],),
+        [("probe.batches", "invalid", None, None)],
+    ),
+    "states of two steps": (
+        (lambda c: [c["arrays"]["state"].pop(f"rng/{step}") for step in (2, 4)],), [("probe.state", "invalid", 4, 6)],
+    ),
+    "forward taps": (
+        (taps_where(lambda tap: tap["stage"] != "forward"),), [("probe.taps", "inconclusive", 0, 1)],
+    ),
+    "gradients of a middle step": (
+        (taps_where(lambda tap: (tap["step"], tap["stage"]) != (2, "gradient")),), [("probe.taps", "invalid", 0, None)],
+    ),
+    "weights of all tap steps": (
+        (taps_where(lambda tap: tap["stage"] != "weight"),), [("probe.taps", "invalid", 0, None)],
+    ),
+    "two of three weights": (
+        (taps_where(lambda tap: tap["stage"] != "weight" or tap["name"] == "head.weight"),),
+        [("probe.taps", "invalid", 1, 3)],
+    ),
+    "one of three weights at the last step": (
+        (taps_where(lambda tap: (tap["step"], tap["stage"], tap["name"]) != (5, "weight", "embed.weight")),),
+        [("probe.taps", "invalid", 2, 3)],
+    ),
+    "a loss of the curve": (
+        (lambda c: c["evidence"]["learn"].update(losses=[0.5] * 9),), [("learn.steps", "invalid", 9, 8)],
+    ),
+    "steps of the curve": ((lambda c: c["evidence"]["learn"].update(steps=7),), [("learn.steps", "invalid", 8, 8)]),
+    "all evaluations of the curve": (
+        (lambda c: c["evidence"]["learn"].update(evaluations=[]),), [("learn.evaluations", "invalid", 0, 2)],
+    ),
+    "no evaluation, but their places": (
+        (lambda c: c["evidence"]["learn"].update(evaluations=[evaluation(3), evaluation(8)]),),
+        [("learn.evaluations", "invalid", 2, 2)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("side", ["reference", "candidate"])
+@pytest.mark.parametrize("name", LACKING)
+def test_each_missing_item_is_counted(name: str, side: str) -> None:
+    changes, expected = LACKING[name]
+    assert lacks(edit(whole(), *changes), side) == expected
+
+
+def test_a_record_without_parts_lacks_each_of_them() -> None:
+    made = whole()
+    assert lacks(LoadedRecord(made.record, made.folder)) == [
+        ("probe.batches", "invalid", None, None), ("probe.state", "invalid", 0, 6), ("probe.rows", "invalid", 0, 30),
+        ("probe.sketches", "invalid", None, None),
+    ]  # fmt: skip
+
+
+def test_a_curve_whose_last_step_is_no_multiple_is_evaluated_there_as_well() -> None:
+    changes = (in_spec("learn", evaluate_every=3), lambda c: c["evidence"]["learn"].update(evaluations=()))
+    assert lacks(edit(whole(), *changes)) == [("learn.evaluations", "invalid", 0, 3)]
+    due = [evaluation(step) for step in (3, 6, 8)]
+    assert lacks(edit(whole(), changes[0], lambda c: c["evidence"]["learn"].update(evaluations=due))) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows", "bad"),
+    [
+        ((), EVALUATION_ROWS, False),
+        ((), 1, False),
+        ((), 0, True),
+        ((), EVALUATION_ROWS + 1, True),
+        ((9,), EVALUATION_ROWS, False),
+        ((9,), EVALUATION_ROWS - 1, True),
+        ((9,), EVALUATION_ROWS + 1, True),
+        ((2, 3), 5, False),
+        ((2, 3), 3, True),
+        ((2, 3), EVALUATION_ROWS, True),
+    ],
+)
+def test_an_evaluation_has_the_rows_asked_for_or_all_of_its_split(sizes: tuple[int, ...], rows: int, bad: bool) -> None:
+    ends = [evaluation(4, rows), evaluation(8, rows)]
+    changes = (shards(*sizes), evaluated(num_rows=rows), lambda c: c["evidence"]["learn"].update(evaluations=ends))
+    made = edit(whole(), *changes)
+    due = min(EVALUATION_ROWS, sum(sizes)) if sizes else EVALUATION_ROWS
+    checks = ["probe.evaluation", "learn.evaluation", "learn.evaluation"]
+    assert lacks(made, "reference") == ([(check, "invalid", rows, due) for check in checks] if bad else [])
+    assert lacks(made) == []
+
+
+def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
+    bare = (without("learn", "speed"),)
+    assert lacks(edit(whole(), experiment(), *bare)) == []
+    assert lacks(edit(whole(), experiment(steps=5), *bare))[0] == ("probe.steps", "invalid", 6, 5)
+    assert lacks(edit(whole(), experiment(), without("probe"))) == [("probe.evidence", "inconclusive", None, None)]
+    assert lacks(edit(whole(), experiment(part="learn"), without("probe", "speed"))) == []
+    assert lacks(edit(whole(), experiment(part="learn"), without("learn"))) == [
+        ("learn.evidence", "inconclusive", None, None),
+    ]
+    # Of a trace, every step has taps.
+    traced = experiment(part="learn", steps=9, trace=3)
+    assert lacks(edit(whole(), traced)) == [("probe.taps", "invalid", 0, None)]
+    assert lacks(edit(whole(), experiment(part="learn", steps=9, trace=2)))[0] == ("probe.steps", "invalid", 6, 7)
+    # An experiment records no envelope, portable leg or evaluation.
+    gone = (in_spec("probe", portable_steps=2), lambda c: probe(c).update(evaluation=None, envelope=None))
+    assert lacks(edit(whole(), experiment(), *gone)) == []
+
+
+def unequal(left: LoadedRecord, right: LoadedRecord) -> list[tuple[Any, ...]]:
+    found = keep(list(unequal_evidence(left, right)))
+    return [(finding.check, finding.observed, finding.limit) for finding in found]
+
+
+@pytest.mark.parametrize("size", [EVALUATION_ROWS - 2, EVALUATION_ROWS + 2])
+def test_two_last_evaluations_have_equally_many_rows(size: int) -> None:
+    def ends(first: int, last: int) -> Change:
+        found = [evaluation(4, first), evaluation(8, last)]
+        return lambda content: content["evidence"]["learn"].update(evaluations=found)
+
+    other = edit(whole(), ends(EVALUATION_ROWS, size))
+    assert unequal(whole(), other) == [("learn.evaluation", size, EVALUATION_ROWS)]
+    assert unequal(other, whole()) == [("learn.evaluation", EVALUATION_ROWS, size)]
+    assert unequal(whole(), edit(whole(), ends(size, EVALUATION_ROWS))) == []
+    # Where the probe's evaluations differ as well, `evaluation` is the cause.
+    both = edit(whole(), ends(EVALUATION_ROWS, size), evaluated(num_rows=size))
+    assert unequal(whole(), both) == unequal(both, whole()) == []
+    for lost in (lambda c: probe(c).update(evaluation=None), without("probe")):
+        assert unequal(whole(), edit(other, lost)) == [("learn.evaluation", size, EVALUATION_ROWS)]
+    none = edit(whole(), lambda content: content["evidence"]["learn"].update(evaluations=[]))
+    assert unequal(whole(), none) == unequal(none, whole()) == []
+
+
+def test_taps_of_two_architectures_are_not_compared() -> None:
+    fewer = taps_where(lambda tap: (tap["step"], tap["name"]) != (2, "layer.linear.weight"))
+    assert unequal(whole(), edit(whole(), fewer)) == [("probe.taps", 28, 30)]
+    assert unequal(edit(whole(), fewer), whole()) == [("probe.taps", 28, 30)]
+    other: Change = lambda content: content["evidence"]["model"].update(architecture_sha256="9" * 64)  # noqa: E731
+    assert unequal(whole(), edit(whole(), fewer, other)) == []
+    assert unequal(whole(), edit(whole(), fewer, without("model"))) == []
+
+
+# Records that cannot be judged.
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome", "observed", "detail"),
+    [
+        ({"code": "non-finite", "message": "nan"}, "invalid", "non-finite", "failed: nan"),
+        ({"code": "non-finite", "part": "probe"}, "invalid", "non-finite", "failed in probe: non-finite"),
+        ({"code": "labels", "message": "x", "part": "learn", "step": 7}, "invalid", "labels",
+         "failed in learn step 7: x"),
+        ({"code": "labels", "step": 7}, "invalid", "labels", "failed in step 7: labels"),
+        ({"code": "unavailable", "part": "speed"}, "inconclusive", "unavailable", "failed in speed: unavailable"),
+        ({}, "invalid", "failed", "failed: "),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_failure_names_its_place(end: dict[str, Any], outcome: str, observed: str, detail: str, side: int) -> None:
+    pair = [whole(), whole()]
+    pair[side] = edit(pair[side], lambda content: content.update(exit={"status": "failed", **end}))
+    (finding,) = keep(validity(*pair))
+    assert (finding.check, finding.outcome, finding.observed, finding.limit) == (
+        "record.exit", outcome, observed, "completed",
+    )  # fmt: skip
+    assert finding.detail == f"the {('reference', 'candidate')[side]} {detail}"
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_loss_that_is_missing_is_invalid_at_its_first_step(side: int) -> None:
+    pair = [whole(), whole()]
+    pair[side] = edit(
+        pair[side], at_step(2, loss=None), at_step(4, loss=None),
+        lambda content: content["evidence"]["learn"].update(losses=[0.5] * 5 + [None] + [0.5] * 2),
+    )  # fmt: skip
+    found = keep(validity(*pair))
+    assert [(finding.check, finding.outcome) for finding in found] == [
+        ("probe.loss", "invalid"),
+        ("learn.loss", "invalid"),
+    ]
+    assert found[0].metric == "loss at step 2"
+    assert all(("reference", "candidate")[side] in finding.detail for finding in found)
+    assert not stands_alone(pair[side])
+    assert stands_alone(pair[1 - side])
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_an_experiment_is_not_compared_with_a_training(side: int) -> None:
+    pair = [whole(), whole()]
+    pair[side] = edit(pair[side], experiment())
+    assert [finding.check for finding in keep(validity(*pair))] == ["record.experiment"]
+    assert not validity(pair[side], pair[side])
+    assert compare(pair[0], pair[1]).verdict == "invalid"
+
+
+def test_two_specs_are_named_with_their_digests() -> None:
+    left, right = whole(), make_record()
+    (finding,) = validity(left, right)
+    assert (finding.observed, finding.limit) == (right.record.spec_sha256, left.record.spec_sha256)

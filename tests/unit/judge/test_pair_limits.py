@@ -1,0 +1,230 @@
+"""Errors and limits of a pair's tensors, losses and norms, on both sides of each rule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from plumbline.judge.origin import origin
+from plumbline.judge.pair import Pair, TapError
+from plumbline.judge.tolerance import floor_of, growth, limit, relative
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import Tap
+
+from .conftest import make_record, other_kernel
+from .kept_verdicts import kept
+from .made_records import (
+    Change,
+    Content,
+    at_step,
+    edit,
+    envelope,
+    experiment,
+    in_spec,
+    probe,
+    taps_where,
+    whole,
+    without,
+)
+
+origin = kept(origin)
+
+
+def tapped(step: int, stage: str, name: str, **fields: Any) -> Change:
+    def change(content: Content) -> None:
+        for tap in probe(content)["taps"]:
+            if (tap["step"], tap["stage"], tap["name"]) == (step, stage, name):
+                tap.update(fields)
+
+    return change
+
+
+def test_missing_and_negative_numbers_have_relative_errors() -> None:
+    assert [relative(4.0, 3.0), relative(4.0, 5.0), relative(-4.0, 4.0), relative(8.0, -4.0)] == [0.25, 0.25, 2.0, 1.5]
+    assert [limit(1.0, stage, "bf16", 18) for stage in ("forward", "weight")] == [32.0, 32.0]
+    assert limit(None, "loss", "tf32", 9) == 2 * floor_of("loss", "tf32") == 8 / 1024
+    assert limit(-1.0, "loss", "fp32") == floor_of("loss", "fp32")
+    assert growth(4) == pytest.approx(1.3607901)
+
+
+TAP = Tap(step=0, stage="forward", name="m", kind="L", dtype="float32", shape=(1,), norm=1.0, sha256="a" * 64)
+
+
+@pytest.mark.parametrize(
+    ("error", "bound", "over", "ratio", "shown"),
+    [
+        (3.0, 2.0, True, 1.5, 2.0), (2.0, 2.0, False, 1.0, 2.0), (1.0, 4.0, False, 0.25, 4.0),
+        (0.0, 0.0, False, 0.0, 0.0), (1.0, 0.0, True, 0.0, 0.0), (1.0, math.inf, False, 0.0, None),
+        (math.inf, math.inf, True, math.inf, None), (math.nan, 1.0, True, math.inf, 1.0),
+    ],
+)  # fmt: skip
+def test_an_error_is_measured_in_units_of_its_limit(
+    error: float, bound: float, over: bool, ratio: float, shown: float | None
+) -> None:
+    item = TapError(TAP, TAP, error, bound, (None, None))
+    assert (item.over, item.ratio, item.finite_limit) == (over, ratio, shown)
+
+
+def test_a_pair_without_a_probe_has_no_steps_errors_or_notes() -> None:
+    bare = edit(whole(), without("probe"))
+    for pair in (Pair(bare, whole()), Pair(whole(), bare), Pair(bare, bare)):
+        assert (pair.probes, pair.common, pair.tap_steps, pair.errors(0, "forward")) == (None, (), frozenset(), ())
+        assert pair.rounding_only == frozenset()
+        assert pair.loss_limit(3) == pytest.approx(floor_of("loss", "fp32") * 2 ** (1 / 3))
+        assert origin(pair) is None
+
+
+def test_steps_limit_a_pair_and_the_precision_is_the_parts() -> None:
+    pair = Pair(make_record(), make_record(), steps=4)
+    assert [left.step for left, _ in pair.common] == [0, 1, 2, 3]
+    assert [len(Pair(make_record(), make_record(), steps=count).common) for count in (None, 0, 9)] == [6, 0, 6]
+    assert pair.tap_steps == {0, 2, 5}
+    made = edit(whole(), in_spec("probe", precision="bf16"), in_spec("learn", precision="fp16"))
+    assert Pair(made, made).precision == "bf16"
+    curve = edit(made, experiment(part="learn"))
+    assert Pair(curve, curve).precision == "fp16"
+    other = edit(made, experiment(part="probe"))
+    assert Pair(other, other).precision == "bf16"
+    for part in ("probe", "learn"):
+        gone = edit(made, experiment(part=part), lambda content, part=part: content["spec"].update({part: None}))
+        assert Pair(gone, gone).precision == "fp32"
+
+
+def errors_of(left: LoadedRecord, right: LoadedRecord, stage: Any = "forward", **options: Any) -> dict[str, TapError]:
+    return {item.reference.name: item for item in Pair(left, right, **options).errors(0, stage)}
+
+
+def test_a_tensor_that_cannot_be_compared_is_infinitely_far() -> None:
+    left, other = make_record(), {"sha256": "e" * 64}
+    cases: list[tuple[float, tuple[Change, ...]]] = [
+        (0.0, (tapped(0, "forward", "embed", norm=None),)),
+        (math.inf, (tapped(0, "forward", "embed", norm=None, **other),)),
+        (math.inf, (tapped(0, "forward", "embed", shape=(4, 15), **other),)),
+        (0.0, (tapped(0, "forward", "embed", **other),)),
+    ]
+    for error, changes in cases:
+        right = edit(left, *changes)
+        assert errors_of(left, right)["embed"].error == error
+        assert errors_of(right, left)["embed"].error == error
+    moved = edit(left, tapped(0, "forward", "embed", **other))
+    bare = LoadedRecord(moved.record, moved.folder)
+    assert errors_of(left, bare)["embed"].error == errors_of(bare, left)["embed"].error == math.inf
+    norm = next(tap.norm for tap in left.record.evidence.probe.taps if tap.name == "embed")  # type: ignore[union-attr]
+    assert norm
+    wider = edit(left, tapped(0, "forward", "embed", norm=norm * 1.25, **other))
+    assert errors_of(left, wider)["embed"].error == pytest.approx(0.25)
+    assert errors_of(wider, left)["embed"].error == pytest.approx(0.2)
+    assert errors_of(left, wider)["head"].error == 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "bound"),
+    [
+        ({"errors": 1e-4}, {"errors": 3e-4}, 8e-4),
+        ({"errors": 3e-4}, {"errors": 1e-4}, 8e-4),
+        ({"errors": None}, {"errors": 1e-4}, 8e-4),
+        ({"errors": 1e-4}, {"errors": None}, 8e-4),
+        ({"errors": None}, {"errors": None, "fp64_errors": None}, 40 * 2.0**-23),
+        # The distances from both fp64 runs are a second measurement.
+        ({"errors": 1e-4, "fp64_errors": 2e-4}, {"errors": 1e-4, "fp64_errors": 5e-4}, 16e-4),
+        ({"errors": 1e-4, "fp64_errors": 5e-4}, {"errors": 1e-4, "fp64_errors": 2e-4}, 16e-4),
+        ({"errors": 1e-4, "fp64_errors": 5e-4}, {"errors": 1e-4, "fp64_errors": None}, 8e-4),
+        ({"fp64_errors": 0.6}, {"fp64_errors": 0.7}, math.inf),
+        ({"errors": 1e-4, "fp64_errors": 0.6}, {"errors": 1e-4, "fp64_errors": 2e-4}, 16e-4),
+        ({"errors": 1e-4, "fp64_errors": 0.6}, {"errors": 1e-4, "fp64_errors": None}, 8e-4),
+    ],
+)
+def test_a_limit_is_eight_times_the_smaller_measurement(
+    ours: dict[str, Any], theirs: dict[str, Any], bound: float
+) -> None:
+    left, right = edit(make_record(), envelope(2, **ours)), edit(make_record(), envelope(2, **theirs))
+    found = errors_of(left, right)
+    assert found["layer.norm"].limit == pytest.approx(bound)
+    assert found["layer.norm"].own == (
+        ours.get("fp64_errors", 2e-7), theirs.get("fp64_errors", 2e-7),
+    )  # fmt: skip
+    assert found["layer.norm"].places == (2, 2)
+    assert errors_of(left, right, scale=0.5)["layer.norm"].limit == pytest.approx(bound / 2)
+    noise = frozenset({("forward", "layer.norm"), ("gradient", "head")})
+    quiet = errors_of(left, right, noise=noise)
+    assert [name for name, item in quiet.items() if math.isinf(item.limit)] == ["layer.norm"]
+    assert Pair(left, right, noise=noise).rounding_only == {("forward", "layer.norm")}
+
+
+def test_a_limit_that_was_not_measured_grows_from_the_first_step() -> None:
+    bare: Change = lambda content: probe(content).update(envelope=None)  # noqa: E731
+    pair = Pair(edit(make_record(), bare), edit(make_record(), bare))
+    for step in (0, 2, 5):
+        wanted = floor_of("forward", "fp32") * 2 ** (step / 9)
+        assert [item.limit for item in pair.errors(step, "forward")] == pytest.approx([wanted] * 4)
+        assert pair.loss_limit(step) == pytest.approx(floor_of("loss", "fp32") * 2 ** (step / 9))
+    assert replace(pair, scale=0.25).loss_limit(0) == floor_of("loss", "fp32") / 4
+
+
+def test_the_losss_limit_is_the_smaller_curves_at_its_step() -> None:
+    def curve(*values: float) -> Change:
+        return lambda content: probe(content)["envelope"].update(loss=values)
+
+    left, right = edit(make_record(), curve(1e-4, 3e-4, 1e-3)), edit(make_record(), curve(2e-4, 2e-4))
+    for pair in (Pair(left, right), Pair(right, left)):
+        assert [pair.loss_limit(step) for step in (0, 1, 2)] == pytest.approx([8e-4, 16e-4, 8e-3])
+        assert pair.loss_limit(3) == pytest.approx(floor_of("loss", "fp32") * 2 ** (3 / 9))
+
+
+def test_a_weights_earlier_rounding_still_counts_later() -> None:
+    name, places = "head.weight", {}
+    left = make_record(fingerprint=other_kernel())
+    taps = left.record.evidence.probe.taps  # type: ignore[union-attr]
+    places = {tap.step: index for index, tap in enumerate(taps) if (tap.stage, tap.name) == ("weight", name)}
+    right = edit(left, *(tapped(step, "weight", name, sha256="e" * 64) for step in (0, 2)))
+    right.arrays["sketches"]["sketch"] = left.arrays["sketches"]["sketch"].copy()
+    norm = taps[places[0]].norm or 0.0
+    right.arrays["sketches"]["sketch"][places[0]][0] += 1e-5 * norm
+    pair = Pair(left, right)
+    by_step = {
+        step: next(item for item in pair.errors(step, "weight") if item.reference.name == name) for step in places
+    }
+    assert by_step[0].error == pytest.approx(1e-5)
+    floor = floor_of("weight", "fp32")
+    assert by_step[0].limit == pytest.approx(floor)
+    for step in (2, 5):
+        assert by_step[step].limit == pytest.approx(floor + 1e-5 * norm / (taps[places[step]].norm or 1.0))
+    # An error beyond rounding excuses nothing later.
+    right.arrays["sketches"]["sketch"][places[0]][0] += norm
+    assert [item.limit for item in Pair(left, right).errors(2, "weight")] == pytest.approx([floor] * 3)
+
+
+def test_an_experiments_distance_from_fp64_is_its_trainings() -> None:
+    training = edit(make_record(), envelope(1, fp64_errors=3e-3))
+    rerun = edit(make_record(), experiment(), lambda content: probe(content).update(envelope=None))
+    left = make_record()
+    assert errors_of(left, rerun)["layer.linear"].own == (2e-7, None)
+    assert errors_of(left, rerun, measured=training)["layer.linear"].own == (2e-7, 3e-3)
+    assert errors_of(left, rerun, measured=training)["head"].own == (2e-7, 2e-7)
+    assert errors_of(left, make_record(own_error=5e-7), measured=training)["layer.linear"].own == (2e-7, 5e-7)
+    gone = edit(training, without("probe"))
+    assert errors_of(left, rerun, measured=gone)["layer.linear"].own == (2e-7, None)
+    fewer = edit(training, taps_where(lambda tap: tap["name"] != "layer.linear"))
+    assert errors_of(left, rerun, measured=fewer)["layer.linear"].own == (2e-7, None)
+
+
+@pytest.mark.parametrize(("own", "alone"), [((0.6, None), True), ((None, 0.6), True), ((None, None), False)])
+def test_an_experiment_needs_only_its_trainings_word_on_rounding(own: tuple[Any, Any], alone: bool) -> None:
+    left = edit(make_record(), envelope(1, fp64_errors=own[0]))
+    right = edit(make_record(), experiment(), envelope(1, fp64_errors=own[1]))
+    assert math.isinf(errors_of(left, right)["layer.linear"].limit) is alone
+    assert not math.isinf(errors_of(edit(left, experiment()), right)["layer.linear"].limit)
+
+
+def test_the_limit_of_a_norm_follows_the_largest_norm_and_the_loss() -> None:
+    made = edit(make_record(), *(at_step(step, gradient_norm=norm) for step, norm in enumerate((2.0, 8.0, 4.0, None))))
+    made = edit(made, at_step(4, gradient_norm=16.0), at_step(5, gradient_norm=0.0))
+    pair, own = Pair(made, make_record()), floor_of("norm", "fp32")
+    wanted = [own * 2 ** (step / 9) * factor for step, factor in enumerate((8, 2, 4, 1, 1, 1))]
+    assert [pair.norm_limit(step) for step in range(6)] == pytest.approx(wanted)
+    wide = edit(make_record(), lambda content: probe(content)["envelope"].update(loss=[1e-2] * 6))
+    assert Pair(wide, wide, steps=1).norm_limit(0) == pytest.approx(8e-2)
+    assert Pair(wide, wide, steps=1, scale=0.5).norm_limit(0) == pytest.approx(4e-2)

@@ -1,0 +1,255 @@
+"""Rungs of the dataset and the tokenizer: different rows, a different order, unread rows, and different tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plumbline.digest import digest_json
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.data import data
+from plumbline.judge.rungs.tokenizer import tokenizer
+
+from .conftest import EVALUATION_ROWS, LABELS, ROWS
+from .kept_verdicts import keep
+from .rung_records import LEARN, Change, Content, both, code, log, masked, side, why, with_learn
+
+# The dataset.
+
+
+def texts(changes: dict[int, int], count: int = ROWS + EVALUATION_ROWS) -> list[int]:
+    return [changes.get(row, 1000 + row) for row in range(count)]
+
+
+def test_rows_that_differ_are_counted_named_and_placed() -> None:
+    plain = side()
+    five, six = ({row: 5000 + row for row in rows} for rows in ((9, 11, 12, 17, 18), (9, 11, 12, 17, 18, 20)))
+    (found,), _ = both(data, plain, side(texts=texts(five)))
+    assert found.findings[0].detail == "first at shard train/1.parquet row 1; 5 of 30 rows differ: 9, 11, 12, 17, 18"
+    assert (found.at.step, found.at.row, code(found)) == (2, 9, "data.content")
+    (found,), _ = both(data, plain, side(texts=texts(six)))
+    assert found.findings[0].detail.endswith("6 of 30 rows differ: 9, 11, 12, 17, 18, …")
+    (found,), _ = both(data, plain, side(texts=texts({9: 5009})))
+    assert why(found) == "the dataset contains different rows: 1 row differs"
+    labels = [(row + (row in (8, 13))) % LABELS for row in range(ROWS + EVALUATION_ROWS)]
+    (found,), _ = both(data, plain, side(labels=labels))
+    assert (found.at.at, code(found)) == ("shard train/1.parquet row 0", "data.labels")
+    (found,), _ = both(data, plain, side(labels=labels, texts=texts({13: 4})))
+    assert (found.findings[0].observed, code(found)) == (pytest.approx(2 / 30), "data.content")
+    # Rows that only the evaluation reads.
+    (found,), _ = both(data, plain, side(texts=texts({25: 4, 27: 4})))
+    assert (found.at.step, found.at.row, found.at.at) == (None, 25, "shard train/3.parquet row 1")
+    # The order of reading decides which row comes first.
+    order = list(range(ROWS))[::-1]
+    (found,), _ = both(data, side(order=order), side(order=order, texts=texts(five)))
+    assert (found.at.step, found.at.row) == (1, 18)
+
+    def without_batches(content: Content) -> None:
+        del content["arrays"]["batches"]["row_ids"]
+
+    (found,), _ = both(data, plain, side(without_batches, texts=texts(five)))
+    assert (found.at.step, found.at.row) == (None, 9)
+
+
+def test_rows_in_different_places_are_an_order_and_shards_alone_may_show_it() -> None:
+    swapped = texts({9: 1012, 12: 1009})
+    (found,), _ = both(data, side(), side(texts=swapped, labels=[0] * 30))
+    assert code(found) == "data.content"  # their labels differ too
+    (found,), _ = both(data, side(labels=[0] * 30), side(texts=swapped, labels=[0] * 30))
+    assert code(found) == "data.order"
+    (found,), _ = both(data, side(labels=[0] * 30), side(texts=texts({9: 1012, 12: 77}), labels=[0] * 30))
+    assert code(found) == "data.content"
+    shards = [1000 + row for row in (*range(8, 16), *range(8), *range(16, 30))]
+    (found,), _ = both(data, side(), side(texts=shards))
+    assert code(found) == "data.order"
+    # One list of shards, and different rows: the rows were edited after the manifest was written.
+    edited = side(texts=shards)
+    manifest = side().record.evidence.data
+    assert manifest is not None
+
+    def same_manifest(content: Content) -> None:
+        content["evidence"]["data"] |= {"shards": manifest.shards, "manifest_sha256": manifest.manifest_sha256}
+
+    found, _ = both(data, side(), side(same_manifest, texts=shards))
+    assert [code(each) for each in found] == ["data.order"]
+    assert edited.record.evidence.data is not None
+
+
+READ = 30
+"""Rows that a training of the tests reads: 24 rows of batches and 6 rows of an evaluation."""
+
+
+@pytest.mark.parametrize(
+    ("total", "known", "relabelled", "copies", "named"),
+    [
+        (150, 3, 0, 0, "data.order"), (150, 2, 0, 0, "data.content"),  # half of the 6 rows expected
+        (225, 2, 0, 0, "data.order"), (226, 2, 0, 0, "data.content"),  # at least 4 rows expected
+        (225, 1, 0, 0, "data.content"),
+        (150, 10, 1, 0, "data.order"), (150, 10, 2, 0, "data.content"),  # the labels go with nine tenths of the texts
+        (150, 4, 0, 1, "data.order"), (150, 4, 0, 2, "data.content"),  # a quarter of copies
+    ],
+)  # fmt: skip
+def test_a_part_of_a_permuted_dataset_is_an_order(
+    total: int, known: int, relabelled: int, copies: int, named: str
+) -> None:
+    def rows(values: list[int], marks: list[int]) -> Change:
+        """Count more rows in the dataset than the record contains, and give those read different contents."""
+
+        def change(content: Content) -> None:
+            content["arrays"]["rows"] |= {"text": np.array(values, np.uint64), "label": np.array(marks, np.uint64)}
+            shard = content["evidence"]["data"]["shards"][0]
+            content["evidence"]["data"] |= {
+                "shards": [shard | {"num_rows": total, "sha256": digest_json(values)}],
+                "manifest_sha256": digest_json(values),
+            }
+
+        return change
+
+    own = list(range(1000, 1000 + READ))
+    marks = [row % 2 for row in range(READ)]
+    # The rows known move by one; all others are new.
+    theirs = [1000 + (row + 2) % READ if row < known else 5000 + row for row in range(READ)]
+    their_marks = [1 - mark if row < relabelled else mark for row, mark in enumerate(marks)]
+    for copy_of in range(copies):
+        theirs[-1 - copy_of], their_marks[-1 - copy_of] = 5010, 0
+    reference, candidate = side(rows(own, marks)), side(rows(theirs, their_marks))
+    assert [code(each) for each in keep(data(Pair(reference, candidate)))] == [named]
+
+
+def test_a_dataset_that_differs_in_rows_not_read_is_said_to() -> None:
+    longer = side(texts=texts({}, 40), labels=[row % LABELS for row in range(40)], order=list(range(ROWS)))
+    shorter = side(texts=texts({}, 35), labels=[row % LABELS for row in range(35)], order=list(range(ROWS)))
+    found = [keep(data(Pair(*pair))) for pair in ((longer, shorter), (shorter, longer))]
+    assert all(each for each in found)
+
+    def without_rows(content: Content) -> None:
+        del content["arrays"]["rows"]
+
+    found_too, _ = both(data, side(), side(without_rows, texts=texts({12: 5})))
+    assert why(found_too[0]) == "the dataset differs, in rows that the record does not contain"
+    assert found_too[0].at.at == "shard train/1.parquet"
+    other, _ = both(data, side(without_rows), side(texts=texts({12: 5})))
+    assert why(other[0]) == why(found_too[0])
+
+    def unread(shards: int, *, size: int = 8, mark: str = "e") -> Change:
+        def change(content: Content) -> None:
+            known = content["evidence"]["data"]["shards"]
+            more = [
+                known[0] | {"key": f"train/{9 + n}.parquet", "sha256": mark * 64, "num_rows": size}
+                for n in range(shards)
+            ]
+            content["evidence"]["data"] |= {"shards": [*known, *more], "manifest_sha256": mark * 64}
+
+        return change
+
+    found, _ = both(data, side(unread(1)), side(unread(2, mark="f")))
+    assert why(found[0]) == "the dataset differs, in rows that this run does not read"
+    assert "row_ids" in found[0].suspicions[0].names
+    found, _ = both(data, side(unread(2)), side(unread(2, mark="f")))
+    assert "row_ids" not in found[0].suspicions[0].names
+    # Another manifest of the same shards, or of the same rows in different shards, all of them read.
+    renamed = side(lambda c: c["evidence"]["data"].update(manifest_sha256="e" * 64))
+    assert both(data, side(), renamed) == ([], [])
+
+    def shards(*sizes: int) -> Change:
+        def change(content: Content) -> None:
+            known = content["evidence"]["data"]["shards"]
+            content["evidence"]["data"] |= {
+                "shards": [known[0] | {"num_rows": size} for size in sizes],
+                "manifest_sha256": digest_json(sizes), "num_rows": sum(sizes),
+            }  # fmt: skip
+
+        return change
+
+    assert both(data, side(), side(shards(30))) == ([], [])
+    assert both(data, side(shards(1000)), side(shards(300, 700))) == ([], [])
+
+    def no_shards(content: Content) -> None:
+        content["evidence"]["data"] |= {"shards": [], "manifest_sha256": "e" * 64}
+
+    found, other = both(data, side(), side(no_shards))
+    assert (found[0].at.at, other[0].at.at) == ("shard ", "shard train/0.parquet")
+    nothing = side(lambda c: c["evidence"].update(data=None))
+    assert both(data, side(texts=texts({12: 5})), nothing) == ([], [])
+    found, _ = both(data, side(no_shards), side(no_shards, texts=texts({12: 5})))
+    assert found[0].at.at == "row 12"
+
+
+# The tokenizer.
+
+
+FILE = "d" * 64
+
+
+def test_a_rewritten_tokenizer_is_a_mismatch_where_the_tokens_differ() -> None:
+    plain = side()
+    assert both(tokenizer, plain, plain) == (None, None)
+    assert both(tokenizer, plain, side(tokenizer=FILE)) == (None, None)
+    found, other = both(tokenizer, plain, side(tokenizer=FILE, ids_shift=1))
+    assert found.suspicions[0].evidence == ("tokenizer dddddddddddd", "the tokens differ in the probe's batches")
+    assert other.suspicions[0].evidence[0] == "tokenizer aaaaaaaaaaaa"
+    nothing = side(lambda c: c["evidence"].update(data=None))
+    assert both(tokenizer, nothing, side(tokenizer=FILE, ids_shift=1)) == (None, None)
+
+
+def test_tokens_are_compared_row_by_row_where_the_order_differs_unless_a_mask_hides_them() -> None:
+    reverse = {"tokenizer": FILE, "order": list(range(ROWS))[::-1]}
+    assert both(tokenizer, side(), side(**reverse)) == (None, None)
+    assert both(tokenizer, side(), side(**reverse, ids_shift=1))[0] is not None
+    # Edited rows are left out, also where a row of them moved.
+    assert both(tokenizer, side(), side(**reverse, texts=texts({9: 3, 20: 4}))) == (None, None)
+    assert both(tokenizer, side(masked), side(masked, **reverse))[0] is not None
+    for name in ("row_ids", "attention_mask"):
+        lost = side(lambda c, name=name: c["arrays"]["batches"].pop(name), **reverse)  # type: ignore[misc]
+        assert both(tokenizer, side(), lost)[0] is not None
+    no_rows = side(lambda c: c["arrays"].pop("rows"), **reverse, texts=texts({9: 3}))
+    assert all(found is not None for found in both(tokenizer, side(), no_rows))
+
+
+def test_tokens_of_the_evaluation_differ_where_the_training_does_not() -> None:
+    def logits(mark: str = "f", factor: float = 2.0, **changes: Any) -> Change:
+        def change(content: Content) -> None:
+            probe = content["evidence"]["probe"]
+            probe["evaluation"] |= {"logits_sha256": mark * 64} | changes
+            content["arrays"]["evaluation"]["logits"] = content["arrays"]["evaluation"]["logits"] * factor
+
+        return change
+
+    def rounded(content: Content) -> None:
+        for step in content["evidence"]["probe"]["steps"]:
+            step |= {"loss": step["loss"] * (1 + 1e-8), "weights_sha256": "e" * 64}
+
+    def apart(content: Content) -> None:
+        step = content["evidence"]["probe"]["steps"][-2]
+        content["evidence"]["probe"]["steps"][-1]["weights_sha256"] = "e" * 64
+        step["loss"] *= 1.01
+
+    plain = side()
+    found, _ = both(tokenizer, plain, side(logits(), tokenizer=FILE))
+    assert found.findings[0].detail == "the tokens differ in the rows of the evaluation"
+    assert both(tokenizer, plain, side(logits(rows_sha256="e" * 64), tokenizer=FILE)) == (None, None)
+    assert both(tokenizer, plain, side(logits(training_mode=True), tokenizer=FILE)) == (None, None)
+    assert both(tokenizer, plain, side(logits(), rounded, tokenizer=FILE))[0] is not None
+    # A small difference after rounding is rounding, after equal weights it is not.
+    assert both(tokenizer, plain, side(logits(factor=1 + 1e-7), rounded, tokenizer=FILE)) == (None, None)
+    assert both(tokenizer, plain, side(logits(factor=1 + 1e-7), tokenizer=FILE))[0] is not None
+    assert both(tokenizer, plain, side(logits(), apart, tokenizer=FILE)) == (None, None)
+    lost = side(lambda c: c["evidence"]["probe"].update(evaluation=None), tokenizer=FILE)
+    assert both(tokenizer, plain, lost) == (None, None)
+    no_probe = side(lambda c: c["evidence"].update(probe=None), tokenizer=FILE)
+    assert both(tokenizer, plain, no_probe) == (None, None)
+    assert tokenizer(Pair(plain, side(logits(), tokenizer=FILE), imposed=frozenset({"evaluation"}))) is None
+
+
+def test_tokens_of_a_learning_curve_are_compared_by_its_batches_or_its_losses() -> None:
+    plain = side(with_learn())
+    assert both(tokenizer, plain, side(with_learn(), tokenizer=FILE)) == (None, None)
+    found, _ = both(tokenizer, plain, side(with_learn(batches=log("a", 3)), tokenizer=FILE))
+    assert found.findings[0].detail == "the tokens differ in the rows of the learning curve"
+    losses = [*LEARN["losses"][:-1], 0.1]
+    assert both(tokenizer, plain, side(with_learn(losses=losses), tokenizer=FILE)) == (None, None)
+    assert both(tokenizer, plain, side(with_learn(losses=losses, batches=[]), tokenizer=FILE))[0] is not None
+    assert both(tokenizer, plain, side(with_learn(batches=[]), tokenizer=FILE)) == (None, None)
+    assert both(tokenizer, plain, side(tokenizer=FILE)) == (None, None)

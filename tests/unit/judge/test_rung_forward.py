@@ -1,0 +1,216 @@
+"""Rungs of outputs and loss: formats, limits, precision and random numbers, each in both directions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.forward import dtypes, forward, forward_numbers, precision_signs, suspicions
+from plumbline.judge.rungs.loss import loss
+from plumbline.records import LoadedRecord
+
+from .conftest import STEPS
+from .rung_numbers import STEP, fingerprint, of_step, own, scaled
+from .rung_records import Change, Content, both, code, generators, side, why
+
+LIMIT = {"forward": 40 * 2.0**-23, "gradient": 400 * 2.0**-23, "weight": 400 * 2.0**-23, "loss": 40 * 2.0**-23}
+
+
+# Outputs.
+
+
+def test_a_format_that_differs_is_named_by_the_first_module_and_its_stage() -> None:
+    plain = side()
+    assert both(dtypes, plain, plain, STEP) == (None, None)
+    output = scaled("forward", "layer.norm", dtype="bfloat16")
+    late = scaled("gradient", "head.weight", dtype="float16")
+    found, other = both(dtypes, plain, side(output, late, of_step(STEP, logits_dtype="bfloat16")), STEP)
+    assert why(found) == "numeric precision differs: layer.norm is bfloat16 instead of float32"
+    assert why(other) == "numeric precision differs: layer.norm is float32 instead of bfloat16"
+    assert found.suspicions[0].names == ("layer.norm", "head.weight")
+    assert found.findings[0].detail == "3 formats differ"
+    found, _ = both(dtypes, plain, side(of_step(STEP, loss_dtype="bfloat16")), STEP)
+    assert (found.at.stage, found.at.at) == ("loss", "loss")
+    found, _ = both(dtypes, plain, side(of_step(STEP, loss_dtype="float16", logits_dtype="bfloat16")), STEP)
+    assert (found.at.stage, found.at.at) == ("forward", "logits")
+    for precision, is_left_out in (("bf16", True), ("fp16", True), ("tf32", False), ("fp64", False)):
+
+        def asks(content: Content, precision: str = precision) -> None:
+            content["spec"]["probe"]["precision"] = precision
+
+        assert (both(dtypes, side(asks), side(asks, output), STEP)[0] is None) is is_left_out
+
+
+def test_the_first_output_over_its_limit_is_named_and_the_wrong_side_if_known() -> None:
+    plain = side()
+    assert both(forward, plain, plain, STEP) == (None, None)
+    small = scaled("forward", "embed", 1 + 1e-7)
+    norm, head = scaled("forward", "layer.norm", 1.01), scaled("forward", "head", 1.2)
+    found, _ = both(forward, plain, side(small, norm, head), STEP)
+    assert (found.at.at, found.findings[0].detail) == ("layer.norm", "2 modules over their limits")
+    assert [each.code for each in found.suspicions] == ["operator", "precision"]
+    assert "each run agrees with its own fp64 run" in found.suspicions[0].evidence[-1]
+    found, other = both(forward, plain, side(norm, own("layer.norm", 0.005)), STEP)
+    assert found.findings[0].detail == "1 modules over their limits; the candidate is wrong"
+    assert other.findings[0].detail == "1 modules over their limits; the reference is wrong"
+    assert [each.code for each in found.suspicions] == ["precision", "operator"]
+    for right in (side(norm, own("layer.norm", None)), side(norm, own("layer.norm", None), own("embed", 0.2))):
+        found, _ = both(forward, plain, right, STEP)
+        assert found.findings[0].detail == "1 modules over their limits"
+        assert len(found.suspicions[0].evidence) == 1
+    found, _ = both(forward, plain, side(scaled("forward", "layer.norm", norm=None)), STEP)
+    assert found.findings[0].observed is None
+    whole = side(lambda c: c["evidence"]["probe"]["taps"][0].update(name="", sha256="e" * 64, norm=None))
+    root = side(lambda c: c["evidence"]["probe"]["taps"][0].update(name=""))
+    assert "the model's output" in both(forward, root, whole, 0)[0].findings[0].metric
+
+
+def test_fewer_bits_are_suspected_first_where_a_sign_of_them_was_measured() -> None:
+    norm, linear = scaled("forward", "layer.norm", 1.01), scaled("forward", "layer.linear", 1.01)
+
+    def likely(*changes: Change, reference: tuple[Change, ...] = ()) -> list[list[str]]:
+        found = both(forward, side(*reference), side(*changes), STEP)
+        return [[each.code for each in mismatch.suspicions] for mismatch in found]
+
+    first, last = [["precision", "operator"]] * 2, [["operator", "precision"]] * 2
+    bits = [fingerprint(mantissa_bits={"linear": count, "conv": 23}) for count in (23, 20, 19)]
+    assert likely(linear, bits[2], reference=(bits[0],)) == first
+    assert likely(linear, bits[1], reference=(bits[0],)) == last
+    assert likely(linear, bits[2]) == last
+    assert likely(norm, bits[2], reference=(bits[0],)) == last
+    # Without an fp64 run the sign alone is enough, unless the module is a different one.
+    unknown = own("layer.norm", None)
+    assert likely(norm, unknown, bits[2], reference=(bits[0],)) == first
+    assert likely(norm, unknown, bits[1], reference=(bits[0],)) == last
+
+    def other_module(content: Content) -> None:
+        modules = content["evidence"]["model"]["modules"]
+        content["evidence"]["model"]["modules"] = [*modules[:2], ("layer.norm", "LayerNorm(eps=1)"), *modules[3:]]
+
+    assert likely(norm, unknown, bits[2], other_module, reference=(bits[0],)) == last
+    found, _ = both(forward, side(), side(norm, other_module), STEP)
+    assert "layer.norm: LayerNorm() → LayerNorm(eps=1)" in found.suspicions[0].evidence
+    no_model = side(norm, other_module, lambda c: c["evidence"].update(model=None))
+    assert len(both(forward, side(), no_model, STEP)[0].suspicions[0].evidence) == 2
+
+
+def test_signs_of_precision_are_lost_bits_and_settings_of_number_formats() -> None:
+    flags = {"matmul_precision": "highest", "allow_tf32": "False", "deterministic": "True", "reduced_sum": "False"}
+    left = side(fingerprint(mantissa_bits={"linear": 23, "conv": 23, "sum": 20}, numerics=flags))
+    changed = flags | {"matmul_precision": "high", "deterministic": "False", "reduced_sum": "True"}
+    del changed["allow_tf32"]
+    right = side(fingerprint(mantissa_bits={"linear": 10, "conv": 20, "extra": 2}, numerics=changed))
+    lines, other = both(precision_signs, left, right)
+    assert lines == (
+        "linear keeps 10 bits of mantissa instead of 23",
+        "matmul_precision is high instead of highest",
+        "reduced_sum is True instead of False",
+    )
+    assert other[0] == "linear keeps 23 bits of mantissa instead of 10"
+
+
+def test_random_numbers_are_suspected_where_the_generators_or_the_mode_show_them() -> None:
+    norm = scaled("forward", "layer.norm", 1.01)
+    plain = side()
+    drawn = generators(STEP + 1, torch="e")
+    found, _ = both(forward, plain, side(norm, drawn), STEP)
+    assert code(found) == "rng"
+    assert found.suspicions[0].evidence[1:] == ("after step 2 the generators' states differ, before it they did not",)
+    found, _ = both(forward, plain, side(norm, drawn, generators(STEP, torch="f")), STEP)
+    assert code(found) == "operator"
+    found, other = both(forward, plain, side(norm, of_step(STEP, training_mode=False)), STEP)
+    assert found.suspicions[0].evidence[1:] == ("the model is in evaluation mode",)
+    assert other.suspicions[0].evidence[1:] == ("the model is in training mode",)
+    # At the last step no later state shows a draw.
+    end = scaled("forward", "layer.norm", 1.01, step=STEPS - 1)
+    assert (
+        code(both(forward, plain, side(end, of_step(STEPS - 1, rng={"torch": "e" * 64})), STEPS - 1)[0]) == "operator"
+    )
+    found, _ = both(forward, plain, side(end, of_step(STEPS - 1, training_mode=False)), STEPS - 1)
+    assert found.suspicions[0].evidence[1:] == ("the model is in evaluation mode",)
+    found, _ = both(forward, plain, side(scaled("forward", "layer.norm", 1.01, kind="Dropout")), STEP)
+    assert code(found) == "operator"
+    dropout = [side(scaled("forward", "layer.norm", factor, kind="MyDropout")) for factor in (1.0, 1.01)]
+    assert code(both(forward, *dropout, STEP)[0]) == "rng"
+
+
+def test_a_different_tree_of_modules_is_suspected_with_up_to_four_of_them() -> None:
+    norm = scaled("forward", "layer.norm", 1.01)
+
+    def tree(*names: str) -> Change:
+        return lambda c: c["evidence"]["model"].update(modules=[(name, "X()") for name in names])
+
+    found, _ = both(forward, side(tree("embed", "a")), side(norm, tree("embed", "b", "c")), STEP)
+    assert (code(found), len(found.suspicions)) == ("model.architecture", 3)
+    assert found.suspicions[0].evidence == tuple(f"module {name} exists on one side only" for name in "abc")
+    found, _ = both(forward, side(tree()), side(norm, tree(*"abcde")), STEP)
+    assert len(found.suspicions[0].evidence) == 4
+    found, _ = both(forward, side(tree("a")), side(norm, tree("a")), STEP)
+    assert code(found) == "operator"
+    # Random draws are likelier.
+    found, _ = both(forward, side(tree("a")), side(norm, tree("b"), of_step(STEP, training_mode=False)), STEP)
+    assert code(found) == "rng"
+    error = Pair(side(), side(norm)).errors(STEP, "forward")[2]
+    assert [each.code for each in suspicions(Pair(side(), side(norm)), STEP, error)] == ["operator", "precision"]
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_the_loss_of_different_logits_shows_an_output_that_was_not_sketched(step: int) -> None:
+    plain = side()
+    loss_of = plain.record.evidence.probe.steps[step].loss_reference or 0.0  # type: ignore[union-attr]
+    limit = LIMIT["loss"]
+
+    def off(share: float, logits: str = "e") -> LoadedRecord:
+        return side(of_step(step, loss_reference=loss_of * (1 + share * limit), logits_sha256=logits * 64))
+
+    for share, differs in ((1.01, True), (0.99, False), (-1.01, True), (-0.99, False)):
+        found, _ = both(forward_numbers, plain, off(share), step)
+        assert (found is not None) is differs
+    found, _ = both(forward_numbers, plain, side(of_step(step, loss_reference=None, logits_sha256="e" * 64)), step)
+    assert found.findings[0].observed is None
+    assert both(forward_numbers, plain, side(of_step(step, loss_reference=9.0)), step) == (None, None)
+    drawn = side(of_step(step, loss_reference=9.0, logits_sha256="e" * 64), generators(step + 1, torch="e"))
+    found, _ = both(forward_numbers, plain, drawn, step)
+    after = f"after step {step} the generators' states differ, before it they did not"
+    assert found.suspicions[0].evidence == (after,)
+    found, _ = both(
+        forward_numbers,
+        plain,
+        side(of_step(step, loss_reference=9.0, logits_sha256="e" * 64, training_mode=False)),
+        step,
+    )
+    assert [each.code for each in found.suspicions] == ["rng", "operator"]
+
+
+# The loss.
+
+
+def test_a_loss_that_contradicts_its_logits_is_a_cause_unless_both_contradict_them_alike() -> None:
+    plain = side()
+    true = plain.record.evidence.probe.steps[STEP].loss_reference or 0.0  # type: ignore[union-attr]
+
+    def at(factor: float, **changes: Any) -> LoadedRecord:
+        return side(of_step(STEP, loss=true * factor, **changes))
+
+    near = LIMIT["loss"]
+    for share, differs in ((0.99, False), (1.01, True), (-0.99, False), (-1.01, True)):
+        found, _ = both(loss, plain, at(1 + share * near), STEP)
+        assert (found is not None) is differs
+    found, other = both(loss, plain, at(1.5), STEP)
+    assert (found.findings[0].observed, found.findings[0].detail) == (pytest.approx(0.5), "")
+    assert other.findings[0].detail == "the reference is wrong"
+    assert found.suspicions[0].evidence == ("off by 0.5, the reference by 0",)
+    assert both(loss, at(1.5), at(1.5), STEP) == (None, None)
+    assert both(loss, at(1.5), at(1.5 * (1 + 0.9 * near)), STEP) == (None, None)
+    assert both(loss, at(1.5), at(1.5 * (1 + 2 * near)), STEP)[0] is not None
+    assert both(loss, at(1.5), at(1.2), STEP)[0] is not None
+    # Just over the limit on one side only, though close to each other.
+    assert both(loss, at(1 + 0.6 * near), at(1 + 1.2 * near), STEP)[0] is not None
+    assert both(loss, at(1 + 0.2 * near), at(1 + 0.8 * near), STEP) == (None, None)
+    found, _ = both(loss, plain, side(of_step(STEP, loss=None)), STEP)
+    assert found.findings[0].observed is None
+    found, other = both(loss, plain, at(1.01, loss_dtype="bfloat16"), STEP)
+    assert (code(found), why(found)) == ("precision", "the loss is computed in bfloat16 instead of float32")
+    assert why(other) == "the loss is computed in float32 instead of bfloat16"

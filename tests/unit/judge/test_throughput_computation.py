@@ -1,0 +1,232 @@
+"""Causes of a slower computation: foreign load, throttling, contention, and a slow device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plumbline.judge.gates.throughput_causes import explained_by_load, foreign_load, speed_cause
+from plumbline.schema.evidence import SpeedEvidence
+
+from .kept_verdicts import keep, kept
+from .made_speed import computed, run
+
+speed_cause = kept(speed_cause)
+
+
+def loaded(**samples: Any) -> SpeedEvidence:
+    return run(samples=samples)
+
+
+# Foreign load.
+
+LEAST = {
+    "cpu_steal": 0.03, "cgroup_throttled": 0.03, "foreign_cpu": 0.15, "foreign_gpu_processes": 0.5,
+    "memory_pressure": 0.05,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEAST)
+@pytest.mark.parametrize("before", [None, 0.0, 0.25])
+def test_a_load_is_named_only_clearly_above_the_baselines(name: str, before: float | None) -> None:
+    baseline = loaded(**({} if before is None else {name: before}))
+    edge = (before or 0.0) + LEAST[name]
+    assert keep(foreign_load(baseline, loaded(**{name: edge + 1e-6})))
+    for quiet in (edge - 1e-6, 0.0):
+        assert foreign_load(baseline, loaded(**{name: quiet})) == ()
+    assert foreign_load(baseline, loaded()) == ()
+
+
+def test_a_load_that_is_exactly_at_its_least_is_not_named() -> None:
+    assert foreign_load(loaded(foreign_gpu_processes=0.5), loaded(foreign_gpu_processes=1.0)) == ()
+    assert speed_cause(computed(1.0, own_cpu=2.0), computed(2.0, own_cpu=0.5, foreign_gpu_processes=0.5))[2] == (
+        "cores in use by the training: 0.5 instead of 2",
+    )
+    stalls = computed(2.0, own_cpu=2.0, foreign_gpu_processes=0.5)
+    assert speed_cause(computed(1.0, own_cpu=2.0), stalls)[0] == "software"
+
+
+def test_values_that_were_not_read_do_not_count() -> None:
+    values = (None, 0.25, None, 0.75)
+    assert foreign_load(loaded(cpu_steal=0.125), loaded(cpu_steal=values)) == ("stolen CPU time: 0.5 instead of 0.125",)
+    assert foreign_load(loaded(cpu_steal=(None, None)), loaded(cpu_steal=0.5)) == ("stolen CPU time: 0.5 instead of 0",)
+    assert foreign_load(loaded(), loaded(cpu_steal=(None,))) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "share"),
+    [
+        ({}, {}, 0.0),
+        ({}, {"cpu_steal": 0.25}, 0.25),
+        ({"cpu_steal": 0.25}, {"cpu_steal": 0.75}, 0.5),
+        ({"cpu_steal": 0.75}, {"cpu_steal": 0.25}, 0.0),
+        ({"cpu_steal": 0.75}, {}, 0.0),
+        ({}, {"cgroup_throttled": 0.25}, 0.25),
+        ({}, {"memory_pressure": 0.25}, 0.25),
+        ({}, {"memory_pressure": 3.0}, 1.0),
+        ({}, {"cpu_steal": 0.5, "cgroup_throttled": 0.5, "memory_pressure": 0.5}, 0.875),
+        ({}, {"foreign_cpu": 1.0}, 0.5),
+        ({}, {"foreign_cpu": 3.0}, 0.75),
+        ({"own_cpu": 3.0}, {"foreign_cpu": 1.0, "own_cpu": 99.0}, 0.25),
+        ({"own_cpu": 4.0, "foreign_cpu": 2.0}, {"foreign_cpu": 6.0}, 0.5),
+        ({"foreign_cpu": 6.0}, {"foreign_cpu": 2.0}, 0.0),
+        ({}, {"foreign_gpu_processes": 1.0}, 0.5),
+        ({"foreign_gpu_processes": 1.0}, {"foreign_gpu_processes": 4.0}, 0.75),
+        ({}, {"foreign_gpu_processes": 3.0, "foreign_cpu": 1.0, "cpu_steal": 0.5}, 0.9375),
+    ],
+)
+def test_foreign_load_explains_its_share(before: dict[str, float], after: dict[str, float], share: float) -> None:
+    assert explained_by_load(loaded(**before), loaded(**after)) == pytest.approx(share, abs=1e-12)
+
+
+# Where the computation was slower.
+
+
+def cause(before: dict[str, Any], after: dict[str, Any], seconds: float = 1.25) -> tuple[str | None, tuple[str, ...]]:
+    """Return the code and lines of a run that loses a fifth of its throughput by default."""
+    code, _, lines = speed_cause(computed(1.0, **before), computed(seconds, **after))
+    return code, lines
+
+
+@pytest.mark.parametrize("reason", [0x1, 0x2, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 0x100, 0x104])
+def test_each_reason_to_throttle_counts_by_its_bit(reason: int) -> None:
+    is_throttled = bool(reason & 0xEC)
+    code, lines = cause({"gpu_throttle_reasons": (0.0,) * 4}, {"gpu_throttle_reasons": (float(reason),) * 4})
+    assert (code == "throttling") is is_throttled
+    assert ("throttled in 100% of the samples instead of 0%" in lines) is is_throttled
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ((0.0,) * 4, (4.0, 0.0, 0.0, 0.0), "software"),
+        ((0.0,) * 5, (4.0, 4.0, 0.0, 0.0, 0.0), "throttling"),
+        ((4.0, 4.0, 0.0, 0.0), (4.0, 4.0, 4.0, 0.0), "software"),
+        ((4.0, 0.0, 0.0, 0.0), (4.0, 4.0, 4.0, 0.0), "throttling"),
+        ((4.0,) * 4, (0.0,) * 4, "software"),
+        ((), (4.0, None, 1.0, 1.0), "throttling"),
+        ((4.0,), (), "software"),
+    ],
+)
+def test_a_quarter_more_throttled_samples_are_throttling(
+    before: tuple[float, ...], after: tuple[float | None, ...], code: str
+) -> None:
+    assert cause({"gpu_throttle_reasons": before}, {"gpu_throttle_reasons": after})[0] == code
+
+
+@pytest.mark.parametrize(("clock", "label"), [("gpu_clock_mhz", "GPU"), ("cpu_clock_mhz", "CPU")])
+@pytest.mark.parametrize(
+    ("seconds", "was", "now", "is_throttled"),
+    [
+        (1.25, 1000.0, 899.0, True),  # a fifth was lost: a tenth of the clock counts
+        (1.25, 1000.0, 901.0, False),
+        (1.25, 1000.0, (500.0, 899.0, 2000.0), True),
+        (1.04, 1000.0, 949.0, True),
+        (1.04, 1000.0, 951.0, False),
+        (1.25, 1000.0, 1200.0, False),
+        (1.25, 0.0, 500.0, False),
+        (1.25, 1000.0, 0.0, False),
+        (1.25, (), 500.0, False),
+        (1.25, 1000.0, (), False),
+    ],
+)
+def test_a_lower_clock_counts_from_half_of_the_loss_on(  # noqa: PLR0917 - pytest's
+    clock: str, label: str, seconds: float, was: Any, now: Any, is_throttled: bool
+) -> None:
+    code, lines = cause({clock: was}, {clock: now}, seconds)
+    assert code == ("throttling" if is_throttled else "software")
+    assert any(line.startswith(f"{label} clock ") for line in lines) is is_throttled
+    if is_throttled:
+        assert lines == (f"{label} clock {899 if seconds > 1.1 else 949} MHz instead of 1000",)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "was", "now", "code"),
+    [
+        (1.25, 2.0, 1.79, "contention"),  # a tenth at least
+        (1.25, 2.0, 1.81, "software"),
+        (1.36, 2.0, 1.73, "contention"),  # or half of the loss
+        (1.36, 2.0, 1.74, "software"),
+        (2.0, 2.0, 1.51, "software"),
+        (1.25, 2.0, 3.0, "software"),
+        (1.25, 2.0, (), "software"),
+        (1.25, (), 1.0, "software"),
+        # Fewer cores for clearly more work: no part of the machine was lost, and no cause is clear.
+        (2.0, 2.0, 1.49, None),
+        (4.0, 2.0, 0.59, "contention"),
+        (4.0, 2.0, 0.61, None),
+        (2.0, 1.0, 0.6, "contention"),  # exactly the limit of more work
+        (2.0, 1.0, 0.61, None),
+    ],
+)
+def test_fewer_cores_are_contention_unless_the_work_grew(seconds: float, was: Any, now: Any, code: str | None) -> None:
+    found, lines = cause({"own_cpu": was}, {"own_cpu": now}, seconds)
+    assert found == code
+    if code == "contention":
+        assert lines == (f"cores in use by the training: {now:.3g} instead of {was:.3g}",)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_without_a_median_step_no_work_is_known(missing: int) -> None:
+    before, after = computed(1.0, own_cpu=2.0), computed(4.0, own_cpu=0.61)
+    sides = [before, after]
+    sides[missing] = sides[missing].replace(step_seconds=None)
+    assert speed_cause(*sides)[0] == "contention"
+    assert speed_cause(before, after)[0] is None
+
+
+@pytest.mark.parametrize("name", LEAST)
+@pytest.mark.parametrize("before", [None, 0.25])
+def test_stalls_and_processes_on_the_gpu_are_contention_and_a_busy_cpu_alone_is_not(
+    name: str, before: float | None
+) -> None:
+    baseline = {} if before is None else {name: before}
+    edge = (before or 0.0) + LEAST[name]
+    code = None if name == "foreign_cpu" else "contention"
+    assert cause(baseline, {name: edge + 1e-6})[0] == code
+    assert cause(baseline, {name: edge - 1e-6})[0] == "software"
+    # With clearly more work in a step, the signs contradict each other.
+    more = {"own_cpu": 2.0, name: edge + 1e-6}
+    assert cause({"own_cpu": 2.0} | baseline, more)[0] is None
+
+
+@pytest.mark.parametrize("name", ["gemm_flops", "host_gemm_flops", "device_copy_bytes_per_second"])
+@pytest.mark.parametrize(
+    ("first", "after", "code"),
+    [
+        (0.89, 0.85, "slow-device"),
+        (0.85, 0.89, "slow-device"),
+        (0.91, 0.5, "software"),
+        (0.5, 0.91, "software"),
+        (0.89, None, "slow-device"),
+        (None, 0.89, "slow-device"),
+        (0.91, None, "software"),
+        (0.0, 0.89, "slow-device"),
+        (1.5, 1.5, "software"),
+        (None, None, "software"),
+    ],
+)
+def test_a_device_is_slow_where_both_of_its_measurements_are(
+    name: str, first: float | None, after: float | None, code: str
+) -> None:
+    both = {name: 8e12, f"{name}_after": 4e12}
+    rates = {name: first and 8e12 * first, f"{name}_after": after and 4e12 * after}
+    now = {key: value for key, value in rates.items() if value is not None}
+    assert cause({"rates": both}, {"rates": now})[0] == code
+    # A loaded machine measures slowly as well: the device is not accused.
+    if code == "slow-device":
+        assert cause({"rates": both}, {"rates": now, "foreign_cpu": 4.0})[0] is None
+
+
+def test_a_small_loss_takes_a_twentieth_of_a_measurement() -> None:
+    rates = {"gemm_flops": 1e12}
+    assert cause({"rates": rates}, {"rates": {"gemm_flops": 0.949e12}}, 1.04)[0] == "slow-device"
+    assert cause({"rates": rates}, {"rates": {"gemm_flops": 0.951e12}}, 1.04)[0] == "software"
+    _, lines = cause({"rates": rates}, {"rates": {"gemm_flops": 0.5e12}}, 1.04)
+    assert lines == ("gemm_flops lost 50.0% before the part",)
+    rates = {"gemm_flops": 0.25e12, "gemm_flops_after": 1e12}
+    _, lines = cause({"rates": rates}, {"rates": {"gemm_flops_after": 0.75e12}}, 1.04)
+    assert lines == ("gemm_flops lost 25.0% after the part",)
+    _, lines = cause({"rates": rates}, {"rates": {"gemm_flops": 0.125e12, "gemm_flops_after": 0.75e12}}, 1.04)
+    assert lines == ("gemm_flops lost 50.0% and 25.0% before and after the part",)
