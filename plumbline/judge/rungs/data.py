@@ -53,7 +53,7 @@ def _rows_break(pair: Pair, left: DataEvidence, right: DataEvidence) -> list[Mis
         return []
     if left.shards == right.shards:
         return []
-    shard = next((s.key for s in right.shards if s not in left.shards), right.shards[0].key if right.shards else "")
+    shard = next((s.key for s in right.shards if s not in left.shards), (*right.shards, *left.shards)[0].key)
     where = "in rows that this run does not read" if rows is not None else "in rows that the record does not contain"
     return [_break("data.content", f"the dataset differs, {where}", left, right, at=f"shard {shard}")]
 

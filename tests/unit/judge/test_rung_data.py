@@ -84,15 +84,18 @@ READ = 30
 @pytest.mark.parametrize(
     ("total", "known", "relabelled", "copies", "named"),
     [
-        (150, 3, 0, 0, "data.order"), (150, 2, 0, 0, "data.content"),  # half of the 6 rows expected
-        (225, 2, 0, 0, "data.order"), (226, 2, 0, 0, "data.content"),  # at least 4 rows expected
-        (225, 1, 0, 0, "data.content"),
-        (150, 10, 1, 0, "data.order"), (150, 10, 2, 0, "data.content"),  # the labels go with nine tenths of the texts
-        (150, 4, 0, 1, "data.order"), (150, 4, 0, 2, "data.content"),  # a quarter of copies
+        (150, 3, 0, (0, 0), "data.order"), (150, 2, 0, (0, 0), "data.content"),  # half of the 6 rows expected
+        (225, 2, 0, (0, 0), "data.order"), (226, 2, 0, (0, 0), "data.content"),  # at least 4 rows expected
+        (225, 1, 0, (0, 0), "data.content"),
+        # The labels go with nine tenths of the texts.
+        (150, 10, 1, (0, 0), "data.order"), (150, 10, 2, (0, 0), "data.content"),
+        # A quarter of copies, more than the reference has.
+        (150, 4, 0, (0, 1), "data.order"), (150, 4, 0, (0, 2), "data.content"),
+        (150, 4, 0, (1, 2), "data.order"), (150, 4, 0, (1, 3), "data.content"),
     ],
 )  # fmt: skip
 def test_a_part_of_a_permuted_dataset_is_an_order(
-    total: int, known: int, relabelled: int, copies: int, named: str
+    total: int, known: int, relabelled: int, copies: tuple[int, int], named: str
 ) -> None:
     def rows(values: list[int], marks: list[int]) -> Change:
         """Count more rows in the dataset than the record contains, and give those read different contents."""
@@ -112,8 +115,10 @@ def test_a_part_of_a_permuted_dataset_is_an_order(
     # The rows known move by one; all others are new.
     theirs = [1000 + (row + 2) % READ if row < known else 5000 + row for row in range(READ)]
     their_marks = [1 - mark if row < relabelled else mark for row, mark in enumerate(marks)]
-    for copy_of in range(copies):
-        theirs[-1 - copy_of], their_marks[-1 - copy_of] = 5010, 0
+    for place in range(copies[0]):
+        own[-1 - place], marks[-1 - place] = 1020, 0
+    for place in range(copies[1]):
+        theirs[-1 - place], their_marks[-1 - place] = 5010, 0
     reference, candidate = side(rows(own, marks)), side(rows(theirs, their_marks))
     assert [code(each) for each in keep(data(Pair(reference, candidate)))] == [named]
 
@@ -170,7 +175,7 @@ def test_a_dataset_that_differs_in_rows_not_read_is_said_to() -> None:
         content["evidence"]["data"] |= {"shards": [], "manifest_sha256": "e" * 64}
 
     found, other = both(data, side(), side(no_shards))
-    assert (found[0].at.at, other[0].at.at) == ("shard ", "shard train/0.parquet")
+    assert found[0].at.at == other[0].at.at == "shard train/0.parquet"
     nothing = side(lambda c: c["evidence"].update(data=None))
     assert both(data, side(texts=texts({12: 5})), nothing) == ([], [])
     found, _ = both(data, side(no_shards), side(no_shards, texts=texts({12: 5})))
