@@ -112,6 +112,9 @@ def test_the_largest_difference_of_before_decides_in_units_of_its_limit(referenc
     before = with_step(plain, 1, loss=1 + 2e-6, gradient_norm=1 + 4e-6)
     assert check(plain, before, with_step(plain, 1, gradient_norm=1 + 4e-6), mismatch("loss", 1), DEFINED).restored
     assert not check(plain, before, with_step(plain, 1, loss=1 + 2e-6), mismatch("loss", 1), DEFINED).restored
+    plain_too = with_evaluation(plain, loss=1.0)
+    norm_off = with_step(plain_too, 1, gradient_norm=1 + 1e-6)
+    assert check(plain_too, with_evaluation(norm_off, loss=1 + 2e-6), norm_off, mismatch("loss", 1), DEFINED).restored
     # Steps after the experiment's are not compared.
     late = with_step(plain, 4, loss=1 + 4e-6)
     for steps, is_closer in ((4, True), (5, False)):
