@@ -73,6 +73,8 @@ class TrialLine(Model):
     part: str
     changes: tuple[str, ...] = Field(max_length=_MANY)
     outcome: str
+    measured: str = ""
+    """What a trial of speed measured; its pairs decide only together with those of other trials."""
     seconds: float
     worker: str = ""
 

@@ -59,24 +59,25 @@ class Progress:
         names = tuple(str(change) for change in trial.changes)
         self._lines.append(
             TrialLine(
-                name=trial.name, part=trial.part, changes=names, outcome=result.outcome, seconds=result.seconds,
-                worker=result.worker,
+                name=trial.name, part=trial.part, changes=names, outcome=result.outcome, measured=_measured(result),
+                seconds=result.seconds, worker=result.worker,
             )
         )  # fmt: skip
         shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-        left = self._most_trials - self.num_trials
+        left, measured = self._most_trials - self.num_trials, _measured(result)
+        outcome = f"{measured}," if measured else result.outcome
         self._say(
-            f"trial {self.num_trials}: {trial.part}: {_outcome(result)} in {result.seconds:.0f} s"
+            f"trial {self.num_trials}: {trial.part}: {outcome} in {result.seconds:.0f} s"
             f"{f' on {result.worker}' if result.is_elsewhere else ''}"
             f"{f' with {shown}' if names else ' of the current environment'}; at most {left} more"
         )
 
 
-def _outcome(result: TrialResult) -> str:
-    """Return a trial's outcome, or the mean of its pairs of speed trainings, which decide only together."""
+def _measured(result: TrialResult) -> str:
+    """Return the mean of a trial's pairs of speed trainings, which decide only together; "" for other trials."""
     ratios = result.log_ratios
     if result.outcome != "same" or not ratios:
-        return result.outcome
+        return ""
     gain = math.expm1(statistics.fmean(ratios))
     pairs = "1 pair" if len(ratios) == 1 else f"{len(ratios)} pairs"
-    return f"{pairs}, {100 * abs(gain):.1f} % {'slower' if gain < 0 else 'faster'},"
+    return f"{pairs}, {100 * abs(gain):.1f} % {'slower' if gain < 0 else 'faster'}"

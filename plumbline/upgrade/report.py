@@ -106,7 +106,7 @@ def _links(culprits: tuple[Culprit, ...]) -> list[str]:
 
 def _trials(answer: UpgradeAnswer) -> list[str]:
     cells = [
-        (trial.name, trial.part, str(len(trial.changes)), trial.outcome, f"{trial.seconds:.0f}")
+        (trial.name, trial.part, str(len(trial.changes)), trial.measured or trial.outcome, f"{trial.seconds:.0f}")
         for trial in answer.trials[:_MOST_ROWS]
     ]
     rows = ["| " + " | ".join(safe(cell, 40) for cell in row) + " |" for row in cells]

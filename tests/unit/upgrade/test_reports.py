@@ -48,6 +48,23 @@ def test_every_report_names_the_culprit_and_escapes_what_packages_say(report):
     assert "<script>" not in text.replace("`", "") or "`https" in text
 
 
+@pytest.mark.parametrize("report", [html_report, summary_report])
+def test_a_trial_of_speed_is_listed_with_what_it_measured(report):
+    line = TrialLine(
+        name="trial-002", part="speed", changes=(), outcome="same", measured="4 pairs, 7.1 % slower", seconds=3.0
+    )
+    assert "4 pairs, 7.1 % slower" in report(ANSWER.replace(trials=(line,)))
+
+
+def test_a_drift_without_a_culprit_fails_and_says_what_is_known():
+    known = "training is 8.6% slower with the candidate; 40 pairs do not decide which change it is"
+    answer = UpgradeAnswer(verdict="drift", notes=(known,))
+    root = parse(junit_report(answer))
+    assert (root.get("failures"), root.get("errors")) == ("1", "0")
+    assert root.find("testsuite/testcase/failure").get("message") == known
+    assert all(known in report(answer) for report in (html_report, summary_report, comment_report))
+
+
 def test_html_escapes_links():
     assert "<script>alert" not in html_report(ANSWER)
 
