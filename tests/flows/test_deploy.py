@@ -212,7 +212,8 @@ def test_a_kubernetes_pool_with_several_workers_is_kept_and_takes_the_suites_dep
     pool, path = suite.platforms["azure"].work_pool, str(write(suite, tmp_path))
     client.create_work_pool(WorkPoolCreate(name=pool, type="kubernetes", base_job_template=template))
     for worker in ("gpu-node-1", "gpu-node-2"):
-        client.send_worker_heartbeat(pool, worker, heartbeat_interval_seconds=30)
+        # A worker counts as offline after three intervals: the test may take longer than 90 s.
+        client.send_worker_heartbeat(pool, worker, heartbeat_interval_seconds=600)
     assert main(["deploy", path]) == 0
     assert f"  work-pool {pool}\n" in capsys.readouterr().out
     kept = client.read_work_pool(pool)

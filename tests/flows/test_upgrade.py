@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, DeploymentFilter, DeploymentFilterId
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Completed, Pending, Running
 
@@ -184,7 +184,7 @@ def test_an_event_without_a_lock_starts_a_round(client: SyncPrefectClient, tmp_p
     assert state.name == "Completed"
     assert "started the round" in str(state.message)
     deployed = client.read_deployment_by_name(f"{REGRESSION}/{suite.name}")
-    started = [run for run in client.read_flow_runs(limit=200) if run.deployment_id == deployed.id]
+    started = client.read_flow_runs(deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployed.id])))
     assert [run.name in str(state.message) for run in started] == [True]
 
 
