@@ -67,7 +67,7 @@ MUTANTS: tuple[tuple[str, str, str, str], ...] = (
     (f"{J}confirm.py", "if shown <= reach:", "if True:", f"{T}confirm.py"),
     (f"{J}confirm.py", 'in ("replay", "exact") else', 'in ("replay",) else', f"{T}confirm.py"),
     (f"{J}confirm.py", ' and mismatch.suspicions[0].code != "device"', "", f"{T}confirm.py"),
-    (f"{J}rungs/learning.py", "ours.step < parting", "ours.step <= parting", f"{T}learn.py"),
+    (f"{J}rungs/learning.py", "ours.step < parting", "ours.step <= parting", f"{T}learn_trace.py"),
 )
 
 
