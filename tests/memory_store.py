@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from plumbline.errors import UnavailableError
 from plumbline.stores.keys import checked_key
 from plumbline.stores.protocol import ObjectExistsError, ObjectInfo, ObjectMissingError, PreconditionFailedError
 
-__all__ = ["MemoryStore"]
+__all__ = ["BreakingStore", "MemoryStore"]
 
 
 class _Reader:
@@ -86,3 +87,16 @@ class MemoryStore:
         """Remove an object, if it exists."""
         with self._lock:
             self._objects.pop(checked_key(key, self.url), None)
+
+
+class BreakingStore(MemoryStore):
+    """Store that fails at every new object after the next `left`."""
+
+    left = 0
+
+    def create(self, key: str, data: bytes | Path) -> ObjectInfo:
+        """Create an object, or raise `UnavailableError`."""
+        if not self.left:
+            raise UnavailableError("the store is gone")
+        self.left -= 1
+        return super().create(key, data)

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Answer", "BudgetSpentError", "Culprits", "Search", "find_culprits"]
+__all__ = ["Answer", "Culprits", "Search", "SearchEndedError", "find_culprits"]
 
 Answer = Literal["fails", "passes", "unknown"]
 Items = tuple[str, ...]
 
 
-class BudgetSpentError(Exception):
-    """No more trials are allowed."""
+class SearchEndedError(Exception):
+    """The search ends early: no more trials are allowed, or `ask` raises this as trials decide nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Culprits:
     companions: Items = ()
     """Changes that had to be applied with them, because they need each other."""
     is_minimal: bool = True
-    """False where no smaller set could be judged, or the budget was spent."""
+    """False where no smaller set could be judged, or the search ended early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Search:
     rest_answer: Answer
     """Of all changes that were not accused, applied together."""
     is_complete: bool = True
-    """False where the budget was spent before everything was explained."""
+    """False where the search ended before everything was explained."""
 
 
 class _Asker:
@@ -87,7 +87,7 @@ class _Asker:
         complete = [self.complete(items) for items in sets]
         new = [items for items in dict.fromkeys(complete) if items not in self._known]
         if len(new) > self._left:
-            raise BudgetSpentError
+            raise SearchEndedError
         if new:
             self._left -= len(new)
             self._known.update(self._ask(new))
@@ -121,7 +121,7 @@ def find_culprits(
             if answer != "fails":
                 return Search(tuple(found), rest, answer)
             culprits, is_minimal = _minimal(asker, rest, count)
-        except BudgetSpentError:
+        except SearchEndedError:
             return Search(tuple(found), rest, "unknown", is_complete=False)
         chosen, companions = _split_companions(asker, culprits)
         found.append(Culprits(chosen, companions, is_minimal=is_minimal))

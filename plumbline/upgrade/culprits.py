@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.answer import Others, ReleaseRange
-from plumbline.upgrade.bisect import Answer, BudgetSpentError, Culprits, Items, Search, find_culprits
+from plumbline.upgrade.bisect import Answer, Culprits, Items, Search, SearchEndedError, find_culprits
 from plumbline.upgrade.campaign import Campaign
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
@@ -124,7 +124,7 @@ class CulpritSearch:
         try:
             if relevant and len(relevant) < len(ordered) and ask([relevant])[relevant] == "fails":
                 return find_culprits(relevant, ask, **options), len(relevant)
-        except BudgetSpentError:
+        except SearchEndedError:
             return Search((), ordered, "unknown", is_complete=False), len(ordered)
         return find_culprits(ordered, ask, **options), len(ordered)
 
@@ -163,7 +163,7 @@ class CulpritSearch:
             if found.outcome == "undecided":
                 text = f"{found.num_pairs} pairs do not decide which change it is"
                 self._campaign.notes.append(f"training is {self._drop.drop:.1%} slower with the candidate; {text}")
-                raise BudgetSpentError(text)
+                raise SearchEndedError(text)
             self._drops[frozenset(items)] = found
             answers[items] = "fails" if found.outcome == "slower" else "passes"
         return answers

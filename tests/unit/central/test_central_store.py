@@ -15,7 +15,7 @@ from plumbline.schema.record import read_record
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectInfo, ObjectMissingError, PreconditionFailedError, StoreUnavailableError, read_bytes
 from tests.contract.records import make_record
-from tests.memory_store import MemoryStore
+from tests.memory_store import BreakingStore, MemoryStore
 
 
 def test_a_record_is_kept_as_artifacts_and_a_marker(tmp_path: Path) -> None:
@@ -39,16 +39,7 @@ def test_equal_parts_of_two_records_are_kept_once(tmp_path: Path) -> None:
 
 
 def test_a_marker_in_the_central_store_is_written_last(tmp_path: Path) -> None:
-    class Breaking(MemoryStore):
-        left = 0
-
-        def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-            if not self.left:
-                raise UnavailableError("the store is gone")
-            self.left -= 1
-            return super().create(key, data)
-
-    folder, store = make_record(tmp_path / "made", "record-1", "aws", extra={"more.bin": b"more"}), Breaking()
+    folder, store = make_record(tmp_path / "made", "record-1", "aws", extra={"more.bin": b"more"}), BreakingStore()
     central = CentralStore(store)
     for left in range(3):
         store.left = left

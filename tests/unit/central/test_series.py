@@ -199,7 +199,7 @@ def test_a_rebuild_keeps_decisions_and_nights_whose_records_were_pruned() -> Non
     again = rebuild_series(site.central, "nightly", ["aws-3", "r-2"], ["aws"])["aws"]
     assert again.record == ("r-1", "r-2", "aws-3")
     assert again.row(1).workload == BASE.spec.workload
-    # A round may still name a record that was removed: a removal was interrupted, or somebody deleted the object.
+    # A round still names the record that an interrupted removal deleted.
     named = rebuild_series(site.central, "nightly", ["aws-3", "r-1"], ["aws"])["aws"]
     assert named.record == ("r-1", "aws-3")
 

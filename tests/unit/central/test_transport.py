@@ -15,7 +15,6 @@ from plumbline.errors import CorruptDataError, InvalidInputError, UnavailableErr
 from plumbline.schema.record import read_record
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import (
-    ObjectInfo,
     ObjectMissingError,
     PreconditionFailedError,
     Store,
@@ -23,7 +22,7 @@ from plumbline.stores import (
     read_bytes,
 )  # fmt: skip
 from tests.contract.records import make_record
-from tests.memory_store import MemoryStore
+from tests.memory_store import BreakingStore, MemoryStore
 
 
 def same_tree(one: Path, other: Path) -> bool:
@@ -47,18 +46,9 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_the_marker_is_written_last(tmp_path: Path) -> None:
     """Whichever write fails, no marker exists without its parts."""
 
-    class Breaking(MemoryStore):
-        left = 0
-
-        def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-            if not self.left:
-                raise UnavailableError("the store is gone")
-            self.left -= 1
-            return super().create(key, data)
-
     record = make_record(tmp_path / "made", "record-1", "aws")
     parts = len(read_record(record).parts)
-    store = Breaking()
+    store = BreakingStore()
     for left in range(parts + 1):
         store.left = left
         with pytest.raises(UnavailableError):
