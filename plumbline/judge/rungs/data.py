@@ -123,8 +123,8 @@ def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows)
     elif totals[0] == totals[1] and (is_reordered or rows.moved):
         code, why = "data.order", "the dataset contains the same rows in a different order"
     else:
-        change = "1 row differs" if len(which) == 1 else f"{len(which)} rows differ"
-        change = f"{totals[1]} rows instead of {totals[0]}" if totals[0] != totals[1] else change
+        changed = "1 row differs" if len(which) == 1 else f"{len(which)} rows differ"
+        change = changed if totals[0] == totals[1] else f"{totals[1]} rows instead of {totals[0]}"
         code, why = "data.content", f"the dataset contains different rows: {change}"
     return _break(code, why, left, right, at=at, row=row, step=step, seen=seen, share=len(which) / len(rows.ids))  # type: ignore[arg-type]
 
