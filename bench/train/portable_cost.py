@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, required=True, help="a checkout with the fp64 run")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", default="2,4,8,12", help="values of portable_steps")
+    parser.add_argument("--steps", default="2,4,8,10,12", help="values of portable_steps")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--out", type=Path, required=True)

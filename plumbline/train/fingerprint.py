@@ -72,9 +72,10 @@ def _driver() -> str:
 def _packages() -> dict[str, str]:
     packages: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
-        name = distribution.metadata["Name"]
+        metadata = distribution.metadata  # each access reads the file
+        name = metadata["Name"]
         if name:
-            packages.setdefault(name.lower().replace("_", "-"), distribution.version)
+            packages.setdefault(name.lower().replace("_", "-"), metadata["Version"])
     return dict(sorted(packages.items()))
 
 

@@ -32,15 +32,15 @@ _DIGITS = 50
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582")
 
 
-def _erf(x: Decimal) -> Decimal:
-    """Sum Kummer's series of erf, whose terms are all positive."""
+def _erf(x: Decimal, factor: Decimal) -> Decimal:
+    """Sum Kummer's series of erf, whose terms are all positive; `factor` is erf's derivative."""
     term = total = x
     place = 0
     while term > Decimal(10) ** -(_DIGITS - 5):
         place += 1
         term = term * 2 * x * x / (2 * place + 1)
         total += term
-    return 2 / _PI.sqrt() * (-x * x).exp() * total
+    return factor * total
 
 
 def _erf_coefficients(x: Decimal) -> list[float]:
@@ -50,7 +50,7 @@ def _erf_coefficients(x: Decimal) -> list[float]:
         count = len(hermite)
         hermite.append(2 * x * hermite[-1] - 2 * (count - 1) * hermite[-2])
     factor = 2 / _PI.sqrt() * (-x * x).exp()
-    coefficients, factorial = [_erf(x) if x else Decimal(0)], Decimal(1)
+    coefficients, factorial = [_erf(x, factor) if x else Decimal(0)], Decimal(1)
     for power in range(1, _ERF_TERMS):
         factorial *= power
         coefficients.append(factor * (-1) ** (power - 1) * hermite[power - 1] / factorial)
