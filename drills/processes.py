@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from tests.flows.local_stack import RunningStack
 
-__all__ = ["SERVER", "TRAINER", "kill_machine", "kill_tree", "parent", "read_ppid", "worker_pid"]
+__all__ = ["SERVER", "TRAINER", "kill_machine", "kill_tree", "parent", "read_ppid", "terminate_machine", "worker_pid"]
 
 SERVER = "prefect server start"
 """Command line of Prefect's server."""
@@ -35,12 +36,18 @@ def read_ppid(pid: int) -> int | None:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("PPid:")))
 
 
-def kill_tree(root: int) -> list[int]:
-    """Kill a process and its descendants at once, like a power failure; return their ids."""
+def _family(root: int) -> list[int]:
+    """Return a process and its descendants."""
     parents = {int(path.name): read_ppid(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
     family = [root]
     for pid in family:  # it grows meanwhile
         family += [child for child, ppid in parents.items() if ppid == pid]
+    return family
+
+
+def kill_tree(root: int) -> list[int]:
+    """Kill a process and its descendants at once, like a power failure; return their ids."""
+    family = _family(root)
     # Nothing of a machine without power notices the end of the rest: stop everything first.
     _send(family, signal.SIGSTOP)
     _send(family, signal.SIGKILL)
@@ -61,3 +68,22 @@ def worker_pid(stack: RunningStack, name: str) -> int:
 def kill_machine(stack: RunningStack, name: str) -> list[int]:
     """Kill a worker with all its flow runs and trainings, like a power failure."""
     return kill_tree(worker_pid(stack, name))
+
+
+def terminate_machine(stack: RunningStack, name: str, grace_seconds: float) -> None:
+    """Send SIGTERM to a worker, its flow runs and trainings together, and SIGKILL to what is left, as at a shutdown."""
+    family = _family(worker_pid(stack, name))
+    _send(family, signal.SIGTERM)
+    deadline = time.monotonic() + grace_seconds
+    while time.monotonic() < deadline and any(_runs(pid) for pid in family):
+        time.sleep(0.1)
+    _send((pid for pid in family if _runs(pid)), signal.SIGKILL)
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process exists and is no zombie."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return "State:\tZ" not in status

@@ -11,7 +11,7 @@ from prefect.states import Cancelling, Crashed
 
 from drills.alerted_rounds import alerted_round, alerted_suite, expect_retried
 from drills.expectations import expect_pass, expect_settled, open_client, read_trainings
-from drills.processes import TRAINER, kill_machine, parent
+from drills.processes import TRAINER, kill_machine, parent, terminate_machine
 from drills.transcript import expect, say
 from plumbline.experiments.transport import has_record
 from plumbline.schema.suite import Suite
@@ -20,6 +20,9 @@ from tests.flows.local_stack import RunningRound, RunningStack
 from tests.flows.small_suite import small_suite
 
 __all__ = ["DRILLS"]
+
+_SHUTDOWN_SECONDS = 30.0
+"""Between a shutdown's SIGTERM and SIGKILL."""
 
 
 def _long_suite(stack: RunningStack, name: str = "drill-long") -> Suite:
@@ -112,6 +115,17 @@ def training_terminated(stack: RunningStack) -> None:
     records = [f"{round_.round_id}-aws-tiny-{attempt}" for attempt in (0, 1)]
     left = [record for record in records if has_record(open_store(outbox), record)]
     expect(left == records, f"the outbox has the record of both attempts: {left}")
+
+
+def machine_terminated(stack: RunningStack) -> None:
+    """Worker, flow run and training get SIGTERM together, as at a spot machine's end: a new worker's attempt passes."""
+    outbox = f"file://{stack.stack.state}/drill-shutdown"
+    suite = alerted_suite(stack, "drill-shutdown", 132, steps=150, outbox=outbox, retries=2)
+    with alerted_round(stack, suite) as (round_, hook):
+        round_.until("aws", "trains probe")
+        terminate_machine(stack, "aws", _SHUTDOWN_SECONDS)
+        say("the machine of aws is shut down")
+        expect_retried(stack, round_, hook, "stopped")
 
 
 def pending_lost(stack: RunningStack) -> None:
@@ -233,6 +247,7 @@ DRILLS = (
     machine_killed,
     trainer_killed,
     training_terminated,
+    machine_terminated,
     pending_lost,
     pending_lost_for_good,
     crashed_then_completed,

@@ -37,7 +37,6 @@ DETERMINISM = {
 MICROBENCHMARKS = "PLUMBLINE_MICROBENCHMARKS"
 """`off`: the speed part does not measure the machine, for a parent that compares pairs on one machine."""
 _GRACE_SECONDS = 10.0
-_LAST_LINES = 20
 
 
 def trainer_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -116,18 +115,17 @@ def _event(line: str) -> dict[str, Any] | None:
     return event if isinstance(event, dict) and "event" in event else None
 
 
-def _relay(stream: IO[str], on_progress: Callable[[dict[str, Any]], None] | None, last: list[str]) -> None:
-    """Pass progress events on, and keep the last other line."""
+def _relay(stream: IO[str], on_progress: Callable[[dict[str, Any]], None] | None, *, echo: bool) -> None:
+    """Pass progress events and other lines on; `echo` writes the other lines to stderr, too."""
     for line in stream:
         event = _event(line)
         if event is not None and on_progress:
             on_progress(event)
         elif event is None and line.strip():
-            sys.stderr.write(line)
+            if echo:
+                sys.stderr.write(line)
             if on_progress:
                 on_progress({"event": "said", "line": line.strip()})
-            last.append(line.strip())
-            del last[:-_LAST_LINES]
 
 
 def _wait(
@@ -170,12 +168,13 @@ def run_training(
     experiment: Path | None = None, environment: Mapping[str, str] | None = None,
     on_progress: Callable[[dict[str, Any]], None] | None = None, timeout_seconds: float | None = None,
     num_processes: int = 1, should_stop: Callable[[], bool] = lambda: False,
-    attempt: int = 0, nonce: str = "", expected: Expected | None = None, python: Path | None = None,
+    attempt: int = 0, nonce: str = "", expected: Expected | None = None, python: Path | None = None, echo: bool = True,
 ) -> int:  # fmt: skip
     """Run one training in its own process, under torchrun if several; return its exit code.
 
     A trainer killed by a signal gives 3: training was not judged. No process stays running. `should_stop` is polled
-    twice a second; once true, the training ends with `UnavailableError`.
+    twice a second; once true, the training ends with `UnavailableError`. The trainer's own lines go to stderr if
+    `echo`, and to `on_progress` in any case.
     """
     options = {
         "data": data, "cache": cache, "platform": platform, "record-id": record_id, "round-id": round_id,
@@ -183,11 +182,13 @@ def run_training(
         "expected": expected.model_dump_json() if expected else None,
     }  # fmt: skip
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-    last: list[str] = []
     command = _command(str(python or sys.executable), spec, out, options, num_processes)
     with _started(command, trainer_environment(environment)) as child:
         streams = [stream for stream in (child.stdout, child.stderr) if stream is not None]
-        readers = [threading.Thread(target=_relay, args=(stream, on_progress, last), daemon=True) for stream in streams]
+        readers = [
+            threading.Thread(target=_relay, args=(stream, on_progress), kwargs={"echo": echo}, daemon=True)
+            for stream in streams
+        ]
         for reader in readers:
             reader.start()
         code = _wait(child, readers[-1], deadline, should_stop)

@@ -121,6 +121,7 @@ class Runs:
                 record_id=name, python=environment.python, timeout_seconds=limit, should_stop=self._should_stop,
                 environment={**VARIABLES, MICROBENCHMARKS: "off", LOADED: str(out.with_name(f"{name}-loaded"))},
                 on_progress=lambda event: words.append(str(event["line"])) if event.get("event") == "said" else None,
+                echo=False,  # a failure's words are part of the answer, and would have no name beside the progress
             )  # fmt: skip
         except InconclusiveError as error:
             if self._should_stop():

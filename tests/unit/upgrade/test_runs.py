@@ -55,3 +55,9 @@ def test_a_message_does_not_name_an_environment_that_is_deleted(tmp_path):
     script = f"#!/bin/sh\necho 'ValueError: {tmp_path}/x/share is empty' >&2\nexit 4\n"
     run = Runs(tmp_path / "work").train(sample_spec(), environment(tmp_path / "x", script), tmp_path, limit=60.0)
     assert run.failure.message == "ValueError: environment/share is empty"
+
+
+def test_a_failing_trainings_own_words_are_in_its_failure_and_not_between_the_lines_of_progress(tmp_path, capsys):
+    run = Runs(tmp_path / "work").train(sample_spec(), environment(tmp_path / "x", FAILS), tmp_path, limit=60.0)
+    assert run.failure.message == "no such module"
+    assert capsys.readouterr().err == ""
