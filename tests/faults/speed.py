@@ -81,13 +81,11 @@ def run_speed(root: Path, seeds: list[int], core: int) -> list[Result]:
     with Trainer(core, root / f"speed-{core}") as trainer:
         for seed in seeds:
             side = Side(bench.world.spec("speed", seed), bench.world.data, "left")
-            for place, entry in enumerate(SPEED):
-                # The machine's own pace changes over minutes: the baseline is taken anew now and then.
-                if place % 5 == 0:
-                    results_found = trainer.train(side, f"baseline-{seed}-{place}")
-                    if results_found is None:
-                        raise RuntimeError("the baseline failed")
-                    baseline = results_found
+            for entry in SPEED:
+                # The machine's own pace changes over minutes.
+                baseline = trainer.train(side, f"baseline-{seed}-{entry.name}")
+                if baseline is None:
+                    raise RuntimeError("the baseline failed")
                 result = _judged(trainer, side, baseline, entry, seed)
                 results.append(result)
                 mark = "  " if result.right else "! "
