@@ -7,15 +7,30 @@ from typing import Any
 
 import numpy as np
 
+from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
+from plumbline.schema.verdict import Judgement
 
 from .conftest import EVALUATION_ROWS, STEPS, make_record
+from .kept_verdicts import kept
+
+compare = kept(compare)
 
 Content = dict[str, Any]
 Change = Callable[[Content], None]
 LEARN = {"steps": 8, "evaluate_every": 4, "checkpoint_every": 8, "evaluation_rows": EVALUATION_ROWS}
 SPEED = {"steps": 10}
+
+
+def judge(reference: LoadedRecord, **changes: Any) -> Judgement:
+    """Compare the reference with a record with these changes."""
+    return compare(reference, make_record(**changes))
+
+
+def codes(judgement: Judgement) -> list[str]:
+    """Return the codes of a judgement's causes."""
+    return [cause.code for cause in judgement.causes]
 
 
 def evaluation(step: int, num_rows: int = EVALUATION_ROWS) -> Content:

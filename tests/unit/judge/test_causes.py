@@ -14,9 +14,9 @@ from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 
+from .confirmations import experiment_record
 from .conftest import STEPS, Plan, make_record, other_kernel
 from .kept_verdicts import keep
-from .test_confirm import experiment_record
 
 _records: dict[str, LoadedRecord] = {}
 

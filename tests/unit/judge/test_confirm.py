@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,63 +12,11 @@ from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 
+from .confirmations import confirm, experiment_record, rigid, snapping
 from .conftest import Plan, make_record, other_kernel
 from .kept_verdicts import keep, kept
 
 compare = kept(compare)
-
-Laboratory = Callable[[Request], LoadedRecord | None]
-
-
-def experiment_record(plan: Plan, request: Request) -> LoadedRecord:
-    """Return an experiment's record: first steps, without envelope."""
-    whole = make_record(plan)
-    probe = whole.record.evidence.probe
-    assert probe is not None
-    steps = request.experiment.steps
-    kept = [place for place, tap in enumerate(probe.taps) if tap.step < steps]
-    short = probe.replace(
-        steps=[step.to_json() for step in probe.steps[:steps]],
-        taps=[probe.taps[place].to_json() for place in kept],
-        envelope=None,
-    )
-    record = whole.record.replace(
-        record_id=request.experiment.experiment_id,
-        experiment=request.experiment.to_json(),
-        evidence=whole.record.evidence.replace(probe=short.to_json()),
-    )
-    arrays = dict(whole.arrays)
-    arrays["sketches"] = {"sketch": whole.arrays["sketches"]["sketch"][kept]}
-    arrays["batches"] = {name: array[:steps] for name, array in whole.arrays["batches"].items()}
-    return LoadedRecord(record, whole.folder, arrays)
-
-
-def confirm(
-    reference: LoadedRecord, plan: Plan, laboratory: Laboratory, budget: int = 8
-) -> tuple[Confirmation, list[Request]]:
-    candidate = make_record(plan)
-    state = Confirmation.begin(reference, candidate, compare(reference, candidate), budget)
-    asked = []
-    while (request := state.next()) is not None:
-        asked.append(keep(request))
-        state = state.absorb(request, laboratory(request))
-    keep(state.judgement)
-    return state, asked
-
-
-def snapping(plan: Plan, **healed: Any) -> Laboratory:
-    """Answer requests so that restored values remove the difference."""
-
-    def run(request: Request) -> LoadedRecord:
-        faulty = request.runs_on == "candidate" and not request.experiment.replays
-        return experiment_record(plan if faulty else replace(plan, **healed), request)
-
-    return run
-
-
-def rigid(plan: Plan) -> Laboratory:
-    """Answer requests so that no restored value has an effect."""
-    return lambda request: experiment_record(plan if request.runs_on == "candidate" else Plan(), request)
 
 
 def test_a_cause_is_confirmed_when_the_evidence_snaps_back(reference: LoadedRecord) -> None:
@@ -230,73 +177,6 @@ def test_the_budget_is_kept(reference: LoadedRecord) -> None:
     assert state.judgement.causes[0].sure == "likely"
 
 
-def test_two_causes_are_confirmed_one_after_the_other(reference: LoadedRecord) -> None:
-    rates = [rate * 2 for rate in Plan().rates]
-    plan = Plan(rates=rates)
-    plan.labels[3] = 1 - plan.labels[3]
-
-    def run(request: Request) -> LoadedRecord:
-        rungs = {replay.rung for replay in request.experiment.replays}
-        healed = replace(plan, labels=Plan().labels) if "batch" in rungs else plan
-        return experiment_record(replace(healed, rates=Plan().rates) if "schedule" in rungs else healed, request)
-
-    state, asked = confirm(reference, plan, run)
-    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [
-        ("data.labels", "confirmed"),
-        ("schedule", "confirmed"),
-    ]
-    assert {replay.rung for replay in asked[-1].experiment.replays} == {"batch", "schedule"}
-
-
-def test_a_number_format_that_a_first_cause_hid_is_no_formula(reference: LoadedRecord) -> None:
-    """Experiments have no fp64 run: the training's own tells that the candidate computes with fewer bits."""
-    plan = Plan(noise={"layer.linear": 1e-3}, own_error=1e-3)
-    plan.labels[3] = 1 - plan.labels[3]
-
-    def run(request: Request) -> LoadedRecord:
-        if request.runs_on == "reference":
-            return experiment_record(Plan(), request)
-        rungs = {replay.rung for replay in request.experiment.replays}
-        exact = request.experiment.precision == "fp64"
-        healed = replace(plan, labels=Plan().labels) if "batch" in rungs else plan
-        return experiment_record(replace(healed, noise={}) if exact or "forward" in rungs else healed, request)
-
-    state, _ = confirm(reference, plan, run)
-    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [
-        ("data.labels", "confirmed"),
-        ("precision", "confirmed"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "code"),
-    [
-        ({"order": Plan().order[::-1]}, {"noise": {"head@6": 0.5}}, "evaluation"),
-        ({"rates": [rate * 2 for rate in Plan().rates]}, {"noise": {"head@6": 0.5}}, "evaluation"),
-        ({"seed": 2}, {"noise": {"head@6": 0.5}}, "evaluation"),
-        ({"seed": 2}, {"gradient_factor_at": 5}, "gradient"),
-        ({"order": Plan().order[::-1]}, {"gradient_factor_at": 5}, "gradient"),
-    ],
-)
-def test_a_second_cause_below_or_after_restored_batches_rates_and_generators_is_named(
-    reference: LoadedRecord, first: dict[str, Any], second: dict[str, Any], code: str
-) -> None:
-    """Their values of every step are known: the experiments run the whole probe, with its evaluation."""
-    plan = Plan(**first, **second)
-
-    def run(request: Request) -> LoadedRecord:
-        if request.runs_on == "reference":
-            return experiment_record(Plan(), request)
-        rungs = {replay.rung for replay in request.experiment.replays}
-        restored = rungs & {"batch", "schedule", "rng"}
-        healed = replace(plan, order=Plan().order, rates=Plan().rates, seed=Plan().seed) if restored else plan
-        undone: dict[str, Any] = {"noise": {}, "gradient_factor_at": None} if rungs & {"evaluation", "gradient"} else {}
-        return experiment_record(replace(healed, **undone), request)
-
-    state, _ = confirm(reference, plan, run)
-    assert [(cause.code, cause.sure) for cause in state.judgement.causes][1:] == [(code, "confirmed")]
-
-
 def test_precision_is_told_from_formula_by_fp64_on_both_sides(reference: LoadedRecord) -> None:
     plan = Plan(noise={"layer.linear": 1e-3}, own_error=1e-3)
 
@@ -379,122 +259,6 @@ def test_what_varies_but_agrees_at_first_by_chance_is_nondeterminism_alone(refer
     assert [cause.code for cause in state.judgement.causes] == ["nondeterminism"]
     assert "batch at step 4" in state.judgement.causes[0].why
     assert asked[0].experiment.steps == len(reference.record.evidence.probe.steps)
-
-
-def test_what_is_left_without_any_rounding_is_a_second_cause(reference: LoadedRecord) -> None:
-    evaluated_otherwise = {"head@6": 0.5}
-    plan = Plan(noise={"layer.linear": 1e-3, **evaluated_otherwise}, own_error=1e-3)
-
-    def run(request: Request) -> LoadedRecord:
-        exact = Plan(noise=evaluated_otherwise) if request.experiment.precision == "fp64" else plan
-        return experiment_record(Plan() if request.runs_on == "reference" else exact, request)
-
-    state, _ = confirm(reference, plan, run)
-    assert {cause.code for cause in state.judgement.causes} == {"precision", "evaluation"}
-
-
-def test_a_loss_that_shows_late_is_not_put_down_to_its_gradients(reference: LoadedRecord) -> None:
-    plan = Plan(loss_factor=0.95, loss_shows_from=2)
-
-    def run(request: Request) -> LoadedRecord:
-        healed = any(replay.rung == "loss" for replay in request.experiment.replays)
-        return experiment_record(Plan() if healed or request.runs_on == "reference" else plan, request)
-
-    state, _ = confirm(reference, plan, run)
-    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("loss", "confirmed")]
-    assert state.judgement.first_divergence.step == 2
-
-
-def test_a_gradient_that_stays_off_once_the_loss_is_put_back_is_a_cause_of_its_own(reference: LoadedRecord) -> None:
-    plan = Plan(loss_factor=0.95, loss_shows_from=2, gradient_factor=1.5)
-
-    def run(request: Request) -> LoadedRecord:
-        rungs = {replay.rung for replay in request.experiment.replays}
-        healed = replace(plan, loss_factor=1.0) if "loss" in rungs else plan
-        healed = replace(healed, gradient_factor=1.0) if "gradient" in rungs else healed
-        return experiment_record(Plan() if request.runs_on == "reference" else healed, request)
-
-    state, _ = confirm(reference, plan, run)
-    assert {(cause.code, cause.sure) for cause in state.judgement.causes} == {
-        ("loss", "confirmed"),
-        ("gradient", "confirmed"),
-    }
-
-
-def test_a_cause_that_only_fp64_left_over_is_tested_in_fp64(reference: LoadedRecord) -> None:
-    """The reference's record in fp64 is there already: one more experiment settles the second cause."""
-    plan = Plan(noise={"layer.linear": 1e-3, "head@6": 0.5}, own_error=1e-3)
-
-    def run(request: Request) -> LoadedRecord:
-        if request.runs_on == "reference" or any(replay.rung == "evaluation" for replay in request.experiment.replays):
-            return experiment_record(Plan(), request)
-        exact = Plan(noise={"head@6": 0.5}) if request.experiment.precision == "fp64" else plan
-        return experiment_record(exact, request)
-
-    state, asked = confirm(reference, plan, run)
-    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [
-        ("precision", "confirmed"),
-        ("evaluation", "confirmed"),
-    ]
-    assert asked[-1].experiment.precision == "fp64"
-    assert [replay.rung for replay in asked[-1].experiment.replays] == ["evaluation"]
-
-
-LATER: dict[str, tuple[dict[str, Any], str]] = {
-    "schedule": ({"rates": [*Plan().rates[:3], *(2 * rate for rate in Plan().rates[3:])]}, "schedule"),
-    "labels": ({"labels": [*Plan().labels[:12], 1, *Plan().labels[13:]]}, "data.labels"),
-    "evaluation": ({"evaluation_mode": True, "noise": {"layer.norm": 1e-3, "head@6": 0.5}}, "evaluation"),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "heals"), [(name, heals) for name in LATER for heals in (True, False) if heals or name != "labels"]
-)
-def test_a_cause_that_shows_later_than_the_first_ones_capture_reaches_is_confirmed_too(
-    reference: LoadedRecord, name: str, heals: bool
-) -> None:
-    changes, code = LATER[name]
-    plan = Plan(**({"noise": {"layer.norm": 1e-3}} | changes))
-    rung = {"schedule": "schedule", "data.labels": "batch", "evaluation": "evaluation"}[code]
-
-    def run(request: Request) -> LoadedRecord:
-        if request.runs_on == "reference":
-            return experiment_record(Plan(), request)
-        imposed = {replay.step for replay in request.experiment.replays if replay.rung == "forward"}
-        healed = plan
-        if imposed >= {*range(min(request.experiment.steps, 6))}:
-            healed = replace(healed, noise={key: size for key, size in plan.noise.items() if "@" in key})
-        if heals and rung in {replay.rung for replay in request.experiment.replays}:
-            fixed = {"noise": {key: size for key, size in healed.noise.items() if "@" not in key}}
-            fixed = fixed if code == "evaluation" else {key: getattr(Plan(), key) for key in changes}
-            healed = replace(healed, evaluation_mode=False, **fixed)
-        return experiment_record(healed, request)
-
-    state, asked = confirm(reference, plan, run, budget=6)
-    causes = {cause.code: cause.sure for cause in state.judgement.causes}
-    assert causes["operator"] == "confirmed"
-    assert (causes.get(code) == "confirmed") is heals
-    again = [item for item in asked if item.runs_on == "reference"][1]
-    assert {capture.step for capture in again.experiment.captures} == set(range(again.experiment.steps))
-
-
-def test_a_wider_capture_that_fails_leaves_the_second_cause_likely(reference: LoadedRecord) -> None:
-    plan = Plan(noise={"layer.norm": 1e-3}, rates=LATER["schedule"][0]["rates"])
-
-    def run(request: Request) -> LoadedRecord:
-        if request.runs_on == "reference" and len(request.experiment.captures) > 2:
-            record = experiment_record(Plan(), request)
-            failed = record.record.replace(exit={"status": "failed", "code": "data", "message": "too large"})
-            return LoadedRecord(failed, record.folder, record.arrays)
-        imposed = request.experiment.replays or request.runs_on == "reference"
-        return experiment_record(replace(plan, noise={}) if imposed else plan, request)
-
-    state, asked = confirm(reference, plan, run)
-    assert {cause.code: cause.sure for cause in state.judgement.causes} == {
-        "operator": "confirmed",
-        "schedule": "likely",
-    }
-    assert len(asked) == 4
 
 
 @pytest.mark.parametrize("heals", [True, False])

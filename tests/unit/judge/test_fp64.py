@@ -16,9 +16,9 @@ from plumbline.judge.rungs.loss import loss
 from plumbline.judge.rungs.optimizer import update_numbers
 from plumbline.records import LoadedRecord
 
+from .confirmations import confirm, experiment_record
 from .conftest import Plan, make_record
 from .kept_verdicts import keep, kept
-from .test_confirm import confirm, experiment_record
 
 check_restored = kept(check_restored)
 compare = kept(compare)

@@ -10,9 +10,9 @@ import pytest
 from plumbline.judge.own_evaluation import deviation, may_hide
 from plumbline.records import LoadedRecord
 
+from .confirmations import confirm, experiment_record
 from .conftest import Plan, make_record
 from .kept_verdicts import kept
-from .test_confirm import confirm, experiment_record
 
 deviation = kept(deviation)
 may_hide = kept(may_hide)

@@ -13,9 +13,9 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
 
+from .confirmations import experiment_record
 from .conftest import BATCH, STEPS, Plan, make_record, other_kernel
 from .kept_verdicts import keep, kept
-from .test_confirm import experiment_record
 
 compare = kept(compare)
 

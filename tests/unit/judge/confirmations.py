@@ -1,0 +1,72 @@
+"""Confirmations with made records: each request is answered by a laboratory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from plumbline.judge import compare
+from plumbline.judge.confirm import Confirmation
+from plumbline.judge.confirm_requests import Request
+from plumbline.records import LoadedRecord
+
+from .conftest import Plan, make_record
+from .kept_verdicts import keep, kept
+
+__all__ = ["Laboratory", "confirm", "experiment_record", "rigid", "snapping"]
+
+compare = kept(compare)
+
+Laboratory = Callable[[Request], LoadedRecord | None]
+
+
+def experiment_record(plan: Plan, request: Request) -> LoadedRecord:
+    """Return an experiment's record: first steps, without envelope."""
+    whole = make_record(plan)
+    probe = whole.record.evidence.probe
+    assert probe is not None
+    steps = request.experiment.steps
+    kept = [place for place, tap in enumerate(probe.taps) if tap.step < steps]
+    short = probe.replace(
+        steps=[step.to_json() for step in probe.steps[:steps]],
+        taps=[probe.taps[place].to_json() for place in kept],
+        envelope=None,
+    )
+    record = whole.record.replace(
+        record_id=request.experiment.experiment_id,
+        experiment=request.experiment.to_json(),
+        evidence=whole.record.evidence.replace(probe=short.to_json()),
+    )
+    arrays = dict(whole.arrays)
+    arrays["sketches"] = {"sketch": whole.arrays["sketches"]["sketch"][kept]}
+    arrays["batches"] = {name: array[:steps] for name, array in whole.arrays["batches"].items()}
+    return LoadedRecord(record, whole.folder, arrays)
+
+
+def confirm(
+    reference: LoadedRecord, plan: Plan, laboratory: Laboratory, budget: int = 8
+) -> tuple[Confirmation, list[Request]]:
+    candidate = make_record(plan)
+    state = Confirmation.begin(reference, candidate, compare(reference, candidate), budget)
+    asked = []
+    while (request := state.next()) is not None:
+        asked.append(keep(request))
+        state = state.absorb(request, laboratory(request))
+    keep(state.judgement)
+    return state, asked
+
+
+def snapping(plan: Plan, **healed: Any) -> Laboratory:
+    """Answer requests so that restored values remove the difference."""
+
+    def run(request: Request) -> LoadedRecord:
+        faulty = request.runs_on == "candidate" and not request.experiment.replays
+        return experiment_record(plan if faulty else replace(plan, **healed), request)
+
+    return run
+
+
+def rigid(plan: Plan) -> Laboratory:
+    """Answer requests so that no restored value has an effect."""
+    return lambda request: experiment_record(plan if request.runs_on == "candidate" else Plan(), request)
