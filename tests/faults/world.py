@@ -21,6 +21,8 @@ from plumbline.train.weights import make_weights
 
 TRAIN_ROWS, EVALUATION_ROWS, ROWS_PER_SHARD = 256, 28, 64
 STEPS, BATCH, LENGTH = 12, 8, 32
+PROBE = {"steps": STEPS, "portable_steps": STEPS, "evaluation_rows": EVALUATION_ROWS}
+"""The portable leg covers all steps, as a fault may begin at the last."""
 LEARN = {"steps": 96, "evaluate_every": 32, "checkpoint_every": 48, "evaluation_rows": EVALUATION_ROWS}
 """The learning curve: three epochs, each with an evaluation."""
 Alteration = Callable[["Content", list[int], int], None]
@@ -133,7 +135,7 @@ class World:
                 "accumulation_steps": 1 if wide else 2,
                 "weight_decay": 0.05,
             },
-            probe=None if wide else {"steps": STEPS, "evaluation_rows": EVALUATION_ROWS},
+            probe=None if wide else PROBE,
             speed={"steps": 150, "precision": "fp32"} if wide else None,
             learn=LEARN if workload == "learn" else None,
         )
