@@ -112,7 +112,7 @@ class ProbeSpec(Model):
     evaluation_rows: int = Field(default=64, ge=1)
     envelope_seeds: int = Field(default=3, ge=0, le=16)
     """Number of reruns of the first tap step with weights perturbed by one unit in the last place."""
-    portable_steps: int = Field(default=10, ge=0, le=200)
+    portable_steps: int = Field(default=8, ge=0, le=200)
     """Maximum number of steps of the portable leg; 0 switches it off."""
     portable_slices: int = Field(default=2, ge=1, le=4)
     """Precision of the portable leg's products at tap steps, relative error 3e-7 with one slice, 3e-13 with two.
