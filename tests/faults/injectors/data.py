@@ -145,7 +145,7 @@ def unseeded_order() -> None:
 
 
 def unseeded_augmentation() -> None:
-    """A loader's worker hides tokens by a generator that nobody seeded."""
+    """A loader's worker masks tokens with an unseeded generator."""
     generator = np.random.default_rng(int.from_bytes(os.urandom(4), "little"))
 
     def change(batch: Any) -> None:

@@ -76,7 +76,7 @@ def _texts(change: str) -> list[int]:
     ],
 )  # fmt: skip
 def test_rows_that_moved_among_those_read_are_an_order_and_copies_are_content(change: str, code: str) -> None:
-    """Of a dataset that is read in part, some moved rows come from places that nobody read."""
+    """In a dataset that is read in part, some moved rows come from rows that the run does not read."""
     left, right = (_half_read(texts) for texts in (list(range(1000, 1240)), _texts(change)))
     assert [item.suspicions[0].code for item in data(Pair(left, right))] == [code]
 
