@@ -212,6 +212,14 @@ def test_what_fp64_leaves_is_a_second_cause_only_behind_the_rounding(reference: 
     assert behind.left == ()
 
 
+def test_what_is_left_at_the_very_place_of_the_rounding_is_no_second_cause(reference: LoadedRecord) -> None:
+    before, after = (Pair(reference, made(noise={"layer.norm@2": size})) for size in (0.5, 1e-3))
+    for rung, step, left in (("loss", 1, ["operator"]), ("forward", 2, [])):
+        outcome = agree_exactly(mismatch(rung, step, code="gradient"), before, after, NONE)
+        assert outcome.restored
+        assert [other.suspicions[0].code for other in outcome.left] == left
+
+
 @pytest.mark.parametrize("step", [0, 1, 2, 4, 5, None])
 @pytest.mark.parametrize("rung", ["forward", "loss", "gradient", "clipped", "optimizer"])
 def test_the_gap_of_a_mismatch_is_measured_at_its_own_place(
