@@ -15,6 +15,7 @@ __all__ = [
     "FACTOR",
     "floor_of",
     "growth",
+    "is_head",
     "is_rounding_only",
     "limit",
     "relative",
@@ -51,6 +52,16 @@ _ROUNDING_ONLY = 0.5
 """A tensor at this relative distance from its own fp64 run has less than one correct bit. The gradient of attention's
 key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a real tensor
 by half of its size (bf16 rounds one operation by 2^-8)."""
+
+
+_HEAD = 8
+"""Minimum ratio of the width of a head's input to that of its output. A feed-forward layer narrows 4 times, to hundreds
+of features, which are enough to measure an envelope; a head narrows to a few classes."""
+
+
+def is_head(width: int, input_width: int) -> bool:
+    """Return whether an output with `width` features is a head's, read from `input_width` features."""
+    return input_width >= _HEAD * width
 
 
 def is_rounding_only(own_error: float) -> bool:
