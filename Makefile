@@ -10,28 +10,30 @@ AZURITE := infra/local/azurite/node_modules/.installed
 SUITE ?= deployments/suites/local.toml
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 CODE := plumbline flows tasks tests bench drills
-APART := --numprocesses=2 --dist=loadfile
-TOGETHER := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+# A third process computes while the others wait for servers, children and disks.
+PARALLEL := --numprocesses=3 --dist=loadfile
 SHARED := tests/unit tests/contract tests/train tests/report_browser
+ALONE := tests/e2e/test_pass.py
 # The files that take longest begin first.
-LONGEST := tests/flows/test_one_road.py tests/e2e/test_kills.py tests/flows/test_nights.py tests/flows/test_resuming.py
-WAITING := $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/flows/test_*.py))
+LONGEST := $(addprefix tests/,flows/test_one_road.py e2e/test_kills.py e2e/test_second_night.py flows/test_nights.py)
+ROUNDS := $(wildcard tests/e2e/test_*.py tests/flows/test_*.py)
+WAITING := $(LONGEST) $(filter-out $(LONGEST) $(ALONE),$(ROUNDS))
 
 .PHONY: run test check lint format upgrade-bench faults mutants gpu drill simulate lock clean browser FORCE
 
 run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
 
-# Flows and rounds without a throughput gate mostly wait for servers: they run three at a time, but not beside trainings.
-# The other whole rounds and the injected faults run alone, because they judge throughput too.
+# Whole rounds without a throughput gate run beside flows, but not beside the trainings of the first call. The main job
+# judges throughput and runs alone, and so do the injected faults, which take all cores themselves.
 test: export PLUMBLINE_NO_BROWSER := 1
 test: lint $(AZURITE) browser
-	$(BIN)/python -m pytest -q --durations=10 $(APART) $(SHARED)
-	$(BIN)/python -m pytest -q --durations=10 $(TOGETHER) $(WAITING)
-	$(BIN)/python -m pytest -q --durations=10 tests $(patsubst %,--ignore=%,$(SHARED) tests/flows tests/e2e/test_kills.py)
+	$(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(SHARED)
+	$(BIN)/python -m pytest -q --durations=10 $(PARALLEL) --no-loadscope-reorder $(WAITING)
+	$(BIN)/python -m pytest -q --durations=10 tests $(patsubst %,--ignore=%,$(SHARED) $(WAITING))
 
 check: lint
-	$(BIN)/python -m pytest -q $(APART) tests/unit
+	$(BIN)/python -m pytest -q $(PARALLEL) tests/unit
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check $(CODE)

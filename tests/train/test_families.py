@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from plumbline.cli.main import main
 from plumbline.errors import PlumblineError
 from plumbline.prepare import prepare
 from plumbline.schema.record import read_record
+from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import parse_suite
 from plumbline.schema.suite_file import with_tuples
 from plumbline.train import envelope, probe
@@ -50,12 +53,25 @@ def prepared(root, suite):
     return prepare(suite, root / "build", lambda _: None)["w"]
 
 
-def train(root, spec, name):
-    job = TrainJob(
-        spec=spec, out=root / name, data=f"file://{root}/data", cache=root / "cache", platform=name, record_id=name
-    )
+@pytest.fixture(scope="module")
+def family_of(tmp_path_factory) -> Callable[..., tuple[Path, RunSpec]]:
+    """Return a family's prepared folder and spec, made once: a process of its own makes the weights."""
+    made: dict[tuple[str, str], tuple[Path, RunSpec]] = {}
+
+    def get(family, task="sequence-classification"):
+        if (family, task) not in made:
+            root = tmp_path_factory.mktemp(family)
+            made[family, task] = root, prepared(root, suite_of(root, make_checkpoint(family, root / "c"), task=task))
+        return made[family, task]
+
+    return get
+
+
+def train(root, spec, out):
+    name = out.name
+    job = TrainJob(spec=spec, out=out, data=f"file://{root}/data", cache=root / "cache", platform=name, record_id=name)
     run_job(job, threading.Event())
-    return root / name
+    return out
 
 
 @contextlib.contextmanager
@@ -80,16 +96,17 @@ def compared(capsys, reference, candidate):
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "modernbert", "electra"])
-def test_a_checkpoint_is_trained_compared_and_a_planted_fault_is_named(tmp_path, monkeypatch, capsys, family):
-    suite = suite_of(tmp_path, make_checkpoint(family, tmp_path / family))
-    spec = prepared(tmp_path, suite)
+def test_a_checkpoint_is_trained_compared_and_a_planted_fault_is_named(
+    family_of, tmp_path, monkeypatch, capsys, family
+):
+    root, spec = family_of(family)
     assert spec.model.family == family
     assert spec.data.class_names == ("negative", "positive")
-    reference = train(tmp_path, spec, "reference")
-    code, answer = compared(capsys, reference, train(tmp_path, spec, "again"))
+    reference = train(root, spec, tmp_path / "reference")
+    code, answer = compared(capsys, reference, train(root, spec, tmp_path / "again"))
     assert (code, answer["verdict"]) == (0, "pass"), [item for item in answer["findings"] if item["outcome"] != "pass"]
     with faulty(monkeypatch, ACTIVATIONS[family]):
-        bad = train(tmp_path, spec, "bad")
+        bad = train(root, spec, tmp_path / "bad")
     code, answer = compared(capsys, reference, bad)
     assert (code, answer["verdict"]) == (1, "drift")
     assert answer["first_divergence"]["at"] == ACTIVATIONS[family]
@@ -97,23 +114,25 @@ def test_a_checkpoint_is_trained_compared_and_a_planted_fault_is_named(tmp_path,
 
 
 @pytest.mark.parametrize("family", ["distilbert", "roberta", "modernbert"])
-def test_both_tasks_and_the_learn_part_run_on_every_family(tmp_path, family):
-    suite = suite_of(tmp_path, make_checkpoint(family, tmp_path / family), task="masked-lm", learn=LEARN)
-    record = read_record(train(tmp_path, prepared(tmp_path, suite), "r"))
+def test_both_tasks_and_the_learn_part_run_on_every_family(family_of, tmp_path, family):
+    root, spec = family_of(family, "masked-lm")
+    record = read_record(train(root, spec.replace(learn=LEARN), tmp_path / "r"))
     assert record.exit.status == "completed"
     assert all(step.loss is not None for step in record.evidence.probe.steps)
     assert len(record.evidence.learn.evaluations) == 1
 
 
 @pytest.mark.parametrize("family", ["distilbert", "roberta", "modernbert"])
-def test_dropout_masks_of_every_family_depend_on_the_seed_alone(tmp_path, family):
-    learn = {**LEARN, "dropout": 0.3}
-    suite = suite_of(tmp_path, make_checkpoint(family, tmp_path / family), learn=learn, probe=None)
-    spec = prepared(tmp_path, suite)
-    losses = [read_record(train(tmp_path, spec, name)).evidence.learn.losses for name in ("one", "two")]
-    assert losses[0] == losses[1]
-    other = spec.replace(learn={**learn, "dropout": 0.0})
-    assert read_record(train(tmp_path, other, "none")).evidence.learn.losses != losses[0]
+def test_dropout_masks_of_every_family_depend_on_the_seed_alone(family_of, tmp_path, family):
+    root, spec = family_of(family)
+
+    def losses(name, dropout):
+        part = spec.replace(probe=None, learn={**LEARN, "dropout": dropout})
+        return read_record(train(root, part, tmp_path / name)).evidence.learn.losses
+
+    one = losses("one", 0.3)
+    assert losses("two", 0.3) == one
+    assert losses("none", 0.0) != one
 
 
 def test_pairs_of_sentences_are_trained_with_both_texts(tmp_path):
@@ -124,7 +143,7 @@ def test_pairs_of_sentences_are_trained_with_both_texts(tmp_path):
     )
     rows.write_text(text)
     suite = suite_of(tmp_path, "tiny", dataset={"path": str(rows), "vocab_size": 100}, learn=LEARN)
-    folder = train(tmp_path, prepared(tmp_path, suite), "r")
+    folder = train(tmp_path, prepared(tmp_path, suite), tmp_path / "r")
     record = read_record(folder)
     assert record.exit.status == "completed"
     batches = load_file(folder / "batches.safetensors")
