@@ -13,9 +13,9 @@ CODE := plumbline flows tasks tests bench drills
 # A third process computes while the others wait for servers, children and disks.
 PARALLEL := --numprocesses=3 --dist=loadfile
 SHARED := tests/unit tests/contract tests/train tests/report_browser
-ALONE := tests/e2e/test_pass.py
+ALONE := tests/e2e/test_pass.py tests/e2e/test_drift.py
 # The files that take longest begin first.
-LONGEST := $(addprefix tests/,flows/test_one_road.py e2e/test_kills.py e2e/test_second_night.py flows/test_nights.py)
+LONGEST := $(addprefix tests/,flows/test_one_road.py e2e/test_kills.py flows/test_nights.py)
 ROUNDS := $(wildcard tests/e2e/test_*.py tests/flows/test_*.py)
 WAITING := $(LONGEST) $(filter-out $(LONGEST) $(ALONE),$(ROUNDS))
 
@@ -25,7 +25,7 @@ run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
 
 # Whole rounds without a throughput gate run beside flows, but not beside the trainings of the first call. The main job
-# judges throughput and runs alone, and so do the injected faults, which take all cores themselves.
+# judges throughput and runs alone, and so does what takes all cores itself: a drift's experiments, the injected faults.
 test: export PLUMBLINE_NO_BROWSER := 1
 test: lint $(AZURITE) browser
 	$(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(SHARED)

@@ -76,8 +76,10 @@ def _on_local_stack(args: argparse.Namespace, suite: Suite) -> int:
             stack.start_workers()
             display.stop()
             options = ["--round", args.round, *(["--json"] if args.json else [])]
-            code = _follow_round(stack, stack.start_command("run", [str(args.suite), "--api", *options]))
-            if args.keep:
+            code, was_interrupted = _follow_round(
+                stack, stack.start_command("run", [str(args.suite), "--api", *options])
+            )
+            if args.keep and not was_interrupted:
                 display.say(f"the stack stays up until Ctrl-C: {stack.ui_url}")
                 _wait_for_interrupt(stack)
     return code
@@ -106,17 +108,17 @@ def _follow(stack: Stack, child: Child) -> int:
     return child.process.returncode
 
 
-def _follow_round(stack: Stack, child: Child) -> int:
-    """Wait for the round's command, and return its exit code."""
+def _follow_round(stack: Stack, child: Child) -> tuple[int, bool]:
+    """Wait for the round's command; return its exit code, and whether it was interrupted."""
     try:
         code = _follow(stack, child)
     except KeyboardInterrupt:
         if child.process.returncode is None or child.process.returncode < 0:
             raise
-        return child.process.returncode
+        return child.process.returncode, True
     if code < 0:
         raise UnavailableError(child.ending, where="the round's command")
-    return code
+    return code, False
 
 
 def _wait_for_interrupt(stack: Stack) -> None:

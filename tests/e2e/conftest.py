@@ -24,6 +24,8 @@ from plumbline.localstack.process import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND_SECONDS = 240
+# The command gives its round 90 s to be cancelled.
+_STOP_SECONDS = 120
 _LOG_TAIL = 6000
 
 
@@ -115,6 +117,19 @@ class Round:
         self.reader.join(10)
         return self.process.returncode, out
 
+    def stop(self) -> None:
+        """Interrupt the command if it still runs, and kill it if it goes on all the same."""
+        try:
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGINT)
+                self.process.wait(_STOP_SECONDS)
+        finally:
+            self.process.kill()
+            self.process.wait(10)
+            self.reader.join(10)
+            self.process.stdout.close()
+            self.process.stderr.close()
+
     def verdict_and_runs(self, *flows: str) -> tuple[int, dict, list[list[FlowRun]]]:
         """Return exit code and JSON of a round with `--keep`, and each flow's runs."""
         self.wait_for("the stack stays up until Ctrl-C")
@@ -169,12 +184,7 @@ def start(folder):
 
     yield start
     for round_ in begun:
-        if round_.process.poll() is None:
-            round_.process.send_signal(signal.SIGINT)
-            round_.process.wait(60)
-        round_.reader.join(10)
-        round_.process.stdout.close()
-        round_.process.stderr.close()
+        round_.stop()
     assert_nothing_left(folder)
 
 

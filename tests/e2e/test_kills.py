@@ -22,7 +22,8 @@ def suite(folder):
 
 
 def test_ctrl_c_stops_everything(folder, start, suite):
-    running = start(suite)
+    # `--keep` keeps what a round has left; one that is interrupted leaves nothing.
+    running = start(suite, "--keep")
     running.wait_for("trains probe")
     running.process.send_signal(signal.SIGINT)
     code, out = running.end()

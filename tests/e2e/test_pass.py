@@ -1,6 +1,10 @@
-"""The main job: a round of two platforms passes."""
+"""The main job: two platforms pass, and a second night is held against the accepted first one."""
 
 from __future__ import annotations
+
+import json
+import subprocess
+import sys
 
 import pytest
 
@@ -10,10 +14,18 @@ from plumbline.stores import open_store
 from tests.e2e.conftest import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+SUITE = ROOT / "deployments/suites/local.toml"
+
+
+def plumbline(folder, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "plumbline", *arguments], cwd=folder, capture_output=True, text=True, check=False,
+        timeout=120,
+    )  # fmt: skip
 
 
 def test_two_platforms_train_the_same_and_the_round_passes(folder, start):
-    running = start(ROOT / "deployments/suites/local.toml", "--keep")
+    running = start(SUITE, "--keep")
     code, verdict, (rounds,) = running.verdict_and_runs("plumbline-regression")
     assert (code, verdict["verdict"]) == (0, "pass")
     assert set(verdict["platforms"]) == {"aws-local", "azure-local"}
@@ -33,3 +45,26 @@ def test_two_platforms_train_the_same_and_the_round_passes(folder, start):
     report = next((folder / ".plumbline/central/rounds").rglob("report.html")).read_text()
     assert "aws-local" in report
     assert any(note["code"] == "no-baseline" for note in verdict["platforms"]["aws-local"]["notes"])
+
+
+def test_the_second_night_is_held_against_the_accepted_baseline(folder, start):
+    accepted = plumbline(folder, "baseline", "accept", str(SUITE))
+    assert accepted.returncode == 0, accepted.stderr
+    # Other work on this machine may slow one of two nights: throughput has tests of its own.
+    tonight = folder / "tonight.toml"
+    tonight.write_text(SUITE.read_text().replace("throughput_drop = 0.25", "throughput_drop = 0.95"))
+    code, verdict = start(tonight).verdict()
+    assert code == 0
+    for platform in verdict["platforms"].values():
+        against = {finding["against"] for finding in platform["findings"]}
+        assert any(name.startswith("baseline") for name in against), against
+        throughput = [finding for finding in platform["findings"] if finding["check"] == "speed.throughput"]
+        assert throughput
+        assert throughput[0]["outcome"] == "pass"
+
+
+def test_history_and_report_tell_of_the_rounds(folder):
+    history = plumbline(folder, "history", str(SUITE), "--json")
+    assert history.returncode == 0, history.stderr
+    platforms = json.loads(history.stdout)["platforms"]
+    assert {name: len(platform["nights"]) for name, platform in platforms.items()} == {"aws-local": 2, "azure-local": 2}
