@@ -21,7 +21,7 @@ from tasks.dispatch import dispatch_trainings
 from tasks.events import Phases, ProgressReporter
 from tasks.gather import gather_records
 from tasks.judge import conclude, judge_records
-from tasks.open_round import check_suite, name_round, open_round, refuse_after_crashes, run_name
+from tasks.open_round import check_suite, name_round, open_round, run_name, take_over
 from tasks.report import emit_verdict, publish, report_round, show_in_ui
 
 __all__ = ["ERROR_STATE_NAMES", "STATE_NAMES", "regression"]
@@ -57,7 +57,7 @@ def regression(suite: Suite, round_id: str = "") -> State[None]:
 def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> RoundVerdict:
     name = name_round(round_id)
     with alert_without_verdict(suite, name):
-        refuse_after_crashes()
+        take_over(suite, name)
         round_ = open_round(check_suite(suite), name)
         with phase("training"):
             results = dispatch_trainings(round_, round_.assignments(), Limits())

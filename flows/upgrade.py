@@ -17,7 +17,7 @@ from plumbline.upgrade.outcome import UpgradeOutcome, headline
 from plumbline.upgrade.request import UpgradeRequest
 from tasks.alert import alert_without_verdict
 from tasks.events import Phases, ProgressReporter
-from tasks.open_round import name_round, refuse_after_crashes, run_name
+from tasks.open_round import name_round, run_name, take_over
 from tasks.prefect_client.flow_runs import INVALID
 from tasks.upgrade import (
     alert_about_upgrade,
@@ -54,7 +54,7 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
             return Completed(message=f"no candidate lock was given; started the round {start_round(suite)}")
         upgrade_id = name_round(round_id)
         with ProgressReporter(get_run_logger()) as progress, alert_without_verdict(suite, upgrade_id):
-            refuse_after_crashes()
+            take_over(suite, upgrade_id)
             request = UpgradeRequest(
                 upgrade_id=upgrade_id, suite=suite, candidate=candidate, platforms=platforms, workload=workload,
                 budget=Budget(max_trials, max_seconds), releases=releases,

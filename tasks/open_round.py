@@ -24,10 +24,9 @@ __all__ = [
     "check_suite",
     "name_round",
     "open_round",
-    "refuse_after_crashes",
     "refuse_superseded",
     "run_name",
-    "this_controller",
+    "take_over",
 ]
 
 _PARAMETERS = "the flow run's parameters"
@@ -57,28 +56,30 @@ def check_suite(suite: Suite) -> Suite:
     return parse_suite(with_tuples(content), where=f"{_PARAMETERS}: suite")
 
 
-def refuse_after_crashes() -> None:
-    """Raise `UnavailableError` if every start of this run crashed."""
-    starts = flow_run.run_count or 0
-    if starts > _MAX_STARTS:
-        raise UnavailableError(f"the controller crashed {starts - 1} times", hint="see the log of its worker")
+def take_over(suite: Suite, round_id: str) -> None:
+    """Claim the round for this start of the flow run; raise `UnavailableError` if every start before it crashed.
+
+    The claim comes first: an error after it is this start's to report.
+    """
+    controller = _this_controller()
+    claim_round(CentralStore(open_store(suite.store)), round_id, controller)
+    if controller.start > _MAX_STARTS:
+        raise UnavailableError(f"the controller crashed {controller.start - 1} times", hint="see the log of its worker")
 
 
-def this_controller() -> Controller:
-    """Return the start of the flow run that calls."""
+def _this_controller() -> Controller:
     return Controller(flow_run=str(flow_run.id), start=flow_run.run_count or 0)
 
 
 def refuse_superseded(suite: Suite, round_id: str) -> None:
     """Raise `SupersededError` if a later start of this controller continues the round."""
-    check_claim(CentralStore(open_store(suite.store)), round_id, this_controller())
+    check_claim(CentralStore(open_store(suite.store)), round_id, _this_controller())
 
 
 @task(name="open round", persist_result=False)
 def open_round(suite: Suite, round_id: str) -> Round:
-    """Claim the round, read its specs from the central store, and write the start marker."""
+    """Read the round's specs from the central store, and write the start marker."""
     central = CentralStore(open_store(suite.store))
-    claim_round(central, round_id, this_controller())
     round_ = Round(round_id, suite, read_specs(central, suite), round_secret(central, round_id))
     central.put_text(start_key(suite.name, round_id, datetime.now(UTC)), "")
     lock = os.environ.get("PLUMBLINE_LOCK")

@@ -27,7 +27,6 @@ from plumbline.digest import digest_file
 from plumbline.dispatch import Limits, Recorded, Result, TrainingRun, run_jobs
 from plumbline.errors import ConfigurationError, PlumblineError, UnavailableError
 from plumbline.rounds import Assignment, Round
-from plumbline.rounds.claim import claim_round
 from plumbline.rounds.published_specs import read_specs
 from plumbline.rounds.secret import round_secret
 from plumbline.schema.suite import Suite
@@ -65,7 +64,7 @@ from tasks.alert import alert_once
 from tasks.dispatch import dispatch_trainings
 from tasks.events import ProgressReporter
 from tasks.gather import gather_records
-from tasks.open_round import check_suite, refuse_superseded, this_controller
+from tasks.open_round import check_suite, refuse_superseded
 from tasks.prefect_client.api import server_clock
 from tasks.prefect_client.flow_runs import check_image_pools
 from tasks.prefect_client.orchestrator import PrefectOrchestrator
@@ -96,7 +95,6 @@ def start_round(suite: Suite) -> str:
 def open_upgrade(request: UpgradeRequest) -> LockUpgrade | ImageUpgrade:
     """Check the request against the suite and the work pools, and read the candidate."""
     request = request.replace(suite=check_suite(request.suite))
-    claim_round(CentralStore(open_store(request.suite.store)), request.upgrade_id, this_controller())
     return _open_image(request) if request.candidate.image else _open_lock(request)
 
 

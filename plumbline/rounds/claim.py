@@ -42,9 +42,12 @@ def claim_round(central: CentralStore, round_id: str, controller: Controller) ->
 
 
 def check_claim(central: CentralStore, round_id: str, controller: Controller) -> None:
-    """Raise `SupersededError` if a different start has claimed the round since."""
+    """Raise `SupersededError` if a later start, or a different run, has claimed the round.
+
+    The claim of an earlier start of the same run supersedes nobody: a start may end before its own claim.
+    """
     holder, _ = _read(central, round_id)
-    if holder is not None and holder != controller:
+    if holder is not None and (holder.flow_run != controller.flow_run or holder.start > controller.start):
         raise _superseded(round_id)
 
 

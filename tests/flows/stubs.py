@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Crashed, Failed, Pending, Running, State
 
 from plumbline.central import publish_record
-from plumbline.deployment import desired
+from plumbline.deployment import GATE, WATCH, Item, desired
 from plumbline.launch import run_training
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec, write_spec
@@ -28,7 +28,7 @@ from plumbline.stores import open_store
 from tasks.prefect_client.deployments import apply, plan
 from tests.flows.small_suite import small_suite
 
-__all__ = ["Material", "StubWorkers", "deploy", "model_record", "suite_of"]
+__all__ = ["Material", "StubWorkers", "deploy", "deploy_round", "model_record", "suite_of"]
 
 Material = tuple[RunSpec, Path]
 """A recipe, and the record of one real training of it."""
@@ -43,8 +43,18 @@ Measurement = Callable[[dict[str, Any]], dict[str, Any]]
 
 def deploy(suite: Suite, controllers: str = "plumbline") -> None:
     """Create on the test's server what `plumbline deploy` creates."""
+    _create(suite, desired(suite, controllers=controllers))
+
+
+def deploy_round(suite: Suite, controllers: str = "plumbline") -> None:
+    """Create it without watch and upgrade gates: each deployment costs the server a while."""
+    items = desired(suite, controllers=controllers)
+    _create(suite, [item for item in items if item.name.partition("/")[0] not in {GATE, WATCH}])
+
+
+def _create(suite: Suite, items: Sequence[Item]) -> None:
     with get_client(sync_client=True) as client:
-        apply(client, plan(client, suite.name, desired(suite, controllers=controllers)))
+        apply(client, plan(client, suite.name, items))
 
 
 def model_record(spec: RunSpec, data: str, folder: Path, environment: Mapping[str, str] | None = None) -> Path:

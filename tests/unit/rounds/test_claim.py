@@ -58,6 +58,11 @@ def test_an_earlier_start_that_wakes_before_its_claim_does_not_take_the_round_ba
     check_claim(central, ROUND, SECOND)
 
 
+def test_a_start_that_ends_before_its_claim_is_not_superseded_by_the_start_before_it(central: CentralStore) -> None:
+    claim_round(central, ROUND, FIRST)
+    check_claim(central, ROUND, SECOND)
+
+
 def test_a_new_run_of_the_same_round_takes_it_over(central: CentralStore) -> None:
     claim_round(central, ROUND, SECOND)
     other = Controller(flow_run="b", start=1)
