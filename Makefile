@@ -78,12 +78,14 @@ lock: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2 uv==0.13.9
 	bash infra/lock.sh $(LOCK)
 
-# The lock file decides what is installed; the package itself is linked, so that edits take effect at once.
+# The lock file decides what is installed; the package itself is linked, so that edits take effect at once. The pip of an
+# older Python takes two minutes longer, and goes on if there is no newer one; bytecode comes with the first import.
 $(INSTALLED): locks/all.txt pyproject.toml $(if $(filter-out $(TORCH_INSTALLED),$(TORCH)),FORCE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "plumbline needs Python 3.11 or newer; set PYTHON=..." >&2; exit 2; }
 	$(PYTHON) -m venv .venv
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==26.3
 	$(BIN)/python infra/install_torch.py $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r locks/all.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r locks/all.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 

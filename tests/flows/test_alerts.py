@@ -34,7 +34,7 @@ from tasks.alert import alert_without_verdict, deliver_pending
 from tasks.prefect_client.notifications import AppriseUrl
 from tasks.watch import check_missed_rounds
 from tests.flows.small_suite import to_toml
-from tests.flows.stubs import deploy
+from tests.flows.stubs import deploy_round
 from tests.flows.timeouts import ALERTS, NIGHT, NOBODY, book_of, night, verdict
 from tests.flows.webhook_server import Receiver, receiver
 
@@ -159,7 +159,7 @@ def test_a_round_that_a_person_has_paused_is_not_missed_and_after_that_it_is(
     webhook: Receiver, suite: Suite, client: SyncPrefectClient
 ) -> None:
     suite = suite.replace(schedule=Schedule(cron="0 2 * * *", grace_seconds=600), alerts=ALERTS)
-    deploy(suite)
+    deploy_round(suite)
     deployment = client.read_deployment_by_name(f"{REGRESSION}/{suite.name}")
     assert check_missed_rounds(suite, NIGHT + timedelta(hours=1)) == ("", [])
     client.update_deployment(deployment.id, DeploymentUpdate(paused=True))

@@ -27,7 +27,7 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tests.flows.small_suite import to_toml
-from tests.flows.stubs import Material, StubWorkers, deploy, suite_of
+from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
 from tests.unit.judge.test_speed import speed
 
 pytestmark = pytest.mark.timeout(600)
@@ -79,7 +79,7 @@ def test_a_creep_fails_the_flow_alerts_once_and_cannot_be_accepted(
     stack: Stack, material: Material, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suite = nightly(tmp_path, "creep")
-    deploy(suite)
+    deploy_round(suite)
     noise = np.random.default_rng(8).normal(0, 0.005, PAST + CREPT)
     crept = 0.007 * np.maximum(np.arange(PAST + CREPT + 2) - PAST + 1, 0)
     earlier_nights(suite, material, (noise + crept[: PAST + CREPT]).tolist())
@@ -108,7 +108,7 @@ def test_a_blind_judge_is_caught_by_the_canary(
     stack: Stack, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite = nightly(tmp_path, "blind")
-    deploy(suite)
+    deploy_round(suite)
     verdict, state = night(0, suite, stack, material, tmp_path, lambda _: 0.0)
     assert (verdict.verdict, state) == ("pass", "Completed")
     assert verdict.proven.endswith("4 of 4 known faults found in copies of the records")

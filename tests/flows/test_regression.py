@@ -39,7 +39,7 @@ from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
 from tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.small_suite import to_toml
-from tests.flows.stubs import Material, Measurement, StubWorkers, deploy, suite_of
+from tests.flows.stubs import Material, Measurement, StubWorkers, deploy_round, suite_of
 from tests.flows.webhook_server import receiver
 
 
@@ -62,7 +62,7 @@ def play(
         return kind.removeprefix("always ") if attempt == 0 or kind.startswith("always ") else "good"
 
     if not deployed:
-        deploy(suite)
+        deploy_round(suite)
     name = f"{night}-020000-{suite.name}"
     workers = StubWorkers(suite, stack.api_url, record, folder / "work", behave, measure=measure)
     write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": spec})
@@ -178,7 +178,7 @@ def test_a_platform_that_is_not_deployed_yet_is_unavailable_and_the_others_are_j
     stack: Stack, material: Material, tmp_path: Path
 ) -> None:
     suite = suite_of(tmp_path, "newcomer", 3)
-    deploy(suite)
+    deploy_round(suite)
     with get_client(sync_client=True) as client:
         client.delete_deployment(client.read_deployment_by_name(training_deployment(suite.name, "p02")).id)
     verdict, _ = play(suite, stack, material, tmp_path, {}, deployed=True)
@@ -250,7 +250,7 @@ def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
     suite = suite_of(tmp_path, "again", 3, start_seconds=5)
     round_ = Round(f"20261120-020000-{suite.name}", suite, {"tiny": material[0]})
     order = round_.order(round_.assignments()[1], 0)
-    deploy(suite)
+    deploy_round(suite)
     name = training_deployment(suite.name, order.platform)
     run = run_deployment(name, parameters={"order": order.to_json()}, timeout=0, idempotency_key=order.record_id)
     verdict, _ = play(suite, stack, material, tmp_path, {"p01": "always absent", "p02": "always absent"})

@@ -16,7 +16,7 @@ from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
-from tests.flows.stubs import Material, Measurement, StubWorkers, deploy, suite_of
+from tests.flows.stubs import Material, Measurement, StubWorkers, deploy_round, suite_of
 from tests.unit.judge.test_speed import SLOW, speed
 
 
@@ -38,7 +38,7 @@ def test_a_drop_is_drift_only_if_an_independent_rerun_shows_it(
     stack: Stack, material: Material, tmp_path: Path, lasts: bool
 ) -> None:
     suite = suite_of(tmp_path, f"slow-{lasts}".lower(), 2)
-    deploy(suite)
+    deploy_round(suite)
     central = CentralStore(open_store(suite.store))
     before, _ = night(0, suite, stack, material, tmp_path, measure=lambda _: {"speed": speed().to_json()})
     for platform in before.platforms.values():

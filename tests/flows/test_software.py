@@ -31,7 +31,7 @@ from plumbline.schema.ab import AbOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
-from tests.flows.stubs import Material, StubWorkers, deploy, suite_of
+from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
 from tests.train.wheels import make_wheel
 from tests.unit.judge.test_speed import speed
 
@@ -148,7 +148,7 @@ def test_a_slower_night_is_the_softwares_only_if_the_ab_shows_it(  # noqa: PLR09
 ) -> None:  # fmt: skip
     base = suite_of(tmp_path, f"ab-{reason}", 1, run_seconds=600).model_dump(mode="json", exclude_none=True)
     suite = Suite.model_validate({**base, "dispatch": {"quorum": 1, "experiments": 0, "reruns": 2, "ab_blocks": 5}})
-    deploy(suite)
+    deploy_round(suite)
     central = CentralStore(open_store(suite.store))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels.folder))
