@@ -90,6 +90,10 @@ def team(client: SyncPrefectClient, stack: Stack, tmp_path: Path) -> Iterator[Te
     for deployment in client.read_deployments(limit=200):
         if "suite:one-road" in deployment.tags:
             client.delete_deployment(deployment.id)
+    # A pool that stays would show the next test its stopped workers as online.
+    for pool in client.read_work_pools():
+        if pool.name.startswith("one-road-"):
+            client.delete_work_pool(pool.name)
 
 
 def runs_of(client: SyncPrefectClient, flow: str, deployment: str) -> list[FlowRun]:
@@ -159,9 +163,9 @@ def test_the_doctor_finds_what_would_lose_the_night(client: SyncPrefectClient, t
     start_everything(team)
     wait_for_workers(client, *(item.work_pool for item in team.suite.platforms.values()), _CONTROLLERS, online=True)
     found = team.checks()
-    assert all(item["well"] for item in found.values()), found
+    assert [item for item in found.values() if not item["well"]] == []
     asked = team.checks("--workers")
-    assert all(item["well"] for item in asked.values()), asked
+    assert [item for item in asked.values() if not item["well"]] == []
     assert {"controllers's store: central store", "first's store: outbox"} <= asked.keys() or any(
         where.startswith("controllers") for where in asked
     )
