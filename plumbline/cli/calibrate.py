@@ -17,7 +17,7 @@ from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.history.limits import Allowed
 from plumbline.history.noise import NoiseFloor, noise_floor, recommended_drop
 from plumbline.history.reference import Reference
-from plumbline.history.segments import Line
+from plumbline.history.segments import MetricHistory
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
 
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     return int(ExitCode.PASS)
 
 
-def _widest(lines: Sequence[Line], last: int) -> NoiseFloor:
+def _widest(lines: Sequence[MetricHistory], last: int) -> NoiseFloor:
     """Return the noisiest workload's floor, over its current segment."""
     floors = []
     for line in lines:

@@ -15,7 +15,7 @@ from plumbline.cli.options import at_least
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.history.external import parse_external
 from plumbline.history.limits import allowed_for
-from plumbline.history.segments import Line
+from plumbline.history.segments import MetricHistory
 from plumbline.history.summary import ChangeSummary, LineSummary, summarise
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
@@ -97,7 +97,7 @@ def _external(args: argparse.Namespace) -> int:
         text = args.source.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidInputError("is not UTF-8 text", where=str(args.source)) from error
-    lines: Sequence[Line] = parse_external(text, where=str(args.source), higher_is_worse=args.higher_is_worse)
+    lines: Sequence[MetricHistory] = parse_external(text, where=str(args.source), higher_is_worse=args.higher_is_worse)
     if args.platform is not None:
         lines = [line for line in lines if line.platform == args.platform]
     if not lines:

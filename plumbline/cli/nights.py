@@ -12,7 +12,7 @@ from plumbline.central.series import read_series
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.history.limits import Allowed
 from plumbline.history.metrics import METRICS, metric_of
-from plumbline.history.segments import Line, lines_of
+from plumbline.history.segments import MetricHistory, lines_of
 from plumbline.history.series import SeriesFile
 from plumbline.rounds import check_round_id
 from plumbline.rounds.nights import limits_of
@@ -137,7 +137,7 @@ def _night(verdict: RoundVerdict, platform: str) -> Night:
     )
 
 
-def read_lines(central: CentralStore, series: SeriesFile, nights: Sequence[Night]) -> tuple[Line, ...]:
+def read_lines(central: CentralStore, series: SeriesFile, nights: Sequence[Night]) -> tuple[MetricHistory, ...]:
     """Return a platform's lines, from its series or from its rounds."""
     if len(series):
         accepted = accepted_times(central, series.platform)
@@ -148,7 +148,7 @@ def read_lines(central: CentralStore, series: SeriesFile, nights: Sequence[Night
         times, rounds = tuple(map(float, range(len(kept)))), tuple(night.round for night in kept)
         values = tuple(getattr(night, attribute) for night in kept)
         if kept:
-            lines.append(Line(series.platform, "", metric_of(name), times, rounds, rounds, values, ()))
+            lines.append(MetricHistory(series.platform, "", metric_of(name), times, rounds, rounds, values, ()))
     return tuple(lines)
 
 

@@ -1,4 +1,7 @@
-"""Judgement of a platform's nights: decision engine, detectors, limits, simulation. Pure."""
+"""Decision engine over a platform's nights.
+
+Detectors, limits, experiments' tests and a simulation. Pure.
+"""
 
 from __future__ import annotations
 

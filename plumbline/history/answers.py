@@ -1,4 +1,7 @@
-"""Tests of reruns (is the loss real?) and A/B runs (the software?)."""
+"""Statistical tests of reruns and of A/B runs.
+
+Reruns show whether a loss is real, A/B runs whether the software causes it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from numpy.typing import NDArray
 from plumbline.history.quantiles import normal_quantile, t_quantile
 from plumbline.history.reference import HUGE, Reference
 
-__all__ = ["BLOCK", "Difference", "Rerun", "block_order", "is_so", "software_difference"]
+__all__ = ["BLOCK", "RerunTest", "SoftwareDifference", "block_order", "judge_reruns", "software_difference"]
 
 Values = NDArray[np.float64]
 
@@ -25,8 +28,8 @@ _LEAST_BLOCKS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Rerun:
-    """Result of the reruns: their mean against the reference."""
+class RerunTest:
+    """Result of the reruns: their mean compared with the reference."""
 
     holds: bool
     z: float
@@ -35,8 +38,11 @@ class Rerun:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """Result of an A/B: tonight's environment against the baseline's, on one machine."""
+class SoftwareDifference:
+    """Result of an A/B between two environments on one machine.
+
+    The environments are tonight's and the baseline's.
+    """
 
     size: float
     """Median of all differences between the two environments (Hodges and Lehmann): positive is worse."""
@@ -46,7 +52,7 @@ class Difference:
     num_runs: int
 
 
-def is_so(reruns: Sequence[float], reference: Reference, alpha: float) -> Rerun:
+def judge_reruns(reruns: Sequence[float], reference: Reference, alpha: float) -> RerunTest:
     """Test fresh reruns of tonight against the reference.
 
     The run that raised the question is excluded. The reruns share the night, so that their mean is compared with the
@@ -55,23 +61,27 @@ def is_so(reruns: Sequence[float], reference: Reference, alpha: float) -> Rerun:
     finite = [min(max(value, -HUGE), HUGE) for value in reruns if math.isfinite(value)]
     limit = normal_quantile(1 - alpha)
     if not finite:
-        return Rerun(holds=False, z=-math.inf, limit=limit, mean=math.nan)
+        return RerunTest(holds=False, z=-math.inf, limit=limit, mean=math.nan)
     mean = math.fsum(finite) / len(finite)
     z = (mean - reference.centre) / reference.predicted()
-    return Rerun(holds=z > limit, z=z, limit=limit, mean=mean)
+    return RerunTest(holds=z > limit, z=z, limit=limit, mean=mean)
 
 
 def block_order(block: int) -> tuple[bool, ...]:
-    """Return which runs of a block use tonight's environment: A B B A, then B A A B."""
+    """Return which runs of a block use tonight's environment.
+
+    Even blocks: A B B A; odd blocks: B A A B, where A is tonight's.
+    """
     first = block % 2 == 0
     return (first, not first, not first, first)
 
 
-def software_difference(tonight: Values, baseline: Values, alpha: float) -> Difference | None:
-    """Test blocks of runs, [blocks, 2] per environment; `None` below five complete blocks.
+def software_difference(tonight: Values, baseline: Values, alpha: float) -> SoftwareDifference | None:
+    """Test blocks of A/B runs, [blocks, 2] per environment.
 
-    Exact one-sided permutation test within blocks, on ranks aligned by their block's mean: it assumes only that runs of
-    one block are exchangeable if the environments are equal. The interval is Student's at `alpha` on both sides.
+    Return `None` below five complete blocks. Exact one-sided permutation test within blocks, on ranks aligned by their
+    block's mean: it assumes only that runs of one block are exchangeable if the environments are equal. The interval is
+    Student's at `alpha` on both sides.
     """
     whole = np.isfinite(tonight).all(axis=1) & np.isfinite(baseline).all(axis=1)
     ours, theirs = (np.clip(runs[whole], -HUGE, HUGE) for runs in (tonight, baseline))
@@ -83,11 +93,14 @@ def software_difference(tonight: Values, baseline: Values, alpha: float) -> Diff
     size = float(np.median((ours[:, :, None] - theirs[:, None, :]).ravel()))
     error = float(each.std(ddof=1)) / math.sqrt(len(each))
     width = t_quantile(max(alpha, 0.025), len(each) - 1) * error
-    return Difference(size, size - width, size + width, p_value, int(runs.size))
+    return SoftwareDifference(size, size - width, size + width, p_value, int(runs.size))
 
 
 def _chance(aligned: Values) -> float:
-    """Return the p-value of tonight's rank sum among all arrangements within blocks."""
+    """Return the p-value of tonight's rank sum.
+
+    It counts all arrangements within blocks; if there are too many, it is approximate.
+    """
     _, where = np.unique(np.round(aligned.ravel(), 12), return_inverse=True)
     counts = np.bincount(where)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[where].reshape(aligned.shape)

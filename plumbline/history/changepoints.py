@@ -1,10 +1,10 @@
-"""All changes of level in a long series: seeded binary segmentation on ranks, narrowest interval first.
+"""Search for all changes of level in a long series.
 
-Intervals of every scale (Kovács, Li, Bühlmann and Munk 2023) are scanned by `rank_scan`; of those whose largest
-statistic is significant the shortest gives the first change (Baranowski, Chen and Fryzlewicz 2019), then all intervals
-that contain this change are dropped. The chance counts the splits and the intervals. An autocorrelated series is
-whitened first: ranks have a largest statistic, which a wider variance would put below the limit in a short series,
-however large the change is.
+Method: seeded binary segmentation on ranks, narrowest interval first. Intervals of every scale (Kovács, Li, Bühlmann
+and Munk 2023) are scanned by `rank_scan`; of those whose largest statistic is significant the shortest gives the first
+change (Baranowski, Chen and Fryzlewicz 2019), then all intervals that contain this change are dropped. The chance
+counts the splits and the intervals. An autocorrelated series is whitened first: ranks have a largest statistic, which a
+wider variance would put below the limit in a short series, however large the change is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _PASSES = 4
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """First index of a new level, medians on both sides, and p-value."""
+    """Change of level, with the medians of both sides.
+
+    `index` is the first of the new level.
+    """
 
     index: int
     before: float
@@ -48,22 +51,26 @@ class ChangePoint:
 
     @property
     def size(self) -> float:
-        """Return the relative change of the level; 0 from a level of 0."""
+        """Return the relative change of the level.
+
+        It is 0 if the level before is 0.
+        """
         return self.after / self.before - 1 if self.before else 0.0
 
 
 def changes(values: Sequence[float] | Values, *, level: float = LEVEL) -> tuple[ChangePoint, ...]:
-    """Return the changes of a series in order; `level` is the family-wise error rate.
+    """Return the changes of level of a series, in order.
 
-    Non-finite values are skipped, but count in indices. A short or constant series has no changes.
+    `level` is the family-wise error rate. Non-finite values are skipped, but count in indices. A short or constant
+    series has no changes.
     """
     every = np.asarray(values, dtype=np.float64)
     places = np.flatnonzero(np.isfinite(every))
     array = np.clip(every[places], -HUGE, HUGE)
     if len(array) < 2 * LEAST_SIDE:
         return ()
-    found = _by_t_test(array, 0, level) if len(array) <= _FEW else _by_ranks(array, level)
-    edges = [0, *(index for index, _ in found), len(array)]
+    splits = _by_t_test(array, 0, level) if len(array) <= _FEW else _by_ranks(array, level)
+    edges = [0, *(index for index, _ in splits), len(array)]
     return tuple(
         ChangePoint(
             int(places[index]),
@@ -71,25 +78,26 @@ def changes(values: Sequence[float] | Values, *, level: float = LEVEL) -> tuple[
             float(np.median(array[index : edges[order + 2]])),
             p_value,
         )
-        for order, (index, p_value) in enumerate(found)
+        for order, (index, p_value) in enumerate(splits)
     )
 
 
 def _by_ranks(array: Values, level: float) -> list[tuple[int, float]]:
-    """Segment as if the noise is white; then whiten by the autocorrelation within the segments, until both agree.
+    """Segment by ranks, and whiten autocorrelated noise until both agree.
 
-    The autocorrelation of the whole series is of no use: every change of level raises it.
+    The first segmentation assumes white noise; the next ones whiten by the autocorrelation within the segments. The
+    autocorrelation of the whole series is of no use: every change of level raises it.
     """
-    found = _segmented(array, 0.0, level)
+    splits = _segmented(array, 0.0, level)
     for _ in range(_PASSES):
-        places = [place for place, _ in found]
+        places = [place for place, _ in splits]
         if not places:
             break
         noise = _whitened(array, autocorrelation_within(array, places))
-        found = _segmented(noise, _remainder(noise, places), level)
-        if [place for place, _ in found] == places:
+        splits = _segmented(noise, _remainder(noise, places), level)
+        if [place for place, _ in splits] == places:
             break
-    return found
+    return splits
 
 
 def _segmented(noise: Values, rho: float, level: float) -> list[tuple[int, float]]:
@@ -97,12 +105,15 @@ def _segmented(noise: Values, rho: float, level: float) -> list[tuple[int, float
 
 
 def _whitened(array: Values, rho: float) -> Values:
-    """Return x(t) - rho x(t-1); a change of level stays at its place, smaller by the factor 1 - rho."""
+    """Return x(t) - rho x(t-1).
+
+    A change of level stays at its place, smaller by the factor 1 - rho.
+    """
     return np.asarray(array - rho * np.concatenate([array[:1], array[:-1]]))
 
 
 def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float]]:
-    """Split at the largest t if significant (Bonferroni), then both sides recursively."""
+    """Split recursively at the largest significant t (Bonferroni)."""
     count = len(array)
     if count < 2 * LEAST_SIDE or float(np.ptp(array)) <= 0:
         return []
@@ -121,9 +132,10 @@ def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float
 
 
 def autocorrelation_within(values: Values, places: Sequence[int]) -> float:
-    """Return the lag-1 autocorrelation within the segments that begin at `places`, in [0, 0.9]; winsorised.
+    """Return the lag-1 autocorrelation within segments, in [0, 0.9].
 
-    Means and places that fit the noise take (1 + 3 rho) / n, and (3.3 + 4.5 rho) / n for each place, which are added.
+    The segments begin at `places`; values are winsorised. Means and places that fit the noise take (1 + 3 rho) / n, and
+    (3.3 + 4.5 rho) / n for each place, which are added.
     """
     count, number = len(values), len(places)
     residuals = np.concatenate([part - np.median(part) for part in np.split(values, places)])
@@ -139,10 +151,11 @@ def autocorrelation_within(values: Values, places: Sequence[int]) -> float:
 
 
 def _remainder(noise: Values, places: Sequence[int]) -> float:
-    """Return the lag-1 autocorrelation that a whitened series still has within its segments, in [0, 0.9].
+    """Return the lag-1 autocorrelation left after whitening, in [0, 0.9].
 
-    A trend or a walk is no AR(1) noise about a level: its whitened differences still grow with their distance, as
-    E|x(t) - x(t-2)|² / E|x(t) - x(t-1)|² = 1 + rho. Winsorised means; less than 2.5 / sqrt(n) is chance.
+    It is that within the segments. A trend or a walk is no AR(1) noise about a level: its whitened differences still
+    grow with their distance, as E|x(t) - x(t-2)|² / E|x(t) - x(t-1)|² = 1 + rho. Winsorised means; less than 2.5 /
+    sqrt(n) is chance.
     """
     starts = np.array(places, dtype=np.intp)
     first = np.delete(np.abs(noise[1:] - noise[:-1]), starts - 1)
@@ -184,22 +197,25 @@ def _candidates(array: Values, rho: float, level: float) -> Iterator[tuple[int, 
 
 
 def _narrowest(candidates: list[tuple[int, int, int, float, float]]) -> list[tuple[int, float]]:
-    """Select the shortest significant intervals; drop others that contain the same change."""
-    found: list[tuple[int, float]] = []
+    """Select the shortest significant intervals.
+
+    Other intervals that contain the same change are dropped.
+    """
+    splits: list[tuple[int, float]] = []
     left = sorted(candidates, key=lambda candidate: (candidate[1] - candidate[0], candidate[3], -candidate[4]))
     while left:
         _, _, place, chance, _ = left[0]
-        found.append((place, chance))
-        left = [one for one in left if not one[0] < place < one[1]]
-    return sorted(found)
+        splits.append((place, chance))
+        left = [interval for interval in left if not interval[0] < place < interval[1]]
+    return sorted(splits)
 
 
-def _refined(array: Values, found: list[tuple[int, float]], rho: float, level: float) -> list[tuple[int, float]]:
+def _refined(array: Values, splits: list[tuple[int, float]], rho: float, level: float) -> list[tuple[int, float]]:
     """Relocate each change between its neighbours; drop insignificant ones."""
     for _ in range(2):
-        edges = [0, *(place for place, _ in found), len(array)]
+        edges = [0, *(place for place, _ in splits), len(array)]
         moved: list[tuple[int, float]] = []
-        for order, (place, chance) in enumerate(found):
+        for order, (place, chance) in enumerate(splits):
             start, end = max(edges[order], place - _LONGEST), min(edges[order + 2], place + _LONGEST)
             if moved:
                 start = max(start, moved[-1][0])
@@ -209,14 +225,15 @@ def _refined(array: Values, found: list[tuple[int, float]], rho: float, level: f
             best = int(z.argmax())
             if max_chance(float(z[best]), end - start, rho) <= level:
                 moved.append((start + _dated(array[start:end], LEAST_SIDE + best), chance))
-        found = moved
-    return found
+        splits = moved
+    return splits
 
 
 def _dated(window: Values, place: int) -> int:
-    """Return the split of least squares, on values winsorised about the medians of both sides of `place`.
+    """Return the least-squares split of a window.
 
-    Ranks say that a window changes, but not how much lies between its values: they date a large step too roughly.
+    Values are winsorised about the medians of both sides of `place`. Ranks say that a window changes, but not how much
+    lies between its values: they date a large step too roughly.
     """
     before, after = float(np.median(window[:place])), float(np.median(window[place:]))
     deviations = np.abs(window - np.where(np.arange(len(window)) < place, before, after))

@@ -1,4 +1,4 @@
-"""Dating of a loss: a step or a creep, fitted by least squares."""
+"""Start and shape of a loss, fitted by least squares."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _REACH = 120
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """First night of a loss (an index), its shape, and its size tonight."""
+    """Start of a loss, its shape, and its size tonight.
+
+    `index` is the first night of the loss.
+    """
 
     index: int
     shape: Literal["step", "creep"]
@@ -26,9 +29,10 @@ class Onset:
 
 
 def onset(values: Values, reference: Reference) -> Onset:
-    """Fit a step and a ramp from the reference's centre for each first night; return the best.
+    """Fit a step and a ramp; return the better one.
 
-    Least squares on winsorised deviations; `values` are one level's nights, finite, tonight last.
+    Both begin at the reference's centre; every night is tried as the first. Least squares on winsorised deviations;
+    `values` are one level's nights, finite, tonight last.
     """
     first = max(len(values) - _REACH, 0)
     off = values[first:] - reference.centre

@@ -1,7 +1,8 @@
-"""The decision engine: from a series' past, tonight's value and what is allowed to one typed decision.
+"""Decision engine for one series and one night.
 
-The night, `plumbline history`, the report, the simulator and the tests all call `decide`. Where a question is open, the
-decision names the experiment that answers it; the caller runs it and calls `decide` again.
+Input: the series' past, tonight's value and the limits; output: one typed decision. The night, `plumbline history`, the
+report, the simulator and the tests all call `decide`. Where a suspected loss needs an experiment, the decision names
+it; the caller runs it and calls `decide` again.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.history.answers import Difference, Rerun, is_so, software_difference
+from plumbline.history.answers import RerunTest, SoftwareDifference, judge_reruns, software_difference
 from plumbline.history.dating import Onset, onset
-from plumbline.history.detectors import Ask, asks
+from plumbline.history.detectors import Detection, detect
 from plumbline.history.lasting import lasting_loss
 from plumbline.history.limits import Allowed
 from plumbline.history.quantiles import t_quantile
@@ -27,7 +28,7 @@ Values = NDArray[np.float64]
 
 
 Reason = Literal[
-    "quiet",  # no detector asks
+    "quiet",  # no detector reports a loss
     "learning",  # too few nights for a reference
     "missing",  # tonight has no finite value
     "open-question",  # an experiment is needed and has not been answered
@@ -39,7 +40,7 @@ Reason = Literal[
     "anchor",  # the cumulative loss against the first acceptance is over its limit
     "too-small",  # confirmed, and below the least change that counts
     "improved",  # lastingly better than the reference
-    "open-call",  # called on an earlier night, and not gone
+    "open-call",  # reported on an earlier night, and still open
 ]
 Software = Literal["can-differ", "equal", "unavailable"]
 """Whether the software may differ from the baseline's; `unavailable`: it may, but the baseline's cannot be rebuilt."""
@@ -47,7 +48,7 @@ Software = Literal["can-differ", "equal", "unavailable"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Called loss of an earlier night: start, previous level, and size."""
+    """Loss that was called on an earlier night, still open."""
 
     since: int
     centre: float
@@ -58,15 +59,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The earlier nights of one comparable series, higher is worse; `nan` where a night has no value.
+    """Earlier nights of one comparable series.
 
-    `level` is where the present level begins: a boundary of the segment, or a loss that was called. `asked` is the
-    first night after the last one that experiments answered with no. `anchor` is the reference of the first acceptance.
+    Higher values are worse; `nan` means that a night has no value. `level` is where the present level begins: a
+    boundary of the segment, or a loss that was called. `cusum_start` is the night after the newest one for which
+    experiments showed no loss of the software. `anchor` is the reference of the first acceptance.
     """
 
     values: Values
     level: int = 0
-    asked: int = 0
+    cusum_start: int = 0
     floor: float = 1e-3
     anchor: Reference | None = None
     call: Call | None = None
@@ -76,7 +78,10 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Tonight's experiments so far, in the unit of the series; `None` means not run."""
+    """Results of tonight's experiments so far.
+
+    They are in the unit of the series; `None` means not run.
+    """
 
     reruns: tuple[float, ...] | None = None
     tonight: Values | None = None
@@ -93,12 +98,12 @@ class Decision:
 
     verdict: Literal["pass", "drift", "inconclusive"]
     reason: Reason
-    asks: tuple[Ask, ...] = ()
+    detections: tuple[Detection, ...] = ()
     needs: Literal["reruns", "ab", ""] = ""
     reference: Reference | None = None
     onset: Onset | None = None
-    rerun: Rerun | None = None
-    difference: Difference | None = None
+    rerun: RerunTest | None = None
+    difference: SoftwareDifference | None = None
     size: float | None = None
     low: float | None = None
     high: float | None = None
@@ -114,9 +119,10 @@ def decide(
     *,
     software: Software = "can-differ",
 ) -> Decision:
-    """Decide on tonight's value (higher is worse); request reruns, then an A/B, if a detector asks.
+    """Decide on tonight's value; higher is worse.
 
-    Never raises on short, constant, missing or non-finite values, and never passes a night without a value.
+    If a detector reports a loss, the decision requests reruns first, then an A/B. Never raises on short, constant,
+    missing or non-finite values, and never passes a night without a value.
     """
     if not math.isfinite(tonight):
         return Decision("inconclusive", "missing")
@@ -125,40 +131,42 @@ def decide(
     tonight = min(max(tonight, -HUGE), HUGE)
     level = int(kept[: past.level].sum())
     reference = reference_of(values[level:], floor=past.floor, prior=past.prior)
-    still = _still_called(past.call, values, tonight)
+    open_call = _open_call(past.call, values, tonight)
     if reference is None:
-        return still or Decision("inconclusive", "learning")
+        return open_call or Decision("inconclusive", "learning")
     here = np.append(values[level:], tonight)
-    found = asks(here, int(kept[: past.asked].sum()) - level, reference, allowed)
-    over = _over_anchor(past, values, tonight, allowed)
-    if over is not None:
-        found = (*found, over)
-    if not found:
-        return still or _quiet(here, reference, allowed)
-    case = _Case(here, reference, found, allowed, answers, software, past)
-    decided = _with_index(
-        case.decision(), int(np.flatnonzero(kept)[level]) if level < len(values) else past.level, kept
-    )
-    return still if still is not None and decided.verdict != "drift" else decided
+    detections = detect(here, int(kept[: past.cusum_start].sum()) - level, reference, allowed)
+    over_anchor = _over_anchor(past, values, tonight, allowed)
+    if over_anchor is not None:
+        detections = (*detections, over_anchor)
+    if not detections:
+        return open_call or _quiet(here, reference, allowed)
+    suspected = _SuspectedLoss(here, reference, detections, allowed, answers, software, past)
+    first = int(np.flatnonzero(kept)[level]) if level < len(values) else past.level
+    decision = _with_index(suspected.decision(), first, kept)
+    return open_call if open_call is not None and decision.verdict != "drift" else decision
 
 
 def advance(past: Past, tonight: float, decision: Decision) -> Past:
-    """Return the next night's past, with tonight's value, calls and answers."""
+    """Return the past of the next night.
+
+    It contains tonight's value, calls and answers.
+    """
     num = len(past.values)
     values = np.append(past.values, tonight)
     if decision.new and decision.onset is not None and decision.reference is not None:
         since = min(decision.onset.index, num)
         call = Call(since, decision.reference.centre, max(decision.onset.size, 0.0), past.level)
-        return replace(past, values=values, level=since, asked=since, call=call, prior=decision.reference)
+        return replace(past, values=values, level=since, cusum_start=since, call=call, prior=decision.reference)
     if past.call is not None and decision.verdict == "pass":
-        return replace(past, values=values, level=past.call.level, asked=num + 1, call=None)
+        return replace(past, values=values, level=past.call.level, cusum_start=num + 1, call=None)
     if decision.reason == "machine" and decision.difference is not None:
-        return replace(past, values=values, asked=num + 1)
+        return replace(past, values=values, cusum_start=num + 1)
     return replace(past, values=values)
 
 
 def _with_index(decision: Decision, first: int, kept: NDArray[np.bool_]) -> Decision:
-    """Convert the onset's index to one among all nights, including missing values."""
+    """Count the onset's index among all nights, including missing values."""
     if decision.onset is None:
         return decision
     places = np.append(np.flatnonzero(kept), len(kept))
@@ -167,8 +175,11 @@ def _with_index(decision: Decision, first: int, kept: NDArray[np.bool_]) -> Deci
     return replace(decision, onset=moved)
 
 
-def _still_called(call: Call | None, values: Values, tonight: float) -> Decision | None:
-    """Keep a call open until three nights' median recovers by half."""
+def _open_call(call: Call | None, values: Values, tonight: float) -> Decision | None:
+    """Return the open call's decision until the loss is half recovered.
+
+    The median of the newest three nights counts.
+    """
     if call is None:
         return None
     recent = float(np.median(np.append(values[-2:], tonight)))
@@ -184,24 +195,27 @@ def _quiet(here: Values, reference: Reference, allowed: Allowed) -> Decision:
     return Decision("pass", "improved" if improved else "quiet", reference=reference, size=size)
 
 
-def _over_anchor(past: Past, values: Values, tonight: float, allowed: Allowed) -> Ask | None:
-    """Ask if five nights' median exceeds the loss allowed against the anchor."""
+def _over_anchor(past: Past, values: Values, tonight: float, allowed: Allowed) -> Detection | None:
+    """Detect a cumulative loss beyond the anchor's limit.
+
+    The median of the newest five nights counts.
+    """
     if past.anchor is None:
         return None
     recent = np.append(values[-4:], tonight)
     lost = lasting_loss(recent, past.anchor, allowed.software_alpha, ranked=False)
     if lost.holds and lost.size > allowed.anchor_limit:
-        return Ask("anchor", max(len(values) - past.level, 0), lost.size, allowed.anchor_limit)
+        return Detection("anchor", max(len(values) - past.level, 0), lost.size, allowed.anchor_limit)
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
-    """Open question of a detector, with its answers so far."""
+class _SuspectedLoss:
+    """Loss reported by detectors, with tonight's answers so far."""
 
     here: Values
     reference: Reference
-    asks: tuple[Ask, ...]
+    detections: tuple[Detection, ...]
     allowed: Allowed
     answers: Answers
     software: Software
@@ -211,60 +225,71 @@ class _Case:
         """Decide by the cheapest experiments first."""
         if self.answers.reruns is None:
             return self._open("reruns" if self.allowed.num_reruns else "")
-        rerun = is_so(self.answers.reruns, self.reference, self.allowed.so_alpha)
+        rerun = judge_reruns(self.answers.reruns, self.reference, self.allowed.rerun_alpha)
         if not math.isfinite(rerun.z):
             return self._open("")
-        if self.past.anchor is not None and any(question.kind == "anchor" for question in self.asks):
-            against = is_so(self.answers.reruns, self.past.anchor, self.allowed.so_alpha)
+        if self.past.anchor is not None and any(detection.kind == "anchor" for detection in self.detections):
+            against = judge_reruns(self.answers.reruns, self.past.anchor, self.allowed.rerun_alpha)
             if against.holds:
                 return self._decided("drift", "anchor", against, reference=self.past.anchor)
         if not rerun.holds:
             return self._decided("pass", "went-away", rerun)
         if self.software == "can-differ":
             return self._by_experiment(rerun)
-        return self._without_experiment(rerun)
+        return self._without_software(rerun)
 
-    def _by_experiment(self, rerun: Rerun) -> Decision:
+    def _by_experiment(self, rerun: RerunTest) -> Decision:
         if self.answers.tonight is None or self.answers.baseline is None:
             decided = self._open("ab" if self.allowed.num_blocks else "")
             return replace(decided, rerun=rerun)
         alpha = self.allowed.software_alpha / max(self.answers.num_tested, 1)
-        found = software_difference(self.answers.tonight, self.answers.baseline, alpha)
-        if found is None:
+        difference = software_difference(self.answers.tonight, self.answers.baseline, alpha)
+        if difference is None:
             return replace(self._open(""), rerun=rerun)
-        if found.p_value > alpha:
-            return self._without_experiment(rerun, found)
-        if found.size < self.allowed.least_change:
-            return self._decided("pass", "too-small", rerun, found)
-        return self._decided("drift", "software", rerun, found)
+        if difference.p_value > alpha:
+            return self._without_software(rerun, difference)
+        if difference.size < self.allowed.least_change:
+            return self._decided("pass", "too-small", rerun, difference)
+        return self._decided("drift", "software", rerun, difference)
 
-    def _without_experiment(self, rerun: Rerun, found: Difference | None = None) -> Decision:
-        """Decide without a software cause: drift only if the loss lasts."""
+    def _without_software(self, rerun: RerunTest, difference: SoftwareDifference | None = None) -> Decision:
+        """Decide without a software cause: drift only if it lasts."""
         lost = lasting_loss(self.here, self.reference, self.allowed.lasting_alpha)
         if lost.holds and lost.size > self.allowed.least_change:
-            return self._decided("drift", "lasting", rerun, found)
-        unknown = self.software == "unavailable" or (self.software == "can-differ" and found is None)
-        return self._decided("inconclusive", "unconfirmed" if unknown else "machine", rerun, found)
+            return self._decided("drift", "lasting", rerun, difference)
+        unknown = self.software == "unavailable" or (self.software == "can-differ" and difference is None)
+        return self._decided("inconclusive", "unconfirmed" if unknown else "machine", rerun, difference)
 
     def _open(self, needs: Literal["reruns", "ab", ""]) -> Decision:
         size = float(self.here[-1]) - self.reference.centre
-        return Decision("inconclusive", "open-question", self.asks, needs, self.reference, size=size)
+        return Decision("inconclusive", "open-question", self.detections, needs, self.reference, size=size)
 
     def _decided(
         self,
         verdict: Literal["pass", "drift", "inconclusive"],
         reason: Reason,
-        rerun: Rerun,
-        found: Difference | None = None,
+        rerun: RerunTest,
+        difference: SoftwareDifference | None = None,
         reference: Reference | None = None,
     ) -> Decision:
         against = reference or self.reference
         size = rerun.mean - against.centre
         width = t_quantile(0.025, round(against.freedom)) * against.predicted()
         low, high = size - width, size + width
-        if found is not None and reason in ("software", "too-small"):
-            size, low, high = found.size, found.low, found.high
+        if difference is not None and reason in ("software", "too-small"):
+            size, low, high = difference.size, difference.low, difference.high
         dated = onset(self.here, against) if verdict == "drift" else None
         return Decision(
-            verdict, reason, self.asks, "", against, dated, rerun, found, size, low, high, new=verdict == "drift"
+            verdict,
+            reason,
+            self.detections,
+            "",
+            against,
+            dated,
+            rerun,
+            difference,
+            size,
+            low,
+            high,
+            new=verdict == "drift",
         )

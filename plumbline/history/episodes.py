@@ -1,4 +1,4 @@
-"""Lasting changes of a whole series, each as step or creep."""
+"""Lasting changes of a whole series, as step or creep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One change: first night, level before and after, and p-value."""
+    """One lasting change: first night, levels before and after, p-value."""
 
     index: int
     shape: Literal["step", "creep"]
@@ -31,7 +31,10 @@ class Episode:
 
 
 def episodes(values: Values) -> tuple[Episode, ...]:
-    """Return the changes of a series; neighbours that fit a ramp better become one creep."""
+    """Return the lasting changes of a series.
+
+    Neighbouring changes that fit a ramp better than steps become one creep.
+    """
     points = changes(values)
     groups: list[list[ChangePoint]] = []
     for point in points:
@@ -40,17 +43,17 @@ def episodes(values: Values) -> tuple[Episode, ...]:
         else:
             groups.append([point])
     edges = [0, *(point.index for point in points), len(values)]
-    found: list[Episode] = []
+    collected: list[Episode] = []
     for group in groups:
         start = edges[edges.index(group[0].index) - 1]
         end = edges[edges.index(group[-1].index) + 1]
         ramp = _ramp(values[start:end], [point.index - start for point in group])
-        found += (
+        collected += (
             [_creep(values, group, start, ramp, end)]
             if ramp is not None
-            else [_step(values, one, edges) for one in group]
+            else [_step(values, point, edges) for point in group]
         )
-    return tuple(found)
+    return tuple(collected)
 
 
 def _step(values: Values, point: ChangePoint, edges: list[int]) -> Episode:
@@ -62,7 +65,7 @@ def _creep(values: Values, group: list[ChangePoint], start: int, ramp: int, end:
     tail = values[max(group[-1].index, end - 7) : end]
     low, high = _interval(tail)
     after = float(np.nanmedian(tail))
-    return Episode(start + ramp, "creep", group[0].before, after, low, high, min(one.p_value for one in group))
+    return Episode(start + ramp, "creep", group[0].before, after, low, high, min(point.p_value for point in group))
 
 
 def _interval(values: Values) -> tuple[float, float]:
@@ -73,7 +76,10 @@ def _interval(values: Values) -> tuple[float, float]:
 
 
 def _ramp(values: Values, steps: list[int]) -> int | None:
-    """Return a ramp's start if it fits better than the steps, by BIC; else `None`."""
+    """Return a ramp's start if it fits better than steps.
+
+    By BIC; otherwise `None`.
+    """
     values = np.clip(values, -HUGE, HUGE)
     kept = np.isfinite(values)
     places, seen = np.flatnonzero(kept).astype(np.float64), values[kept]

@@ -1,4 +1,7 @@
-"""Are two accuracies the same within a margin? Equivalence over nights or seeds, and one pair on shared rows."""
+"""Tests whether two accuracies are equal within a margin.
+
+One test compares nights or seeds, the other one pair of models on shared rows.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ _TWO_SIDED = 1.959964 + 1.281552
 
 @dataclass(frozen=True, slots=True)
 class Equivalence:
-    """The outcome of two one-sided tests (Schuirmann 1987), and what the runs at hand can resolve."""
+    """Result of two one-sided tests (Schuirmann 1987).
+
+    It includes the margin that these runs can resolve.
+    """
 
     outcome: Literal["equivalent", "different", "unresolved"]
     difference: float
@@ -39,9 +45,10 @@ class Equivalence:
 def equivalence(
     reference: Sequence[float], candidate: Sequence[float], margin: float, *, alpha: float = 0.05
 ) -> Equivalence | None:
-    """Test whether the candidate's mean is within `margin` of the reference's; `None` below two finite runs a side.
+    """Test whether two means are equal within `margin`.
 
-    Welch's standard error. `different`: the whole interval lies outside the margin.
+    Return `None` if either side has fewer than two finite runs. Welch's standard error. `different`: the whole interval
+    lies outside the margin.
     """
     left, right = (_finite(values) for values in (reference, candidate))
     if len(left) < 2 or len(right) < 2:
@@ -77,9 +84,10 @@ def _welch(shares: tuple[float, float], left: int, right: int) -> float:
 
 
 def runs_to_resolve(spread: float, margin: float, *, alpha: float = 0.05) -> int:
-    """Return the runs a side that show equivalence within `margin` with this power, if nothing differs.
+    """Return the runs per side that equivalence within `margin` takes.
 
-    n = 2 (z(1 - alpha) + z(1 - (1 - power) / 2))² SD² / margin² (Chow, Shao and Wang 2008).
+    The power is 90%, if nothing differs: n = 2 (z(1 - alpha) + z(1 - (1 - power) / 2))² SD² / margin² (Chow, Shao and
+    Wang 2008).
     """
     if spread <= 0:
         return 2
@@ -89,7 +97,10 @@ def runs_to_resolve(spread: float, margin: float, *, alpha: float = 0.05) -> int
 
 @dataclass(frozen=True, slots=True)
 class McNemar:
-    """Two models on the same rows: how many rows each alone has right, and how surely they differ."""
+    """Result of McNemar's test on two models' answers.
+
+    It counts the rows that only one model has right.
+    """
 
     only_reference: int
     only_candidate: int
@@ -99,24 +110,33 @@ class McNemar:
 
     @property
     def difference(self) -> float:
-        """The candidate's accuracy less the reference's."""
+        """Return the candidate's accuracy minus the reference's."""
         return (self.only_candidate - self.only_reference) / self.num_rows if self.num_rows else 0.0
 
     @property
     def resolvable(self) -> float:
-        """The smallest difference that these rows show with 90% power at a two-sided level of 5%."""
+        """Return the smallest difference that these rows can show.
+
+        With 90% power at a two-sided level of 5%.
+        """
         return (
             _TWO_SIDED * math.sqrt(self.only_reference + self.only_candidate) / self.num_rows if self.num_rows else 1.0
         )
 
     def rows_needed(self, margin: float) -> int:
-        """Return the rows that show a difference of `margin`, if as large a share of them is told apart as here."""
+        """Return how many rows resolve a difference of `margin`.
+
+        It assumes that the models disagree on the same share of rows.
+        """
         share = (self.only_reference + self.only_candidate) / self.num_rows if self.num_rows else 1.0
         return math.ceil((_TWO_SIDED / margin) ** 2 * share)
 
 
 def mcnemar(reference_right: NDArray[np.bool_], candidate_right: NDArray[np.bool_]) -> McNemar:
-    """Compare two models row by row (McNemar 1947, exact binomial); the rows must be the same, in one order."""
+    """Compare two models row by row (McNemar 1947, exact binomial).
+
+    Both arrays hold the same rows in the same order.
+    """
     only_reference = int((reference_right & ~candidate_right).sum())
     only_candidate = int((candidate_right & ~reference_right).sum())
     count = only_reference + only_candidate

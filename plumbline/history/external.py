@@ -1,4 +1,7 @@
-"""Series of other tools: CSV or JSON lines of time, platform, metric, value. Pure."""
+"""Series of other tools, from CSV or JSON lines.
+
+Columns: time, platform, metric, value. Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from datetime import UTC, datetime
 
 from plumbline.errors import InvalidInputError
 from plumbline.history.metrics import metric_of
-from plumbline.history.segments import Line
+from plumbline.history.segments import MetricHistory
 
 __all__ = ["parse_external"]
 
@@ -27,26 +30,29 @@ class _Row:
     value: float | None
 
 
-def parse_external(text: str, *, where: str, higher_is_worse: Sequence[str] = ()) -> tuple[Line, ...]:
-    """Return a line per platform and metric, ordered by time; raise with the row and the key.
+def parse_external(text: str, *, where: str, higher_is_worse: Sequence[str] = ()) -> tuple[MetricHistory, ...]:
+    """Return one history per platform and metric, ordered by time.
 
-    `platform` is optional. A time is ISO 8601 or seconds since 1970; an empty value, `null` or `nan` is missing.
+    Raise `InvalidInputError` with the row and the key. `platform` is optional. A time is ISO 8601 or seconds since
+    1970; an empty value, `null` or `nan` is missing.
     """
     rows = [_row(content, f"{where}: row {number}") for number, content in _contents(text, where)]
     if not rows:
         raise InvalidInputError("contains no row", where=where, hint="columns: time, platform, metric, value")
-    found: dict[tuple[str, str], list[_Row]] = {}
+    rows_of: dict[tuple[str, str], list[_Row]] = {}
     for row in rows:
-        found.setdefault((row.platform, row.metric), []).append(row)
-    return tuple(_line(platform, metric, lot, higher_is_worse) for (platform, metric), lot in sorted(found.items()))
+        rows_of.setdefault((row.platform, row.metric), []).append(row)
+    return tuple(
+        _line(platform, metric, own_rows, higher_is_worse) for (platform, metric), own_rows in sorted(rows_of.items())
+    )
 
 
-def _line(platform: str, name: str, rows: list[_Row], higher_is_worse: Sequence[str]) -> Line:
+def _line(platform: str, name: str, rows: list[_Row], higher_is_worse: Sequence[str]) -> MetricHistory:
     ordered = sorted(rows, key=lambda row: row.time)
     metric = metric_of(name, worse="higher" if name in higher_is_worse else "lower")
     names = tuple(f"row-{place + 1}" for place in range(len(ordered)))
     values = tuple(row.value for row in ordered)
-    return Line(platform, "external", metric, tuple(row.time for row in ordered), names, names, values, ())
+    return MetricHistory(platform, "external", metric, tuple(row.time for row in ordered), names, names, values, ())
 
 
 def _contents(text: str, where: str) -> Iterator[tuple[int, Mapping[str, object]]]:

@@ -1,4 +1,7 @@
-"""Test whether a loss lasts, without experiments: newest nights against the reference."""
+"""Test whether a loss lasts, by the newest nights alone.
+
+No experiment is needed.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,14 @@ class Lasting:
 
 
 def lasting_loss(here: Values, reference: Reference, alpha: float, *, ranked: bool = True) -> Lasting:
-    """Test the newest nights of a level, whose first nights are the reference.
+    """Test whether the newest nights are worse than the reference.
 
-    Two tests must agree at `alpha`: the median's z, which counts the autocorrelation but assumes the spread, and the
-    exact rank sum, which is distribution-free but assumes exchangeable nights. `ranked=False` skips the second, for a
-    reference without its nights.
+    `here` are the nights of one level, of which the first are the reference. Two tests must agree at `alpha`: the
+    median's z, which counts the autocorrelation but assumes the spread, and the exact rank sum, which is
+    distribution-free but assumes exchangeable nights. `ranked=False` skips the second, for a reference without its
+    nights.
     """
-    fits = [one for one in _LENGTHS if not ranked or math.comb(reference.count + one, one) * alpha >= 1]
+    fits = [num for num in _LENGTHS if not ranked or math.comb(reference.count + num, num) * alpha >= 1]
     length = fits[0] if fits else 0
     if not length or len(here) < length + (reference.count if ranked else 0):
         return Lasting(False, math.nan, -math.inf, math.inf, length)
@@ -63,7 +67,10 @@ def _median(values: Values) -> float:
 
 
 def rank_sum_chance(above: int, newer: int, older: int) -> float:
-    """Return the exact chance that the newer value is higher in `above` or more pairs (Mann and Whitney 1947)."""
+    """Return the exact tail probability of a rank sum.
+
+    It is the chance that the newer value is higher in `above` or more of the pairs (Mann and Whitney 1947).
+    """
     return _tails(newer, older)[min(max(above, 0), newer * older)]
 
 

@@ -1,9 +1,9 @@
-"""Family-wise limits: from the false alarms that a suite tolerates in a year to the level of each single test.
+"""Levels of single tests, from tolerated false alarms per year.
 
-Two kinds of test, two budgets. A detector only asks, and an unneeded question costs runs: `asks_a_year` bounds that
-cost. A confirmation may end in an alarm: `false_alarms_a_year` is divided by the maximum number of confirmations, one
-experiment for each platform and night, so that the bound holds whatever the noise and however often detectors ask.
-`docs/MATH.md` derives each formula.
+Two kinds of test have two budgets. A detection only requests experiments, and a false one costs runs:
+`detections_a_year` bounds that cost. A confirmation may end in an alarm: `false_alarms_a_year` is divided by the
+maximum number of confirmations, one experiment for each platform and night, so that the bound holds whatever the noise
+and however many detections there are. `docs/MATH.md` derives each formula.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _EXPERIMENT_SHARE = 0.8
 class Allowed:
     """Limits of a decision: test levels and tonight's experiments."""
 
-    ask_chance: float
-    """Chance per night that a detector asks without a change."""
-    so_alpha: float = 0.05
+    detection_chance: float
+    """Chance of a false detection per night and detector."""
+    rerun_alpha: float = 0.05
     """Level of the reruns' test, which only saves the more expensive A/B."""
     software_alpha: float = 5e-4
     """Level of the interleaved A/B."""
@@ -41,7 +41,7 @@ class Allowed:
     least_change: float = 0.005
     """Relative: a smaller confirmed difference is a note."""
     anchor_limit: float = 0.025
-    """Relative: cumulative loss against the anchor that is drift however slowly it came."""
+    """Relative: a cumulative loss against the anchor above it is drift, however slow."""
 
 
 def allowed_for(
@@ -49,17 +49,20 @@ def allowed_for(
     num_platforms: int,
     num_series: int,
     false_alarms_a_year: float = 1.0,
-    asks_a_year: float = 100.0,
+    detections_a_year: float = 100.0,
     num_reruns: int = 4,
     num_blocks: int = 6,
     least_change: float = 0.005,
     anchor_limit: float = 0.025,
 ) -> Allowed:
-    """Return a suite's limits; `num_series` is platforms times workloads times metrics."""
+    """Return the limits of a suite.
+
+    `num_series` is platforms times workloads times metrics.
+    """
     nights = NIGHTS_A_YEAR * max(num_platforms, 1)
     points = NIGHTS_A_YEAR * max(num_series, 1)
     return Allowed(
-        ask_chance=min(asks_a_year / _DETECTORS / points, 0.05),
+        detection_chance=min(detections_a_year / _DETECTORS / points, 0.05),
         software_alpha=min(_EXPERIMENT_SHARE * false_alarms_a_year / nights, 0.01),
         lasting_alpha=min((1 - _EXPERIMENT_SHARE) * false_alarms_a_year / points, 0.01),
         num_reruns=num_reruns,
@@ -70,12 +73,13 @@ def allowed_for(
 
 
 @lru_cache(maxsize=4096)
-def cusum_height(ask_chance: float, allowance: float) -> float:
-    """Return the height at which a one-sided CUSUM of normal scores asks once in `1 / ask_chance` nights.
+def cusum_height(detection_chance: float, allowance: float) -> float:
+    """Return the CUSUM height for a chance of false detection.
 
-    Siegmund (1985): ARL = (exp(2kb) - 2kb - 1) / (2k²), b = h + 1.166; solved by bisection.
+    It is the height that a one-sided CUSUM of normal scores exceeds once in `1 / detection_chance` nights. Siegmund
+    (1985): ARL = (exp(2kb) - 2kb - 1) / (2k²), b = h + 1.166; solved by bisection.
     """
-    wanted = 1 / ask_chance
+    wanted = 1 / detection_chance
     low, high = 0.0, 60.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -85,6 +89,6 @@ def cusum_height(ask_chance: float, allowance: float) -> float:
     return high
 
 
-def ask_limit(ask_chance: float) -> float:
-    """Return the z at which a single night asks with `ask_chance`."""
-    return normal_quantile(1 - ask_chance)
+def detection_limit(detection_chance: float) -> float:
+    """Return the z that a night exceeds by this chance."""
+    return normal_quantile(1 - detection_chance)

@@ -1,4 +1,4 @@
-"""Metrics of a night: source in the record, direction, and scale."""
+"""Metrics of a night: source, direction and scale."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class Metric:
     """Metric of the whole: a part that grows without the whole is a shift of cost."""
 
     def scores(self, values: Sequence[float | None]) -> NDArray[np.float64]:
-        """Return the values as scores, higher is worse: signed logs or signed values.
+        """Return values as scores, of which higher is worse.
 
-        A missing or non-finite value, and a non-positive value on the relative scale, become `nan`.
+        Scores are signed logs on the relative scale, otherwise signed values. A missing or non-finite value, and a
+        non-positive value on the relative scale, become `nan`.
         """
         # NumPy converts `None` to `nan`.
         array = np.array(values, dtype=np.float64)
@@ -50,7 +51,10 @@ class Metric:
         return math.exp(plain) if self.scale == "relative" else plain
 
     def change(self, score: float) -> float:
-        """Return a difference of scores for display: relative, or absolute; negative is lower."""
+        """Return a difference of scores for display.
+
+        It is relative, or absolute where the metric is; negative is lower.
+        """
         plain = -score if self.worse == "lower" else score
         return math.expm1(min(plain, 700.0)) if self.scale == "relative" else plain
 
@@ -68,17 +72,20 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def metric_of(name: str, *, worse: Literal["lower", "higher"] = "lower") -> Metric:
-    """Return the metric of this name; an unknown metric is relative."""
+    """Return the metric of this name.
+
+    An unknown metric has a relative scale.
+    """
     return _BY_NAME.get(name) or Metric(name, "", worse)
 
 
 def read_metrics(record: RunRecord) -> dict[str, float | None]:
     """Return every metric of a record; `None` if not measured."""
-    found: dict[str, float | None] = {metric.name: None for metric in METRICS}
-    found |= _speed(record.evidence.speed) | _learn(record.evidence.learn)
+    values: dict[str, float | None] = {metric.name: None for metric in METRICS}
+    values |= _speed(record.evidence.speed) | _learn(record.evidence.learn)
     first = [record.timings[name] for name in ("import", "stage", "build") if name in record.timings]
-    found["first_step"] = record.timings.get("first_step") or (math.fsum(first) if first else None)
-    return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}
+    values["first_step"] = record.timings.get("first_step") or (math.fsum(first) if first else None)
+    return {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
 
 
 def _speed(speed: SpeedEvidence | None) -> dict[str, float | None]:

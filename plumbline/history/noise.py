@@ -1,4 +1,4 @@
-"""Noise floor of a platform: the variation of a metric between unchanged runs."""
+"""Noise floor: a metric's variation between unchanged runs."""
 
 from __future__ import annotations
 
@@ -30,23 +30,27 @@ class NoiseFloor(Model):
 
 
 def noise_floor(values: Sequence[float]) -> NoiseFloor:
-    """Return the robust noise floor; skip values that are not finite and positive."""
+    """Return the robust noise floor of a metric.
+
+    Values that are not finite and positive are skipped.
+    """
     kept = np.array([value for value in values if math.isfinite(value) and value > 0])
     if not len(kept):
         return NoiseFloor(runs=0)
     scores = np.log(kept)
-    found = reference_of(scores, floor=1e-6)
+    reference = reference_of(scores, floor=1e-6)
     middle = float(np.median(kept))
     if len(kept) < _LEAST:
         return NoiseFloor(runs=len(kept), mean=middle)
-    spread = found.spread if found is not None else float(scores.std(ddof=1))
+    spread = reference.spread if reference is not None else float(scores.std(ddof=1))
     return NoiseFloor(runs=len(kept), mean=middle, relative_sd=spread, autocorrelation=autocorrelation(scores))
 
 
 def recommended_drop(reference: Reference, allowed: Allowed) -> float:
-    """Return the relative drop between two runs that chance shows as rarely as a detector asks.
+    """Return the relative drop that chance rarely exceeds.
 
-    z * sqrt(2) * SD: both runs vary. z is Student's, as the SD is estimated from few nights.
+    Between two unchanged runs it is as rare as a false detection. z * sqrt(2) * SD: both runs vary. z is Student's, as
+    the SD is estimated from few nights.
     """
-    z = t_quantile(allowed.ask_chance, round(reference.freedom))
+    z = t_quantile(allowed.detection_chance, round(reference.freedom))
     return -math.expm1(-z * math.sqrt(2) * reference.spread)

@@ -1,4 +1,4 @@
-"""Time of a step by phase: which phases grew, and which shrank by as much. Pure."""
+"""Changes in the duration of a step's phases. Pure."""
 
 from __future__ import annotations
 
@@ -15,23 +15,32 @@ _LEAST_SHARE = 0.005
 
 @dataclass(frozen=True, slots=True)
 class PhaseChange:
-    """Change of one phase in seconds per step; positive is longer."""
+    """Change of a phase's duration, in seconds per step.
+
+    Positive is longer.
+    """
 
     phase: str
     seconds: float
 
 
 def phase_changes(before: SpeedEvidence, after: SpeedEvidence) -> tuple[PhaseChange, ...]:
-    """Return the phases that changed, the largest growth first; empty where a side has no breakdown."""
+    """Return the phases that changed, the largest growth first.
+
+    Empty if either side has no breakdown.
+    """
     names = [name for name in _PHASES if name in before.breakdown and name in after.breakdown]
     step = sum(before.breakdown[name] for name in names)
-    found = [PhaseChange(name, after.breakdown[name] - before.breakdown[name]) for name in names]
-    kept = [change for change in found if abs(change.seconds) > _LEAST_SHARE * step]
+    changes = [PhaseChange(name, after.breakdown[name] - before.breakdown[name]) for name in names]
+    kept = [change for change in changes if abs(change.seconds) > _LEAST_SHARE * step]
     return tuple(sorted(kept, key=lambda change: -change.seconds))
 
 
 def shift_note(before: SpeedEvidence, after: SpeedEvidence) -> str:
-    """Return a phrase with the phases that changed and with their sum; empty if none changed."""
+    """Describe the phases that changed, and the change in total.
+
+    Empty if none changed.
+    """
     changes = phase_changes(before, after)
     if not changes:
         return ""

@@ -13,13 +13,19 @@ _NORMAL = NormalDist()
 
 @lru_cache(maxsize=4096)
 def normal_quantile(probability: float) -> float:
-    """Return the standard normal quantile; `probability` is clipped to the open interval (0, 1)."""
+    """Return the standard normal quantile.
+
+    `probability` is clipped to the open interval (0, 1).
+    """
     return _NORMAL.inv_cdf(min(max(probability, 1e-15), 1 - 1e-15))
 
 
 @lru_cache(maxsize=4096)
 def t_quantile(tail: float, freedom: float) -> float:
-    """Return the value that Student's t exceeds with chance `tail` (< 0.5)."""
+    """Return the upper quantile of Student's t.
+
+    Student's t exceeds it with chance `tail` (< 0.5); `freedom` is the degrees of freedom.
+    """
     if not math.isfinite(freedom):
         return normal_quantile(1 - tail)
     low, high = 0.0, 1.0

@@ -1,4 +1,7 @@
-"""Reference of a series: robust centre and spread, with their errors."""
+"""Reference of a series: robust centre and spread.
+
+Both have their standard errors.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ _MEDIAN_ERROR = 1.2533
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Centre and spread of one level of a series (higher is worse)."""
+    """Centre and spread of one level; higher is worse."""
 
     centre: float
     spread: float
@@ -53,19 +56,26 @@ class Reference:
 
     @property
     def freedom(self) -> float:
-        """Return the degrees of freedom of the robust spread, 0.6 of an SD's."""
+        """Return the degrees of freedom of the robust spread.
+
+        They are 0.6 of an SD's.
+        """
         return max(0.6 * (self.effective - 1), 1.0)
 
     def predicted(self, num_nights: float = 1.0) -> float:
-        """Return the SD of the mean of `num_nights` future nights about the centre."""
+        """Return the SD of a future mean about the centre.
+
+        The mean is that of `num_nights` nights.
+        """
         return math.sqrt(self.spread**2 / num_nights + self.error**2)
 
 
 def reference_of(values: Values, *, floor: float, prior: Reference | None = None) -> Reference | None:
-    """Return the reference of one level's finite nights, oldest first; `None` below `LEAST`.
+    """Return the reference of one level, oldest night first.
 
-    `floor` is the minimum spread, also of a constant series. With `prior`, the reference of the level before, one night
-    is enough: the spread is that level's until the new level has its own, and the centre's error is as wide.
+    `None` if fewer than `LEAST` nights are finite. `floor` is the minimum spread, also of a constant series. With
+    `prior`, the reference of the level before, one night is enough: the spread is that level's until the new level has
+    its own, and the centre's error is as wide.
     """
     kept = values[np.isfinite(values)]
     if prior is not None and 0 < len(kept) < _OWN_SPREAD:
@@ -84,7 +94,10 @@ def reference_of(values: Values, *, floor: float, prior: Reference | None = None
 
 
 def _without_trend(values: Values) -> Values:
-    """Remove a straight line, as a creep is neither noise nor autocorrelation."""
+    """Remove a straight line from the values.
+
+    A creep is neither noise nor autocorrelation.
+    """
     if len(values) < _ENOUGH:
         return values
     time = np.arange(len(values)) - (len(values) - 1) / 2
@@ -97,7 +110,10 @@ def _middle(ordered: Values) -> float:
 
 
 def _spread(ordered: Values, centre: float) -> float:
-    """Return the larger of the scaled MAD and the scaled 5-95% range."""
+    """Return the larger of two robust spreads.
+
+    They are the scaled MAD and the scaled 5-95% range.
+    """
     count = len(ordered)
     mad = 1.4826 * _middle(np.sort(np.abs(ordered - centre))) * (1 + 0.8 / count)
     if count < _ENOUGH:
@@ -114,9 +130,10 @@ def _between(ordered: Values, place: float) -> float:
 
 
 def autocorrelation(values: Values) -> float:
-    """Return the lag-1 autocorrelation of one level: winsorised, bias-corrected, in [0, 0.9].
+    """Return the lag-1 autocorrelation of one level, in [0, 0.9].
 
-    With a line removed, the sample's value is too small by about (2 + 4 rho) / n, which is added.
+    Winsorised and bias-corrected: with a line removed, the sample's value is too small by about (2 + 4 rho) / n, which
+    is added.
     """
     count = len(values)
     if count < _ENOUGH:

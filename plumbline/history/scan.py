@@ -1,8 +1,8 @@
-"""Maximally selected rank statistic: where a window changes its level, and how surely.
+"""Maximally selected rank statistic for a change of level.
 
-Normal scores of the ranks within the window, the standardised difference of both sides at every split, and the
-chance of the largest one by Miller and Siegmund (1982). Ranks need no distribution;
-autocorrelation widens the variance.
+It locates the change in a window, and gives its chance. Normal scores of the ranks within the window, the standardised
+difference of both sides at every split, and the chance of the largest one by Miller and Siegmund (1982). Ranks need no
+distribution; autocorrelation widens the variance.
 """
 
 from __future__ import annotations
@@ -31,15 +31,19 @@ def _scores(length: int) -> Values:
 
 @lru_cache(maxsize=512)
 def _scales(length: int) -> Values:
-    """Return 1 / SD of the sum of the first `n` scores, for each split."""
+    """Return the inverse SD of each split's left sum.
+
+    The sum is that of the scores left of the split.
+    """
     left = np.arange(LEAST_SIDE, length - LEAST_SIDE + 1, dtype=np.float64)
     return np.asarray(1 / np.sqrt(left * (length - left) / (length - 1)))
 
 
 def rank_scan(windows: Values) -> Values:
-    """Return z at every split of each row of `windows` [rows, length]; positive if the right side is higher.
+    """Return z of every split of each window.
 
-    Column `i` splits before index `LEAST_SIDE + i`. Ties are ranked in the order of their values, then of time.
+    `windows` is [rows, length]; z is positive if the right side is higher. Column `i` splits before index
+    `LEAST_SIDE + i`. Equal values share the mean of their scores.
     """
     rows, length = windows.shape
     order = np.argsort(windows, axis=1, kind="stable")
@@ -60,9 +64,10 @@ def _share_ties(windows: Values, order: NDArray[np.intp], scored: Values) -> Non
 
 
 def max_chance(z: float, length: int, rho: float = 0.0) -> float:
-    """Return the two-sided chance that noise reaches `z` at some split (Miller and Siegmund 1982).
+    """Return the two-sided chance that noise reaches `z` somewhere.
 
-    Under lag-1 autocorrelation `rho` the variance of a sum grows by (1 + rho) / (1 - rho).
+    At some split of a window of this length (Miller and Siegmund 1982). Under lag-1 autocorrelation `rho` the variance
+    of a sum grows by (1 + rho) / (1 - rho).
     """
     b = abs(z) * math.sqrt((1 - rho) / (1 + rho))
     if b < 1.5:

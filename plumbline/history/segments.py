@@ -1,4 +1,7 @@
-"""Segments: comparable stretches of a series, with the reasons of their ends."""
+"""Segments of a series, in which nights are comparable.
+
+Each boundary has its reason.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from plumbline.history.metrics import Metric
 from plumbline.history.reference import Reference, reference_of
 from plumbline.history.series import CallEntry, SeriesFile
 
-__all__ = ["Boundary", "Line", "PlacedCall", "lines_of", "past_of"]
+__all__ = ["Boundary", "MetricHistory", "PlacedCall", "lines_of", "past_of"]
 
 T = TypeVar("T")
 
@@ -37,21 +40,24 @@ class Boundary:
 
     @property
     def ends_comparison(self) -> bool:
-        """Return whether nights before and after are not comparable; a lock is judged."""
+        """Return whether nights before and after are not comparable.
+
+        A new lock does not end the comparison: it is what the nights judge.
+        """
         return self.what in ("spec", "hardware", "baseline")
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedCall:
-    """Decision of an earlier night, and the night's index."""
+    """Decision of an earlier night, with the night's index."""
 
     place: int
     entry: CallEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One metric of a workload on a platform, over all nights."""
+class MetricHistory:
+    """All nights of one metric, workload and platform."""
 
     platform: str
     workload: str
@@ -66,20 +72,23 @@ class Line:
     """Times of the accepted records, the anchor's first."""
 
     def day(self, index: int) -> str:
-        """Return the night at an index, as text."""
+        """Return the date of a night, as text."""
         return f"{datetime.fromtimestamp(self.times[index], UTC):%Y-%m-%d}"
 
 
 def lines_of(
     series: SeriesFile, metrics: Sequence[Metric], accepted: Mapping[str, Sequence[datetime]] | None = None
-) -> tuple[Line, ...]:
-    """Return every line with a value; `accepted` has acceptance times by workload."""
-    found = []
+) -> tuple[MetricHistory, ...]:
+    """Return the history of every metric that has a value.
+
+    `accepted` has the acceptance times of each workload.
+    """
+    histories = []
     for workload in series.workloads:
         places = _of_tonights_class(series, series.places(workload))
         times = _taken(series.time, places)
         rounds, records = _taken(series.round, places), _taken(series.record, places)
-        stamps = tuple(sorted(one.timestamp() for one in (accepted or {}).get(workload, ())))
+        stamps = tuple(sorted(time.timestamp() for time in (accepted or {}).get(workload, ())))
         calls = _placed(series.calls, records)
         boundaries = tuple(_boundaries(series, places, times, stamps))
         for metric in metrics:
@@ -88,15 +97,20 @@ def lines_of(
                 continue
             values = _taken(column, places)
             if any(value is not None for value in values):
-                mine = tuple(one for one in calls if one.entry.metric == metric.name)
-                found.append(
-                    Line(series.platform, workload, metric, times, rounds, records, values, boundaries, mine, stamps)
+                own_calls = tuple(call for call in calls if call.entry.metric == metric.name)
+                histories.append(
+                    MetricHistory(
+                        series.platform, workload, metric, times, rounds, records, values, boundaries, own_calls, stamps
+                    )
                 )
-    return tuple(found)
+    return tuple(histories)
 
 
 def _taken(column: tuple[T, ...], places: Sequence[int]) -> tuple[T, ...]:
-    """Return a column's values in these rows, which ascend."""
+    """Return a column's values in these rows.
+
+    `places` ascend.
+    """
     return column if len(places) == len(column) else tuple(map(column.__getitem__, places))
 
 
@@ -107,24 +121,25 @@ def _placed(calls: Sequence[CallEntry], records: Sequence[str]) -> tuple[PlacedC
 
 
 def _of_tonights_class(series: SeriesFile, places: list[int]) -> list[int]:
-    """Leave out the nights of other machine classes, where a pool alternates between classes.
+    """Select the nights of tonight's machine class in mixed pools.
 
-    A class that is gone for good stays: its last night is a boundary of the line.
+    They are left out only where a pool alternates between classes. A class that is gone for good stays: its last night
+    is a boundary.
     """
     classes = [series.hardware[place] for place in places]
     changes = sum(before != after for before, after in pairwise(classes))
     if changes <= len(set(classes)) - 1:
         return places
-    return [place for place, found in zip(places, classes, strict=True) if found == classes[-1]]
+    return [place for place, own_class in zip(places, classes, strict=True) if own_class == classes[-1]]
 
 
 def _boundaries(
     series: SeriesFile, places: Sequence[int], times: Sequence[float], accepted: Sequence[float]
 ) -> list[Boundary]:
-    found = []
+    boundaries = []
     for what in ("spec", "hardware", "lock"):
         keys = _taken(getattr(series, what), places)
-        found += [
+        boundaries += [
             Boundary(index, what, series.words[keys[index - 1]], series.words[keys[index]])
             for index in (np.flatnonzero(np.diff(np.array(keys, dtype=np.intp))) + 1).tolist()
         ]
@@ -132,60 +147,71 @@ def _boundaries(
     for stamp in accepted[1:]:
         index = bisect_left(times, stamp)
         if 0 < index < len(times):
-            found.append(Boundary(index, "baseline", "", f"{datetime.fromtimestamp(stamp, UTC):%Y-%m-%d}"))
-    return sorted(found, key=lambda one: (one.index, one.what))
+            boundaries.append(Boundary(index, "baseline", "", f"{datetime.fromtimestamp(stamp, UTC):%Y-%m-%d}"))
+    return sorted(boundaries, key=lambda boundary: (boundary.index, boundary.what))
 
 
-def past_of(line: Line, *, until: int | None = None) -> Past:
-    """Return the engine's past before the night at `until` (default: all nights)."""
-    end = len(line.values) if until is None else until
-    scores = line.metric.scores(line.values[:end])
+def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
+    """Return the engine's past before the night at `until`.
+
+    By default, it includes all nights.
+    """
+    end = len(history.values) if until is None else until
+    scores = history.metric.scores(history.values[:end])
     level = max(
-        (boundary.index for boundary in line.boundaries if boundary.ends_comparison and boundary.index <= end),
+        (boundary.index for boundary in history.boundaries if boundary.ends_comparison and boundary.index <= end),
         default=0,
     )
     machine = max(
         (
             boundary.index
-            for boundary in line.boundaries
+            for boundary in history.boundaries
             if boundary.what in ("spec", "hardware") and boundary.index <= end
         ),
         default=0,
     )
-    call, asked = _calls(line, end, level)
+    call, cusum_start = _calls(history, end, level)
     begins = call.since if call else level
     before = [
         boundary.index
-        for boundary in line.boundaries
+        for boundary in history.boundaries
         if boundary.ends_comparison and machine <= boundary.index < begins
     ]
-    prior = reference_of(scores[max([machine, *before]) : begins], floor=line.metric.floor)
-    anchor = _anchor(line, scores, machine) if level > machine else None
-    return Past(scores, begins, max(asked, begins), line.metric.floor, anchor, call, prior)
+    prior = reference_of(scores[max([machine, *before]) : begins], floor=history.metric.floor)
+    anchor = _anchor(history, scores, machine) if level > machine else None
+    return Past(scores, begins, max(cusum_start, begins), history.metric.floor, anchor, call, prior)
 
 
-def _calls(line: Line, end: int, level: int) -> tuple[Call | None, int]:
-    """Return the call open before night `end`, and the questions' start."""
-    asked, call = level, None
-    for placed in line.calls:
+def _calls(history: MetricHistory, end: int, level: int) -> tuple[Call | None, int]:
+    """Return the open call, and the CUSUM's first night.
+
+    Both are as before the night at `end`.
+    """
+    cusum_start, call = level, None
+    for placed in history.calls:
         place, entry = placed.place, placed.entry
         if not level <= place < end:
             continue
         if entry.new and entry.since is not None and entry.centre is not None and entry.size is not None:
-            since = max(bisect_left(line.times, entry.since, 0, end), level)
+            since = max(bisect_left(history.times, entry.since, 0, end), level)
             call = Call(since, entry.centre, entry.size, call.level if call else level)
         elif entry.answered:
-            asked = place + 1
+            cusum_start = place + 1
         elif entry.reason == "recovered":
-            call, asked = None, place + 1
-    return call, asked
+            call, cusum_start = None, place + 1
+    return call, cusum_start
 
 
-def _anchor(line: Line, scores: NDArray[np.float64], machine: int) -> Reference | None:
-    """Return the reference of the first acceptance, if machine and spec are unchanged."""
-    first = bisect_left(line.times, line.accepted[0]) if line.accepted else len(scores)
+def _anchor(history: MetricHistory, scores: NDArray[np.float64], machine: int) -> Reference | None:
+    """Return the reference of the first acceptance.
+
+    `None` if the machine or the spec has changed since.
+    """
+    first = bisect_left(history.times, history.accepted[0]) if history.accepted else len(scores)
     if not machine <= first < len(scores):
         return None
-    later = [boundary.index for boundary in line.boundaries if boundary.what == "baseline" and boundary.index > first]
+    later = [
+        boundary.index for boundary in history.boundaries if boundary.what == "baseline" and boundary.index > first
+    ]
     end = min([*later, first + _ANCHOR_NIGHTS, len(scores)])
-    return reference_of(scores[first:end], floor=line.metric.floor)
+    return reference_of(scores[first:end], floor=history.metric.floor)

@@ -1,4 +1,7 @@
-"""A series file: every night of one suite on one platform, column by column, only ever extended."""
+"""Series file: all nights of a suite on one platform.
+
+It is stored by column, and only ever extended.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ __all__ = ["CallEntry", "JudgedRound", "NightRow", "SeriesFile", "extended", "ro
 
 
 class CallEntry(Model):
-    """What the engine decided on one metric of one night, where it was more than quiet."""
+    """Notable decision on one metric of one night.
+
+    Quiet decisions have no entry.
+    """
 
     record: Name
     metric: str
@@ -29,7 +35,7 @@ class CallEntry(Model):
     reason: str
     new: bool = False
     answered: bool = False
-    """An experiment answered no: the CUSUM starts again after this night."""
+    """An experiment showed no loss of the software: the CUSUM starts again after this night."""
     since: float | None = None
     """Time of the first night of the loss, in seconds since 1970."""
     shape: str = ""
@@ -41,7 +47,10 @@ class CallEntry(Model):
 
 
 class JudgedRound(Model):
-    """The platform's verdict in one round; a round without a record of the platform has one too."""
+    """Verdict of the platform in one round.
+
+    A round without a record of the platform has one, too.
+    """
 
     time: float
     """When the round ended, in seconds since 1970."""
@@ -65,10 +74,11 @@ class NightRow(Model):
 
 
 class SeriesFile(Model):
-    """`series/SUITE/PLATFORM.json`: columns of equal length, ordered by time, then by record.
+    """Content of `series/SUITE/PLATFORM.json`, stored by column.
 
-    Long strings stand once in `words`; a column holds their index. A column of a metric that came later is filled up
-    with `None`. `calls` holds the decisions that were more than quiet.
+    Columns have equal length, and are ordered by time, then by record. Long strings stand once in `words`; a column
+    holds their index. A column of a metric that came later is filled up with `None`. `calls` holds the decisions that
+    were more than quiet.
     """
 
     schema_version: Literal[1] = 1
@@ -107,7 +117,7 @@ class SeriesFile(Model):
         return [place for place, name in enumerate(self.workload) if name in wanted]
 
     def row(self, place: int) -> NightRow:
-        """Return one night."""
+        """Return the night at this index."""
         word = self.words.__getitem__
         return NightRow(
             record=self.record[place],
@@ -123,7 +133,7 @@ class SeriesFile(Model):
 
     @property
     def workloads(self) -> tuple[str, ...]:
-        """Every workload, in the order of its first night."""
+        """Return the workloads, in the order of their first nights."""
         return tuple(dict.fromkeys(self.words[place] for place in self.workload))
 
 
@@ -136,13 +146,19 @@ class _Column:
 
 
 def software_key(fingerprint: Fingerprint) -> str:
-    """Return a digest of everything that is software: equal keys rule the software out as a cause."""
+    """Return a digest of a fingerprint's software.
+
+    Equal keys rule the software out as a cause.
+    """
     fields = ("os", "python", "plumbline", "driver", "cuda", "cudnn", "nccl", "packages", "numerics", "container_image")
     return digest_json({name: getattr(fingerprint, name) for name in fields})[:16]
 
 
 def row_of(record: RunRecord) -> NightRow | None:
-    """Return the night of a record; `None` for an experiment or a failed training: they never enter a series."""
+    """Return the night of a record.
+
+    `None` for an experiment or a failed training: neither enters a series.
+    """
     whole = all(getattr(record.evidence, part) is not None for part in record.spec.parts)
     if record.experiment is not None or record.exit.status != "completed" or not whole:
         return None
@@ -165,12 +181,15 @@ def extended(
     calls: Sequence[CallEntry] = (),
     judged: Mapping[str, JudgedRound] = {},
 ) -> SeriesFile:
-    """Return the series with the rows that it does not hold yet, ordered by time; known rows change nothing."""
+    """Return the series with the rows that are new.
+
+    Rows stay ordered by time; a known record changes nothing.
+    """
     known = set(series.record)
     new = [row for row in {row.record: row for row in rows}.values() if row.record not in known]
     held = {(call.record, call.metric) for call in series.calls}
     later = tuple(call for call in calls if (call.record, call.metric) not in held)
-    merged = sorted({**judged, **series.judged}.items(), key=lambda one: one[1].time)
+    merged = sorted({**judged, **series.judged}.items(), key=lambda item: item[1].time)
     verdicts = dict(merged[-_MOST_JUDGED:])
     if not new:
         return series if not later and verdicts == series.judged else series.model_copy(
@@ -216,5 +235,8 @@ _MOST_JUDGED = 400
 
 
 def _shorter(value: float | None) -> float | None:
-    """Round to nine digits: a night's number is noisy in the third."""
+    """Round to nine digits.
+
+    Measurements are noisy in the third digit.
+    """
     return None if value is None or not math.isfinite(value) else float(f"{value:.9g}")

@@ -1,4 +1,7 @@
-"""Simulation of years of nights on the engine: noise, losses and experiments."""
+"""Simulation of years of nights, judged by the engine.
+
+It generates noise, losses and experiments.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ def _ar(generator: np.random.Generator, shape: tuple[int, int], rho: float) -> V
 
 
 def _classes(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
-    """Return nights of two machine classes, 30% slower by 4 SD."""
+    """Return nights of two machine classes.
+
+    30% are slower by 4 SD.
+    """
     slower = generator.random(shape) < 0.3
     return np.asarray((generator.normal(size=shape) + 4 * slower) / math.sqrt(1 + 16 * 0.21))
 
@@ -62,15 +68,19 @@ NOISES: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], Values]] =
 
 
 def make_levels(generator: np.random.Generator, noise: str, num_series: int, num_nights: int) -> Values:
-    """Return nights of unchanged software, [series, nights], with an SD of 1%."""
+    """Return nights of unchanged software, [series, nights].
+
+    Their SD is 1%.
+    """
     return SD * NOISES[noise](generator, (num_series, num_nights))
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Results of reruns and A/B runs: noise plus the software's loss.
+    """Source of simulated reruns and A/B runs.
 
-    `shared`: reruns repeat their night's level, as on a machine that is slow all night; otherwise they are fresh draws.
+    A run is noise plus the software's loss. `shared`: reruns repeat their night's level, as on a machine that is slow
+    all night; otherwise they are fresh draws.
     """
 
     noise: str
@@ -81,7 +91,7 @@ class World:
     generator: np.random.Generator
 
     def draw(self, shape: tuple[int, int]) -> Values:
-        """Return single runs about their night's level."""
+        """Return single runs relative to their night's level."""
         if self.shared:
             return _RERUN_SHARE * SD * self.generator.normal(size=shape)
         noise = self.noise if not self.noise.startswith("ar") else "gaussian"
@@ -93,7 +103,10 @@ class World:
         return tuple((level + self.losses[night] + self.draw((1, count))[0]).tolist())
 
     def experiment(self, series: int, night: int, blocks: int, tested: int) -> tuple[Values, Values, int]:
-        """Return an interleaved A/B of both environments on tonight's machine."""
+        """Return an interleaved A/B on tonight's machine.
+
+        The last value is the number of tested series.
+        """
         level = float(self.levels[series, night]) if self.shared else 0.0
         runs = level + self.draw((blocks, 4))
         return runs[:, :2] + self.losses[night], runs[:, 2:], tested
@@ -106,7 +119,7 @@ class Tally:
     calls: list[tuple[int, int, Decision]] = field(default_factory=list)
     """(series, night, decision) of every new call."""
     asked: int = 0
-    """Nights and series in which a detector asked."""
+    """Nights and series in which a detector reported a loss."""
     reruns: int = 0
     """Nights on which the platform ran reruns."""
     experiments: int = 0
@@ -115,14 +128,17 @@ class Tally:
 
 
 def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: Sequence[Past] | None = None) -> Tally:
-    """Run the engine over all nights from `begin`, with one experiment per night."""
+    """Run the engine over all nights from `begin`.
+
+    All series share the night's reruns and its A/B.
+    """
     num_series, num_nights = world.levels.shape
     seen = world.levels + world.losses[None, :]
     known = list(pasts or [Past(seen[series, :begin]) for series in range(num_series)])
     tally = Tally()
     for night in range(begin, num_nights):
         first = [decide(known[series], float(seen[series, night]), allowed) for series in range(num_series)]
-        final = _answered(world, allowed, known, seen[:, night], night, first, tally)
+        final = _run_experiments(world, allowed, known, seen[:, night], night, first, tally)
         for series, decision in enumerate(final):
             known[series] = advance(known[series], float(seen[series, night]), decision)
             tally.inconclusive += decision.verdict == "inconclusive" and decision.reason != "learning"
@@ -132,7 +148,7 @@ def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: 
     return tally
 
 
-def _answered(  # noqa: PLR0917 - one night's state, handed on
+def _run_experiments(  # noqa: PLR0917 - one night's state
     world: World,
     allowed: Allowed,
     known: Sequence[Past],
@@ -141,7 +157,7 @@ def _answered(  # noqa: PLR0917 - one night's state, handed on
     first: Sequence[Decision],
     tally: Tally,
 ) -> list[Decision]:
-    """Run the requested experiments of tonight, within the budget."""
+    """Run the experiments that tonight's decisions request."""
     final = list(first)
     answers: dict[int, Answers] = {}
     wanting = [series for series, decision in enumerate(final) if decision.needs == "reruns"]
@@ -160,5 +176,8 @@ def _answered(  # noqa: PLR0917 - one night's state, handed on
 
 
 def first_call(tally: Tally) -> int | None:
-    """Return the night of the first call; `None` without a call."""
+    """Return the night of the first call.
+
+    `None` without a call.
+    """
     return min((night for _, night, _ in tally.calls), default=None)

@@ -1,4 +1,4 @@
-"""What is said of one line: its segments, reference, changes and tonight's decision. For the command and the report."""
+"""Summary of one metric's history, for command and report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plumbline.history.episodes import Episode, episodes
 from plumbline.history.limits import Allowed
 from plumbline.history.night import judge_lines, sentence
 from plumbline.history.reference import reference_of
-from plumbline.history.segments import Line
+from plumbline.history.segments import MetricHistory
 from plumbline.schema.base import Model
 
 __all__ = ["ChangeSummary", "LineSummary", "SegmentStart", "summarise"]
@@ -20,7 +20,7 @@ _NEAR = 2
 
 
 class SegmentStart(Model):
-    """Where a segment begins, and what changed there."""
+    """Start of a segment, and what changed there."""
 
     since: str
     round: str
@@ -49,7 +49,7 @@ class ChangeSummary(Model):
 
 
 class LineSummary(Model):
-    """One metric of one workload on one platform."""
+    """Summary of one metric, workload and platform."""
 
     platform: str
     workload: str
@@ -68,17 +68,20 @@ class LineSummary(Model):
     sentence: str
 
 
-def summarise(line: Line, allowed: Allowed, *, last: int | None = None) -> LineSummary:
-    """Summarise a line; its changes are looked for in the `last` nights (default: in all)."""
-    metric, end = line.metric, len(line.values)
+def summarise(history: MetricHistory, allowed: Allowed, *, last: int | None = None) -> LineSummary:
+    """Summarise the history of one metric.
+
+    Changes are searched in the `last` nights (default: all).
+    """
+    metric, end = history.metric, len(history.values)
     first = max(end - last, 0) if last else 0
-    (decided,) = judge_lines([line], allowed, software={(line.workload, line.metric.name): "unavailable"})
+    (decided,) = judge_lines([history], allowed, software={(history.workload, history.metric.name): "unavailable"})
     past = decided.past
-    scores = np.append(past.values, metric.scores(line.values[-1:]))
+    scores = np.append(past.values, metric.scores(history.values[-1:]))
     reference = reference_of(past.values[past.level :], floor=past.floor, prior=past.prior)
     return LineSummary(
-        platform=line.platform,
-        workload=line.workload,
+        platform=history.platform,
+        workload=history.workload,
         metric=metric.name,
         unit=metric.unit,
         nights=end,
@@ -89,29 +92,29 @@ def summarise(line: Line, allowed: Allowed, *, last: int | None = None) -> LineS
         autocorrelation=reference.rho if reference else 0.0,
         segments=tuple(
             SegmentStart(
-                since=line.day(one.index),
-                round=line.rounds[one.index],
-                what=one.what,
-                before=one.before,
-                after=one.after,
+                since=history.day(boundary.index),
+                round=history.rounds[boundary.index],
+                what=boundary.what,
+                before=boundary.before,
+                after=boundary.after,
             )
-            for one in line.boundaries
-            if one.index >= first
+            for boundary in history.boundaries
+            if boundary.index >= first
         ),
-        changes=tuple(_change(line, one, first) for one in episodes(scores[first:])),
+        changes=tuple(_change(history, episode, first) for episode in episodes(scores[first:])),
         verdict=decided.verdict,
         reason=decided.reason,
         sentence=sentence(decided),
     )
 
 
-def _change(line: Line, episode: Episode, first: int) -> ChangeSummary:
-    metric, index = line.metric, first + episode.index
-    near = [one.what for one in line.boundaries if abs(one.index - index) <= _NEAR]
+def _change(history: MetricHistory, episode: Episode, first: int) -> ChangeSummary:
+    metric, index = history.metric, first + episode.index
+    near = [boundary.what for boundary in history.boundaries if abs(boundary.index - index) <= _NEAR]
     ends = sorted((metric.value(episode.low), metric.value(episode.high)))
     return ChangeSummary(
-        since=line.day(index),
-        round=line.rounds[index],
+        since=history.day(index),
+        round=history.rounds[index],
         shape=episode.shape,
         worse=episode.after > episode.before,
         before=metric.value(episode.before),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from plumbline.history.decision import Answers, Software
 from plumbline.history.metrics import read_metrics
 from plumbline.history.night import LineDecision
-from plumbline.history.segments import Line
+from plumbline.history.segments import MetricHistory
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.plan import AB, MAIN, RERUN, Assignment
@@ -29,7 +29,9 @@ SPEED_METRICS = frozenset({"throughput", "slow_step", "data_wait", "peak_memory"
 """Metrics that a rerun of the speed part measures again."""
 
 
-def rerun_answers(lines: Sequence[Line], gathered: GatheredRecords, platform: str) -> dict[tuple[str, str], Answers]:
+def rerun_answers(
+    lines: Sequence[MetricHistory], gathered: GatheredRecords, platform: str
+) -> dict[tuple[str, str], Answers]:
     """Return the reruns' values by workload and metric; tonight's values for other metrics.
 
     A rerun on a different machine class than tonight's training has no value.
@@ -103,7 +105,9 @@ def ab_evidence(gathered: GatheredRecords, platform: str, workload: str) -> AbEv
     )
 
 
-def software_states(lines: Sequence[Line], changes: Mapping[str, SoftwareChange]) -> dict[tuple[str, str], Software]:
+def software_states(
+    lines: Sequence[MetricHistory], changes: Mapping[str, SoftwareChange]
+) -> dict[tuple[str, str], Software]:
     """Return by (workload, metric) whether the software may differ; an A/B measures speed only."""
     states: dict[tuple[str, str], Software] = {}
     for line in lines:

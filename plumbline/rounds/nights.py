@@ -10,7 +10,7 @@ from plumbline.history.limits import Allowed, allowed_for
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import LineDecision, call_entry, judge_lines
 from plumbline.history.phases import shift_note
-from plumbline.history.segments import Line, lines_of
+from plumbline.history.segments import MetricHistory, lines_of
 from plumbline.history.series import CallEntry, NightRow, SeriesFile, extended, row_of
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
@@ -70,7 +70,7 @@ def limits_of(suite: Suite) -> Allowed:
         num_platforms=platforms,
         num_series=platforms * len(suite.workloads) * len(METRICS),
         false_alarms_a_year=suite.gates.false_alarms_a_year,
-        asks_a_year=suite.gates.questions_a_year,
+        detections_a_year=suite.gates.questions_a_year,
         num_reruns=suite.dispatch.reruns,
         num_blocks=suite.dispatch.ab_blocks,
         anchor_limit=suite.gates.throughput_drop / 2,
@@ -116,7 +116,7 @@ def decide_nights(
 
 
 def _decided(
-    lines: Sequence[Line],
+    lines: Sequence[MetricHistory],
     allowed: Allowed,
     gathered: GatheredRecords,
     platform: str,

@@ -10,7 +10,7 @@ from plumbline.history import Answers
 from plumbline.history.limits import Allowed, allowed_for
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import LineDecision, call_entry, judge_lines
-from plumbline.history.segments import Line, lines_of
+from plumbline.history.segments import MetricHistory, lines_of
 from plumbline.history.series import NightRow, SeriesFile, extended
 
 BEGIN = datetime(2026, 1, 1, 2, tzinfo=UTC)
@@ -31,7 +31,7 @@ def series_of(values: np.ndarray, metric: str = "throughput", **changes: object)
     return extended(SeriesFile(suite="nightly", platform="aws"), rows)
 
 
-def line_of(series: SeriesFile, accepted: list[datetime] | None = None) -> Line:
+def line_of(series: SeriesFile, accepted: list[datetime] | None = None) -> MetricHistory:
     return lines_of(series, METRICS, {"bert": accepted or []})[0]
 
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plumbline.errors import InvalidInputError
-from plumbline.history.answers import is_so, software_difference
+from plumbline.history.answers import judge_reruns, software_difference
 from plumbline.history.decision import Answers
 from plumbline.history.equivalence import equivalence
 from plumbline.history.external import parse_external
@@ -98,7 +98,7 @@ def test_any_experiment_is_answered_or_open(blocks: list[list[float]], reruns: l
     whole = int(np.isfinite(runs).all(axis=1).sum())
     assert (found is not None) == (whole >= 5)
     assert found is None or 0 <= found.p_value <= 1
-    rerun = is_so(reruns, Reference(1.0, 0.01, 20, 0.0), 0.05)
+    rerun = judge_reruns(reruns, Reference(1.0, 0.01, 20, 0.0), 0.05)
     assert not rerun.holds or any(map(math.isfinite, reruns))
 
 

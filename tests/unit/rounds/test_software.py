@@ -142,14 +142,14 @@ def test_a_difference_on_one_machine_is_the_software(nights: Nights) -> None:
     (cause,) = [one for one in result.causes if one.code == "software"]
     assert (cause.sure, cause.suspects) == ("confirmed", ("einops absent → 0.8", "torch 2.12.0 → 2.13.0"))
     assert "an A/B of 24 runs on one machine shows a difference" in cause.tried[0]
-    assert "an interleaved A/B on one machine shows it" in _finding(result).detail
+    assert "an interleaved A/B on one machine shows the loss: the software causes it" in _finding(result).detail
 
 
 def test_no_difference_on_one_machine_is_the_machine_and_no_pass(nights: Nights) -> None:
     result, _ = _tonight(nights, lambda order: _evidence(order, 0.0))
     finding = _finding(result)
     assert finding.outcome == "inconclusive"
-    assert "it is not the software: the machine of this night" in finding.detail
+    assert "the software does not cause it: the cause is this night's machine" in finding.detail
     # A gate that read the software from signs alone is corrected.
     assert not [one for one in result.causes if one.code == "software"]
 
