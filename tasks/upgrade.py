@@ -130,10 +130,13 @@ def _download(url: str, max_bytes: int) -> bytes:
             for piece in answer.iter_bytes():
                 data += piece
                 if len(data) > max_bytes:
-                    raise ConfigurationError(f"more than {max_bytes >> 20} MiB", where=url, key="candidate.url")
+                    what = f"larger than {max_bytes >> 20} MiB"
+                    hint = "check that the address is that of a lock"
+                    raise ConfigurationError(what, where=url, key="candidate.url", hint=hint)
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
-        raise ConfigurationError(f"answered HTTP {status}", where=url, key="candidate.url") from error
+        hint = "the address has to work without a login"
+        raise ConfigurationError(f"answered HTTP {status}", where=url, key="candidate.url", hint=hint) from error
     except httpx.HTTPError as error:
         raise UnavailableError(f"cannot be read: {error or type(error).__name__}", where=url) from error
     return bytes(data)

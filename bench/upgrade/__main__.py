@@ -32,12 +32,12 @@ from plumbline.schema.suite import read_suite
 from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.environments import Environments
-from plumbline.upgrade.gate import Gate, Parts
+from plumbline.upgrade.gate import Parts, UpgradeGate
 from plumbline.upgrade.installed import Installed, installed_packages
 from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.locks import read_lock
 from plumbline.upgrade.machine import LocalTrials
-from plumbline.upgrade.store import Store
+from plumbline.upgrade.store import PackageStore
 from plumbline.upgrade.trials import Trial
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -120,8 +120,8 @@ class Bench:
         self.environments = Environments(work / "environments", self.store, self.current)
         self.trials = LocalTrials(self.suite, "reviews", work, self.environments, self.store, say=_say)
 
-    def _store(self, index: Path) -> Store:
-        return Store(self.work / "store", Installer("pip", ("--no-index", f"--find-links={index}")))
+    def _store(self, index: Path) -> PackageStore:
+        return PackageStore(self.work / "store", Installer("pip", ("--no-index", f"--find-links={index}")))
 
     def _changes(self, case: Case) -> tuple[PackageChange, ...]:
         """Write the case's wheels, and take changed packages from them."""
@@ -133,7 +133,7 @@ class Bench:
         Path(os.environ[FLAKY_COUNT]).unlink(missing_ok=True)
         changes = build_case(case, self.current, index)
         installer = Installer("pip", ("--no-index", f"--find-links={index}"))
-        self.trials.use_store(Store(self.work / "store" / case.name, installer))
+        self.trials.use_store(PackageStore(self.work / "store" / case.name, installer))
         return changes
 
     def dry(self, case: Case) -> bool:
@@ -156,7 +156,7 @@ class Bench:
         changes = self._changes(case)
         parts = Parts(speed=case.speed)
         try:
-            answer = Gate(self.trials, self.suite.gates, parts, say=_say).judge(changes)
+            answer = UpgradeGate(self.trials, self.suite.gates, parts, say=_say).judge(changes)
         except PlumblineError as error:
             answer = UpgradeAnswer(verdict="inconclusive", notes=(str(error),))
         self.environments.prune(2)

@@ -14,7 +14,7 @@ from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.environments import Environments, is_on_python_path
 from plumbline.upgrade.installer import choose_installer
 from plumbline.upgrade.locks.model import Pin
-from plumbline.upgrade.store import Store
+from plumbline.upgrade.store import PackageStore
 
 __all__ = ["Interpreters", "build_environments"]
 
@@ -29,7 +29,7 @@ class Interpreters:
 
 def build_environments(order: AbOrder, root: Path) -> Interpreters:
     """Build both below `root`; raise `PlumblineError` if the baseline's cannot be built."""
-    store = Store(root / "store", choose_installer())
+    store = PackageStore(root / "store", choose_installer())
     environments = Environments(root / "environments", store)
     changes = [
         PackageChange(package=pin.name, current=None, candidate=pin if version else None)

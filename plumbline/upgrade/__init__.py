@@ -1,4 +1,7 @@
-"""The upgrade gate: the same training under two locks, and the packages that make a difference."""
+"""Upgrade gate: the same training under two locks.
+
+It names the packages that make a difference.
+"""
 
 from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.changes import PackageChange, changes_between

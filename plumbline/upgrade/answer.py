@@ -1,4 +1,7 @@
-"""The gate's answer: what changed in training, which packages did it, and how that was shown."""
+"""Answer of the upgrade gate.
+
+It has the effects on training, the packages that cause them, and the evidence.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _MANY = 10_000
 
 
 class ReleaseRange(Model):
-    """Two releases of a culprit between which its effect appears."""
+    """Two releases between which a culprit's effect appears."""
 
     without: str = Field(max_length=200)
     """The later release without the effect; possibly the current one."""
@@ -57,7 +60,7 @@ class Culprit(Model):
 
 
 class Speed(Model):
-    """The paired comparison of the throughput."""
+    """Result of the paired comparison of throughput."""
 
     outcome: Literal["slower", "as fast", "undecided"]
     drop: float
@@ -67,7 +70,7 @@ class Speed(Model):
 
 
 class TrialLine(Model):
-    """One trial, as the report lists it."""
+    """Row of the report about one trial."""
 
     name: str
     part: str
@@ -80,7 +83,10 @@ class TrialLine(Model):
 
 
 class UpgradeAnswer(Model):
-    """What `plumbline upgrade --json` prints, and what crosses the wire from a worker to the flow."""
+    """Answer about one candidate on one machine.
+
+    `plumbline upgrade --json` prints it, and a worker sends it to the flow.
+    """
 
     schema_version: Literal[1] = 1
     verdict: Outcome
@@ -110,14 +116,17 @@ class UpgradeAnswer(Model):
 
     @property
     def exit_code(self) -> ExitCode:
-        """A lock that cannot be installed is a wrong input; everything else leaves the verdict's code."""
+        """Return the exit code.
+
+        A lock that cannot be installed is wrong input (2); otherwise the code is the verdict's.
+        """
         if any(culprit.effect == "cannot-install" for culprit in self.culprits):
             return ExitCode.USAGE
         return exit_code(self.verdict)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The answer in sentences, the culprits first."""
+        """Return the answer in sentences, the culprits first."""
         if self.culprits:
             return tuple(culprit.sentence for culprit in self.culprits)
         if self.verdict == "pass" and self.changes and not self.image:
@@ -126,5 +135,5 @@ class UpgradeAnswer(Model):
         return self.notes or (f"the verdict is {self.verdict}",)
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON document, with the exit code and the sentences."""
+        """Return the JSON document, with exit code and sentences."""
         return {**self.to_json(), "sentences": list(self.sentences), "exit_code": int(self.exit_code)}

@@ -1,8 +1,9 @@
-"""Search for the changes that break something: the smallest failing sets, all of them, in few trials.
+"""Search for minimal sets of changes that fail.
 
-Halving finds one culprit in about log2(n) trials. Where it does not explain the failure, QuickXplain (Junker 2004, a
-minimal failing set in about k log2(n/k) trials) finds sets that fail only together, and delta debugging (Zeller and
-Hildebrandt 2002) settles what neither does: subsets that cannot be judged, and answers that are not monotone.
+It finds all of them, in few trials. Halving finds one culprit in about log2(n) trials. Where it does not explain the
+failure, QuickXplain (Junker 2004, a minimal failing set in about k log2(n/k) trials) finds sets that fail only
+together, and delta debugging (Zeller and Hildebrandt 2002) settles what neither does: subsets that cannot be judged,
+and answers that are not monotone.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Answer", "Culprits", "Search", "SearchEndedError", "find_culprits"]
+__all__ = ["Answer", "CulpritSet", "SearchEndedError", "SearchResult", "find_culprits"]
 
 Answer = Literal["fails", "passes", "unknown"]
 Items = tuple[str, ...]
 
 
 class SearchEndedError(Exception):
-    """The search ends early: no more trials are allowed, or `ask` raises this as trials decide nothing."""
+    """Error that ends a search early.
+
+    No more trials are allowed; `ask` raises it, too, when trials cannot decide.
+    """
 
 
 @dataclass(frozen=True, slots=True)
-class Culprits:
+class CulpritSet:
     """One minimal failing set."""
 
     items: Items
@@ -34,10 +38,10 @@ class Culprits:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    """All minimal failing sets that were found."""
+class SearchResult:
+    """Result of a search: all minimal failing sets found."""
 
-    culprits: tuple[Culprits, ...]
+    culprits: tuple[CulpritSet, ...]
     rest: Items
     """The changes that were not accused."""
     rest_answer: Answer
@@ -46,8 +50,11 @@ class Search:
     """False where the search ended before everything was explained."""
 
 
-class _Asker:
-    """Answers by set of items, each asked once; a set is completed by what its items need."""
+class _AnswerCache:
+    """Cache of answers by set of items.
+
+    Each set is asked once; it is completed by the items that its members need.
+    """
 
     def __init__(
         self,
@@ -63,27 +70,27 @@ class _Asker:
         self._left = budget
 
     def complete(self, items: Sequence[str]) -> Items:
-        """Return the items with all that they need, in the order of the search."""
-        found: set[str] = set()
+        """Return the items and everything they need, in search order."""
+        closure: set[str] = set()
         queue = list(items)
         while queue:
             item = queue.pop()
-            if item not in found:
-                found.add(item)
+            if item not in closure:
+                closure.add(item)
                 queue += [need for need in self._needs.get(item, ()) if need in self._order]
-        return tuple(sorted(found, key=self._order.__getitem__))
+        return tuple(sorted(closure, key=self._order.__getitem__))
 
     def without(self, items: Items, removed: Sequence[str]) -> Items:
-        """Return `items` less `removed` and all that needs one of those."""
+        """Return `items` without `removed` and the items that need them."""
         gone = set(removed)
         return tuple(item for item in items if not gone & set(self.complete([item])))
 
     def learn(self, items: Items, answer: Answer) -> None:
-        """Record an answer that is known beforehand."""
+        """Store an answer that is known beforehand."""
         self._known[items] = answer
 
-    def many(self, sets: Sequence[Sequence[str]]) -> list[Answer]:
-        """Return the answers for several sets, asked at once where they are new."""
+    def ask_all(self, sets: Sequence[Sequence[str]]) -> list[Answer]:
+        """Return each set's answer; ask for new sets together."""
         complete = [self.complete(items) for items in sets]
         new = [items for items in dict.fromkeys(complete) if items not in self._known]
         if len(new) > self._left:
@@ -93,8 +100,9 @@ class _Asker:
             self._known.update(self._ask(new))
         return [self._known[items] for items in complete]
 
-    def one(self, items: Sequence[str]) -> Answer:
-        return self.many([items])[0]
+    def ask(self, items: Sequence[str]) -> Answer:
+        """Return the answer for one set."""
+        return self.ask_all([items])[0]
 
 
 def find_culprits(
@@ -104,65 +112,77 @@ def find_culprits(
     needs: Mapping[str, frozenset[str]] | None = None,
     num_parallel: int | Callable[[], int] = 1,
     budget: int = 200,
-) -> Search:
-    """Return every minimal failing set of `items`, which fail together; `ask` judges whole sets, several at once.
+) -> SearchResult:
+    """Return every minimal failing set of `items`.
 
-    `num_parallel`: how many; a function where machines come and go.
+    All `items` together fail. `ask` judges several whole sets at once. `num_parallel`: how many; a function where
+    machines come and go.
     """
     count = num_parallel if callable(num_parallel) else lambda: num_parallel
     everything = tuple(items)
-    asker = _Asker(everything, ask, needs or {}, budget)
-    asker.learn(asker.complete(everything), "fails")
-    found: list[Culprits] = []
+    cache = _AnswerCache(everything, ask, needs or {}, budget)
+    cache.learn(cache.complete(everything), "fails")
+    culprit_sets: list[CulpritSet] = []
     rest = everything
     while rest:
         try:
-            answer = asker.one(rest)
+            answer = cache.ask(rest)
             if answer != "fails":
-                return Search(tuple(found), rest, answer)
-            culprits, is_minimal = _minimal(asker, rest, count)
+                return SearchResult(tuple(culprit_sets), rest, answer)
+            culprits, is_minimal = _minimal(cache, rest, count)
         except SearchEndedError:
-            return Search(tuple(found), rest, "unknown", is_complete=False)
-        chosen, companions = _split_companions(asker, culprits)
-        found.append(Culprits(chosen, companions, is_minimal=is_minimal))
-        smaller = asker.without(rest, chosen)
+            return SearchResult(tuple(culprit_sets), rest, "unknown", is_complete=False)
+        chosen, companions = _split_companions(cache, culprits)
+        culprit_sets.append(CulpritSet(chosen, companions, is_minimal=is_minimal))
+        smaller = cache.without(rest, chosen)
         rest = smaller if len(smaller) < len(rest) else ()
-    return Search(tuple(found), rest, "passes")
+    return SearchResult(tuple(culprit_sets), rest, "passes")
 
 
-def _split_companions(asker: _Asker, culprits: Items) -> tuple[Items, Items]:
-    """Return the members that nothing else in the set needs, and the others."""
-    tops = _tops(asker, culprits)
-    return tops, tuple(item for item in culprits if item not in tops)
+def _split_companions(cache: _AnswerCache, culprits: Items) -> tuple[Items, Items]:
+    """Split a failing set into culprits and their companions.
+
+    Culprits are the members that no other member needs.
+    """
+    culprits_only = _tops(cache, culprits)
+    return culprits_only, tuple(item for item in culprits if item not in culprits_only)
 
 
-def _tops(asker: _Asker, items: Items) -> Items:
-    """Return the members that no other member needs; all of them where each needs all others."""
+def _tops(cache: _AnswerCache, items: Items) -> Items:
+    """Return the members that no other member needs.
+
+    If each member needs all others, return all.
+    """
     return tuple(
         item
         for item in items
-        if not any(item in asker.complete([other]) for other in items if other != item)
-        or all(set(asker.complete([other])) >= set(items) for other in items)
+        if not any(item in cache.complete([other]) for other in items if other != item)
+        or all(set(cache.complete([other])) >= set(items) for other in items)
     )
 
 
-def _minimal(asker: _Asker, items: Items, num_parallel: Callable[[], int]) -> tuple[Items, bool]:
-    """Return a minimal failing set, without those of its members that only bring a culprit along."""
-    found = _by_halving(asker, items, num_parallel)
-    if found is None:
-        found = _by_quickxplain(asker, items)
+def _minimal(cache: _AnswerCache, items: Items, num_parallel: Callable[[], int]) -> tuple[Items, bool]:
+    """Return a minimal failing set without needless companions.
+
+    The second value is whether it is minimal.
+    """
+    failing = _by_halving(cache, items, num_parallel)
+    if failing is None:
+        failing = _by_quickxplain(cache, items)
     is_minimal = True
-    if found is None:
-        found, is_minimal = _by_delta_debugging(asker, items, num_parallel)
-    current = asker.complete(found)
+    if failing is None:
+        failing, is_minimal = _by_delta_debugging(cache, items, num_parallel)
+    current = cache.complete(failing)
     while len(current) > 1:
-        tops = _tops(asker, current)
-        below = asker.without(current, tops)
+        tops = _tops(cache, current)
+        below = cache.without(current, tops)
         # What the set only brings along is tried at once: torch needs a dozen packages.
-        if below and asker.one(below) == "fails":
-            return _minimal(asker, below, num_parallel)
-        parts = [closed for top in tops if len(closed := asker.complete([top])) < len(current)]
-        smaller = next((part for part, answer in zip(parts, asker.many(parts), strict=True) if answer == "fails"), None)
+        if below and cache.ask(below) == "fails":
+            return _minimal(cache, below, num_parallel)
+        parts = [closed for top in tops if len(closed := cache.complete([top])) < len(current)]
+        smaller = next(
+            (part for part, answer in zip(parts, cache.ask_all(parts), strict=True) if answer == "fails"), None
+        )
         if smaller is None:
             break
         current = smaller
@@ -174,29 +194,35 @@ def _pieces(items: Items, count: int) -> list[Items]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _by_halving(asker: _Asker, items: Items, num_parallel: Callable[[], int]) -> Items | None:
-    """Return the one item that explains the failure; `None` where no single item does."""
+def _by_halving(cache: _AnswerCache, items: Items, num_parallel: Callable[[], int]) -> Items | None:
+    """Return the single item that explains the failure.
+
+    `None` if no single item does.
+    """
     current = items
     while len(current) > 1:
         pieces = _pieces(current, num_parallel() + 1)
-        answers = asker.many(pieces[:-1])
+        answers = cache.ask_all(pieces[:-1])
         failing = next((piece for piece, answer in zip(pieces, answers, strict=False) if answer == "fails"), None)
         # What is left over is not asked for: the last item is, once it stands alone.
         unknown = tuple(
             item for piece, answer in zip(pieces, answers, strict=False) if answer == "unknown" for item in piece
         )
-        if failing is None and unknown and asker.one(pieces[-1]) != "fails":
+        if failing is None and unknown and cache.ask(pieces[-1]) != "fails":
             return None
         current = pieces[-1] if failing is None else failing
-    return current if asker.one(current) == "fails" else None
+    return current if cache.ask(current) == "fails" else None
 
 
-def _by_quickxplain(asker: _Asker, items: Items) -> Items | None:
-    """Return a minimal set that fails together; `None` where subsets cannot be judged or are not monotone."""
+def _by_quickxplain(cache: _AnswerCache, items: Items) -> Items | None:
+    """Return a minimal set that fails only together.
+
+    `None` if subsets cannot be judged, or if answers are not monotone.
+    """
 
     def explain(background: Items, is_changed: bool, candidates: Items) -> Items | None:
         if is_changed:
-            answer = asker.one(background)
+            answer = cache.ask(background)
             if answer == "unknown":
                 return None
             if answer == "fails":
@@ -211,22 +237,25 @@ def _by_quickxplain(asker: _Asker, items: Items) -> Items | None:
         first = explain((*background, *second), bool(second), left)
         return None if first is None else (*first, *second)
 
-    found = explain((), False, items)
-    if not found or asker.one(found) != "fails":
+    failing = explain((), False, items)
+    if not failing or cache.ask(failing) != "fails":
         return None
-    without_one = [tuple(other for other in found if other != item) for item in found]
+    without_one = [tuple(other for other in failing if other != item) for item in failing]
     sets = [items for items in without_one if items]
-    return found if all(answer == "passes" for answer in asker.many(sets)) else None
+    return failing if all(answer == "passes" for answer in cache.ask_all(sets)) else None
 
 
-def _by_delta_debugging(asker: _Asker, items: Items, num_parallel: Callable[[], int]) -> tuple[Items, bool]:
-    """Return a failing set of which no tried part fails, and whether every smaller one was judged."""
+def _by_delta_debugging(cache: _AnswerCache, items: Items, num_parallel: Callable[[], int]) -> tuple[Items, bool]:
+    """Return a failing set, none of whose tried parts fails.
+
+    The second value is whether every smaller set was judged.
+    """
     changes, count, is_minimal = items, 2, True
     while len(changes) > 1:
         chunks = _pieces(changes, count)
         rests = [tuple(item for item in changes if item not in chunk) for chunk in chunks]
         tried = chunks if len(chunks) <= 2 else [*chunks, *rests]
-        smaller, answers = _first_failing(asker, tried, changes, num_parallel)
+        smaller, answers = _first_failing(cache, tried, changes, num_parallel)
         if smaller is not None:
             count = 2 if smaller in chunks else max(count - 1, 2)
             changes = smaller
@@ -239,16 +268,19 @@ def _by_delta_debugging(asker: _Asker, items: Items, num_parallel: Callable[[], 
 
 
 def _first_failing(
-    asker: _Asker, sets: Sequence[Items], whole: Items, num_parallel: Callable[[], int]
+    cache: _AnswerCache, sets: Sequence[Items], whole: Items, num_parallel: Callable[[], int]
 ) -> tuple[Items | None, list[Answer]]:
-    """Return the first set that fails, and the answers so far; as many sets are asked at once as run at once."""
+    """Return the first failing set, and all answers so far.
+
+    As many sets are asked together as can run in parallel.
+    """
     answers: list[Answer] = []
-    left = [items for items in sets if asker.complete(items) != asker.complete(whole)]
+    left = [items for items in sets if cache.complete(items) != cache.complete(whole)]
     while left:
         count = max(1, num_parallel())
-        asked, left = left[:count], left[count:]
-        answers += asker.many(asked)
-        for items, answer in zip(asked, answers[-len(asked) :], strict=True):
+        batch, left = left[:count], left[count:]
+        answers += cache.ask_all(batch)
+        for items, answer in zip(batch, answers[-len(batch) :], strict=True):
             if answer == "fails":
                 return items, answers
     return None, answers

@@ -1,4 +1,7 @@
-"""One upgrade being judged: its changes, what is known of them, and the trials that were asked."""
+"""State of one upgrade while the gate judges it.
+
+It has the changes, the facts known about them, and the trials so far.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ __all__ = ["Budget", "Campaign", "Parts"]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the workload has to compare."""
+    """Parts of the workload to compare."""
 
     probe: bool = True
     learn: bool = True
@@ -29,7 +32,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that one gate spends."""
+    """Maximum number of trials and seconds of one gate."""
 
     trials: int = 200
     seconds: float = 24 * 3600.0
@@ -37,7 +40,7 @@ class Budget:
 
 @dataclass
 class Campaign:
-    """What is known while the gate runs, and how it asks for more."""
+    """State of a running gate, which also runs its trials."""
 
     trials: Trials
     parts: Parts
@@ -67,48 +70,60 @@ class Campaign:
 
     @property
     def numerics(self) -> Trial:
-        """A trial of the whole probe and learning curve."""
+        """Return a trial of the whole probe and learning curve."""
         return Trial(name="x", part="numerics", probe=self.parts.probe, learn=self.parts.learn)
 
     @property
     def needs(self) -> dict[str, frozenset[str]]:
-        """By change: the others that it needs."""
+        """Return the other changes that each change needs."""
         return {name: frozenset(package.needs) for name, package in self.packages.items()}
 
     def is_relevant(self, name: str) -> bool:
-        """Return whether a change can reach training: its code is loaded, it is new, or Python runs it at start."""
+        """Return whether a change can affect training.
+
+        Its code is loaded, it is new, or Python runs it at startup.
+        """
         package = self.packages.get(name)
         is_new = self.changes[name].current is None
         return is_new or name in self.imported or (package is not None and package.has_startup_hook)
 
     def ask(self, trial: Trial, items: Items | None = None) -> TrialResult:
-        """Run one trial: as it is, or under a new name with the changes `items`."""
+        """Run one trial.
+
+        `items` gives the trial these changes and a new name.
+        """
         named = trial if items is None else self._named(trial, items)
         return self._asked({named.name: named})[0]
 
     def ask_many(self, trial: Trial, sets: Sequence[Items]) -> dict[Items, TrialResult]:
-        """Run a trial with each of several sets of changes, at once where there are workers."""
+        """Run a trial with each of several sets of changes.
+
+        The sets run in parallel where there are workers.
+        """
         trials = {items: self._named(trial, items) for items in sets}
-        results = {result.trial: result for result in self._asked({one.name: one for one in trials.values()})}
-        return {items: results[one.name] for items, one in trials.items()}
+        results = {result.trial: result for result in self._asked({named.name: named for named in trials.values()})}
+        return {items: results[named.name] for items, named in trials.items()}
 
     def paired(
         self, items: Items, *, slower_above: float, fast_below: float, looks: Sequence[int] = LOOKS
     ) -> tuple[PairedDrop | None, TrialResult]:
-        """Compare throughput in pairs until the interval decides; the last trial stands beside the answer."""
+        """Compare throughput in pairs until the interval decides.
+
+        Also return the last trial's result. The comparison is `None` below three finite pairs.
+        """
         ratios: list[float] = []
-        found: PairedDrop | None = None
+        drop: PairedDrop | None = None
         before = 0
         for count in looks:
             result = self.ask(Trial(name="x", part="speed", pairs=count - before, pairs_before=before), items)
             ratios += result.log_ratios
             before = count
             if result.outcome == "same":
-                found = paired_drop(ratios, slower_above=slower_above, fast_below=fast_below, num_looks=len(looks))
-            is_decided = found is not None and found.outcome != "undecided"
+                drop = paired_drop(ratios, slower_above=slower_above, fast_below=fast_below, num_looks=len(looks))
+            is_decided = drop is not None and drop.outcome != "undecided"
             if result.outcome != "same" or is_decided:
                 break
-        return found, result
+        return drop, result
 
     def _named(self, trial: Trial, items: Items) -> Trial:
         number = self.progress.next_number()
@@ -116,14 +131,14 @@ class Campaign:
         return trial.replace(name=f"trial-{number:03d}", changes=[change.model_dump() for change in changes])
 
     def _asked(self, trials: Mapping[str, Trial]) -> list[TrialResult]:
-        """Run trials, each of which has to be answered once."""
+        """Run trials; raise `InconclusiveError` unless each has one answer."""
         self.progress.check()
         results: list[TrialResult] = []
         for result in self.trials.run(tuple(trials.values())):
-            if result.trial not in trials or any(one.trial == result.trial for one in results):
-                raise InconclusiveError(f"{result.trial} was answered, and not asked")
+            if result.trial not in trials or any(earlier.trial == result.trial for earlier in results):
+                raise InconclusiveError(f"{result.trial} has a second result, or was never started")
             self.progress.add(trials[result.trial], result)
             results.append(result)
         if len(results) != len(trials):
-            raise InconclusiveError("a trial was not answered")
+            raise InconclusiveError("a trial has no result")
         return results

@@ -1,4 +1,7 @@
-"""The candidate as a flow's parameter: a lock by its text or its address and digest, or a container image."""
+"""Candidate as a parameter of a flow.
+
+It is a lock (by its text, or by address and digest) or a container image.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ _MAX_TEXT = 400_000
 
 
 class Candidate(Model):
-    """The lock or the image to upgrade to; an empty one is no candidate."""
+    """Lock or image to upgrade to; empty means no candidate."""
 
     name: str = Field(default="requirements.txt", max_length=200)
     """The file name: it decides the format."""
@@ -60,9 +63,10 @@ class Candidate(Model):
 
 
 def read_candidate(candidate: Candidate, download: Callable[[str, int], bytes]) -> LockFiles:
-    """Return the lock with this digest; `download(url, max_bytes)` reads an `https://` address.
+    """Return the candidate lock, checked by its digest.
 
-    `ConfigurationError` where text, address and digest do not fit together.
+    `download(url, max_bytes)` reads an `https://` address. Raise `ConfigurationError` if text, address and digest
+    contradict each other.
     """
     if bool(candidate.text) == bool(candidate.url):
         raise ConfigurationError("give either its text or its url", where=_WHERE, key="candidate")
@@ -72,28 +76,37 @@ def read_candidate(candidate: Candidate, download: Callable[[str, int], bytes]) 
     data = _download(candidate.url, download) if candidate.url else candidate.text.encode()
     if candidate.sha256 not in (None, digest_bytes(data)):
         what = f"the lock has the digest {digest_bytes(data)}"
-        raise ConfigurationError(what, where=_WHERE, key="candidate.sha256", hint="send the digest of this very lock")
+        hint = "send the digest that `sha256sum LOCK` prints for this lock"
+        raise ConfigurationError(what, where=_WHERE, key="candidate.sha256", hint=hint)
     try:
         text = data.decode()
         if candidate.name == LOCK_FILES_NAME:
             return LockFiles.model_validate_json(text)
         return LockFiles(name=candidate.name, files={candidate.name: text})
     except UnicodeDecodeError as error:
-        raise ConfigurationError("is no UTF-8 text", where=_WHERE, key="candidate") from error
+        raise ConfigurationError(
+            "not UTF-8 text", where=_WHERE, key="candidate", hint="save the lock as UTF-8"
+        ) from error
     except ValidationError as error:
         key, reason = first_problem(error)
         raise ConfigurationError(reason, where=_WHERE, key=f"candidate.{key}") from error
 
 
 def read_image(candidate: Candidate) -> str:
-    """Return the candidate image; raise `ConfigurationError` unless a digest pins it and no lock stands beside it."""
+    """Return the candidate image.
+
+    Raise `ConfigurationError` unless it is pinned by a digest, and given without a lock.
+    """
     if candidate.text or candidate.url or candidate.sha256:
         raise ConfigurationError("give either a lock or an image", where=_WHERE, key="candidate")
     return check_image(candidate.image, where=_WHERE, key="candidate.image")
 
 
 def check_image(reference: str, *, where: str = "", key: str) -> str:
-    """Return an image reference; raise `ConfigurationError` unless a digest pins it."""
+    """Return the image reference if it is pinned by digest.
+
+    Raise `ConfigurationError` otherwise.
+    """
     if _IMAGE.fullmatch(reference) is None:
         hint = "REPOSITORY@sha256:DIGEST, as `docker buildx imagetools inspect IMAGE` prints it"
         what = f"{reference[:200]!r} is not an image pinned by its digest"
@@ -106,7 +119,8 @@ def _download(url: str, download: Callable[[str, int], bytes]) -> bytes:
         return download(url, MAX_LOCK_BYTES)
     folder, _, key = url.rpartition("/")
     if "://" not in folder or folder.endswith(":/"):
-        raise ConfigurationError("is no address of an object", where=_WHERE, key="candidate.url")
+        hint = "write https://HOST/PATH, or the address of an object such as s3://BUCKET/locks/requirements.txt"
+        raise ConfigurationError("not the address of an object", where=_WHERE, key="candidate.url", hint=hint)
     try:
         return read_bytes(open_store(folder), key, max_bytes=MAX_LOCK_BYTES)
     except InvalidInputError as error:

@@ -1,4 +1,4 @@
-"""What an upgrade changes: the packages that two locks pin differently."""
+"""Packages that two locks pin differently."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ __all__ = ["PackageChange", "changes_between"]
 
 
 class PackageChange(Model):
-    """One package that two locks pin differently; `None` where a lock does not contain it."""
+    """One package that two locks pin differently.
+
+    A side is `None` if that lock does not contain the package.
+    """
 
     package: str
     current: Pin | None
@@ -26,10 +29,13 @@ def _shown(pin: Pin | None) -> str:
 
 
 def changes_between(current: Mapping[str, Pin], candidate: Mapping[str, Pin]) -> tuple[PackageChange, ...]:
-    """Return the packages whose version or source differs, by name: changed, added and removed ones."""
-    found = []
+    """Return the changed, added and removed packages, by name.
+
+    A package has changed if its version or source differs.
+    """
+    changes = []
     for package in sorted({*current, *candidate}):
         left, right = current.get(package), candidate.get(package)
         if left is None or right is None or left.identity != right.identity:
-            found.append(PackageChange(package=package, current=left, candidate=right))
-    return tuple(found)
+            changes.append(PackageChange(package=package, current=left, candidate=right))
+    return tuple(changes)

@@ -1,4 +1,4 @@
-"""Who did it: the search for the culprits of one effect, with the trials that show it."""
+"""Search for the culprits of one effect, with its trials."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, Literal
 
 from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.answer import Others, ReleaseRange
-from plumbline.upgrade.bisect import Answer, Culprits, Items, Search, SearchEndedError, find_culprits
+from plumbline.upgrade.bisect import Answer, CulpritSet, Items, SearchEndedError, SearchResult, find_culprits
 from plumbline.upgrade.campaign import Campaign
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.progress import SpentError
 from plumbline.upgrade.releases import has_releases, range_sentence, search_releases
 from plumbline.upgrade.sentences import culprit_of
-from plumbline.upgrade.shared_search import baseline_digest, found_of, is_confirmed, search_of
+from plumbline.upgrade.shared_search import baseline_digest, is_confirmed, search_of, shared_result
 from plumbline.upgrade.throughput import SEARCH_LOOKS, PairedDrop
-from plumbline.upgrade.trials import Outcome, Trial, TrialResult
+from plumbline.upgrade.trials import Trial, TrialOutcome, TrialResult
 
 __all__ = ["CulpritSearch", "Effect", "UnsteadyError"]
 
@@ -26,12 +26,12 @@ _LEAST_SHARED = 3
 _FLAKY_LOOKS = 3
 _FLAKY_REPEATS = 6
 """A pass of a flaky candidate counts after this many in a row: one that fails in half of its runs slips by in 1.6%."""
-_DRIFTS: dict[Outcome, Answer] = {"drift": "fails", "same": "passes"}
-_CANNOT_TRAIN: dict[Outcome, Answer] = {"cannot-train": "fails", "same": "passes", "drift": "passes"}
+_DRIFTS: dict[TrialOutcome, Answer] = {"drift": "fails", "same": "passes"}
+_CANNOT_TRAIN: dict[TrialOutcome, Answer] = {"cannot-train": "fails", "same": "passes", "drift": "passes"}
 
 
 class UnsteadyError(Exception):
-    """The current environment does not agree with itself."""
+    """Error: the current environment does not agree with itself."""
 
     def __init__(self, judgement: Judgement | None) -> None:
         super().__init__("the current environment does not agree with itself")
@@ -39,7 +39,10 @@ class UnsteadyError(Exception):
 
 
 class CulpritSearch:
-    """Searches the changes of one effect; `trial` is what shows it, `whole` and `drop` the results for all of them."""
+    """Search for the changes that cause one effect.
+
+    `trial` shows the effect; `whole` and `drop` are the results with all changes.
+    """
 
     def __init__(
         self, campaign: Campaign, effect: Effect, trial: Trial, *, whole: TrialResult | None = None,
@@ -56,11 +59,17 @@ class CulpritSearch:
         """Platforms that answered trials of this search."""
 
     def result_of(self, items: Items) -> TrialResult | None:
-        """Return the result of the trial with exactly these changes; `None` where the search did not need it."""
+        """Return the result of the trial with exactly these changes.
+
+        `None` if the search did not need that trial.
+        """
         return self._results.get(frozenset(items))
 
     def run(self, left: Items) -> Items:
-        """Name the culprits among `left`, which show the effect together; return the changes that remain."""
+        """Name the culprits in `left`; return the remaining changes.
+
+        All of `left` together show the effect.
+        """
         campaign = self._campaign
         # Who can reach training stands first: if those alone show the effect, the others are never tried.
         ordered = tuple(sorted(left, key=lambda name: not campaign.is_relevant(name)))
@@ -85,36 +94,42 @@ class CulpritSearch:
         accused = {name for culprits in searched.culprits for name in culprits.items}
         return tuple(name for name in left if not accused & _closure(name, campaign.needs))
 
-    def _search_with_others(self, ordered: Items, relevant: Items) -> tuple[Search, int]:
-        """Search together with the platforms that look for the same; confirm here what was found."""
+    def _search_with_others(self, ordered: Items, relevant: Items) -> tuple[SearchResult, int]:
+        """Search together with platforms that have the same drift.
+
+        Their result is confirmed on this platform.
+        """
         campaign, sharing = self._campaign, self._campaign.sharing
         if sharing is None or self._effect == "speed" or len(ordered) < _LEAST_SHARED:
             return self._search(ordered, relevant)
         baseline = baseline_digest(self._effect, self._trial, self._whole, campaign.changes, ordered)
-        found = sharing.join(baseline, campaign.changes, campaign.progress.check)
-        searched: tuple[Search, int] | None = None
-        if found is None:
+        shared = sharing.join(baseline, campaign.changes, campaign.progress.check)
+        searched: tuple[SearchResult, int] | None = None
+        if shared is None:
             searched = self._search(ordered, relevant)
-            found = found_of(*searched)
-            sharing.publish(found)
+            shared = shared_result(*searched)
+            sharing.publish(shared)
             if not self._helpers:
                 return searched
-        if found.culprits and is_confirmed(found, campaign.needs, self._own_answer):
-            return search_of(found), found.num_searched
+        if shared.culprits and is_confirmed(shared, campaign.needs, self._own_answer):
+            return search_of(shared), shared.num_searched
         helpers = f" ({', '.join(sorted(self._helpers))})" if self._helpers else ""
         campaign.notes.append(f"other platforms{helpers} answer differently: the culprit was searched here alone")
         return self._search(ordered, relevant)
 
     def _own_answer(self, items: Items) -> Answer:
-        """Return the answer of a trial on this platform."""
+        """Return this platform's answer for a set of changes."""
         known = self.result_of(items)
         if known is None:
             return self._answers([items])[items]
         outcomes = _CANNOT_TRAIN if self._effect == "cannot-train" else _DRIFTS
         return outcomes.get(known.outcome, "unknown")
 
-    def _search(self, ordered: Items, relevant: Items) -> tuple[Search, int]:
-        """Search the changes that training loads; all of them where those alone do not show the effect."""
+    def _search(self, ordered: Items, relevant: Items) -> tuple[SearchResult, int]:
+        """Search the changes that training loads, otherwise all changes.
+
+        All are searched if the loaded ones alone do not show the effect.
+        """
         campaign = self._campaign
         options: dict[str, Any] = {
             "needs": campaign.needs, "num_parallel": lambda: campaign.trials.num_parallel,
@@ -125,11 +140,14 @@ class CulpritSearch:
             if relevant and len(relevant) < len(ordered) and ask([relevant])[relevant] == "fails":
                 return find_culprits(relevant, ask, **options), len(relevant)
         except SearchEndedError:
-            return Search((), ordered, "unknown", is_complete=False), len(ordered)
+            return SearchResult((), ordered, "unknown", is_complete=False), len(ordered)
         return find_culprits(ordered, ask, **options), len(ordered)
 
     def _answers(self, sets: Sequence[Items]) -> dict[Items, Answer]:
-        """Ask for several sets at once; one that passes is asked again where the candidate is flaky."""
+        """Ask for several sets together.
+
+        A set that passes is asked again if the candidate is flaky.
+        """
         outcomes = _CANNOT_TRAIN if self._effect == "cannot-train" else _DRIFTS
         answers: dict[Items, Answer] = {}
         waiting = list(sets)
@@ -146,30 +164,31 @@ class CulpritSearch:
         return answers
 
     def _speed_answers(self, sets: Sequence[Items]) -> Mapping[Items, Answer]:
-        """Answer for each set: a culprit has the whole effect, all other changes have none.
+        """Judge the throughput of each set.
 
-        Half of the effect divides them best. Pairs that do not decide even that end the search: on so noisy a machine
-        chance would answer for the sets that remain.
+        A set with the culprit has the whole effect, every other set has none. Half of the effect divides them best.
+        Pairs that do not decide even that end the search: on so noisy a machine chance would answer for the sets that
+        remain.
         """
         assert self._drop is not None  # noqa: S101 - given for this effect
         # Pairs that decided early overstate the effect.
         half = (self._drop.low + self._drop.drop) / 4
         answers: dict[Items, Answer] = {}
         for items in sets:
-            found, _ = self._campaign.paired(items, slower_above=half, fast_below=half, looks=SEARCH_LOOKS)
-            if found is None:
+            drop, _ = self._campaign.paired(items, slower_above=half, fast_below=half, looks=SEARCH_LOOKS)
+            if drop is None:
                 answers[items] = "unknown"
                 continue
-            if found.outcome == "undecided":
-                text = f"{found.num_pairs} pairs do not decide which change it is"
+            if drop.outcome == "undecided":
+                text = f"{drop.num_pairs} pairs do not decide which change it is"
                 self._campaign.notes.append(f"training is {self._drop.drop:.1%} slower with the candidate; {text}")
                 raise SearchEndedError(text)
-            self._drops[frozenset(items)] = found
-            answers[items] = "fails" if found.outcome == "slower" else "passes"
+            self._drops[frozenset(items)] = drop
+            answers[items] = "fails" if drop.outcome == "slower" else "passes"
         return answers
 
     def _is_flaky(self, items: Items) -> bool:
-        """Return whether the candidate passes in one of a few repeats, after it drifted."""
+        """Return whether a repeat of the drifted candidate passes."""
         campaign = self._campaign
         for _ in range(_FLAKY_LOOKS):
             if campaign.ask(self._trial, items).outcome == "same":
@@ -179,12 +198,15 @@ class CulpritSearch:
         return False
 
     def _check_reference(self) -> None:
-        """Raise `UnsteadyError` unless a second training of the current environment agrees with the first."""
-        own = self._campaign.ask(self._campaign.numerics, ())
-        if own.outcome != "same":
-            raise UnsteadyError(own.judgement)
+        """Raise `UnsteadyError` unless the current environment agrees with itself.
 
-    def _name(self, culprits: Culprits, others: Others) -> None:
+        It is trained a second time, and compared with the first.
+        """
+        again = self._campaign.ask(self._campaign.numerics, ())
+        if again.outcome != "same":
+            raise UnsteadyError(again.judgement)
+
+    def _name(self, culprits: CulpritSet, others: Others) -> None:
         campaign = self._campaign
         together = frozenset({*culprits.items, *culprits.companions})
         result, drop = self._results.get(together), self._drops.get(together)
@@ -200,14 +222,17 @@ class CulpritSearch:
             is_minimal=culprits.is_minimal,
             links={label: url for links in known for label, url in links.items()},
         )
-        found = self._releases(culprits)
-        if found is not None:
-            sentence = f"{culprit.sentence}; {range_sentence(culprits.items[0], found)}"
-            culprit = culprit.replace(sentence=sentence, releases=found)
+        release_range = self._releases(culprits)
+        if release_range is not None:
+            sentence = f"{culprit.sentence}; {range_sentence(culprits.items[0], release_range)}"
+            culprit = culprit.replace(sentence=sentence, releases=release_range)
         campaign.culprits.append(culprit)
 
-    def _releases(self, culprits: Culprits) -> ReleaseRange | None:
-        """Search the releases of a single culprit; `None` where that is not asked for, or where there are none."""
+    def _releases(self, culprits: CulpritSet) -> ReleaseRange | None:
+        """Return between which releases of a culprit its effect appears.
+
+        `None` if that was not requested, or if there are no releases between.
+        """
         campaign, (name, *more) = self._campaign, culprits.items
         change = campaign.changes[name]
         if more or not campaign.searches_releases or not has_releases(change):
@@ -220,7 +245,10 @@ class CulpritSearch:
         return search_releases(change, releases, lambda pin: self._release_answer(change, culprits.companions, pin))
 
     def _release_answer(self, change: PackageChange, companions: Items, pin: Pin) -> Answer | None:
-        """Judge a release of a culprit with the same companions; `None` once the budget is spent."""
+        """Judge one release of a culprit, with the same companions.
+
+        `None` once the budget is spent.
+        """
         campaign, item = self._campaign, pin.requirement
         campaign.releases[item] = change.replace(candidate=pin)
         items = (item, *companions)
@@ -233,8 +261,8 @@ class CulpritSearch:
             return None
 
 
-def _others(searched: Search, *, num_changes: int, num_searched: int) -> Others:
-    """Return what is known of the changes that are not accused."""
+def _others(searched: SearchResult, *, num_changes: int, num_searched: int) -> Others:
+    """Return what is known about all changes without the culprits."""
     if searched.rest_answer != "passes" or not searched.is_complete:
         return "not judged"
     if len(searched.culprits) > 1:
@@ -244,19 +272,19 @@ def _others(searched: Search, *, num_changes: int, num_searched: int) -> Others:
     return "pass" if num_searched == num_changes else "loaded pass"
 
 
-def _is_doubtful(searched: Search) -> bool:
-    """Return whether a culprit that drifts now and then explains the search better than what it found."""
+def _is_doubtful(searched: SearchResult) -> bool:
+    """Return whether a flaky candidate would explain the search better."""
     return searched.rest_answer != "passes" or any(
         len(culprits.items) > 1 or not culprits.is_minimal for culprits in searched.culprits
     )
 
 
 def _closure(name: str, needs: Mapping[str, frozenset[str]]) -> set[str]:
-    found: set[str] = set()
+    closure: set[str] = set()
     queue = [name]
     while queue:
         item = queue.pop()
-        if item not in found:
-            found.add(item)
+        if item not in closure:
+            closure.add(item)
             queue += needs.get(item, ())
-    return found
+    return closure

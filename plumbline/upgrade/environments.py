@@ -1,4 +1,4 @@
-"""Environments: whole virtual environments, in which the packages of an upgrade are changed and nothing else.
+"""Virtual environments in which only the upgrade's packages differ.
 
 The current environment's packages are hard-linked from where they are installed, changed ones from the store. So a
 package that is removed is absent, a namespace package has one version of each part, and a new CUDA library is found by
@@ -22,7 +22,7 @@ from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.folders import build_once, link_files
 from plumbline.upgrade.installed import Installed, installed_packages
 from plumbline.upgrade.locks.model import Lock
-from plumbline.upgrade.store import Store
+from plumbline.upgrade.store import PackageStore
 
 __all__ = ["VARIABLES", "Environment", "Environments", "check_current", "is_on_python_path"]
 
@@ -35,62 +35,78 @@ VARIABLES = {"PYTHONSAFEPATH": "1"}
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A whole environment on disk."""
+    """Virtual environment on disk."""
 
     folder: Path
     sha256: str
 
     @property
     def python(self) -> Path:
-        """The interpreter to start."""
+        """Return the path of its Python interpreter."""
         return self.folder / "bin" / "python"
 
 
 class Environments:
-    """Builds environments below `root`, named by the digest of what is in them."""
+    """Builder of environments below `root`.
 
-    def __init__(self, root: Path, store: Store, current: Mapping[str, Installed] | None = None) -> None:
+    An environment's folder is named by the digest of its content.
+    """
+
+    def __init__(self, root: Path, store: PackageStore, current: Mapping[str, Installed] | None = None) -> None:
         self._root = root
         self._store = store
         self.current = installed_packages() if current is None else dict(current)
 
-    def use_store(self, store: Store) -> None:
-        """Take changed packages from another store from now on."""
+    def use_store(self, store: PackageStore) -> None:
+        """Take changed packages from a different store from now on."""
         self._store = store
 
     def packages(self, changes: Sequence[PackageChange]) -> dict[str, Installed]:
-        """Return what an environment with these changes holds; they have to be in the store."""
-        found = dict(self.current)
+        """Return the packages of an environment with these changes.
+
+        The changed packages have to be in the store.
+        """
+        packages = dict(self.current)
         for change in changes:
             if change.candidate is None:
-                found.pop(change.package, None)
+                packages.pop(change.package, None)
             else:
-                found[change.package] = self._store.read(change.candidate)
-        return found
+                packages[change.package] = self._store.read(change.candidate)
+        return packages
 
     def build(self, changes: Sequence[PackageChange]) -> Environment:
-        """Return the environment with these changes, built unless it is there."""
+        """Return the environment with these changes; build it if missing."""
         packages = self.packages(changes)
         sha256 = digest_json([
             sysconfig.get_config_var("SOABI"), sysconfig.get_python_version(), str(_CODE), plumbline.__version__,
-            _code_mark(), [[name, one.version, str(one.root), one.mark] for name, one in sorted(packages.items())],
+            _code_mark(),
+            [[name, package.version, str(package.root), package.mark] for name, package in sorted(packages.items())],
         ])  # fmt: skip
         folder = build_once(self._root / sha256[:24], lambda part: _fill(part, packages))
         return Environment(folder, sha256)
 
     def remove(self, environment: Environment) -> None:
-        """Delete an environment that is needed no more; the store keeps its packages."""
+        """Delete an environment that is no longer needed.
+
+        The store keeps its packages.
+        """
         shutil.rmtree(environment.folder, ignore_errors=True)
 
     def prune(self, keep: int = 4) -> None:
-        """Delete all but the newest environments; what they are made of stays in the store."""
+        """Delete all environments except the newest.
+
+        The store keeps their packages.
+        """
         folders = [path for path in self._root.glob("*") if path.is_dir() and path.suffix == ""]
         for folder in sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)[keep:]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _code_mark() -> str:
-    """Return what changes with Plumbline's own code: an environment holds a copy of it."""
+    """Return a digest that changes with Plumbline's own code.
+
+    Every environment holds a copy of this code.
+    """
     marks = sorted(
         f"{path.relative_to(_CODE)} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in _CODE.rglob("*.py")
     )
@@ -100,42 +116,51 @@ def _code_mark() -> str:
 def _fill(part: Path, packages: Mapping[str, Installed]) -> None:
     venv.EnvBuilder(symlinks=True, with_pip=False).create(part)
     site = next((part / "lib").glob("python*")) / "site-packages"
-    for _, one in sorted(packages.items()):
-        link_files(one.root, site, one.files)
+    for _, package in sorted(packages.items()):
+        link_files(package.root, site, package.files)
     shutil.copytree(_CODE, site / "plumbline", dirs_exist_ok=True)
 
 
 def check_current(lock: Lock, changes: Sequence[PackageChange], current: Mapping[str, Installed]) -> None:
-    """Raise `ConfigurationError` unless this interpreter holds the current lock's version of what changes."""
+    """Check that this interpreter has the current lock's packages.
+
+    Only changed packages count. Raise `ConfigurationError` for a different version, or for a package on PYTHONPATH.
+    """
     for change in changes:
-        found = current.get(change.package)
-        if change.current is not None and not _is_same(change, found):
+        installed = current.get(change.package)
+        if change.current is not None and not _is_same(change, installed):
             raise ConfigurationError(
                 f"pins {change.package} {change.current.shown}, this environment holds "
-                f"{found.version if found else 'none'}",
+                f"{installed.version if installed else 'none'}",
                 where=lock.where,
                 hint="install the current lock first; the upgrade is compared with it",
             )
-        if found is not None and is_on_python_path(found):
+        if installed is not None and is_on_python_path(installed):
             raise ConfigurationError(
                 f"{change.package} lies on PYTHONPATH, which every environment imports first",
-                where=str(found.root), key="PYTHONPATH", hint="install it instead",
+                where=str(installed.root), key="PYTHONPATH", hint="install it instead",
             )  # fmt: skip
 
 
 def is_on_python_path(package: Installed) -> bool:
-    """Return whether the package lies on PYTHONPATH, which every environment imports first."""
+    """Return whether the package lies on PYTHONPATH.
+
+    Every environment imports from there first.
+    """
     entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return package.root.resolve() in [Path(entry).resolve() for entry in entries]
 
 
-def _is_same(change: PackageChange, found: Installed | None) -> bool:
-    """Compare versions; a build's local label, such as `+cpu`, is not pinned by most locks."""
-    if found is None or change.current is None:
+def _is_same(change: PackageChange, installed: Installed | None) -> bool:
+    """Return whether the installed version is the pinned one.
+
+    Most locks do not pin a build's local label, such as `+cpu`.
+    """
+    if installed is None or change.current is None:
         return False
-    wanted = change.current.identity[0]
+    pinned = change.current.identity[0]
     return (
-        not wanted
-        or wanted in (found.version, found.pin.identity[0], found.pin.identity[0].partition("+")[0])
-        or (wanted.partition("+")[0] == found.pin.identity[0])
+        not pinned
+        or pinned in (installed.version, installed.pin.identity[0], installed.pin.identity[0].partition("+")[0])
+        or (pinned.partition("+")[0] == installed.pin.identity[0])
     )

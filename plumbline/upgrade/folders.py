@@ -1,4 +1,7 @@
-"""Folders that are whole or absent: built under another name by one process at a time, then renamed."""
+"""Folders that are either complete or absent.
+
+One process at a time builds a folder under a different name, then renames it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ _COPY_INSTEAD = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTS
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file beside `path`; it ends with its process, however that ends."""
+    """Hold the lock file beside `path`.
+
+    The lock ends with its process, also if the process is killed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f"{path.name}.lock").open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -26,7 +32,10 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
-    """Return `folder`, built by `build(PART)` unless it is there; a part that a killed process left is removed."""
+    """Return `folder`; if it is missing, build it first.
+
+    `build(PART)` fills a folder that is then renamed. A part left by a killed process is removed.
+    """
     if folder.is_dir():
         return folder
     with locked(folder):
@@ -45,7 +54,10 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
 
 
 def link_files(source: Path, target: Path, names: Iterable[str]) -> None:
-    """Hard-link files below `source` into `target`, or copy them; a name that is gone meanwhile is left out."""
+    """Hard-link files from `source` into `target`, or copy them.
+
+    A file that no longer exists is skipped.
+    """
     made: set[str] = set()
     for name in names:  # some ten thousands: strings, for an object of each path takes as long as its link
         place = os.path.join(target, name)  # noqa: PTH118

@@ -1,4 +1,7 @@
-"""The gate: asks for trials, and decides from their results what an upgrade does to training, and which package."""
+"""Gate that decides what an upgrade changes in training.
+
+It requests trials, and names the packages that cause an effect.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from plumbline.upgrade.sentences import constraint_lines, culprit_of
 from plumbline.upgrade.sharing import SharedTrials
 from plumbline.upgrade.trials import Trial, TrialResult, Trials
 
-__all__ = ["Budget", "Gate", "Parts"]
+__all__ = ["Budget", "Parts", "UpgradeGate"]
 
 _FEW = 4
 """Fewer changes than this are searched in so few trials that making them shorter costs more than it saves."""
 
 
-class Gate:
-    """Judges one upgrade; `trials` may run here or on several workers."""
+class UpgradeGate:
+    """Judge of one upgrade, by trials here or on workers."""
 
     def __init__(
         self, trials: Trials, gates: Gates, parts: Parts = Parts(), budget: Budget = Budget(),  # noqa: B008 - frozen
@@ -42,7 +45,7 @@ class Gate:
         self._began = time.monotonic()
 
     def judge(self, changes: Sequence[PackageChange]) -> UpgradeAnswer:
-        """Compare the current environment with the candidate, and name every culprit of a difference."""
+        """Compare the candidate with the current environment; name all culprits."""
         known = {change.package: change for change in changes}
         campaign = Campaign(
             self._trials,
@@ -84,18 +87,21 @@ class Gate:
         return self._answer(campaign, "invalid")
 
     def _compared(self, campaign: Campaign) -> UpgradeAnswer:
-        """Compare part after part; the changes of a culprit are left out of what comes after it."""
+        """Compare part by part.
+
+        The changes of a culprit are left out of the later parts.
+        """
         left: Items = tuple(campaign.changes)
-        found: list[Judgement] = []
+        judgements: list[Judgement] = []
         if self._parts.probe or self._parts.learn:
-            left = self._numerics(campaign, left, found)
+            left = self._numerics(campaign, left, judgements)
         if self._parts.inputs and left:
-            left = self._inputs(campaign, left, found)
+            left = self._inputs(campaign, left, judgements)
         speed = self._speed(campaign, left) if self._parts.speed and left else None
-        judgement = merge(found) if found else None
+        judgement = merge(judgements) if judgements else None
         return self._answer(campaign, self._verdict(campaign, judgement, speed), judgement, speed)
 
-    def _numerics(self, campaign: Campaign, left: Items, found: list[Judgement]) -> Items:
+    def _numerics(self, campaign: Campaign, left: Items, judgements: list[Judgement]) -> Items:
         whole = campaign.numerics
         result = campaign.ask(whole, left)
         campaign.imported |= set(result.imported or ())
@@ -106,7 +112,7 @@ class Gate:
                 return left
             result = search.result_of(left) or campaign.ask(whole, left)
             campaign.imported |= set(result.imported or ())
-        found += [result.judgement] if result.judgement is not None else []
+        judgements += [result.judgement] if result.judgement is not None else []
         while result.outcome == "drift":
             shown, before = self._reduced(campaign, result, left), left
             left = CulpritSearch(campaign, "numerics", shown, whole=result).run(left)
@@ -118,11 +124,11 @@ class Gate:
             self._not_known(campaign, result)
         return left
 
-    def _inputs(self, campaign: Campaign, left: Items, found: list[Judgement]) -> Items:
+    def _inputs(self, campaign: Campaign, left: Items, judgements: list[Judgement]) -> Items:
         trial = Trial(name="x", part="inputs")
         result = campaign.ask(trial, left)
         campaign.imported |= set(result.imported or ())
-        found += [result.judgement] if result.judgement is not None else []
+        judgements += [result.judgement] if result.judgement is not None else []
         if result.outcome == "drift":
             return CulpritSearch(campaign, "inputs", trial, whole=result).run(left)
         if result.outcome == "cannot-train":
@@ -147,7 +153,10 @@ class Gate:
         return Speed(outcome=drop.outcome, drop=drop.drop, low=drop.low, high=drop.high, num_pairs=drop.num_pairs)
 
     def _reduced(self, campaign: Campaign, result: TrialResult, left: Items) -> Trial:
-        """Return a trial of the rung that drifted alone, where it pays and where the drift still shows."""
+        """Return a shorter trial that still shows the drift.
+
+        It trains only the steps or the part that drifted. If it does not pay or does not drift, return the whole trial.
+        """
         reduced = self._first_steps(campaign, result)
         if reduced == campaign.numerics or len(left) < _FEW:
             return campaign.numerics

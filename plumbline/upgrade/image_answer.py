@@ -1,4 +1,7 @@
-"""The answer about a candidate image, from its trainings beside those of the platform's own image. Pure."""
+"""Answer about a candidate image. Pure.
+
+Its trainings are compared with those of the platform's own image.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,11 @@ def image_answer(trainings: ImageTrainings) -> UpgradeAnswer:
         return _timed(trainings, judgement)
     if judgement.verdict == "drift":
         return _drifted(trainings, judgement)
-    lines = [f"{one.check}: {one.detail or one.metric}" for one in judgement.findings if one.outcome != "pass"]
+    lines = [
+        f"{finding.check}: {finding.detail or finding.metric}"
+        for finding in judgement.findings
+        if finding.outcome != "pass"
+    ]
     return _answered(trainings, judgement.verdict, lines or ["the trainings cannot be compared"], judgement)
 
 
@@ -115,7 +122,10 @@ def _speed(drop: PairedDrop | None) -> Speed | None:
 
 
 def _differences(trainings: ImageTrainings) -> tuple[tuple[PackageChange, ...], tuple[str, ...]]:
-    """Return the packages and the other software that the records of both images name differently."""
+    """Return the packages and other software that differ.
+
+    The records of both images are compared.
+    """
     left, right = trainings.record("own"), trainings.record("candidate")
     if left is None or right is None:
         return (), ()
@@ -129,7 +139,10 @@ def _differences(trainings: ImageTrainings) -> tuple[tuple[PackageChange, ...], 
 
 
 def _pins(fingerprint: Fingerprint) -> dict[str, Pin]:
-    """Return the packages of a record; a name that no index would accept is left out."""
+    """Return the packages of a record as pins.
+
+    Names that no index would accept are left out.
+    """
     pins: dict[str, Pin] = {}
     for name, version in fingerprint.packages.items():
         try:

@@ -1,4 +1,7 @@
-"""An opened upgrade to an image: the trainings of each platform, and their outcome. Pure."""
+"""Upgrade to an image: trainings and outcome of each platform.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class ImageUpgrade:
     image: str
 
     def begin(self, platform: str) -> ImageTrainings:
-        """Return a platform's trainings before the first one."""
+        """Return the state of a platform before its first training."""
         workload = self.request.chosen_workload
         spec = self.round.specs[workload]
         has_numerics = spec.probe is not None or spec.learn is not None
@@ -36,7 +39,10 @@ class ImageUpgrade:
         )  # fmt: skip
 
     def outcome(self, trainings: ImageTrainings, notes: Mapping[Assignment, tuple[str, ...]]) -> PlatformOutcome:
-        """Return what a platform's trainings say; `notes` are those of all trainings."""
+        """Return the outcome of a platform.
+
+        `notes` are those of all trainings.
+        """
         name, answer = trainings.platform, image_answer(trainings)
         about: dict[str, Any] = {
             "notes": tuple(line for training, lines in notes.items() if training.platform == name for line in lines),
@@ -48,7 +54,7 @@ class ImageUpgrade:
 
 
 def with_gathered(trainings: ImageTrainings, gathered: GatheredRecords) -> ImageTrainings:
-    """Return a platform's trainings with what was gathered of it."""
+    """Add the gathered records and absences of a platform."""
     name = trainings.platform
     records = {training: record for training, record in gathered.records.items() if training.platform == name}
     absent = {training: absence for training, absence in gathered.absent.items() if training.platform == name}

@@ -1,4 +1,7 @@
-"""An image as the candidate: the trainings of one platform in its own image and in the candidate's. Pure."""
+"""Trainings that compare a candidate image with a platform's own.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _CANDIDATE: Side = "candidate"
 
 @dataclass(frozen=True)
 class ImageTrainings:
-    """Trainings of one platform in its own image and in the candidate's, as far as they have ended."""
+    """Ended trainings of one platform in both images."""
 
     platform: str
     workload: str
@@ -36,13 +39,19 @@ class ImageTrainings:
     absent: Mapping[Assignment, Absence] = field(default_factory=dict)
 
     def wanted(self, most: int) -> tuple[Assignment, ...]:
-        """Return the next trainings, in order; none once the answer is known or `most` trainings do not allow them."""
-        asked = self._asked()
-        new = tuple(one for one in asked if one not in self.records and one not in self.absent)
+        """Return the next trainings, in order.
+
+        None once the answer is known, or if they would exceed `most` trainings.
+        """
+        needed = self._asked()
+        new = tuple(training for training in needed if training not in self.records and training not in self.absent)
         return new if len(self.records) + len(self.absent) + len(new) <= most else ()
 
     def _asked(self) -> tuple[Assignment, ...]:
-        """Return what the answer needs by now: both images, then repeats of what differs, then pairs for the speed."""
+        """Return all trainings that the answer needs so far.
+
+        First both images, then a repeat of what differs, then pairs for the throughput.
+        """
         first = (self._training(_OWN), self._training(_CANDIDATE))
         if self.missing():
             return first
@@ -56,25 +65,32 @@ class ImageTrainings:
         return self._pairs()
 
     def _pairs(self) -> tuple[Assignment, ...]:
-        """Return the pairs so far, and the next ones while their interval does not decide."""
+        """Return the pairs so far; if undecided, also the next."""
         if not self.has_speed:
             return ()
         ended = [number for number in range(1, MOST_PAIRS) if self._is_ended(number)]
         drop = self.drop()
         is_decided = drop is not None and drop.outcome != "undecided"
-        is_lost = any(one not in self.records or is_failed(self.records[one]) for n in ended for one in self._pair(n))
+        is_lost = any(
+            training not in self.records or is_failed(self.records[training])
+            for n in ended
+            for training in self._pair(n)
+        )
         # The trainings of the whole recipe are the first pair.
         count = min(MOST_PAIRS - 1, len(ended) + LEAST_PAIRS) if ended else LEAST_PAIRS - 1
         numbers = ended if is_decided or is_lost else range(1, count + 1)
-        return tuple(one for number in numbers for one in self._pair(number))
+        return tuple(training for number in numbers for training in self._pair(number))
 
     def _pair(self, number: int) -> tuple[Assignment, Assignment]:
-        """Return a pair's trainings; the image goes first that went last in the pair before."""
+        """Return the two trainings of a pair, in order.
+
+        The order alternates from pair to pair.
+        """
         own, candidate = self._speed_training(_OWN, number), self._speed_training(_CANDIDATE, number)
         return (candidate, own) if number % 2 else (own, candidate)
 
     def _is_ended(self, number: int) -> bool:
-        return all(one in self.records or one in self.absent for one in self._pair(number))
+        return all(training in self.records or training in self.absent for training in self._pair(number))
 
     def _training(self, side: Side) -> Assignment:
         return self._assignment(side, f"image-{side}", f"{side} image")
@@ -90,26 +106,38 @@ class ImageTrainings:
         return Assignment(self.platform, self.workload, what, title=title, image=image)
 
     def record(self, side: Side, *, again: bool = False) -> LoadedRecord | None:
-        """Return the record of the whole recipe in an image, or of its repeat; `None` where there is none."""
+        """Return the record of the whole recipe in one image.
+
+        `again` selects its repeat; `None` if there is no record.
+        """
         return self.records.get(self._again(side) if again else self._training(side))
 
     def numerics(self, record: LoadedRecord) -> Judgement | None:
-        """Judge a record against that of the platform's own image; `None` for a recipe of speed alone."""
+        """Judge a record against the own image's record.
+
+        `None` if the recipe measures only throughput.
+        """
         if not self.has_numerics:
             return None
         return compare_training(self.records[self._training(_OWN)], record, self.gates)
 
     def drop(self) -> PairedDrop | None:
-        """Return the share of throughput that the candidate loses; `None` below three pairs."""
+        """Return the share of throughput that the candidate loses.
+
+        `None` below three pairs.
+        """
         limit = self.gates.throughput_drop
         return paired_drop(list(self._log_ratios()), slower_above=limit / 2, fast_below=limit)
 
     def _log_ratios(self) -> Iterator[float]:
-        """Yield ln(candidate / own) of each pair whose trainings ran on one class of machine."""
+        """Yield ln(candidate / own) of each comparable pair.
+
+        Both trainings of a pair have to run on one class of machine.
+        """
         numbers = range(1, MOST_PAIRS)
         pairs = [(self._training(_OWN), self._training(_CANDIDATE)), *(self._by_side(number) for number in numbers)]
         for sides in pairs:
-            records = [self.records[one].record for one in sides if one in self.records]
+            records = [self.records[training].record for training in sides if training in self.records]
             speeds = [record.evidence.speed for record in records]
             rates = [speed.samples_per_second for speed in speeds if speed is not None and speed.samples_per_second]
             if len(rates) == len(sides) and len({record.fingerprint.hardware_class for record in records}) == 1:
@@ -119,7 +147,7 @@ class ImageTrainings:
         return self._speed_training(_OWN, number), self._speed_training(_CANDIDATE, number)
 
     def missing(self) -> str:
-        """Return why nothing can be compared; empty if it can."""
+        """Return why nothing can be compared, empty if it can."""
         for side in (_OWN, _CANDIDATE):
             training = self._training(side)
             if training in self.absent:

@@ -1,7 +1,8 @@
-"""What a training starts from, built anew: `python -m plumbline.upgrade.inputs SUITE WORKLOAD OUT`.
+"""Build of a training's inputs, as a program.
 
-It runs in the environment that is compared, and digests content, not layout: another release of pyarrow may write the
-same rows as other bytes, and another release of tokenizers the same vocabulary as another file.
+`python -m plumbline.upgrade.inputs SUITE WORKLOAD OUT`. It runs in the environment that is compared, and digests
+content, not layout: another release of pyarrow may write the same rows as other bytes, and another release of
+tokenizers the same vocabulary as another file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _BATCH = 1024
 
 
 class Inputs(Model):
-    """Digests of what a training starts from."""
+    """Digests of a training's inputs."""
 
     rows: Sha256
     """Texts, labels and order of all rows."""
@@ -41,14 +42,17 @@ class Inputs(Model):
 
 
 class InputsFile(Model):
-    """What the program leaves."""
+    """Content of `inputs.json`, which the program writes."""
 
     schema_version: Literal[1] = 1
     inputs: Inputs
 
 
 def alone(suite: Suite, workload: str, folder: Path) -> Suite:
-    """Return the suite with one workload on this machine, its store in `folder`."""
+    """Return the suite with one workload on this machine alone.
+
+    Its store is in `folder`.
+    """
     store = f"file://{folder.resolve()}"
     here = {"work_pool": "upgrade", "data": store, "outbox": store}
     chosen = {workload: suite.workloads[workload]}
@@ -56,7 +60,10 @@ def alone(suite: Suite, workload: str, folder: Path) -> Suite:
 
 
 def build_inputs(suite: Suite, workload: str, out: Path) -> Inputs:
-    """Build dataset, tokenizer and weights below `out` with the packages of this interpreter, and digest them."""
+    """Build dataset, tokenizer and weights below `out`; digest them.
+
+    They are built with the packages of this interpreter.
+    """
     from plumbline.prepare import prepare
     from plumbline.schema.spec import write_spec
 
@@ -102,7 +109,7 @@ def _say(line: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Build, digest, and write `inputs.json` last."""
+    """Build and digest the inputs; write `inputs.json` last."""
     watch_parent(os.environ)
     suite, workload, out = sys.argv[1:] if argv is None else argv
     try:

@@ -1,4 +1,7 @@
-"""What this interpreter holds: each installed distribution, its files, and what it needs."""
+"""Distributions installed in this interpreter.
+
+Each has its files and its requirements.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _STARTUP = re.compile(r"^([^/]+\.pth|(site|user)customize(\.py|/.*))$")
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """One distribution on disk."""
+    """One installed distribution."""
 
     name: str
     version: str
@@ -39,29 +42,32 @@ class Installed:
 
     @property
     def pin(self) -> Pin:
-        """The version as a lock would state it."""
+        """Return the pin that a lock would have for it."""
         return Pin(name=self.name, version=self.version)
 
     @property
     def has_startup_hook(self) -> bool:
-        """Whether it runs code when Python starts."""
+        """Return whether it runs code when Python starts."""
         return any(_STARTUP.match(file) for file in self.files)
 
 
 def installed_packages(paths: Iterable[str] | None = None) -> dict[str, Installed]:
-    """Return the distributions by name; of two with one name the first on the path, which is the one imported."""
-    found: dict[str, Installed] = {}
+    """Return the installed distributions by name.
+
+    Of two with the same name, return the first on the path: it is the one that is imported.
+    """
+    packages: dict[str, Installed] = {}
     for distribution in distributions(path=list(sys.path if paths is None else paths)):
         # An install that broke off leaves metadata without a name, and asking for it all the same is deprecated.
         if "Name" in distribution.metadata:
-            one = read_distribution(distribution)
-            if one.name != _OWN_NAME:
-                found.setdefault(one.name, one)
-    return found
+            package = read_distribution(distribution)
+            if package.name != _OWN_NAME:
+                packages.setdefault(package.name, package)
+    return packages
 
 
 def read_distribution(distribution: Distribution) -> Installed:
-    """Return what one distribution says of itself."""
+    """Read one distribution from its metadata."""
     root = Path(str(distribution.locate_file("")))
     names = _file_names(distribution)
     metadata = distribution.metadata
@@ -78,7 +84,10 @@ def read_distribution(distribution: Distribution) -> Installed:
 
 
 def _file_names(distribution: Distribution) -> list[str]:
-    """Return the files of a distribution; RECORD is read as it is, for an object of each path takes seconds."""
+    """Return the file names of a distribution.
+
+    RECORD is read as text: creating an object for each path takes seconds.
+    """
     record = distribution.read_text("RECORD")
     if record is None:
         return [str(file) for file in distribution.files or ()]
@@ -111,9 +120,9 @@ def _requirements(lines: Iterable[str]) -> Iterable[Requirement]:
 
 
 def _links(urls: Iterable[str], homepage: str | None) -> dict[str, str]:
-    found = {"Homepage": homepage} if homepage and homepage.startswith("http") else {}
+    links = {"Homepage": homepage} if homepage and homepage.startswith("http") else {}
     for line in urls:
         label, _, url = line.partition(",")
         if url.strip().startswith(("https://", "http://")):
-            found[label.strip()[:80]] = url.strip()[:500]
-    return found
+            links[label.strip()[:80]] = url.strip()[:500]
+    return links

@@ -1,4 +1,7 @@
-"""Installs pins into a folder: uv where it is installed and asked the same indexes as pip, otherwise pip."""
+"""Installation of pins into a folder, by uv or pip.
+
+uv is used if it is installed and would ask the same indexes as pip.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ _PIP = ("-m", "pip", "--disable-pip-version-check")
 
 
 class Installer:
-    """Runs the installer; `arguments` are the user's own, such as `--find-links=FOLDER`."""
+    """Wrapper around pip or uv.
+
+    `arguments` are the user's own, such as `--find-links=FOLDER`.
+    """
 
     def __init__(self, kind: Kind = "pip", arguments: Sequence[str] = ()) -> None:
         self._kind = kind
@@ -42,13 +48,19 @@ class Installer:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What decides which archive a pin means here: the installer, its arguments and its variables."""
+        """Return everything that decides which archive a pin means.
+
+        It is the installer, its arguments, and its variables of indexes.
+        """
         prefixes = ("PIP_", "UV_")
         ours = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(prefixes)]
         return (self._kind, *self._arguments, *(line for line in ours if "INDEX" in line or "FIND_LINKS" in line))
 
     def install(self, pins: Sequence[Pin], target: Path) -> str | None:
-        """Install exactly these pins into `target`; return the installer's message if it fails."""
+        """Install exactly these pins into `target`.
+
+        Return `None`, or the installer's message if it fails.
+        """
         with tempfile.TemporaryDirectory() as folder:
             listed = Path(folder) / "requirements.txt"
             listed.write_text("".join(f"{pin.requirement}\n" for pin in pins), encoding="utf-8")
@@ -63,21 +75,27 @@ class Installer:
         return [sys.executable, *_PIP, "install", "--quiet", "--no-cache-dir", "--no-deps", *self._arguments]
 
     def check_index(self, pin: Pin) -> None:
-        """Raise `UnavailableError` if the index has no answer for any version of the package."""
+        """Raise `UnavailableError` if no index answers.
+
+        The indexes are asked for pip; if that fails, for any version of this package.
+        """
         if pin.url:
             return
         with tempfile.TemporaryDirectory() as folder:
             # Whether the pinned version exists is known already: here, that the index answers at all.
-            asked = [sys.executable, *_PIP, "download", "--quiet", "--no-deps", "--no-cache-dir", *self._arguments]
-            done = self._run([*asked, "--dest", folder, "pip"], "pip")
+            command = [sys.executable, *_PIP, "download", "--quiet", "--no-deps", "--no-cache-dir", *self._arguments]
+            done = self._run([*command, "--dest", folder, "pip"], "pip")
             if done.returncode == 0:
                 return
-            known = self._run([*asked, "--dest", folder, pin.name], pin.name)
+            known = self._run([*command, "--dest", folder, pin.name], pin.name)
         if known.returncode:
             raise UnavailableError(f"no index has it: {_last_words(known)}", where=pin.requirement)
 
     def versions(self, name: str) -> tuple[str, ...]:
-        """Return the versions of a package that the index has for this interpreter; none where it lists none."""
+        """Return the versions of a package that the index lists.
+
+        They fit this interpreter; empty if the index lists none.
+        """
         done = self._run([sys.executable, *_PIP, "index", "versions", *self._arguments, name], name)
         lines = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith(_VERSIONS)]
         return tuple(part.strip() for part in lines[0].removeprefix(_VERSIONS).split(",")) if lines else ()
@@ -90,13 +108,19 @@ class Installer:
 
 
 def choose_installer(arguments: Sequence[str] = ()) -> Installer:
-    """Return uv's installer where uv is on the path and pip was not told what to install from where, else pip's."""
+    """Return uv's installer if it acts like pip's.
+
+    uv has to be on the path, and neither arguments nor pip's settings decide what is installed. Otherwise return pip's.
+    """
     has_uv = not arguments and shutil.which("uv") is not None
     return Installer("uv" if has_uv and not _has_pip_settings() else "pip", arguments)
 
 
 def _has_pip_settings() -> bool:
-    """Return whether a variable or a file tells pip of an index, a certificate, a constraint or the like."""
+    """Return whether pip has settings that decide what is installed.
+
+    For example an index, a certificate or a constraint, in a variable or in a file.
+    """
     # `pip config list` writes LEVEL.KEY='VALUE'.
     done = subprocess.run([sys.executable, *_PIP, "config", "list"], capture_output=True, text=True, check=False)
     keys = {line.partition("=")[0].rpartition(".")[2] for line in done.stdout.splitlines() if line.strip()}
@@ -116,7 +140,10 @@ def _last_words(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _last_cause(lines: Sequence[str]) -> str:
-    """Return the last line of the build's output that uv quotes; empty where no build failed."""
+    """Return the last line of build output in uv's message.
+
+    Empty if no build failed.
+    """
     if "[stderr]" not in lines:
         return ""
     quoted = [line for line in lines[lines.index("[stderr]") + 1 :] if not line.startswith("hint: ")]

@@ -1,4 +1,4 @@
-"""An opened upgrade to a lock: the dispatch job and the worker's order of each platform."""
+"""Upgrade to a lock: job and order of each platform."""
 
 from __future__ import annotations
 

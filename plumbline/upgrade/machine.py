@@ -1,4 +1,7 @@
-"""Trials on this machine: environments are built, trainings run in processes of their own, records are compared."""
+"""Trials on this machine.
+
+Environments are built, trainings run in separate processes, and records are compared.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from plumbline.upgrade.inputs import Inputs
 from plumbline.upgrade.needs import conflicts, needed_changes
 from plumbline.upgrade.numerics import compare_inputs, compare_training, has_equal_bits
 from plumbline.upgrade.runs import MOST_SECONDS, Run, Runs
-from plumbline.upgrade.store import Store
-from plumbline.upgrade.trials import Failure, Outcome, Package, Trial, TrialResult
+from plumbline.upgrade.store import PackageStore
+from plumbline.upgrade.trials import Failure, Package, Trial, TrialOutcome, TrialResult
 
 __all__ = ["LocalTrials"]
 
@@ -29,12 +32,15 @@ _PATIENCE = 10.0
 
 
 class LocalTrials:
-    """Asks this machine; the current environment's trainings are made once and kept for all trials."""
+    """Runner of trials on this machine.
+
+    The current environment is trained once, for all trials with equal specs.
+    """
 
     num_parallel = 1
 
     def __init__(
-        self, suite: Suite, workload: str, work: Path, environments: Environments, store: Store, *,
+        self, suite: Suite, workload: str, work: Path, environments: Environments, store: PackageStore, *,
         say: Callable[[str], None] = lambda _: None, should_stop: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self._suite = suite
@@ -49,8 +55,11 @@ class LocalTrials:
         self._input_places: frozenset[str] = frozenset()
         self._references: dict[str, Run] = {}
 
-    def use_store(self, store: Store) -> None:
-        """Take changed packages from another store from now on; the reference trainings stay."""
+    def use_store(self, store: PackageStore) -> None:
+        """Take changed packages from a different store from now on.
+
+        The reference trainings stay.
+        """
         self._store = store
         self.environments.use_store(store)
 
@@ -89,7 +98,7 @@ class LocalTrials:
         return result.replace(environment_sha256=environment.sha256)
 
     def _environment(self, trial: Trial) -> TrialResult:
-        """Build it, and say what the metadata of the changed packages tells."""
+        """Build the environment, and read the changed packages' metadata."""
         changes = {change.package: change for change in trial.changes}
         failures = self._store.add(change.candidate for change in trial.changes if change.candidate is not None)
         if failures:
@@ -107,7 +116,7 @@ class LocalTrials:
                 links=dict(new[name].links) if name in new else dict(current[name].links) if name in current else {},
                 needs=tuple(sorted(needs[name])),
                 has_startup_hook=any(
-                    one is not None and one.has_startup_hook for one in (new.get(name), current.get(name))
+                    package is not None and package.has_startup_hook for package in (new.get(name), current.get(name))
                 ),
             )
             for name in changes
@@ -119,13 +128,16 @@ class LocalTrials:
         return TrialResult(trial=trial.name, outcome="same", packages=packages, environment_sha256=environment.sha256)
 
     def _reference(self, trial: Trial, environment: Environment) -> TrialResult:
-        """Train the current environment once; its record is what the others are compared with."""
+        """Train the current environment once, as reference.
+
+        Other trainings are compared with its record.
+        """
         self._current = environment
         _, spec, _ = self._own_inputs()
         run = self._reference_run(self._spec_of(trial, spec))
         if run.record is None:
             failure = run.failure or Failure(stage="training", message="the current environment does not train")
-            outcome: Outcome = "lost" if run.is_lost else "cannot-train"
+            outcome: TrialOutcome = "lost" if run.is_lost else "cannot-train"
             return TrialResult(trial=trial.name, outcome=outcome, failures=(failure,))
         # What the inputs are built with counts as loaded too: a change there is compared with the inputs.
         return TrialResult(
@@ -139,55 +151,55 @@ class LocalTrials:
         )
         imported = self._imported(places, trial.changes)
         if theirs is None:
-            found = (failure,) if failure else ()
-            return TrialResult(trial=trial.name, outcome="cannot-train", failures=found, imported=imported)
+            failures = (failure,) if failure else ()
+            return TrialResult(trial=trial.name, outcome="cannot-train", failures=failures, imported=imported)
         judgement = compare_inputs(ours, theirs)
-        outcome: Outcome = "drift" if judgement.verdict == "drift" else "same"
+        outcome: TrialOutcome = "drift" if judgement.verdict == "drift" else "same"
         return TrialResult(trial=trial.name, outcome=outcome, judgement=judgement, imported=imported)
 
     def _compare_numerics(self, trial: Trial, environment: Environment) -> TrialResult:
         _, spec, _ = self._own_inputs()
-        wanted = self._spec_of(trial, spec)
-        reference = self._reference_run(wanted)
+        chosen_spec = self._spec_of(trial, spec)
+        reference = self._reference_run(chosen_spec)
         if reference.record is None:
             raise InconclusiveError("the current environment does not train this part", where=trial.name)
-        run = self._train(wanted, environment, limit=max(_LEAST_SECONDS, _PATIENCE * reference.seconds))
+        run = self._train(chosen_spec, environment, limit=max(_LEAST_SECONDS, _PATIENCE * reference.seconds))
         imported = self._imported(run.places, trial.changes)
         if run.record is None:
             failures = (run.failure,) if run.failure else ()
-            outcome: Outcome = "lost" if run.is_lost else "cannot-train"
+            outcome: TrialOutcome = "lost" if run.is_lost else "cannot-train"
             return TrialResult(trial=trial.name, outcome=outcome, failures=failures, imported=imported)
         judgement = compare_training(reference.record, run.record, self._suite.gates)
-        outcomes: dict[str, Outcome] = {"pass": "same", "drift": "drift"}
+        outcomes: dict[str, TrialOutcome] = {"pass": "same", "drift": "drift"}
         return TrialResult(
             trial=trial.name, outcome=outcomes.get(judgement.verdict, "lost"), judgement=judgement,
             has_equal_bits=has_equal_bits(judgement), imported=imported,
         )  # fmt: skip
 
     def _compare_speed(self, trial: Trial, environment: Environment) -> TrialResult:
-        """Train both environments in turn, the one first that was last in the pair before."""
+        """Train both environments in pairs, in alternating order."""
         _, spec, _ = self._own_inputs()
-        wanted = spec.replace(probe=None, learn=None)
+        speed_spec = spec.replace(probe=None, learn=None)
         current = self._current_environment()
         ratios: list[float] = []
         for pair in range(trial.pairs):
             is_current_first = (trial.pairs_before + pair) % 2 == 0
             order = (current, environment) if is_current_first else (environment, current)
             rates: dict[bool, float] = {}
-            for place, one in enumerate(order):
+            for place, trained in enumerate(order):
                 is_ours = (place == 0) == is_current_first
-                run = self._train(wanted, one, limit=MOST_SECONDS)
+                run = self._train(speed_spec, trained, limit=MOST_SECONDS)
                 speed = run.record.record.evidence.speed if run.record else None
                 if speed is None or not speed.samples_per_second:
                     failures = (run.failure,) if run.failure else ()
-                    outcome: Outcome = "lost" if run.is_lost or is_ours else "cannot-train"
+                    outcome: TrialOutcome = "lost" if run.is_lost or is_ours else "cannot-train"
                     return TrialResult(trial=trial.name, outcome=outcome, failures=failures)
                 rates[is_ours] = speed.samples_per_second
             ratios.append(math.log(rates[False] / rates[True]))
         return TrialResult(trial=trial.name, outcome="same", log_ratios=tuple(ratios))
 
     def _spec_of(self, trial: Trial, spec: RunSpec) -> RunSpec:
-        """Return the recipe of the part that is asked for, and no more of it."""
+        """Return the spec of the requested parts and steps only."""
         probe = spec.probe if trial.probe else None
         if probe is not None and trial.steps is not None and trial.steps < probe.steps:
             taps = tuple(step for step in probe.tap_steps if step < trial.steps) or (0,)
@@ -224,8 +236,13 @@ class LocalTrials:
         return self._runs.train(spec, environment, data, limit=limit, current=self._current_environment())
 
     def _imported(self, places: frozenset[str], changes: Sequence[PackageChange]) -> tuple[str, ...]:
-        """Return the packages of an environment with these changes that code was loaded from."""
+        """Return the packages from which a process loaded code.
+
+        The environment is the one with these changes.
+        """
         packages = self.environments.packages(changes)
         return tuple(
-            name for name, one in sorted(packages.items()) if any(place_of(file) in places for file in one.files)
+            name
+            for name, package in sorted(packages.items())
+            if any(place_of(file) in places for file in package.files)
         )

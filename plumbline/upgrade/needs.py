@@ -1,4 +1,7 @@
-"""Which changes need each other, by the packages' own metadata: those are never tried apart."""
+"""Changes that need each other, by the packages' metadata.
+
+They are never tried apart.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,10 @@ Packages = Mapping[str, Installed]
 def needed_changes(
     changes: Mapping[str, PackageChange], current: Packages, candidate: Packages
 ) -> dict[str, frozenset[str]]:
-    """Return for each change the others without which it breaks a requirement that holds with all of them.
+    """Return for each change the other changes that it needs.
 
-    `current` is what is installed now, `candidate` the changed packages as the candidate lock has them.
+    Without them it breaks a requirement that holds with all changes. `current` is what is installed now, `candidate`
+    the changed packages as the candidate lock has them.
     """
     after = {**current, **candidate}
     for name, change in changes.items():
@@ -30,13 +34,13 @@ def needed_changes(
     needs: dict[str, set[str]] = {name: set() for name in changes}
     for owner, target in _mixed(changes, current, candidate, after):
         needs[owner].add(target)
-    return {name: frozenset(found) for name, found in needs.items()}
+    return {name: frozenset(needed) for name, needed in needs.items()}
 
 
 def _mixed(
     changes: Mapping[str, PackageChange], current: Packages, candidate: Packages, after: Packages
 ) -> Iterator[tuple[str, str]]:
-    """Yield (change, other change that it needs)."""
+    """Yield each change with another change that it needs."""
     for name in changes:
         new = candidate.get(name)
         for requirement in _active(new):
@@ -55,9 +59,10 @@ def _mixed(
 
 
 def conflicts(current: Packages, after: Packages) -> Iterator[tuple[str, str]]:
-    """Yield (package, reason) for each requirement that the candidate breaks and the current environment met.
+    """Yield (package, reason) for each newly broken requirement.
 
-    The package is the one that changed: the one required, where the one that requires it did not.
+    The candidate breaks it, and the current environment meets it. The package is the one that changed: the required
+    package, if the one that requires it is unchanged.
     """
     for owner, package in sorted(after.items()):
         for requirement in _active(package):
@@ -75,9 +80,14 @@ def conflicts(current: Packages, after: Packages) -> Iterator[tuple[str, str]]:
 
 
 def _was_broken(current: Packages, owner: str, target: str) -> bool:
-    """Return whether the current environment breaks what the same package requires of the same target."""
-    found = [one for one in _active(current.get(owner)) if canonicalize_name(one.name) == target]
-    return any(not _met(requirement, current) for requirement in found)
+    """Return whether the requirement was broken before.
+
+    It is any requirement of `owner` on `target` in the current environment.
+    """
+    return any(
+        canonicalize_name(requirement.name) == target and not _met(requirement, current)
+        for requirement in _active(current.get(owner))
+    )
 
 
 def _active(package: Installed | None) -> Iterator[Requirement]:
@@ -88,10 +98,10 @@ def _active(package: Installed | None) -> Iterator[Requirement]:
 
 
 def _met(requirement: Requirement, packages: Packages) -> bool:
-    found = packages.get(canonicalize_name(requirement.name))
-    if found is None:
+    installed = packages.get(canonicalize_name(requirement.name))
+    if installed is None:
         return False
     try:
-        return requirement.url is not None or requirement.specifier.contains(found.version, prereleases=True)
+        return requirement.url is not None or requirement.specifier.contains(installed.version, prereleases=True)
     except InvalidVersion:
         return True

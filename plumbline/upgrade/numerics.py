@@ -1,4 +1,7 @@
-"""Pure: is the whole training the same under two environments of one machine?"""
+"""Comparison of a training under two environments. Pure.
+
+Both ran on one machine.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _INPUTS: tuple[tuple[str, CauseCode, str, str], ...] = (
 
 
 def compare_training(reference: LoadedRecord, candidate: LoadedRecord, gates: Gates) -> Judgement:
-    """Judge probe and learning curve.
+    """Judge probe and learning curve of two trainings.
 
     One machine with equal kernels owes equal bits in the whole curve. After a probe that is equal to the bit, another
     version of a library is no reason for another curve.
@@ -53,22 +56,22 @@ def has_equal_bits(judgement: Judgement) -> bool:
 
 
 def _curve(pair: Pair, *, has_bits: bool) -> Mismatch | None:
-    """Return where the learning curves part though no rounding explains it."""
+    """Return where the learning curves differ beyond rounding."""
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return None
-    found = learning(pair)
-    if found is None or has_bits or pair.probes is None:
+    mismatch = learning(pair)
+    if mismatch is None or has_bits or pair.probes is None:
         # Without a probe to say what rounding does, equal bits are asked for.
-        return found
+        return mismatch
     for step, (ours, theirs) in enumerate(zip(left.losses[:_EARLY_STEPS], right.losses[:_EARLY_STEPS], strict=False)):
         error, limit = relative(ours, theirs), pair.loss_limit(0) * growth(step)
         if not error <= limit:
-            return _early(step, error, limit, found)
+            return _early(step, error, limit, mismatch)
     return None
 
 
-def _early(step: int, error: float, limit: float, found: Mismatch) -> Mismatch:
+def _early(step: int, error: float, limit: float, mismatch: Mismatch) -> Mismatch:
     finding = Finding(
         check="learn.loss",
         outcome="drift",
@@ -77,13 +80,16 @@ def _early(step: int, error: float, limit: float, found: Mismatch) -> Mismatch:
         limit=limit,
         detail="more than rounding explains so early",
     )
-    code: CauseCode = "rng" if step == 0 else found.suspicions[0].code
+    code: CauseCode = "rng" if step == 0 else mismatch.suspicions[0].code
     why = f"the loss differs at step {step} of the curve, though the probe agrees: dropout or what depends on it"
     return Mismatch("learn", Divergence(stage="learn", step=step, at="loss"), (finding,), (Suspicion(code, why),))
 
 
 def compare_inputs(reference: Inputs, candidate: Inputs) -> Judgement:
-    """Judge what a training starts from: rows, vocabulary, token ids and initial weights."""
+    """Judge the inputs of a training.
+
+    These are rows, vocabulary, token ids and initial weights.
+    """
     findings: list[Finding] = []
     causes: list[Cause] = []
     for name, code, check, why in _INPUTS:

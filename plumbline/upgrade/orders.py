@@ -1,4 +1,7 @@
-"""One platform's part of an upgrade: the order to its worker, and the report that comes back through its outbox."""
+"""Messages between controller and worker about one upgrade.
+
+The controller orders; the report comes back through the platform's outbox.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ _MAX_BYTES = 64 << 20
 
 
 class UpgradeOrder(Model):
-    """One upgrade on one platform; it names only that platform's own stores, and carries no secret."""
+    """Order to judge one upgrade on one platform.
+
+    It names only that platform's stores, and contains no secret.
+    """
 
     platform: Name
     outbox: StoreUrl
@@ -57,7 +63,7 @@ class UpgradeOrder(Model):
 
 
 class PlatformReport(Model):
-    """What the worker leaves in the outbox: the answer, or the error that it ended with."""
+    """Report of a worker: its answer, or its error."""
 
     schema_version: Literal[1] = 1
     record_id: Name
@@ -72,7 +78,10 @@ class PlatformReport(Model):
 
 
 def suite_of(suite: Suite, platform: str, workload: str) -> Suite:
-    """Return what a worker needs of the suite: its own platform and one workload, without recipients of alerts."""
+    """Return the part of the suite that a worker needs.
+
+    It has the worker's own platform and one workload, and no recipients of alerts.
+    """
     own = suite.platforms[platform]
     data = suite.workloads[workload].data
     return suite.replace(
@@ -92,7 +101,7 @@ def _lock_key(sha256: str) -> str:
 
 
 def publish_lock(outbox: Store, lock: LockFiles) -> None:
-    """Put the candidate into an outbox, under its digest; doing it again does nothing."""
+    """Upload the candidate to an outbox, under its digest. Idempotent."""
     ensure_object(outbox, _lock_key(lock.digest), lock.model_dump_json().encode())
 
 
@@ -106,16 +115,22 @@ def fetch_lock(outbox: Store, sha256: str) -> LockFiles:
 
 
 def publish_report(outbox: Store, report: PlatformReport) -> None:
-    """Put the report into the outbox; an attempt has one, which is never replaced."""
+    """Upload the report to the outbox.
+
+    An attempt has one report, which is never replaced.
+    """
     ensure_object(outbox, record_key(report.record_id, REPORT_NAME), report.model_dump_json().encode())
 
 
 def fetch_report(outbox: Store, order: UpgradeOrder) -> PlatformReport:
-    """Return the report that answers the order; `InvalidInputError` for any other, `ObjectMissingError` for none."""
+    """Return the report that answers the order.
+
+    Raise `InvalidInputError` for a different report, `ObjectMissingError` for none.
+    """
     key = record_key(order.record_id, REPORT_NAME)
     report = read_model(PlatformReport, read_bytes(outbox, key, max_bytes=_MAX_BYTES), where=f"{outbox.url}/{key}")
-    wanted = (order.record_id, order.platform, order.nonce)
-    if (report.record_id, report.platform, report.nonce) != wanted:
+    expected = (order.record_id, order.platform, order.nonce)
+    if (report.record_id, report.platform, report.nonce) != expected:
         raise InvalidInputError("answers a different order", where=outbox.url, key=key)
     if report.answer is not None and report.answer.candidate_sha256 != order.lock_sha256:
         raise InvalidInputError("is about a different lock", where=outbox.url, key=key)
@@ -123,7 +138,10 @@ def fetch_report(outbox: Store, order: UpgradeOrder) -> PlatformReport:
 
 
 def find_report(outbox: Store, order: UpgradeOrder) -> Recorded:
-    """Return what the outbox holds for this attempt; `PlumblineError` where it cannot be asked."""
+    """Return the state of this attempt in the outbox.
+
+    Raise `PlumblineError` if the outbox cannot be read.
+    """
     try:
         report = fetch_report(outbox, order)
     except ObjectMissingError:

@@ -1,4 +1,7 @@
-"""An upgrade over all platforms: an answer for each, one verdict, the words for it, and where it is kept."""
+"""Outcome of an upgrade over all platforms.
+
+It has an answer for each platform, one verdict, its texts, and its place in the central store.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _OUTCOME_NAME = "upgrade.json"
 
 
 class PlatformOutcome(Model):
-    """What is known of one platform."""
+    """Outcome of an upgrade on one platform."""
 
     verdict: Outcome
     optional: bool = False
@@ -38,12 +41,15 @@ class PlatformOutcome(Model):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The answer in sentences, or why there is none."""
+        """Return the answer in sentences, or why there is none."""
         return self.answer.sentences if self.answer is not None else (self.why,)
 
 
 class UpgradeOutcome(Model):
-    """One upgrade, as the central store keeps it and `plumbline upgrade --api --json` prints it."""
+    """Outcome of one upgrade, as the central store keeps it.
+
+    `plumbline upgrade --api --json` prints it.
+    """
 
     schema_version: Literal[1] = 1
     upgrade: Name
@@ -59,9 +65,12 @@ class UpgradeOutcome(Model):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The verdict's, or that of wrong usage where a wrong input is all that made it invalid."""
-        bad = [one for one in self.platforms.values() if one.verdict == "invalid"]
-        is_usage = self.verdict == "invalid" and all(_is_usage(one) for one in bad)
+        """Return the exit code of the verdict.
+
+        It is 2 (usage) if every invalid platform has a wrong input.
+        """
+        bad = [platform for platform in self.platforms.values() if platform.verdict == "invalid"]
+        is_usage = self.verdict == "invalid" and all(_is_usage(platform) for platform in bad)
         return ExitCode.USAGE if is_usage else exit_code(self.verdict)
 
     def document(self) -> dict[str, Any]:
@@ -76,22 +85,28 @@ def _is_usage(outcome: PlatformOutcome) -> bool:
 def platform_outcome(
     report: PlatformReport | None, why: str, notes: tuple[str, ...], suite: Suite, name: str
 ) -> PlatformOutcome:
-    """Return what a report says, or what its absence means: never a pass."""
+    """Return the outcome that a report or its absence means.
+
+    An absent report is never a pass.
+    """
     optional = suite.platforms[name].optional
     if report is None:
         return PlatformOutcome(verdict="inconclusive", optional=optional, why=why or "no report", notes=notes)
-    found = {"optional": optional, "notes": notes, "current_sha256": report.current_sha256}
+    about = {"optional": optional, "notes": notes, "current_sha256": report.current_sha256}
     if report.answer is not None:
-        return PlatformOutcome(verdict=report.answer.verdict, answer=report.answer, **found)
+        return PlatformOutcome(verdict=report.answer.verdict, answer=report.answer, **about)
     is_usage = report.exit_code == ExitCode.USAGE
     verdict: Outcome = "invalid" if is_usage or report.exit_code == ExitCode.INVALID else "inconclusive"
-    return PlatformOutcome(verdict=verdict, why=report.error or "no answer", is_misconfigured=is_usage, **found)
+    return PlatformOutcome(verdict=verdict, why=report.error or "no answer", is_misconfigured=is_usage, **about)
 
 
 def sum_up(platforms: Mapping[str, PlatformOutcome], **about: Any) -> UpgradeOutcome:
-    """Return the whole: the worst of the platforms; an optional one without an answer does not count."""
-    counted = [one for one in platforms.values() if one.answer is not None or not one.optional]
-    verdict = worst([one.verdict for one in counted]) if counted else "inconclusive"
+    """Return the outcome over all platforms: the worst one counts.
+
+    An optional platform without an answer does not count.
+    """
+    counted = [platform for platform in platforms.values() if platform.answer is not None or not platform.optional]
+    verdict = worst([platform.verdict for platform in counted]) if counted else "inconclusive"
     return UpgradeOutcome(verdict=verdict, platforms=dict(platforms), **about)
 
 
@@ -102,14 +117,14 @@ def _key(upgrade: str, name: str) -> str:
 def keep_outcome(
     central: CentralStore, outcome: UpgradeOutcome, check: Callable[[], None] = lambda: None
 ) -> UpgradeOutcome:
-    """Keep the page of each platform, then the outcome; return it with the pages' addresses.
+    """Store each platform's page, then the outcome.
 
-    `check` may raise to prevent each write.
+    Return the outcome with the addresses of the pages. `check` may raise to prevent each write.
     """
     pages = {}
-    for name, one in outcome.platforms.items():
-        if one.answer is not None:
-            central.put_text(_key(outcome.upgrade, f"{name}.html"), html_report(one.answer), check)
+    for name, platform in outcome.platforms.items():
+        if platform.answer is not None:
+            central.put_text(_key(outcome.upgrade, f"{name}.html"), html_report(platform.answer), check)
             pages[name] = f"{central.store.url}/{_key(outcome.upgrade, f'{name}.html')}"
     kept = outcome.replace(pages=pages)
     central.put_text(_key(outcome.upgrade, _OUTCOME_NAME), kept.model_dump_json(indent=2), check)
@@ -117,41 +132,52 @@ def keep_outcome(
 
 
 def read_outcome(central: CentralStore, upgrade: str) -> UpgradeOutcome | None:
-    """Return the outcome of an upgrade; `None` where there is none yet."""
+    """Return the outcome of an upgrade.
+
+    `None` if there is none yet.
+    """
     key = _key(upgrade, _OUTCOME_NAME)
-    found = central.read_pointer(key)
-    return read_model(UpgradeOutcome, found[0], where=f"{central.store.url}/{key}") if found else None
+    stored = central.read_pointer(key)
+    return read_model(UpgradeOutcome, stored[0], where=f"{central.store.url}/{key}") if stored else None
 
 
 def headline(outcome: UpgradeOutcome) -> str:
-    """Return one line: the verdict, and the first sentence of each platform that did not pass."""
-    parts = [f"{name}: {one.sentences[0]}" for name, one in outcome.platforms.items() if one.verdict != "pass"] or [
-        f"training is the same on {', '.join(outcome.platforms)}"
-    ]
+    """Return one line with the verdict.
+
+    It has the first sentence of each platform that did not pass.
+    """
+    parts = [
+        f"{name}: {platform.sentences[0]}" for name, platform in outcome.platforms.items() if platform.verdict != "pass"
+    ] or [f"training is the same on {', '.join(outcome.platforms)}"]
     return f"{outcome.verdict}: {'; '.join(parts)}"[:_MOST_CHARACTERS]
 
 
 def summary(outcome: UpgradeOutcome) -> str:
-    """Return Markdown for the UI and the summary of a CI job."""
+    """Return Markdown for the UI and a CI job's summary."""
     lines = [f"# {SYMBOLS[outcome.verdict]} Upgrade to {safe(outcome.candidate, 200)}: {outcome.verdict}", ""]
-    for name, one in outcome.platforms.items():
-        if one.answer is None:
-            lines += [f"## {SYMBOLS[one.verdict]} {safe(name, 100)}: {one.verdict}", "", safe(one.why, 1000), ""]
+    for name, platform in outcome.platforms.items():
+        if platform.answer is None:
+            lines += [
+                f"## {SYMBOLS[platform.verdict]} {safe(name, 100)}: {platform.verdict}",
+                "",
+                safe(platform.why, 1000),
+                "",
+            ]
         else:
-            lines += [f"**{safe(name, 100)}**", "", summary_report(one.answer), ""]
+            lines += [f"**{safe(name, 100)}**", "", summary_report(platform.answer), ""]
     return "\n".join(lines)
 
 
 def alerts_of(outcome: UpgradeOutcome) -> Iterator[AlertMessage]:
-    """Yield the message about each platform that did not pass."""
-    for name, one in outcome.platforms.items():
-        if one.verdict == "pass":
+    """Yield an alert for each platform that did not pass."""
+    for name, platform in outcome.platforms.items():
+        if platform.verdict == "pass":
             continue
         lines = [
-            *one.sentences,
+            *platform.sentences,
             *(
-                ["keep the current versions meanwhile:", *one.answer.constraints]
-                if one.answer and one.answer.constraints
+                ["keep the current versions meanwhile:", *platform.answer.constraints]
+                if platform.answer and platform.answer.constraints
                 else []
             ),
             f"candidate: {outcome.candidate}, sha256 {outcome.candidate_sha256[:12]}",
@@ -162,8 +188,9 @@ def alerts_of(outcome: UpgradeOutcome) -> Iterator[AlertMessage]:
                 if value
             ),
         ]
-        event = _EVENTS[one.verdict]
+        event = _EVENTS[platform.verdict]
+        title = f"[plumbline] {outcome.suite}: {event} of an upgrade on {name}: {platform.sentences[0]}"[:200]
         yield AlertMessage(
             f"upgrade/{outcome.upgrade}/{name}", event, f"{outcome.suite}/upgrade/{name}",
-            f"[plumbline] {outcome.suite}: {event} of an upgrade on {name}: {one.sentences[0]}"[:200], "\n".join(lines),
+            title, "\n".join(lines),
         )  # fmt: skip

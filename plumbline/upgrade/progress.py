@@ -1,4 +1,4 @@
-"""What the gate has spent, what it still expects to spend, and where its budget ends."""
+"""Budget of a gate: spent trials and seconds, and limits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ _SHOWN = 3
 
 
 class SpentError(InconclusiveError):
-    """No more trials are allowed."""
+    """Error: the budget allows no more trials."""
 
 
 class Progress:
-    """Counts trials and seconds; `say` gets one line for each trial that ends."""
+    """Counter of trials and seconds.
+
+    `say` gets one line for each trial that ends.
+    """
 
     def __init__(self, say: Callable[[str], None], most_trials: int, most_seconds: float) -> None:
         self._say = say
@@ -33,12 +36,12 @@ class Progress:
 
     @property
     def num_trials(self) -> int:
-        """How many trials have ended."""
+        """Return the number of ended trials."""
         return len(self._lines)
 
     @property
     def lines(self) -> tuple[TrialLine, ...]:
-        """The trials that have ended, in that order."""
+        """Return the ended trials, in order."""
         return tuple(self._lines)
 
     def next_number(self) -> int:
@@ -55,7 +58,7 @@ class Progress:
             raise SpentError(what, where="upgrade", hint=hint)
 
     def add(self, trial: Trial, result: TrialResult) -> None:
-        """Record a trial that ended, and say so."""
+        """Record a trial that ended, and print its line."""
         names = tuple(str(change) for change in trial.changes)
         self._lines.append(
             TrialLine(
@@ -74,7 +77,10 @@ class Progress:
 
 
 def _measured(result: TrialResult) -> str:
-    """Return the mean of a trial's pairs of speed trainings, which decide only together; "" for other trials."""
+    """Return the mean result of a trial's throughput pairs.
+
+    "" for other trials. Pairs decide only together with those of other trials.
+    """
     ratios = result.log_ratios
     if result.outcome != "same" or not ratios:
         return ""

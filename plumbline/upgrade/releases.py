@@ -1,4 +1,4 @@
-"""Search over a culprit's releases: between which two of them its effect appears. Pure."""
+"""Search for the release that brought a culprit's effect. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ __all__ = ["has_releases", "pins_between", "range_sentence", "search_releases"]
 
 
 def has_releases(change: PackageChange) -> bool:
-    """Return whether a change leads from one release of an index to a different one."""
+    """Return whether both pins are releases of an index."""
     pins = (change.current, change.candidate)
     return all(pin is not None and pin.version and not pin.url for pin in pins)
 
 
 def pins_between(change: PackageChange, versions: Iterable[str]) -> tuple[Pin, ...]:
-    """Return the releases strictly between both pins of a change, in the direction of the change."""
+    """Return the releases strictly between both pins.
+
+    They are in the direction of the change.
+    """
     if change.current is None or change.candidate is None:
         return ()
     try:
@@ -29,10 +32,12 @@ def pins_between(change: PackageChange, versions: Iterable[str]) -> tuple[Pin, .
     except InvalidVersion:
         return ()
     low, high = sorted((current, candidate))
-    between = sorted({found for found in _parsed(versions) if low < found < high}, reverse=candidate < current)
+    between = sorted({version for version in _parsed(versions) if low < version < high}, reverse=candidate < current)
     # An index lists no local labels: `1.0` is the release of an installed `1.0+cpu`.
     return tuple(
-        Pin(name=change.package, version=str(found)) for found in between if str(found) not in (low.public, high.public)
+        Pin(name=change.package, version=str(version))
+        for version in between
+        if str(version) not in (low.public, high.public)
     )
 
 
@@ -47,11 +52,12 @@ def _parsed(versions: Iterable[str]) -> Iterable[Version]:
 def search_releases(
     change: PackageChange, releases: Sequence[Pin], ask: Callable[[Pin], Answer | None]
 ) -> ReleaseRange | None:
-    """Return two releases, the earlier without the effect and the later with it, as close as they can be tried.
+    """Return the closest pair of releases around the effect.
 
-    The current release is known not to have the effect, the candidate's to have it. `ask` returns "unknown" for a
-    release that cannot be tried, which is skipped, and `None` once no more trials are allowed. An effect that was
-    reverted in between has several such pairs: one of them is found.
+    The earlier one does not have the effect, the later one has it. The current release is known not to have the effect,
+    the candidate's to have it. `ask` returns "unknown" for a release that cannot be tried, which is skipped, and `None`
+    once no more trials are allowed. An effect that was reverted in between has several such pairs: one of them is
+    found.
     """
     if not releases or change.current is None or change.candidate is None:
         return None
@@ -78,10 +84,12 @@ def search_releases(
     )
 
 
-def range_sentence(package: str, found: ReleaseRange) -> str:
-    """Return the range in words."""
-    line = f"{package} {found.with_effect} has this effect, {found.without} does not"
-    if not found.unknown:
+def range_sentence(package: str, releases: ReleaseRange) -> str:
+    """Describe the range of releases in a sentence."""
+    line = f"{package} {releases.with_effect} has this effect, {releases.without} does not"
+    if not releases.unknown:
         return f"of its releases, {line}"
-    names = ", ".join(found.unknown[:3]) + (f" and {len(found.unknown) - 3} more" if len(found.unknown) > 3 else "")
+    names = ", ".join(releases.unknown[:3]) + (
+        f" and {len(releases.unknown) - 3} more" if len(releases.unknown) > 3 else ""
+    )
     return f"of its releases, {line}, and {names} could not be tried"

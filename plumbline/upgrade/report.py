@@ -1,4 +1,7 @@
-"""The answer as HTML, JUnit XML, CI summary and pull-request comment. What packages say of themselves is escaped."""
+"""Renderers of the answer: text, HTML, JUnit XML and Markdown.
+
+Texts that come from packages are escaped.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _MARK = "<!-- plumbline-upgrade -->"
 
 
 def text_lines(answer: UpgradeAnswer) -> Iterator[str]:
-    """Yield the answer for a terminal."""
+    """Yield the lines of the answer for a terminal."""
     yield answer.verdict
     for sentence in answer.sentences:
         yield f"  {sentence}"
@@ -39,7 +42,10 @@ def text_lines(answer: UpgradeAnswer) -> Iterator[str]:
 
 
 def junit_report(answer: UpgradeAnswer) -> str:
-    """Return the JUnit XML: one case for each culprit, or one for the verdict."""
+    """Return the answer as JUnit XML.
+
+    It has one case for each culprit, or one for the verdict.
+    """
     suite = ET.Element("testsuite", name="plumbline upgrade", time=f"{max(0.0, answer.seconds):.3f}")
     for culprit in answer.culprits:
         names = ", ".join(change.package for change in culprit.changes)
@@ -63,7 +69,7 @@ def junit_report(answer: UpgradeAnswer) -> str:
 
 
 def summary_report(answer: UpgradeAnswer) -> str:
-    """Return Markdown for the summary of a CI job."""
+    """Return Markdown for a CI job's summary."""
     lines = [f"## {SYMBOLS[answer.verdict]} Plumbline upgrade: {answer.verdict}", ""]
     lines += [f"- {safe(sentence, 1000)}" for sentence in answer.sentences]
     if answer.constraints:
@@ -77,7 +83,10 @@ def summary_report(answer: UpgradeAnswer) -> str:
 
 
 def comment_report(answer: UpgradeAnswer) -> str:
-    """Return Markdown for a comment of a pull request, with a mark by which it is found and replaced."""
+    """Return Markdown for a comment on a pull request.
+
+    It contains a mark, by which a CI job finds and replaces it.
+    """
     lines = [_MARK, f"**Plumbline upgrade: {SYMBOLS[answer.verdict]} {answer.verdict}**", ""]
     lines += [safe(sentence, 1000) for sentence in answer.sentences]
     if answer.constraints:
@@ -88,7 +97,7 @@ def comment_report(answer: UpgradeAnswer) -> str:
 
 
 def html_report(answer: UpgradeAnswer) -> str:
-    """Return one page that needs nothing else."""
+    """Return the answer as one self-contained HTML page."""
     from plumbline import __version__
     from plumbline.report.templates import template
 
@@ -100,8 +109,8 @@ def _plain(line: str) -> str:
 
 
 def _links(culprits: tuple[Culprit, ...]) -> list[str]:
-    found = {label: url for culprit in culprits for label, url in culprit.links.items()}
-    return [f"- {safe(label, 80)}: `{_plain(url)}`" for label, url in found.items()]
+    links = {label: url for culprit in culprits for label, url in culprit.links.items()}
+    return [f"- {safe(label, 80)}: `{_plain(url)}`" for label, url in links.items()]
 
 
 def _trials(answer: UpgradeAnswer) -> list[str]:

@@ -1,4 +1,7 @@
-"""Request of one upgrade: the flow's parameters as one value, checked against the suite."""
+"""Request of one upgrade: the flow's parameters, checked.
+
+They are checked against the suite.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ __all__ = ["UpgradeRequest"]
 
 
 class UpgradeRequest(Model):
-    """One candidate, and the part of a suite that judges it."""
+    """Candidate, and the part of a suite that judges it."""
 
     upgrade_id: Name
     suite: Suite
@@ -28,7 +31,10 @@ class UpgradeRequest(Model):
 
     @property
     def chosen_platforms(self) -> tuple[str, ...]:
-        """Return the platforms to judge on, in the suite's order; raise `ConfigurationError` for unknown names."""
+        """Return the platforms to judge on, in the suite's order.
+
+        Raise `ConfigurationError` for unknown names.
+        """
         if unknown := sorted(set(self.platforms) - self.suite.platforms.keys()):
             hint = f"one of {', '.join(self.suite.platforms)}"
             raise ConfigurationError(f"unknown: {', '.join(unknown)}", where="parameters", key="platforms", hint=hint)
@@ -36,5 +42,8 @@ class UpgradeRequest(Model):
 
     @property
     def chosen_workload(self) -> str:
-        """Return the workload to train; raise `ConfigurationError` for an unknown name."""
+        """Return the workload to train.
+
+        Raise `ConfigurationError` for an unknown name.
+        """
         return workload_of(self.suite, self.workload or None)

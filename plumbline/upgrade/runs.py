@@ -1,4 +1,7 @@
-"""Processes in an environment: one training, or one build of the inputs, each watched and each with its own folder."""
+"""Processes in an environment: trainings and builds of inputs.
+
+Each is watched, and has its own folder.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +53,15 @@ class Run:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing is known of the changes."""
+        """Return whether the run shows nothing about the changes."""
         return self.ending == "machine"
 
 
 class Runs:
-    """Folders below `work`, those of the command before deleted; `should_stop` ends what runs."""
+    """Runner of processes, with folders below `work`.
+
+    The folders of the command before are deleted. `should_stop` ends running trainings.
+    """
 
     def __init__(self, work: Path, should_stop: Callable[[], bool] = lambda: False) -> None:
         self._cache = work / "cache"
@@ -72,7 +78,10 @@ class Runs:
     def build_inputs(
         self, suite: Suite, workload: str, environment: Environment, out: Path
     ) -> tuple[Inputs | None, Failure | None, frozenset[str]]:
-        """Build dataset, tokenizer and weights in `out`; return digests or a failure, and the places loaded from."""
+        """Build dataset, tokenizer and weights in `out`.
+
+        Return the digests or a failure, and the places from which code was loaded.
+        """
         out.mkdir(parents=True)
         file, loaded = out / "suite.json", out / "loaded"
         file.write_text(alone(suite, workload, out / "data").model_dump_json(), encoding="utf-8")
@@ -90,9 +99,10 @@ class Runs:
     def train(
         self, spec: RunSpec, environment: Environment, data: Path, *, limit: float, current: Environment | None = None
     ) -> Run:
-        """Train in a fresh process; what fails is repeated once, for machines fail too.
+        """Train in a new process; repeat a failure once.
 
-        A training that takes more than `limit` seconds is the changes' fault only if `current` does not take as many.
+        Machines fail, too. A training that takes more than `limit` seconds is the changes' fault only if `current` does
+        not take as many.
         """
         run = self._train_once(spec, environment, data, limit)
         if run.record is None and not self._should_stop():
@@ -104,7 +114,7 @@ class Runs:
         return run
 
     def _is_late(self, spec: RunSpec, environment: Environment, data: Path, limit: float) -> bool:
-        """Return whether a training takes more than `limit` seconds now."""
+        """Return whether a training exceeds `limit` seconds now."""
         return self._train_once(spec, environment, data, limit).ending == "late"
 
     def _train_once(self, spec: RunSpec, environment: Environment, data: Path, limit: float) -> Run:
@@ -143,7 +153,10 @@ class Runs:
 def _run_watched(
     command: Sequence[str], variables: Mapping[str, str], log: Path, *, where: str
 ) -> tuple[int, list[str]]:
-    """Run a process that ends with this one; return its exit code and the lines that it wrote."""
+    """Run a process that ends with this one.
+
+    Return its exit code and its lines of output.
+    """
     with (
         log.open("w", encoding="utf-8") as file,
         subprocess.Popen(
@@ -162,14 +175,17 @@ def _run_watched(
 
 
 def _without_paths(text: str, environment: Environment) -> str:
-    """Return the text without the path of an environment, which does not outlive its trial."""
+    """Return the text without the path of an environment.
+
+    The path does not outlive its trial.
+    """
     for folder in {str(environment.folder), str(environment.folder.resolve())}:
         text = re.sub(rf"{re.escape(folder)}/lib/python[\d.]+/site-packages/", "", text).replace(folder, "environment")
     return text
 
 
 def _failure(out: Path, code: int, words: Sequence[str], broken: BrokenLibrary | None) -> tuple[Failure, Ending]:
-    """Return why a training failed, and in which way."""
+    """Return the failure of a training, and how it ended."""
     if broken is not None:
         failure = Failure(stage="import", library=broken.name, exception=broken.exception, message=broken.message)
         return failure, "failed"

@@ -1,4 +1,4 @@
-"""A culprit in one sentence, and the line of a constraints file that keeps it out."""
+"""Sentences about a culprit, and constraints that exclude it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def culprit_of(
     others: Others = "pass", is_minimal: bool = True,
     links: Mapping[str, str] | None = None,
 ) -> Culprit:  # fmt: skip
-    """Return the culprit with its sentence; `others` is what all other changes do without it."""
+    """Return the culprit with its sentence.
+
+    `others` is the result of all other changes without it.
+    """
     is_shown = others != "not judged" and is_minimal and (judgement is not None or effect in ("speed", "cannot-train"))
     sure: Literal["confirmed", "likely"] = "confirmed" if is_shown or effect == "cannot-install" else "likely"
     verb = "changes" if len(changes) == 1 else "change"
@@ -46,7 +49,10 @@ def effect_of(
     effect: Effect, *, verb: str = "changes", judgement: Judgement | None = None, failures: Sequence[Failure] = (),
     drop: float | None = None,
 ) -> str:  # fmt: skip
-    """Return the predicate of a sentence about an effect; `verb` agrees with its subject."""
+    """Return the predicate of a sentence about an effect.
+
+    `verb` agrees with its subject.
+    """
     if effect == "cannot-install":
         return f"cannot be installed: {_message(failures)}"
     if effect == "cannot-train":
@@ -64,7 +70,10 @@ def _place(at: Divergence) -> str:
 
 
 def _reason(failures: Sequence[Failure]) -> str:
-    """Return the library and the exception that ended a training, where they are known, and the message."""
+    """Return why a training failed.
+
+    If they are known: the library and the exception that ended it, and the message.
+    """
     known = next((failure for failure in failures if failure.exception), None)
     return f"{known.library} raises {known.exception}: {_message([known])}" if known else _message(failures)
 
@@ -102,7 +111,10 @@ def _shown(
 
 
 def constraint_lines(culprits: Sequence[Culprit]) -> tuple[str, ...]:
-    """Return lines for a constraints file: the current version of each culprit, or none of a package that is new."""
+    """Return lines of a constraints file that exclude the culprits.
+
+    A line pins the current version; if there is none, it excludes the candidate's version. A removed package has none.
+    """
     lines = _constraints([change for culprit in culprits for change in culprit.changes])
     return tuple(lines[name] for name in sorted(lines))
 

@@ -1,4 +1,7 @@
-"""One upgrade on this machine, from two locks to the answer: what the command line and a worker call."""
+"""Judgement of one upgrade on this machine, from two locks.
+
+The command line and a worker call it.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plumbline.errors import ConfigurationError
-from plumbline.schema.suggestions import suggest_or_list
+from plumbline.data.spec import workload_named
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.changes import PackageChange, changes_between
 from plumbline.upgrade.environments import Environments, check_current
-from plumbline.upgrade.gate import Budget, Gate, Parts
+from plumbline.upgrade.gate import Budget, Parts, UpgradeGate
 from plumbline.upgrade.installer import choose_installer
 from plumbline.upgrade.locks import Lock
 from plumbline.upgrade.machine import LocalTrials
 from plumbline.upgrade.sharing import SharedTrials
-from plumbline.upgrade.store import Store
+from plumbline.upgrade.store import PackageStore
 from plumbline.upgrade.trials import Trials
 
 __all__ = ["Locks", "UpgradeSettings", "judge_upgrade", "local_trials", "workload_of"]
@@ -25,7 +27,10 @@ __all__ = ["Locks", "UpgradeSettings", "judge_upgrade", "local_trials", "workloa
 
 @dataclass(frozen=True, slots=True)
 class Locks:
-    """Both locks, parsed for this interpreter; without a current one, what is installed counts as current."""
+    """Both locks, parsed for this interpreter.
+
+    Without a current lock, the installed packages count as current.
+    """
 
     candidate: Lock
     current: Lock | None = None
@@ -33,7 +38,7 @@ class Locks:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeSettings:
-    """Where and how an upgrade is judged."""
+    """Settings of the judgement on this machine."""
 
     work: Path
     pip_arguments: tuple[str, ...] = ()
@@ -43,30 +48,39 @@ class UpgradeSettings:
 
 
 def workload_of(suite: Suite, name: str | None, where: str = "") -> str:
-    """Return the workload to train: the one named, else the first with a probe, else the first."""
-    if name is not None and name not in suite.workloads:
-        hint = suggest_or_list(name, list(suite.workloads))
-        raise ConfigurationError(f"there is no workload {name!r}", where=where or suite.name, hint=hint)
+    """Return the name of the workload to train.
+
+    Default: the first with a probe, otherwise the first. Raise `ConfigurationError` for an unknown name.
+    """
+    if name is not None:
+        workload_named(suite, name, where)
+        return name
     probed = next((key for key, workload in suite.workloads.items() if workload.probe), None)
-    return name or probed or next(iter(suite.workloads))
+    return probed or next(iter(suite.workloads))
 
 
 def local_trials(
     suite: Suite, workload: str, settings: UpgradeSettings, say: Callable[[str], None] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> LocalTrials:  # fmt: skip
-    """Return the trials of this machine; a worker of a flow answers its share with them."""
-    store = Store(settings.work / "store", choose_installer(settings.pip_arguments))
+    """Return a runner of trials on this machine.
+
+    A worker of a flow runs its share of trials with it.
+    """
+    store = PackageStore(settings.work / "store", choose_installer(settings.pip_arguments))
     environments = Environments(settings.work / "environments", store)
     return LocalTrials(suite, workload, settings.work, environments, store, say=say, should_stop=should_stop)
 
 
 def changes_of(locks: Locks, trials: LocalTrials) -> tuple[PackageChange, ...]:
-    """Return what the candidate changes here; `ConfigurationError` unless the current lock is what is installed."""
+    """Return the packages that the candidate changes here.
+
+    Raise `ConfigurationError` unless the current lock's packages are installed.
+    """
     installed = trials.environments.current
     if locks.current is None:
         # Without a lock in force nothing says that a package is to go: what the candidate lacks stays.
-        pins = {name: one.pin for name, one in installed.items()}
+        pins = {name: package.pin for name, package in installed.items()}
         known = {name: pin for name, pin in pins.items() if name in locks.candidate.pins}
         return tuple(change for change in changes_between(known, locks.candidate.pins) if not _is_installed(change))
     changes = changes_between(locks.current.pins, locks.candidate.pins)
@@ -75,7 +89,10 @@ def changes_of(locks: Locks, trials: LocalTrials) -> tuple[PackageChange, ...]:
 
 
 def _is_installed(change: PackageChange) -> bool:
-    """Return whether only a build's local label differs, such as `+cpu`, which most locks do not pin."""
+    """Return whether only a build's local label differs.
+
+    Most locks do not pin such a label, for example `+cpu`.
+    """
     if change.current is None or change.candidate is None or change.candidate.url:
         return False
     return change.current.identity[0].partition("+")[0] == change.candidate.identity[0]
@@ -86,7 +103,10 @@ def judge_upgrade(
     *, trials: Trials | None = None, share: Callable[[Trials], SharedTrials] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> UpgradeAnswer:  # fmt: skip
-    """Judge the candidate lock; the default runs all trials here, `share` lets other platforms take some of them."""
+    """Judge the candidate lock.
+
+    By default all trials run here; `share` lets other platforms run some of them.
+    """
     here = local_trials(suite, workload, settings, say, should_stop)
     changes = changes_of(locks, here)
     others = _elsewhere(locks)
@@ -102,7 +122,7 @@ def judge_upgrade(
     chosen = suite.workloads[workload]
     parts = Parts(probe=chosen.probe is not None, learn=chosen.learn is not None, speed=chosen.speed is not None)
     say(f"changed packages: {len(changes)}; at most {settings.budget.trials} trials, {settings.budget.seconds:.0f} s")
-    gate = Gate(
+    gate = UpgradeGate(
         trials or here, suite.gates, parts, settings.budget, say, searches_releases=settings.searches_releases,
         sharing=share(trials or here) if share else None,
     )  # fmt: skip
@@ -117,7 +137,7 @@ def judge_upgrade(
 
 
 def _elsewhere(locks: Locks) -> tuple[str, ...]:
-    """Return the packages of conda or of folders that differ between the locks."""
+    """Return the conda and folder packages that differ between locks."""
     before: Sequence[tuple[str, str]] = tuple(locks.current.elsewhere.items()) if locks.current else ()
     if locks.current is None:
         return ()

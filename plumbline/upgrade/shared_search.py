@@ -1,49 +1,64 @@
-"""Pure: what a shared search found, as a message and back, and the trials with which a platform confirms it."""
+"""Conversion and confirmation of a shared search's result. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from plumbline.digest import digest_json
-from plumbline.upgrade.bisect import Answer, Culprits, Items, Search
+from plumbline.upgrade.bisect import Answer, CulpritSet, Items, SearchResult
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.seat import Found, FoundCulprits
+from plumbline.upgrade.search_messages import SharedCulprits, SharedResult
 from plumbline.upgrade.trials import Trial, TrialResult
 
-__all__ = ["baseline_digest", "found_of", "is_confirmed", "search_of"]
+__all__ = ["baseline_digest", "is_confirmed", "search_of", "shared_result"]
 
 
 def baseline_digest(
     effect: str, trial: Trial, whole: TrialResult | None, changes: Mapping[str, PackageChange], items: Items
 ) -> str:
-    """Return a digest that is equal where two platforms search the same changes for the same effect."""
+    """Return a digest that identifies a search.
+
+    It is equal where two platforms search the same changes for the same effect.
+    """
     judgement = whole.judgement if whole else None
-    failures = [(one.stage, one.package, one.library, one.exception) for one in whole.failures] if whole else []
-    asked = trial.replace(name="x", changes=())
+    failures = (
+        [(failure.stage, failure.package, failure.library, failure.exception) for failure in whole.failures]
+        if whole
+        else []
+    )
+    question = trial.replace(name="x", changes=())
     divergence = judgement.first_divergence if judgement else None
     return digest_json([
-        effect, asked.to_json(), divergence.to_json() if divergence else None, failures,
+        effect, question.to_json(), divergence.to_json() if divergence else None, failures,
         [changes[name].to_json() for name in items],
     ])  # fmt: skip
 
 
-def found_of(search: Search, num_searched: int) -> Found:
-    """Return what other platforms may confirm; nothing where the search left a question open."""
+def shared_result(search: SearchResult, num_searched: int) -> SharedResult:
+    """Return the result that other platforms may confirm.
+
+    Empty if the search left a question open.
+    """
     is_clear = search.is_complete and search.rest_answer == "passes"
     if not is_clear or not all(culprits.is_minimal for culprits in search.culprits):
-        return Found()
-    culprits = tuple(FoundCulprits(items=one.items, companions=one.companions) for one in search.culprits)
-    return Found(culprits=culprits, rest=search.rest, num_searched=num_searched)
+        return SharedResult()
+    culprits = tuple(SharedCulprits(items=found.items, companions=found.companions) for found in search.culprits)
+    return SharedResult(culprits=culprits, rest=search.rest, num_searched=num_searched)
 
 
-def search_of(found: Found) -> Search:
-    """Return the search that ends with these culprits."""
-    return Search(tuple(Culprits(one.items, one.companions) for one in found.culprits), found.rest, "passes")
+def search_of(shared: SharedResult) -> SearchResult:
+    """Return the finished search that had this result."""
+    return SearchResult(
+        tuple(CulpritSet(culprits.items, culprits.companions) for culprits in shared.culprits), shared.rest, "passes"
+    )
 
 
-def is_confirmed(found: Found, needs: Mapping[str, frozenset[str]], answer: Callable[[Items], Answer]) -> bool:
-    """Return whether each culprit fails alone, no part of a set does, and all other changes pass."""
-    for culprits in found.culprits:
+def is_confirmed(shared: SharedResult, needs: Mapping[str, frozenset[str]], answer: Callable[[Items], Answer]) -> bool:
+    """Return whether this platform's trials confirm the culprits.
+
+    Each culprit fails alone, no part of a set fails, and all other changes pass.
+    """
+    for culprits in shared.culprits:
         together = (*culprits.items, *culprits.companions)
         if answer(together) != "fails":
             return False
@@ -51,4 +66,4 @@ def is_confirmed(found: Found, needs: Mapping[str, frozenset[str]], answer: Call
             smaller = tuple(name for name in together if item != name and item not in needs.get(name, frozenset()))
             if smaller and answer(smaller) != "passes":
                 return False
-    return not found.rest or answer(found.rest) == "passes"
+    return not shared.rest or answer(shared.rest) == "passes"

@@ -1,4 +1,7 @@
-"""The store of changed packages: each installed once, alone, in a folder that names all that decides its content."""
+"""Store of changed packages.
+
+Each is installed once, alone, in a folder whose name has everything that decides its content.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +23,35 @@ from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.releases import has_releases, pins_between
 from plumbline.upgrade.trials import Failure
 
-__all__ = ["Store"]
+__all__ = ["PackageStore"]
 
 _ROOT_NAME = "files"
 
 
-class Store:
-    """Packages below `root`, by name, version, source, hashes, interpreter and the installer's arguments."""
+class PackageStore:
+    """Packages below `root`, by pin, interpreter and installer.
+
+    The pin includes source and hashes; the installer includes its arguments.
+    """
 
     def __init__(self, root: Path, installer: Installer) -> None:
         self._root = root
         self._installer = installer
 
     def folder(self, pin: Pin) -> Path:
-        """Return where a pin's package is kept; only a whole package has this name."""
+        """Return the folder of a pin's package.
+
+        Only a complete package has this name.
+        """
         # SOABI tells the machine, the version and the build of Python; a digest, for arguments may hold passwords.
         abi = sysconfig.get_config_var("SOABI") or "unknown"
         key = digest_json([pin.to_json(), abi, list(self._installer.identity)])
         return self._root / f"{pin.name}-{pin.version or 'url'}-{key[:24]}"
 
     def add(self, pins: Iterable[Pin]) -> tuple[Failure, ...]:
-        """Install what is missing; return a failure for each package that cannot be installed.
+        """Install missing packages; return a failure for each failed one.
 
-        `UnavailableError` where the index itself gives no answer: then nothing is known of the packages.
+        Raise `UnavailableError` if the index does not answer: then nothing is known of the packages.
         """
         missing = [pin for pin in pins if not self.folder(pin).is_dir()]
         if not missing:
@@ -58,7 +67,7 @@ class Store:
         return failures
 
     def releases(self, change: PackageChange) -> tuple[Pin, ...]:
-        """Return the releases that the index has between both pins of a change."""
+        """Return the releases in the index between both pins."""
         return pins_between(change, self._installer.versions(change.package)) if has_releases(change) else ()
 
     def _install(self, pins: Sequence[Pin]) -> list[Failure]:
@@ -76,12 +85,12 @@ class Store:
         return [Failure(stage="install", package=pins[0].name, message=message)]
 
     def _keep(self, pins: Sequence[Pin], staging: Path) -> None:
-        """Give each installed package a folder of its own."""
-        found = _distributions(staging)
+        """Link each installed package into its own folder."""
+        installed = _distributions(staging)
         for pin in pins:
-            if pin.name not in found:
+            if pin.name not in installed:
                 raise UnavailableError("the installer reported success and installed nothing", where=pin.requirement)
-            build_once(self.folder(pin), partial(_link_package, staging, found[pin.name].files))
+            build_once(self.folder(pin), partial(_link_package, staging, installed[pin.name].files))
 
     def read(self, pin: Pin) -> Installed:
         """Return the package of a pin that was added."""
@@ -93,12 +102,12 @@ def _link_package(staging: Path, files: Sequence[str], part: Path) -> None:
 
 
 def _distributions(folder: Path) -> Mapping[str, Installed]:
-    found = (read_distribution(one) for one in distributions(path=[str(folder)]) if "Name" in one.metadata)
-    return {one.name: one for one in found}
+    packages = (read_distribution(entry) for entry in distributions(path=[str(folder)]) if "Name" in entry.metadata)
+    return {entry.name: entry for entry in packages}
 
 
 class _full_disk:  # noqa: N801 - used as a function
-    """Report a full disk as such."""
+    """Converter of a full disk's error to `DiskFullError`."""
 
     def __init__(self, where: Path) -> None:
         self._where = where

@@ -1,4 +1,7 @@
-"""Pure: is training slower, from pairs of fresh processes that ran in alternating order?"""
+"""Test whether training is slower, by pairs of runs. Pure.
+
+Both runs of a pair are new processes; their order alternates.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _ALPHA = 0.05
 
 @dataclass(frozen=True, slots=True)
 class PairedDrop:
-    """The share of throughput that was lost, with its interval."""
+    """Share of throughput that was lost, with its interval."""
 
     outcome: Literal["slower", "as fast", "undecided"]
     drop: float
@@ -35,18 +38,19 @@ class PairedDrop:
 def paired_drop(
     log_ratios: Sequence[float], *, slower_above: float, fast_below: float, num_looks: int = len(LOOKS)
 ) -> PairedDrop | None:
-    """Decide on the share of the throughput that is lost; `None` below three finite pairs.
+    """Test the share of throughput that was lost.
 
-    `as fast`: the whole interval lies below `fast_below`. `slower`: otherwise, if it lies above `slower_above`. Pairs
-    cancel what a machine does slowly. Against zeros, Welch's interval is Student's interval of the differences.
+    `None` below three finite pairs. `as fast`: the whole interval lies below `fast_below`. `slower`: otherwise, if it
+    lies above `slower_above`. Pairs cancel what a machine does slowly. Against zeros, Welch's interval is Student's
+    interval of the differences.
     """
     values = [value for value in log_ratios if math.isfinite(value)]
     if len(values) < LEAST_PAIRS:
         return None
-    found = equivalence([0.0] * len(values), values, -math.log1p(-fast_below), alpha=_ALPHA / num_looks)
-    if found is None:
+    tested = equivalence([0.0] * len(values), values, -math.log1p(-fast_below), alpha=_ALPHA / num_looks)
+    if tested is None:
         return None
-    drop, low, high = (-math.expm1(value) for value in (found.difference, found.high, found.low))
+    drop, low, high = (-math.expm1(value) for value in (tested.difference, tested.high, tested.low))
     outcome: Literal["slower", "as fast", "undecided"] = "undecided"
     if high < fast_below:
         outcome = "as fast"

@@ -1,7 +1,7 @@
-"""Trials: one question to a machine that trains, its answer, and the Protocol of whoever asks several machines.
+"""Trials: questions to a machine that trains, and their results.
 
-A trial asks: with just these changes applied to your current environment, does this part of the training stay the
-same? Questions and answers are JSON, so a trial may run here, or on any worker that holds the current environment.
+A trial asks: with just these changes applied to your current environment, does this part of the training stay the same?
+Questions and answers are JSON, so a trial may run here, or on any worker that holds the current environment.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
 
-__all__ = ["Failure", "Outcome", "Package", "Part", "Trial", "TrialResult", "Trials"]
+__all__ = ["Failure", "Package", "Trial", "TrialOutcome", "TrialPart", "TrialResult", "Trials"]
 
-Part = Literal["environment", "releases", "reference", "inputs", "numerics", "speed"]
+TrialPart = Literal["environment", "releases", "reference", "inputs", "numerics", "speed"]
 """`environment`: can it be built? `releases`: which releases lie between both pins of a change? `reference`: the
 current environment alone. The others compare a part with it."""
 
-Outcome = Literal["same", "drift", "cannot-install", "cannot-train", "lost"]
+TrialOutcome = Literal["same", "drift", "cannot-install", "cannot-train", "lost"]
 """`lost`: the machine failed, and nothing is known of the changes."""
 
 _MANY = 10_000
 
 
 class Trial(Model):
-    """What to train, under which changes."""
+    """One trial: what to train, with which changes."""
 
     name: Name
     changes: tuple[PackageChange, ...] = Field(default=(), max_length=_MANY)
-    part: Part
+    part: TrialPart
     steps: int | None = Field(default=None, ge=1)
     """Train only the first steps of the probe: those that showed the drift. `None`: the whole part."""
     learn: bool = True
@@ -47,7 +47,10 @@ class Trial(Model):
 
 
 class Failure(Model):
-    """Why a set of changes cannot be installed or cannot train; code does not read `message`."""
+    """Reason why changes cannot be installed or cannot train.
+
+    Code does not read `message`.
+    """
 
     stage: Literal["install", "resolve", "import", "training"]
     package: str = ""
@@ -60,7 +63,7 @@ class Failure(Model):
 
 
 class Package(Model):
-    """What the metadata of one changed package says: links, and what it needs."""
+    """Metadata of one changed package: links and needs."""
 
     package: str
     links: dict[str, str] = Field(default={}, max_length=200)
@@ -71,10 +74,10 @@ class Package(Model):
 
 
 class TrialResult(Model):
-    """The answer to one trial."""
+    """Result of one trial."""
 
     trial: Name
-    outcome: Outcome
+    outcome: TrialOutcome
     worker: str = ""
     judgement: Judgement | None = None
     """Of `inputs` and `numerics`."""
@@ -97,11 +100,11 @@ class TrialResult(Model):
 
 
 class Trials(Protocol):
-    """Runs trials, here or on the workers that are free."""
+    """Runner of trials, here or on the free workers."""
 
     @property
     def num_parallel(self) -> int:
-        """How many trials run at once."""
+        """Return the number of trials that run at once."""
 
     def run(self, trials: Sequence[Trial]) -> Iterator[TrialResult]:
-        """Yield one result for each trial, in the order in which they end."""
+        """Yield one result per trial, in the order of completion."""

@@ -1,4 +1,7 @@
-"""The work folder of an upgrade: one command at a time has it, so that two never share runs and overlays."""
+"""Lock of an upgrade's work folder.
+
+Only one command at a time uses the folder, so that two never share runs and environments.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ _HINT = "wait for it, or choose a different folder with --work"
 
 @contextmanager
 def claimed(work: Path, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Have the folder alone; `ConfigurationError` if a different upgrade holds it, or if it can be no folder of ours.
+    """Use the folder exclusively until the block ends.
 
-    The lock is a `flock`: it ends with its process, however that ends.
+    Raise `ConfigurationError` if a different upgrade uses it, or if it cannot be a work folder. The lock is a `flock`:
+    it ends with its process, however that ends.
     """
     try:
         work.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Gates, Suite
 from plumbline.stores import open_store
 from plumbline.upgrade.candidate import Candidate
-from plumbline.upgrade.gate import Gate, Parts
+from plumbline.upgrade.gate import Parts, UpgradeGate
 from plumbline.upgrade.orders import PlatformReport, UpgradeOrder, publish_report
 from plumbline.upgrade.outcome import read_outcome
 from plumbline.upgrade.sharing import SharedTrials
@@ -68,7 +68,7 @@ class SearchingWorkers(StubWorkers):
                 client.set_flow_run_state(run.id, state)
             outbox = open_store(order.outbox)
             shared = SharedTrials(machine, outbox, order.record_id, say=say) if order.shares else None
-            gate = Gate(machine, Gates(), Parts(speed=False, inputs=False), say=say, sharing=shared)
+            gate = UpgradeGate(machine, Gates(), Parts(speed=False, inputs=False), say=say, sharing=shared)
             answer = gate.judge(changes(NUM_CHANGES)).replace(candidate_sha256=order.lock_sha256)
             about = {"record_id": order.record_id, "platform": order.platform, "nonce": order.nonce}
             publish_report(open_store(order.outbox), PlatformReport(answer=answer, **about))

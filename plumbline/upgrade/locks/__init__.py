@@ -1,4 +1,4 @@
-"""Locks of every format, as the pins that hold for this interpreter."""
+"""Lock files of every format, as pins for this interpreter."""
 
 from plumbline.upgrade.locks.model import Lock, LockFiles, Pin
 from plumbline.upgrade.locks.read import load_lock, parse_lock, read_lock

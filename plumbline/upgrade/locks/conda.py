@@ -1,4 +1,7 @@
-"""conda-lock.yml and pixi.lock: the packages that come from a Python index; conda's own are named beside them."""
+"""Readers of conda-lock.yml and pixi.lock.
+
+Packages from a Python index become pins; conda's own packages are listed beside them.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,17 @@ Pins = tuple[dict[str, Pin], dict[str, str]]
 
 
 def conda_platform() -> str:
-    """Return conda's name of this machine, such as `linux-64`."""
+    """Return conda's name of this platform, such as `linux-64`."""
     system = {"linux": "linux", "darwin": "osx", "win32": "win"}.get(sys.platform, sys.platform)
     machine = platform.machine().lower()
     return f"{system}-{'64' if machine in ('x86_64', 'amd64') else machine}"
 
 
 def conda_lock_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | None) -> Pins:
-    """Return pip's packages of a conda-lock file, and conda's; `extras` limits categories, `None` takes all."""
+    """Return pip's and conda's packages of a conda-lock file.
+
+    `extras` limits the categories; `None` takes all.
+    """
     pins: dict[str, Pin] = {}
     others: dict[str, str] = {}
     here = conda_platform()
@@ -47,7 +53,10 @@ def conda_lock_pins(content: dict[str, Any], where: str, extras: tuple[str, ...]
 
 
 def pixi_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | None) -> Pins:
-    """Return the PyPI packages of a pixi.lock, and conda's; `extras` names the environment, `None` is `default`."""
+    """Return the PyPI and conda packages of a pixi.lock.
+
+    `extras` names the environment; `None` means `default`.
+    """
     environments = content.get("environments", {})
     chosen = extras[0] if extras else "default"
     here = conda_platform()

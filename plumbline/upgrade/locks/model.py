@@ -1,4 +1,4 @@
-"""A lock as data: the files that were read, and the pins that hold for one interpreter."""
+"""Models of a lock: its files and its pins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _MAX_PINS = 20_000
 
 
 class Pin(Model):
-    """One package of a lock: a version from an index, or the URL of an archive or repository."""
+    """Pinned package: a version from an index, or a URL.
+
+    The URL is that of an archive or a repository.
+    """
 
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=200)
     version: str = Field(default="", max_length=200)
@@ -31,23 +34,32 @@ class Pin(Model):
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What makes two pins the same: the version as PEP 440 compares it, and the URL."""
+        """Return the identity of a pin, for comparison.
+
+        It is the version in PEP 440's canonical form, and the URL.
+        """
         return canonicalize_version(self.version), self.url
 
     @property
     def shown(self) -> str:
-        """The version, or the URL without credentials where the version is not known."""
+        """Return the version for display.
+
+        If it is unknown: the URL without credentials.
+        """
         return self.version or self.url.partition("://")[2].rpartition("@")[2] or self.url
 
     @property
     def requirement(self) -> str:
-        """The line of a requirements file that installs this pin and nothing else."""
+        """Return the requirements line that installs exactly this pin."""
         target = f"{self.name} @ {self.url}" if self.url else f"{self.name}=={self.version}"
         return " ".join([target, *(f"--hash={value}" for value in self.hashes)])
 
 
 class LockFiles(Model):
-    """A lock as text: its own file and those that it includes. This is what travels to a worker."""
+    """Text of a lock: its file and the included files.
+
+    This is sent to a worker.
+    """
 
     name: str = Field(max_length=500)
     """The path of the lock itself, a key of `files`; its file name decides the format."""
@@ -55,12 +67,12 @@ class LockFiles(Model):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over names and texts."""
+        """Return the SHA-256 of all names and texts."""
         return digest_json(self.to_json())
 
 
 class Lock(Model):
-    """The pins of a lock that hold for one interpreter and operating system."""
+    """Pins of a lock for one interpreter and operating system."""
 
     where: str
     format: str

@@ -1,4 +1,7 @@
-"""poetry.lock: a flat list, whose entries say for which interpreter and platform they are."""
+"""Reader of poetry.lock.
+
+It is a flat list; each entry states its interpreters and platforms.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ __all__ = ["poetry_pins"]
 def poetry_pins(
     content: dict[str, Any], where: str, extras: tuple[str, ...] | None
 ) -> tuple[dict[str, Pin], dict[str, str]]:
-    """Return the pins that hold here, and packages of folders; `extras` limits groups, `None` takes all."""
+    """Return the pins for this interpreter, and packages from folders.
+
+    `extras` limits the groups; `None` takes all.
+    """
     pins: dict[str, Pin] = {}
     own: dict[str, str] = {}
     for entry in content.get("package", []):
@@ -42,7 +48,10 @@ def poetry_pins(
 
 
 def _holds(entry: dict[str, Any], groups: list[str], extras: tuple[str, ...] | None, where: str, name: str) -> bool:
-    """Return whether an entry is for this interpreter, platform and choice of extras."""
+    """Return whether an entry applies to this interpreter.
+
+    The platform, and the chosen groups and extras, count too.
+    """
     python = default_environment()["python_full_version"]
     try:
         if not SpecifierSet(_versions(entry)).contains(python, prereleases=True):
@@ -57,12 +66,15 @@ def _holds(entry: dict[str, Any], groups: list[str], extras: tuple[str, ...] | N
 
 
 def _versions(entry: dict[str, Any]) -> str:
-    wanted = str(entry.get("python-versions", "*"))
-    return "" if wanted == "*" else wanted
+    versions = str(entry.get("python-versions", "*"))
+    return "" if versions == "*" else versions
 
 
 def _met(marker: str, extras: tuple[str, ...] | None) -> bool:
-    """Return whether a marker holds; all extras count as chosen where `extras` is `None`."""
+    """Return whether a marker holds.
+
+    If `extras` is `None`, all extras count as chosen.
+    """
     if "extra" not in marker:
         return Marker(marker).evaluate()
     names = extras if extras is not None else _extras_in(marker)

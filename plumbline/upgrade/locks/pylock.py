@@ -1,4 +1,4 @@
-"""pylock.toml (PEP 751), read and selected by `packaging`."""
+"""Reader of pylock.toml (PEP 751), by `packaging`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ __all__ = ["pylock_pins"]
 def pylock_pins(
     content: dict[str, Any], where: str, extras: tuple[str, ...] | None
 ) -> tuple[dict[str, Pin], dict[str, str]]:
-    """Return the pins that hold here, and packages of folders; `extras` limits extras and groups, `None` takes all."""
+    """Return the pins for this interpreter, and packages from folders.
+
+    `extras` limits extras and groups; `None` takes all.
+    """
     pins: dict[str, Pin] = {}
     own: dict[str, str] = {}
     try:
@@ -36,9 +39,11 @@ def pylock_pins(
             if isinstance(archive, PackageDirectory):
                 own[package.name] = version
                 continue
-            found = [wheel.hashes for wheel in package.wheels or ()]
-            found += [package.sdist.hashes] if package.sdist else []
-            hashes = tuple(sorted(f"{name}:{value}" for one in found for name, value in one.items()))
+            archive_hashes = [wheel.hashes for wheel in package.wheels or ()]
+            archive_hashes += [package.sdist.hashes] if package.sdist else []
+            hashes = tuple(
+                sorted(f"{name}:{value}" for by_algorithm in archive_hashes for name, value in by_algorithm.items())
+            )
             pins[package.name] = Pin(name=package.name, version=version, url=_url(archive), hashes=hashes)
     except (PylockValidationError, PylockSelectError) as error:
         raise ConfigurationError(f"{error}", where=where, hint="write it anew with the tool that made it") from error

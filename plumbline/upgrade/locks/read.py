@@ -1,4 +1,7 @@
-"""Read a lock of any format: from a path to its files, from its files to the pins that hold here."""
+"""Entry points that read a lock of any format.
+
+From a path to its files, and from its files to the pins for this interpreter.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ Reader = Callable[[dict[str, Any], str, tuple[str, ...] | None], tuple[dict[str,
 
 
 def load_lock(path: Path) -> LockFiles:
-    """Read a lock and every file that it includes; `ConfigurationError` names the one that cannot be read."""
+    """Read a lock and every file that it includes.
+
+    `ConfigurationError` names the file that cannot be read.
+    """
     files = {path.name: _text(path)}
     queue = [path.name] if _format(path.name) == "requirements" else []
     while queue:
@@ -55,7 +61,10 @@ def _text(path: Path) -> str:
 
 
 def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None) -> Lock:
-    """Return the pins that hold for this interpreter; `ConfigurationError` for a lock that pins nothing here."""
+    """Return the lock with its pins for this interpreter.
+
+    Raise `ConfigurationError` if it pins nothing here.
+    """
     chosen = None if extras is None else tuple(extras)
     format_name = _format(files.name)
     elsewhere: dict[str, str] = {}
@@ -96,13 +105,13 @@ def _format(name: str) -> str:
 def _content(files: LockFiles, format_name: str) -> dict[str, Any]:
     text = files.files[files.name]
     try:
-        found = _yaml(text) if format_name in ("conda-lock.yml", "pixi.lock") else tomllib.loads(text)
+        content = _yaml(text) if format_name in ("conda-lock.yml", "pixi.lock") else tomllib.loads(text)
     except ValueError as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(f"cannot be parsed: {reason}", where=files.name, hint=_HINT) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigurationError("holds no table", where=files.name, hint=_HINT)
-    return found
+    return content
 
 
 def _yaml(text: str) -> Any:

@@ -1,9 +1,10 @@
-"""requirements.txt as pip reads it: `-r`, `-c`, hashes, markers, direct URLs.
+"""Reader of requirements.txt, as pip reads it.
 
-pip offers no parser to others, and the one package that parses the whole format has had no release since 2022. The file
-format is small and documented (https://pip.pypa.io/en/stable/reference/requirements-file-format/), so lines and options
-are split here, and every requirement, marker, version and URL is read by `packaging`. The installer that builds an
-environment reads the pins again: a line that was split wrongly is refused there.
+It knows `-r`, `-c`, hashes, markers and direct URLs. pip offers no parser to others, and the one package that parses
+the whole format has had no release since 2022. The file format is small and documented
+(https://pip.pypa.io/en/stable/reference/requirements-file-format/), so lines and options are split here, and every
+requirement, marker, version and URL is read by `packaging`. The installer that builds an environment reads the pins
+again: a line that was split wrongly is refused there.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _EXACT = ("==", "===")
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Number and content of each logical line: continuations joined, comments and blank lines gone."""
+    """Yield number and content of each logical line.
+
+    Continuation lines are joined; comments and blank lines are removed.
+    """
     pending, start = "", 0
     for number, raw in enumerate(text.splitlines(), start=1):
         start = start if pending else number
@@ -50,7 +54,10 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _included(line: str) -> tuple[str, str] | None:
-    """Return `-r` or `-c` and the path of a line that includes a file."""
+    """Return the kind and the path of an include line.
+
+    The kind is `-r` or `-c`; `None` for any other line.
+    """
     match = _INCLUDE.match(line)
     if match is None:
         return None
@@ -59,7 +66,7 @@ def _included(line: str) -> tuple[str, str] | None:
 
 
 def _beside(name: str, path: str) -> str:
-    """Return an included path as seen from the first file's folder."""
+    """Return an included path, relative to the first file's folder."""
     parts: list[str] = []
     for part in (PurePosixPath(name).parent / path).parts:
         if part == ".." and parts and parts[-1] not in ("..", "/"):
@@ -70,14 +77,17 @@ def _beside(name: str, path: str) -> str:
 
 
 def included_files(name: str, text: str) -> tuple[str, ...]:
-    """Return the paths of the files that a requirements file includes."""
-    found = (_included(line) for _, line in _lines(text))
-    return tuple(_beside(name, entry[1]) for entry in found if entry is not None)
+    """Return the paths of the files that this file includes."""
+    includes = (_included(line) for _, line in _lines(text))
+    return tuple(_beside(name, entry[1]) for entry in includes if entry is not None)
 
 
 def requirement_pins(files: LockFiles) -> dict[str, Pin]:
-    """Return the pins that hold for this interpreter; `ConfigurationError` names the line that is no pin."""
-    wanted: dict[str, Pin] = {}
+    """Return the pins for this interpreter.
+
+    `ConfigurationError` names the line that does not pin a version.
+    """
+    pins: dict[str, Pin] = {}
     bounds: dict[str, Pin] = {}
     unpinned: dict[str, tuple[str, int, str]] = {}
 
@@ -91,7 +101,7 @@ def requirement_pins(files: LockFiles) -> dict[str, Pin]:
             if not is_constraint:
                 unpinned[package] = name, number, line
             return
-        target = bounds if is_constraint else wanted
+        target = bounds if is_constraint else pins
         known = target.get(package)
         if known is not None and known.identity != pin.identity:
             what = f"line {number} pins {package} {pin.shown}, and {known.shown} is pinned before"
@@ -102,8 +112,8 @@ def requirement_pins(files: LockFiles) -> dict[str, Pin]:
     for package, (name, number, line) in unpinned.items():
         if package not in bounds:
             raise ConfigurationError(f"line {number} pins no version: {line[:60]!r}", where=name, hint=_HINT)
-        wanted.setdefault(package, bounds[package])
-    return wanted
+        pins.setdefault(package, bounds[package])
+    return pins
 
 
 def _walk(files: LockFiles, name: str, add: Callable[..., None], *, is_constraint: bool, seen: tuple[str, ...]) -> None:
@@ -145,7 +155,10 @@ def _pin(requirement: Requirement, hashes: tuple[str, ...]) -> Pin | None:
 
 
 def version_in_url(url: str) -> str:
-    """Return the version that an archive's file name states; empty where it states none."""
+    """Return the version in an archive's file name.
+
+    Empty if it contains none.
+    """
     file = url.partition("#")[0].partition("?")[0].rpartition("/")[2].replace("%2B", "+")
     try:
         return str(parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1])

@@ -1,4 +1,7 @@
-"""uv.lock: a graph of packages, walked from the project along the edges whose markers hold here."""
+"""Reader of uv.lock.
+
+It is a graph of packages, followed from the project along the edges whose markers hold here.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ _OWN = ("virtual", "editable", "directory")
 def uv_pins(
     content: dict[str, Any], where: str, extras: tuple[str, ...] | None
 ) -> tuple[dict[str, Pin], dict[str, str]]:
-    """Return the pins, and the project's own packages; `extras` limits extras and groups, `None` takes all."""
+    """Return the pins, and the project's own packages.
+
+    `extras` limits extras and groups; `None` takes all.
+    """
     packages: dict[str, list[dict[str, Any]]] = {}
     for entry in content.get("package", []):
         packages.setdefault(canonicalize_name(str(entry.get("name", ""))), []).append(entry)

@@ -19,7 +19,7 @@ from plumbline.upgrade.installer import Installer, choose_installer
 from plumbline.upgrade.locks import Pin
 from plumbline.upgrade.locks.model import Lock
 from plumbline.upgrade.needs import conflicts, needed_changes
-from plumbline.upgrade.store import Store
+from plumbline.upgrade.store import PackageStore
 from tests.unit.upgrade.wheels import write_wheel
 
 
@@ -44,7 +44,7 @@ def kind(request):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, index, kind):
     """A store that holds all of them, installed in two calls of the installer."""
-    found = Store(tmp_path_factory.mktemp("store"), Installer(kind, ("--no-index", f"--find-links={index}")))
+    found = PackageStore(tmp_path_factory.mktemp("store"), Installer(kind, ("--no-index", f"--find-links={index}")))
     old = [pin("demo-outer", "1.0"), pin("demo-inner", "1.0"), pin("demo-hook", "1.0"), pin("demo-native", "1.0+cpu")]
     assert found.add(old) == ()
     assert found.add([pin("demo-outer", "2.0"), pin("demo-inner", "2.0")]) == ()
@@ -98,7 +98,7 @@ def test_files_are_linked_not_copied(tmp_path, store):
 
 def test_bytecode_that_the_installer_does_not_list_is_linked_too(tmp_path, kind, index):
     """uv lists none: without it every training would compile all that it imports."""
-    store = Store(tmp_path / "store", Installer(kind, ("--no-index", f"--find-links={index}")))
+    store = PackageStore(tmp_path / "store", Installer(kind, ("--no-index", f"--find-links={index}")))
     current = installed(store, pin("demo-inner", "1.0"))
     site = current["demo-inner"].root
     assert list(site.glob("demo_space/__pycache__/inner.*.pyc"))
@@ -115,7 +115,7 @@ def test_of_two_packages_with_one_file_the_later_one_wins_and_both_keep_their_ow
 
 
 def test_what_cannot_be_installed_is_named_and_the_rest_is_kept(tmp_path, index, kind):
-    store = Store(tmp_path, Installer(kind, ("--no-index", f"--find-links={index}")))
+    store = PackageStore(tmp_path, Installer(kind, ("--no-index", f"--find-links={index}")))
     (failure,) = store.add([pin("demo-outer", "1.0"), pin("demo-inner", "9.9")])
     assert (failure.stage, failure.package) == ("install", "demo-inner")
     assert store.folder(pin("demo-outer", "1.0")).is_dir()
@@ -155,7 +155,7 @@ def test_a_wheel_that_was_built_beside_another_torch_is_not_used(tmp_path, kind,
 
 
 def test_an_index_that_answers_nothing_accuses_no_package(tmp_path, kind):
-    store = Store(tmp_path / "store", Installer(kind, ("--no-index", f"--find-links={tmp_path}")))
+    store = PackageStore(tmp_path / "store", Installer(kind, ("--no-index", f"--find-links={tmp_path}")))
     with pytest.raises(UnavailableError, match="no index has it"):
         store.add([pin("demo-outer", "1.0")])
 
@@ -170,13 +170,13 @@ def test_a_hash_that_does_not_fit_is_refused(store):
 def test_the_store_tells_apart_what_is_installed_otherwise(tmp_path, monkeypatch):
     one = pin("demo-inner", "1.0")
     folders = {
-        Store(tmp_path, Installer("pip")).folder(one),
-        Store(tmp_path, Installer("uv")).folder(one),
-        Store(tmp_path, Installer("pip", ("--index-url=https://other",))).folder(one),
-        Store(tmp_path, Installer("pip")).folder(Pin(name="demo-inner", version="1.0", hashes=("sha256:aa",))),
+        PackageStore(tmp_path, Installer("pip")).folder(one),
+        PackageStore(tmp_path, Installer("uv")).folder(one),
+        PackageStore(tmp_path, Installer("pip", ("--index-url=https://other",))).folder(one),
+        PackageStore(tmp_path, Installer("pip")).folder(Pin(name="demo-inner", version="1.0", hashes=("sha256:aa",))),
     }
     monkeypatch.setenv("PIP_INDEX_URL", "https://me:secret@host/simple")
-    folders.add(Store(tmp_path, Installer("pip")).folder(one))
+    folders.add(PackageStore(tmp_path, Installer("pip")).folder(one))
     assert len(folders) == 5
     assert not any("secret" in str(folder) for folder in folders)
 

@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.errors import ExitCode, InconclusiveError
 from plumbline.schema.suite import Gates
-from plumbline.upgrade.gate import Budget, Gate, Parts
+from plumbline.upgrade.gate import Budget, Parts, UpgradeGate
 from plumbline.upgrade.trials import Failure, Package
 from tests.unit.upgrade.conftest import Machine, change, changes
 
@@ -17,7 +17,7 @@ NUMERICS = Parts(speed=False, inputs=False)
 
 
 def judge(machine, given, parts=NUMERICS, **keywords):
-    return Gate(machine, Gates(), parts, **keywords).judge(given)
+    return UpgradeGate(machine, Gates(), parts, **keywords).judge(given)
 
 
 def named(answer):

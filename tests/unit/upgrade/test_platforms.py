@@ -66,7 +66,7 @@ def test_a_candidate_by_text_address_and_document(tmp_path: Path) -> None:
         (Candidate(url="https://example.com/lock.txt"), "candidate.sha256: is missing"),
         (Candidate(url="https://example.com/lock.txt", sha256="0" * 64), "candidate.sha256: the lock has the digest"),
         (Candidate(url="http://example.com/lock.txt", sha256=SHA), "http"),
-        (Candidate(url="lock.txt", sha256=SHA), "candidate.url: is no address"),
+        (Candidate(url="lock.txt", sha256=SHA), "candidate.url: not the address"),
         (Candidate(name=LOCK_FILES_NAME, text="{}"), "candidate.name: missing"),
     ],
 )

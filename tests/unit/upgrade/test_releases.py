@@ -8,12 +8,12 @@ from bench.upgrade.wheels import broken_sdist
 from plumbline.schema.suite import Gates
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.environments import Environments
-from plumbline.upgrade.gate import Budget, Gate, Parts
+from plumbline.upgrade.gate import Budget, Parts, UpgradeGate
 from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.locks import Pin
 from plumbline.upgrade.machine import LocalTrials
 from plumbline.upgrade.releases import pins_between, range_sentence, search_releases
-from plumbline.upgrade.store import Store
+from plumbline.upgrade.store import PackageStore
 from plumbline.upgrade.trials import TrialResult
 from tests.unit.upgrade.conftest import change, drift
 from tests.unit.upgrade.wheels import write_wheel
@@ -35,7 +35,7 @@ class Indexed:
         write_wheel(index, "demo-other", "2.0", {"demo_other.py": ""})
         broken_sdist(index, "demo-guilty", "1.3")
         arguments = ("--no-index", f"--find-links={index}", "--no-build-isolation")
-        self.store = Store(folder / "store", Installer("pip", arguments[:2]))
+        self.store = PackageStore(folder / "store", Installer("pip", arguments[:2]))
         old = Pin(name="demo-guilty", version="1.0")
         assert self.store.add([old]) == ()
         environments = Environments(folder / "environments", self.store, {old.name: self.store.read(old)})
@@ -60,7 +60,7 @@ class Indexed:
 def judged(machine, *, releases=True, budget=None):
     changes = (change("demo-guilty", "1.0", "1.10"), change("demo-other", None, "2.0"))
     parts = Parts(probe=True, learn=False, speed=False, inputs=False)
-    return Gate(machine, Gates(), parts, budget or Budget(), searches_releases=releases).judge(changes)
+    return UpgradeGate(machine, Gates(), parts, budget or Budget(), searches_releases=releases).judge(changes)
 
 
 def test_the_first_release_with_the_effect_is_named_and_others_that_cannot_be_tried_are_skipped(tmp_path):

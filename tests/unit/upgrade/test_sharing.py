@@ -10,9 +10,9 @@ import pytest
 
 from plumbline.schema.suite import Gates
 from plumbline.stores import open_store
-from plumbline.upgrade.gate import Gate, Parts
+from plumbline.upgrade.gate import Parts, UpgradeGate
 from plumbline.upgrade.relay import Relay
-from plumbline.upgrade.seat import Found, FoundCulprits, Notice, Question, Reply, Role, Seat
+from plumbline.upgrade.search_messages import Mailbox, Notice, Question, Reply, Role, SharedCulprits, SharedResult
 from plumbline.upgrade.sharing import SharedTrials, Waits
 from plumbline.upgrade.trials import Trial
 from tests.unit.upgrade.conftest import Machine, changes
@@ -77,7 +77,7 @@ def judged(folder, machines, count=20, waits=WAITS):
     def judge(name, machine):
         shared = SharedTrials(machine, open_store(f"file://{folder}/{name}"), f"{name}-0", waits=waits)
         shared._say = said[name].append
-        gate = Gate(machine, Gates(), NUMERICS, say=said[name].append, sharing=shared)
+        gate = UpgradeGate(machine, Gates(), NUMERICS, say=said[name].append, sharing=shared)
         answers[name] = gate.judge(changes(count))
 
     with relayed(folder, machines) as relay:
@@ -134,7 +134,7 @@ def test_platforms_with_the_same_drift_train_side_by_side(tmp_path, groups):
 
 def test_a_helper_saves_the_leader_trials(tmp_path):
     rule = {"numerics": drifts_with(["p055"])}
-    alone = Gate(SlowMachine(rule, seconds=0.0), Gates(), NUMERICS).judge(changes(81))
+    alone = UpgradeGate(SlowMachine(rule, seconds=0.0), Gates(), NUMERICS).judge(changes(81))
     machines = {name: SlowMachine(rule) for name in ("aws", "azure", "gcp")}
     judged(tmp_path / "shared", machines, count=81)
     assert len(machines["aws"].asked) < len(alone.trials)
@@ -176,12 +176,12 @@ def test_a_helper_that_falls_silent_costs_a_wait_and_nothing_else(tmp_path):
             admit(member, digest)
             admitted.append(member.platform)
             if len(admitted) == 1:
-                Seat(folder, "azure-0", 0).put("open", Notice(baseline=digest))
+                Mailbox(folder, "azure-0", 0).put("open", Notice(baseline=digest))
 
         relay._admit = with_a_ghost
         machine.hold = lambda: until(lambda: len(admitted) != 1)
         shared = SharedTrials(machine, open_store(f"file://{tmp_path}/aws"), "aws-0", waits=waits)
-        answer = Gate(machine, Gates(), NUMERICS, sharing=shared).judge(changes(20))
+        answer = UpgradeGate(machine, Gates(), NUMERICS, sharing=shared).judge(changes(20))
     assert named(answer) == sets(["p013"])
     assert admitted == ["aws", "azure"]
 
@@ -189,7 +189,7 @@ def test_a_helper_that_falls_silent_costs_a_wait_and_nothing_else(tmp_path):
 def test_without_a_controller_each_platform_searches_alone(tmp_path):
     machine = SlowMachine({"numerics": drifts_with(["p013"])}, seconds=0.0)
     shared = SharedTrials(machine, open_store(f"file://{tmp_path}"), "aws-0", waits=Waits(poll=0.01, role=0.05))
-    answer = Gate(machine, Gates(), NUMERICS, sharing=shared).judge(changes(20))
+    answer = UpgradeGate(machine, Gates(), NUMERICS, sharing=shared).judge(changes(20))
     assert named(answer) == sets(["p013"])
 
 
@@ -197,12 +197,12 @@ def test_what_the_leader_claims_is_no_evidence(tmp_path):
     """A leader that names a wrong package is not believed."""
     machine = SlowMachine({"numerics": drifts_with(["p013"])}, seconds=0.0)
     store = open_store(f"file://{tmp_path}")
-    seat = Seat(store, "aws-0", 0)
+    mailbox = Mailbox(store, "aws-0", 0)
     rest = tuple(f"p{number:03d}" for number in range(20) if number != 7)
-    seat.put("role", Role(leader="azure"))
-    seat.put("found", Found(culprits=(FoundCulprits(items=("p007",)),), rest=rest, num_searched=20))
+    mailbox.put("role", Role(leader="azure"))
+    mailbox.put("found", SharedResult(culprits=(SharedCulprits(items=("p007",)),), rest=rest, num_searched=20))
     shared = SharedTrials(machine, store, "aws-0", waits=WAITS)
-    answer = Gate(machine, Gates(), NUMERICS, sharing=shared).judge(changes(20))
+    answer = UpgradeGate(machine, Gates(), NUMERICS, sharing=shared).judge(changes(20))
     assert named(answer) == sets(["p013"])
     assert len(answer.notes) == 1
 
@@ -210,25 +210,25 @@ def test_what_the_leader_claims_is_no_evidence(tmp_path):
 def test_a_question_about_packages_that_the_candidate_does_not_change_is_not_trained(tmp_path):
     machine = SlowMachine({})
     store = open_store(f"file://{tmp_path}")
-    seat = Seat(store, "aws-0", 0)
-    seat.put("role", Role(leader="azure"))
-    seat.put("ask-0", Question(items=("evil",), trial=Trial(name="x", part="numerics")))
-    seat.put("ask-1", Question(items=("p001",), trial=Trial(name="x", part="speed")))
+    mailbox = Mailbox(store, "aws-0", 0)
+    mailbox.put("role", Role(leader="azure"))
+    mailbox.put("ask-0", Question(items=("evil",), trial=Trial(name="x", part="numerics")))
+    mailbox.put("ask-1", Question(items=("p001",), trial=Trial(name="x", part="speed")))
     waits = Waits(poll=0.01, role=1.0, question=0.3)
     shared = SharedTrials(machine, store, "aws-0", waits=waits)
     assert shared.join("0" * 64, {change.package: change for change in changes(3)}) is None
-    assert [seat.get(Reply, f"answer-{number}").outcome for number in range(2)] == ["lost", "lost"]
+    assert [mailbox.get(Reply, f"answer-{number}").outcome for number in range(2)] == ["lost", "lost"]
     assert machine.asked == []
 
 
 def test_an_ended_leader_releases_its_helpers(tmp_path):
     with relayed(tmp_path, ["aws", "azure"]) as relay:
         for name in ("aws", "azure"):
-            Seat(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0).put("open", Notice(baseline="0" * 64))
-            until(lambda: Seat(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0).get(Role, "role"))  # noqa: B023
+            Mailbox(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0).put("open", Notice(baseline="0" * 64))
+            until(lambda: Mailbox(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0).get(Role, "role"))  # noqa: B023
         relay.start("aws", "aws-1")  # the first attempt was lost
         until(lambda: not relay._groups)
-    assert Seat(open_store(f"file://{tmp_path}/azure"), "azure-0", 0).get(Found, "found") == Found()
+    assert Mailbox(open_store(f"file://{tmp_path}/azure"), "azure-0", 0).get(SharedResult, "found") == SharedResult()
 
 
 def helps(folder, name, waits):
@@ -251,34 +251,34 @@ def test_a_platform_that_gave_up_waiting_for_the_controller_leads_no_other(tmp_p
 
 
 def test_a_leader_that_gave_up_as_it_was_admitted_releases_its_helpers(tmp_path):
-    aws, azure = (Seat(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0) for name in ("aws", "azure"))
+    aws, azure = (Mailbox(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0) for name in ("aws", "azure"))
     with relayed(tmp_path, ["aws", "azure"]):
-        for seat in (aws, azure):
-            seat.put("open", Notice(baseline="0" * 64))
-            until(lambda: seat.get(Role, "role"))  # noqa: B023
+        for mailbox in (aws, azure):
+            mailbox.put("open", Notice(baseline="0" * 64))
+            until(lambda: mailbox.get(Role, "role"))  # noqa: B023
         assert azure.get(Role, "role") == Role(leader="aws")
         aws.put("left", Role())
-        until(lambda: azure.get(Found, "found"), seconds=10.0)
-    assert azure.get(Found, "found") == Found()
+        until(lambda: azure.get(SharedResult, "found"), seconds=10.0)
+    assert azure.get(SharedResult, "found") == SharedResult()
 
 
 def test_a_leader_without_a_further_attempt_releases_its_helpers(tmp_path):
-    aws, azure = (Seat(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0) for name in ("aws", "azure"))
+    aws, azure = (Mailbox(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0) for name in ("aws", "azure"))
     with relayed(tmp_path, ["aws", "azure"]) as relay:
-        for seat in (aws, azure):
-            seat.put("open", Notice(baseline="0" * 64))
-            until(lambda: seat.get(Role, "role"))  # noqa: B023
+        for mailbox in (aws, azure):
+            mailbox.put("open", Notice(baseline="0" * 64))
+            until(lambda: mailbox.get(Role, "role"))  # noqa: B023
         relay.end("aws")
-        until(lambda: azure.get(Found, "found"), seconds=10.0)
-    assert azure.get(Found, "found") == Found()
+        until(lambda: azure.get(SharedResult, "found"), seconds=10.0)
+    assert azure.get(SharedResult, "found") == SharedResult()
 
 
 def test_a_replaced_controller_releases_the_helpers_of_the_one_before(tmp_path):
-    seats = {name: Seat(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0) for name in ("aws", "azure")}
-    with relayed(tmp_path, seats):
-        for seat in seats.values():
-            seat.put("open", Notice(baseline="0" * 64))
-            until(lambda: seat.get(Role, "role"))  # noqa: B023
-    with relayed(tmp_path, seats):
-        until(lambda: seats["azure"].get(Found, "found"), seconds=10.0)
-    assert seats["azure"].get(Found, "found") == Found()
+    mailboxes = {name: Mailbox(open_store(f"file://{tmp_path}/{name}"), f"{name}-0", 0) for name in ("aws", "azure")}
+    with relayed(tmp_path, mailboxes):
+        for mailbox in mailboxes.values():
+            mailbox.put("open", Notice(baseline="0" * 64))
+            until(lambda: mailbox.get(Role, "role"))  # noqa: B023
+    with relayed(tmp_path, mailboxes):
+        until(lambda: mailboxes["azure"].get(SharedResult, "found"), seconds=10.0)
+    assert mailboxes["azure"].get(SharedResult, "found") == SharedResult()

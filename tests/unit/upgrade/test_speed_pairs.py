@@ -11,7 +11,7 @@ import pytest
 from plumbline.launch import MICROBENCHMARKS
 from plumbline.schema.suite import Gates
 from plumbline.upgrade.environments import Environment
-from plumbline.upgrade.gate import Gate, Parts
+from plumbline.upgrade.gate import Parts, UpgradeGate
 from plumbline.upgrade.machine import LocalTrials
 from plumbline.upgrade.runs import Runs
 from plumbline.upgrade.trials import Trial
@@ -31,7 +31,7 @@ from tests.unit.upgrade.conftest import Machine, changes
 def test_few_pairs_are_added_while_few_may_decide(spread, asked, verdict):
     noise = itertools.cycle([spread, -spread])
     machine = Machine(ratios=lambda _, count: [next(noise) for _ in range(count)])
-    answer = Gate(machine, Gates(), Parts(probe=False, learn=False, inputs=False)).judge(changes(2))
+    answer = UpgradeGate(machine, Gates(), Parts(probe=False, learn=False, inputs=False)).judge(changes(2))
     assert [(one.pairs_before, one.pairs) for one in machine.asked if one.part == "speed"] == asked
     assert answer.verdict == verdict
 

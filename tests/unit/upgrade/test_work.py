@@ -16,7 +16,7 @@ class Command:
         self.folder = folder
         self.meanwhile = lambda: None
         monkeypatch.chdir(folder)
-        monkeypatch.setattr("plumbline.upgrade.gate.Gate.judge", self._judge)
+        monkeypatch.setattr("plumbline.upgrade.gate.UpgradeGate.judge", self._judge)
         (folder / "suite.toml").write_text(SUITE)
         (folder / "current.txt").write_text("a==1\n")
         (folder / "candidate.txt").write_text("a==1\nplumbline-test-b==2\n")

@@ -1,4 +1,7 @@
-"""Messages of a shared search: objects in a platform's outbox, each written once by its worker or by the controller."""
+"""Messages of a shared search, in a platform's outbox.
+
+Each is an object that the worker or the controller writes once.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from plumbline.central.outbox import record_key
 from plumbline.errors import PlumblineError
 from plumbline.schema.base import Model, Sha256, read_model
 from plumbline.stores import Store, ensure_object, read_bytes
-from plumbline.upgrade.trials import Outcome, Trial
+from plumbline.upgrade.trials import Trial, TrialOutcome
 
-__all__ = ["Found", "FoundCulprits", "Helper", "Notice", "Question", "Reply", "Role", "Seat"]
+__all__ = ["Helper", "Mailbox", "Notice", "Question", "Reply", "Role", "SharedCulprits", "SharedResult"]
 
 _MAX_BYTES = 4 << 20
 _MANY = 10_000
@@ -21,58 +24,70 @@ Message = TypeVar("Message", bound=Model)
 
 
 class Notice(Model):
-    """A worker begins a search."""
+    """Notice of a worker that begins a search."""
 
     baseline: Sha256
     """Digest of the changes and of what all of them do together: equal digests search for the same culprits."""
 
 
 class Role(Model):
-    """The controller's answer to a notice."""
+    """Controller's answer to a notice."""
 
     leader: str = ""
     """The platform to help; empty where this platform leads."""
 
 
 class Helper(Model):
-    """A platform that helps from now on."""
+    """Platform that helps from now on."""
 
     platform: str
 
 
 class Question(Model):
-    """A trial for a helper. It names changes of the helper's own candidate and carries no pins."""
+    """Trial for a helper.
+
+    It names changes of the helper's own candidate, and contains no pins.
+    """
 
     items: tuple[str, ...] = Field(max_length=_MANY)
     trial: Trial
 
 
 class Reply(Model):
-    """A helper's answer: it guides the leader's search, and is evidence on no other platform."""
+    """Answer of a helper.
 
-    outcome: Outcome
+    It guides the leader's search, and is evidence on no other platform.
+    """
+
+    outcome: TrialOutcome
     seconds: float = Field(default=0.0, ge=0)
     platform: str = ""
 
 
-class FoundCulprits(Model):
-    """A minimal failing set."""
+class SharedCulprits(Model):
+    """One minimal failing set."""
 
     items: tuple[str, ...] = Field(max_length=_MANY)
     companions: tuple[str, ...] = Field(default=(), max_length=_MANY)
 
 
-class Found(Model):
-    """What the leader found; without culprits: each platform searches alone."""
+class SharedResult(Model):
+    """Result of the leader's search.
 
-    culprits: tuple[FoundCulprits, ...] = Field(default=(), max_length=_MANY)
+    Without culprits, each platform searches alone.
+    """
+
+    culprits: tuple[SharedCulprits, ...] = Field(default=(), max_length=_MANY)
     rest: tuple[str, ...] = Field(default=(), max_length=_MANY)
     """The changes that are not accused; together they pass."""
     num_searched: int = Field(default=0, ge=0)
 
 
-class Seat:
-    """One search of one attempt. A store that fails or holds nonsense is as good as silent: searching alone works."""
+class Mailbox:
+    """Mailbox of one search, for one attempt.
+
+    A store that fails or has invalid content counts as silent: the platform can search alone.
+    """
 
     def __init__(self, outbox: Store, record_id: str, number: int) -> None:
         self._outbox = outbox
@@ -84,7 +99,7 @@ class Seat:
         return record_key(self.record_id, f"{self._prefix}/{name}.json")
 
     def put(self, name: str, message: Model) -> bool:
-        """Leave a message; return false where that fails."""
+        """Write a message; return whether that succeeded."""
         try:
             ensure_object(self._outbox, self._key(name), message.model_dump_json().encode(), verify=False)
         except PlumblineError:
@@ -92,7 +107,7 @@ class Seat:
         return True
 
     def get(self, kind: type[Message], name: str) -> Message | None:
-        """Return a message, `None` where none can be read."""
+        """Return a message, or `None` if none can be read."""
         key = self._key(name)
         try:
             data = read_bytes(self._outbox, key, max_bytes=_MAX_BYTES)
