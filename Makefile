@@ -24,8 +24,7 @@ WAITING := $(LONGEST) $(filter-out $(LONGEST) $(ALONE),$(ROUNDS))
 run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
 
-# Whole rounds without a throughput gate run beside flows, but not beside the trainings of the first call. The main job
-# judges throughput and runs alone, and so does what takes all cores itself: a drift's experiments, the injected faults.
+# The second call runs rounds in parallel. The third runs alone what judges throughput or uses all cores.
 test: export PLUMBLINE_NO_BROWSER := 1
 test: lint $(AZURITE) browser
 	$(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(SHARED)

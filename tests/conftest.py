@@ -52,19 +52,19 @@ NEEDS = {
     "postgresql": (_postgresql, "an installed PostgreSQL"),
     "browser": (_browser, "Chromium (apt-get install chromium)"),
     "uv": (_uv, "uv (pip install uv)"),
-    "mount": (_mount, "leave to mount a small file system (unshare --map-root-user --mount)"),
+    "mount": (_mount, "permission to mount a small file system (unshare --map-root-user --mount)"),
 }
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect tests whose marker requires something missing."""
     not_run = config.stash.setdefault(_NOT_RUN, {})
-    for marker, (is_here, words) in NEEDS.items():
-        find_by_mark = [item for item in items if item.get_closest_marker(marker)]
-        if find_by_mark and not is_here():
-            not_run[words] = [item.nodeid for item in find_by_mark]
-            config.hook.pytest_deselected(items=find_by_mark)
-            items[:] = [item for item in items if item not in find_by_mark]
+    for marker, (is_available, description) in NEEDS.items():
+        marked_items = [item for item in items if item.get_closest_marker(marker)]
+        if marked_items and not is_available():
+            not_run[description] = [item.nodeid for item in marked_items]
+            config.hook.pytest_deselected(items=marked_items)
+            items[:] = [item for item in items if item not in marked_items]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -82,7 +82,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """List the deselected tests."""
-    for words, names in config.stash.get(_NOT_RUN, {}).items():
-        terminalreporter.section(f"{len(names)} tests not run for want of {words}")
+    for description, names in config.stash.get(_NOT_RUN, {}).items():
+        terminalreporter.section(f"{len(names)} tests not run (missing: {description})")
         for name in names:
             terminalreporter.line(f"not run: {name}")

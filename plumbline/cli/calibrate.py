@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.central import CentralStore
-from plumbline.cli.nights import allowed_of, read_all_series, read_lines, read_nights
+from plumbline.cli.nights import read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.history.limits import Allowed
 from plumbline.history.noise import NoiseFloor, noise_floor, recommended_drop
 from plumbline.history.reference import Reference
 from plumbline.history.segments import MetricHistory
+from plumbline.rounds.nights import limits_of
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
 
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     central = CentralStore(open_store(suite.store))
     series = read_all_series(central, suite, list(suite.platforms))
     nights = read_nights(central, suite, series, last)
-    allowed = allowed_of(suite)
+    allowed = limits_of(suite)
     floors, limits = {}, {}
     for name in suite.platforms:
         lines = [line for line in read_lines(central, series[name], nights[name]) if line.metric.name == "throughput"]

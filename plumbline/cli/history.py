@@ -10,13 +10,14 @@ from typing import Any
 
 from plumbline.central import CentralStore
 from plumbline.central.series import rebuild_series, records_of_rounds, write_series
-from plumbline.cli.nights import Night, allowed_of, read_all_series, read_lines, read_nights
+from plumbline.cli.nights import Night, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.history.external import parse_external
 from plumbline.history.limits import allowed_for
 from plumbline.history.segments import MetricHistory
 from plumbline.history.summary import ChangeSummary, LineSummary, summarise
+from plumbline.rounds.nights import limits_of
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
 
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         _rebuild(central, suite)
     series = read_all_series(central, suite, platforms)
     nights = read_nights(central, suite, series, last)
-    allowed = allowed_of(suite)
+    allowed = limits_of(suite)
     lines = {name: read_lines(central, series[name], nights[name]) for name in platforms}
     summaries = {name: [summarise(line, allowed, last=last) for line in lines[name]] for name in platforms}
     if args.json:

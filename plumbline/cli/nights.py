@@ -10,12 +10,10 @@ from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.central.series import read_series
 from plumbline.errors import ConfigurationError, InvalidInputError
-from plumbline.history.limits import Allowed
 from plumbline.history.metrics import METRICS, metric_of
 from plumbline.history.segments import MetricHistory, lines_of
 from plumbline.history.series import SeriesFile
 from plumbline.rounds import check_round_id
-from plumbline.rounds.nights import limits_of
 from plumbline.rounds.plan import night_of
 from plumbline.schema.base import Model
 from plumbline.schema.suite import Suite
@@ -25,7 +23,6 @@ from plumbline.stores import ObjectMissingError
 __all__ = [
     "Night",
     "accepted_times",
-    "allowed_of",
     "latest_first",
     "read_all_series",
     "read_lines",
@@ -45,11 +42,6 @@ class Night(Model):
     accuracy: float | None = None
     samples_per_second: float | None = None
     records: tuple[str, ...] = ()
-
-
-def allowed_of(suite: Suite) -> Allowed:
-    """Return the engine's limits under a suite's gates."""
-    return limits_of(suite)
 
 
 def read_round(central: CentralStore, wanted: str, where: str) -> RoundVerdict:

@@ -17,7 +17,7 @@ from plumbline.cli.nights import latest_first, read_round, read_rounds
 from plumbline.cli.options import check_file
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.records import LoadedRecord, load_record
-from plumbline.report.history import History, points_of
+from plumbline.report.history import RoundHistory, points_of
 from plumbline.report.html import render_report
 from plumbline.report.junit import junit_xml
 from plumbline.report.markdown import step_summary
@@ -105,7 +105,7 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out
         page = render_report(
             verdict,
             records,
-            History(points_of([(night_of(past.round), past) for past in [*earlier, verdict]])),
+            RoundHistory(points_of([(night_of(past.round), past) for past in [*earlier, verdict]])),
             reference=suite.reference if suite else _reference(verdict),
             baselines=before,
             records_base=_records_folder(central) if out else "../../records",

@@ -1,7 +1,8 @@
-"""A/B on one machine: blocks of trainings in two environments, each in a new process.
+"""A/B of two environments on one machine.
 
-Blocks alternate A B B A and B A A B, so that a steady trend of the machine cancels. The first record of tonight's
-environment is kept; its evidence contains the metrics of all trainings.
+Blocks of trainings run in both environments, each training in a new process. Blocks alternate A B B A and B A A B, so
+that a steady trend of the machine cancels. The first record of tonight's environment is kept; its evidence contains the
+metrics of all trainings.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from plumbline.staging.part import disk_errors
 __all__ = ["run_ab"]
 
 Built = TypeVar("Built")
-"""Builder of both environments."""
+"""Type of the two built environments."""
 
 
 @dataclass
 class _Runs(Generic[Built]):
-    """The trainings so far."""
+    """Trainings of an A/B so far."""
 
     train: Callable[[Built | None, bool, Path], int]
     built: Built | None
@@ -39,7 +40,7 @@ class _Runs(Generic[Built]):
     count: int = 0
 
     def run(self, block: int, *, is_tonight: bool) -> tuple[int, str]:
-        """Train once; return the exit code, and the record's message of a failure."""
+        """Train once; return the exit code and a failure's message."""
         out = self.folder / f"run-{self.count:03d}"
         self.count += 1
         code = self.train(self.built, is_tonight, out)
@@ -57,11 +58,12 @@ def run_ab(
     order: AbOrder, build: Callable[[AbOrder], Built], train: Callable[[Built | None, bool, Path], int], folder: Path,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[int, Path | None]:  # fmt: skip
-    """Run the blocks; return the exit code and the record's folder, `None` without a record.
+    """Run the blocks; return exit code and record folder.
 
-    `build` makes both environments. `train` trains in tonight's environment (true) or in the baseline's (false), and
-    gets `None` if the build failed. If the baseline's environment cannot be built or cannot train, the evidence has the
-    reason. A failed training in tonight's environment ends the A/B with its own record.
+    The folder is `None` without a record. `build` makes both environments. `train` trains in tonight's environment
+    (true) or in the baseline's (false), and gets `None` if the build failed. If the baseline's environment cannot be
+    built or cannot train, the evidence has the reason. A failed training in tonight's environment ends the A/B with its
+    own record.
     """
     why = ""
     try:

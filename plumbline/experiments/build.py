@@ -1,4 +1,7 @@
-"""Bundle of an experiment on disk: the record parts that its replays impose."""
+"""Bundle of an experiment on disk.
+
+It has the record parts that the experiment's replays impose.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ __all__ = ["write_bundle"]
 
 
 def write_bundle(request: Request, records: Mapping[str, LoadedRecord], folder: Path) -> Path:
-    """Copy the request's record parts into `folder`, under the names in its replays."""
+    """Copy the request's record parts into `folder`.
+
+    Their names are those in the request's replays.
+    """
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for source in request.sources:

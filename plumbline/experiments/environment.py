@@ -1,6 +1,7 @@
-"""Two environments of an A/B: the worker's own, and a copy with the baseline's packages.
+"""Two environments of an A/B on one worker.
 
-Both are built the same way, so that the location of files favours neither.
+One is the worker's own, the other a copy with the baseline's packages. Both are built the same way, so that the
+location of files favours neither.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class Interpreters:
 
 
 def build_environments(order: AbOrder, root: Path) -> Interpreters:
-    """Build both below `root`; raise `PlumblineError` if the baseline's cannot be built."""
+    """Build both environments below `root`.
+
+    Raise `PlumblineError` if the baseline's environment cannot be built.
+    """
     store = PackageStore(root / "store", choose_installer())
     environments = Environments(root / "environments", store)
     changes = [

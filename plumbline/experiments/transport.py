@@ -1,4 +1,7 @@
-"""Transport of experiments' bundles through a platform's outbox, `experiment.json` last."""
+"""Transport of experiments' bundles through a platform's outbox.
+
+`experiment.json` is written last.
+"""
 
 from __future__ import annotations
 

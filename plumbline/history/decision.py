@@ -176,9 +176,9 @@ def _with_index(decision: Decision, first: int, kept: NDArray[np.bool_]) -> Deci
 
 
 def _open_call(call: Call | None, values: Values, tonight: float) -> Decision | None:
-    """Return the open call's decision until the loss is half recovered.
+    """Return the open call's decision until the loss recovers.
 
-    The median of the newest three nights counts.
+    Recovered means that the median of the newest three nights lost less than half of the call's size.
     """
     if call is None:
         return None

@@ -59,7 +59,7 @@ class LineDecision:
 
     @property
     def needs(self) -> str:
-        """Return the experiment to run, none for a shift of cost."""
+        """Return the experiment to run; a shift needs none."""
         return "" if self.shifted else self.decision.needs
 
     @property

@@ -1,1 +1,1 @@
-"""Outputs of a round: HTML report, terminal table, JUnit XML, CI summary."""
+"""Outputs of a round: HTML, terminal, JUnit XML, Markdown."""

@@ -1,7 +1,7 @@
-"""Chart types, margins and axes, as pure numbers that the template draws.
+"""Chart types, margins and axes, for the templates.
 
-Up to six series share one chart and differ by colour, dash and shape. More series are drawn as small multiples: one
-panel per platform, beside the reference.
+Positions are plain numbers, in pixels. Up to six series share one chart and differ by colour, dash and shape. More
+series are drawn as small multiples: one panel per platform, beside the reference.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Margins:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Size of a chart, and the amount of text that fits."""
+    """Size of a chart, and its maximum number of labels."""
 
     width: float
     height: float
@@ -109,7 +109,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Entry of the legend."""
+    """Entry of a legend."""
 
     name: str
     index: int
@@ -117,7 +117,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Chart ready for drawing, or a set of `panels`; `narrow` is for phones."""
+    """Chart ready for drawing, or a set of `panels`.
+
+    `narrow` is the variant for phones.
+    """
 
     title: str
     note: str
@@ -163,7 +166,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class LogAxis:
-    """Logarithmic axis with extra rows for zero and for non-finite values."""
+    """Logarithmic axis with rows for zero and non-finite values."""
 
     low: int
     high: int
@@ -182,7 +185,10 @@ class LogAxis:
         return round(min(max(position, self.top + 6), self.bottom - 6), 1)
 
     def ticks(self, *, zero: bool, missing: bool) -> tuple[Tick, ...]:
-        """Return at most eight ticks, 18 pixels apart, plus the used extra rows."""
+        """Return at most eight ticks, plus the used extra rows.
+
+        Ticks are at least 18 pixels apart.
+        """
         room = max(1.0, (self.bottom - self.top - 36) / 18)
         stride = max(1, math.ceil((self.high - self.low) / min(7.0, room)))
         ticks = [Tick(self.at(10.0**power), f"1e{power}") for power in range(self.low, self.high + 1, stride)]
@@ -217,7 +223,10 @@ def room_for(texts: Sequence[str]) -> float:
 
 
 def shortened(text: str, width: float, least: int = 7) -> str:
-    """Return `text` cut in its middle to fit `width` pixels, but at least `least` characters."""
+    """Return `text`, cut in its middle to fit `width` pixels.
+
+    At least `least` characters remain.
+    """
     most = max(least, int(width / _CHAR))
     if len(text) <= most:
         return text
@@ -226,5 +235,8 @@ def shortened(text: str, width: float, least: int = 7) -> str:
 
 
 def end_anchor(at: float, text: str, right: float) -> str:
-    """Return the anchor that keeps a text at `at` left of `right`."""
+    """Return the anchor that keeps a text left of `right`.
+
+    `at` is the position of the text's middle.
+    """
     return "end" if at + room_for([text]) / 2 > right else "middle"

@@ -1,4 +1,7 @@
-"""Line charts over steps or rounds, as one chart or small multiples. Pure."""
+"""Line charts over steps or rounds. Pure.
+
+One chart, or small multiples.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from plumbline.report.charts import (
 )
 from plumbline.report.words import number
 
-__all__ = ["Change", "Curves", "curves"]
+__all__ = ["ChangeMark", "Curves", "curves"]
 
 _LABEL_GAP = 15.0
 _MOST_RULES = 3
@@ -37,8 +40,8 @@ _LONGEST_END = 190.0
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Change point to mark: its index and its series."""
+class ChangeMark:
+    """Change of level to mark: its index and its series."""
 
     index: int
     series: str
@@ -49,7 +52,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Curves:
-    """Content of a line chart: lines by name, with signs and change points."""
+    """Content of a line chart.
+
+    It has lines by name, signs, and changes of level.
+    """
 
     title: str
     note: str
@@ -64,7 +70,7 @@ class Curves:
     """Labels of the points on the x axis, instead of numbers."""
     signs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Signs above points, or on the axis where the point is missing."""
-    changes: Sequence[Change] = ()
+    changes: Sequence[ChangeMark] = ()
     marked: frozenset[str] = frozenset()
     """Platforms that did not pass: their panels come first."""
 
@@ -84,7 +90,10 @@ class Curves:
 
 
 def curves(content: Curves) -> Chart | None:
-    """Draw lines on a linear scale, with gaps; `None` without any line."""
+    """Draw lines on a linear scale, with gaps.
+
+    `None` without any line.
+    """
     known = [value for line in content.lines.values() for value in line if _is_known(value)]
     if not known or content.length < 2:
         return None
@@ -99,7 +108,10 @@ def curves(content: Curves) -> Chart | None:
 
 
 def _panels(content: Curves, bounds: tuple[float, float]) -> Iterator[Chart]:
-    """Yield a panel per platform after the first; failed platforms come first."""
+    """Yield a panel for each platform except the reference.
+
+    Failed platforms come first.
+    """
     reference = content.order[0]
     names = sorted(
         (name for name in content.lines if name != reference),
@@ -186,7 +198,7 @@ def _signs(content: Curves, frame: Chart, x: Scale, y: Scale, series: Callable[[
 
 
 def _rules(content: Curves, frame: Chart, x: Scale) -> Iterator[Rule]:
-    """Yield the change points; only the first few have text."""
+    """Yield a rule per change; only the first have text."""
     middle = (frame.left + frame.right) / 2
     for place, change in enumerate(content.changes):
         at = x(change.index)
@@ -196,8 +208,11 @@ def _rules(content: Curves, frame: Chart, x: Scale) -> Iterator[Rule]:
         yield Rule(at, frame.top + 10 + 13 * place, text, "end" if is_left else "start")
 
 
-def _change_text(change: Change, room: float) -> str:
-    """Return the text of a change point; shorten its name, never its numbers."""
+def _change_text(change: ChangeMark, room: float) -> str:
+    """Return the text of a change of level.
+
+    Its name is shortened if necessary, its numbers never.
+    """
     if room_for([change.words]) > room:
         return ""
     rest = room - room_for([f": {change.words}"])
@@ -218,7 +233,10 @@ def _x_ticks(content: Curves, size: Size, x: Scale, width: float) -> Iterator[Ti
 def _end_labels(
     ends: Mapping[str, tuple[float, float]], frame: Chart, series: Callable[[str], int]
 ) -> tuple[Label, ...]:
-    """Return names at the ends of lines, moved apart inside the plot's height."""
+    """Return the names at the ends of lines, without overlap.
+
+    Names are moved apart, inside the plot's height.
+    """
     placed = sorted(ends.items(), key=lambda end: (end[1][0], series(end[0])))
     heights: list[float] = []
     floor = frame.top

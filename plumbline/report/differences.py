@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from plumbline.report.words import NONE, clean
 from plumbline.schema.fingerprint import Fingerprint
 
-__all__ = ["Difference", "between", "described", "since_baseline"]
+__all__ = ["FingerprintDifference", "between", "described", "since_baseline"]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FingerprintDifference:
     """One fingerprint key, with its value in each column."""
 
     group: str
@@ -73,23 +73,25 @@ def _flat(fingerprint: Fingerprint) -> dict[tuple[str, str], str]:
 _ORDER = ("settings", "bits of mantissa", "packages", "software", "hardware", "topology", "environment")
 
 
-def _rows(columns: Sequence[Fingerprint]) -> tuple[Difference, ...]:
+def _rows(columns: Sequence[Fingerprint]) -> tuple[FingerprintDifference, ...]:
     flat = [_flat(fingerprint) for fingerprint in columns]
     keys = list(dict.fromkeys(key for column in flat for key in column))
     rows = []
     for group, key in sorted(keys, key=lambda entry: (_ORDER.index(entry[0]), keys.index(entry))):
         values = tuple(column.get((group, key), NONE) for column in flat)
         if len(set(values)) > 1:
-            rows.append(Difference(group, key, values, tuple(value != values[0] for value in values)))
+            rows.append(FingerprintDifference(group, key, values, tuple(value != values[0] for value in values)))
     return tuple(rows)
 
 
-def between(fingerprints: Mapping[str, Fingerprint], reference: str) -> tuple[tuple[str, ...], tuple[Difference, ...]]:
+def between(
+    fingerprints: Mapping[str, Fingerprint], reference: str
+) -> tuple[tuple[str, ...], tuple[FingerprintDifference, ...]]:
     """Return the platforms, reference first, and their differences."""
     names = sorted(fingerprints, key=lambda name: (name != reference, name))
     return tuple(names), _rows([fingerprints[name] for name in names])
 
 
-def since_baseline(baseline: Fingerprint, now: Fingerprint) -> tuple[Difference, ...]:
+def since_baseline(baseline: Fingerprint, now: Fingerprint) -> tuple[FingerprintDifference, ...]:
     """Return the differences of a platform from its baseline."""
     return _rows([baseline, now])

@@ -1,4 +1,4 @@
-"""Charts of losses and history."""
+"""Charts of losses and of the throughput's history."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
-from plumbline.report.curves import Change, Curves, curves
-from plumbline.report.history import ChangePoint, HistoryPoint
+from plumbline.report.curves import ChangeMark, Curves, curves
+from plumbline.report.history import HistoryPoint, MarkedChange
 from plumbline.report.words import SYMBOLS, clean
 
 __all__ = ["history_chart", "loss_charts"]
@@ -19,7 +19,7 @@ _MAX_POINTS = 240
 def loss_charts(
     records: Mapping[str, LoadedRecord], order: Sequence[str], marked: frozenset[str] = frozenset()
 ) -> tuple[Chart, ...]:
-    """Draw the probe's and the learn part's losses of each platform."""
+    """Draw each platform's losses, of probe and learn part."""
     probes = {
         name: [step.loss for step in record.record.evidence.probe.steps]
         for name, record in records.items()
@@ -49,7 +49,10 @@ def loss_charts(
 
 
 def _thinned(line: Sequence[float | None], width: int) -> list[float | None]:
-    """Return means over `width` steps; a missing number makes a mean missing."""
+    """Return means over `width` steps.
+
+    A missing number makes its mean missing.
+    """
     pieces = [line[start : start + width] for start in range(0, len(line), width)]
     return [_mean(piece) for piece in pieces]
 
@@ -60,10 +63,10 @@ def _mean(piece: Sequence[float | None]) -> float | None:
 
 
 def history_chart(
-    points: Mapping[str, Sequence[HistoryPoint]], changes: Sequence[ChangePoint], order: Sequence[str],
+    points: Mapping[str, Sequence[HistoryPoint]], changes: Sequence[MarkedChange], order: Sequence[str],
     marked: frozenset[str] = frozenset(),
 ) -> Chart | None:  # fmt: skip
-    """Draw throughput per round, with signs of failed rounds and change points."""
+    """Draw throughput per round, with failed rounds and changes."""
     rounds = list(dict.fromkeys(point.round for line in points.values() for point in line))
     by_round = {name: {point.round: point for point in line} for name, line in points.items()}
     lines = {
@@ -85,7 +88,7 @@ def history_chart(
             x_names=[when[round_id] or clean(round_id, 14) for round_id in rounds],
             signs=signs,
             changes=[
-                Change(rounds.index(change.round), change.platform, clean(change.words, 60))
+                ChangeMark(rounds.index(change.round), change.platform, clean(change.words, 60))
                 for change in changes
                 if change.round in rounds
             ],

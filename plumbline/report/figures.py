@@ -1,4 +1,7 @@
-"""All charts of the report as pictures in one Markdown page."""
+"""Markdown page with all charts of the report.
+
+The charts are pictures.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Earlier rounds: one point per platform and round, and change points."""
+"""Earlier rounds of each platform, and changes of level."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plumbline.history.episodes import episodes
 from plumbline.history.metrics import metric_of
 from plumbline.schema.verdict import Outcome, RoundVerdict
 
-__all__ = ["ChangePoint", "History", "HistoryPoint", "changes_of", "points_of", "since"]
+__all__ = ["HistoryPoint", "MarkedChange", "RoundHistory", "changes_of", "points_of", "since"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class HistoryPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangePoint:
-    """First round that differs from those before."""
+class MarkedChange:
+    """First round of a new level, marked in charts."""
 
     platform: str
     round: str
@@ -35,14 +35,20 @@ class ChangePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
-    """Points of each platform, oldest first; the last point is this round."""
+class RoundHistory:
+    """Points of each platform, the oldest first.
+
+    The last point is this round.
+    """
 
     points: Mapping[str, Sequence[HistoryPoint]] = field(default_factory=dict)
 
 
 def points_of(rounds: Sequence[tuple[str, RoundVerdict]]) -> dict[str, list[HistoryPoint]]:
-    """Return the points of each platform from ordered rounds with their nights."""
+    """Return each platform's points, from rounds in order.
+
+    Each round comes with its night.
+    """
     grouped: dict[str, list[HistoryPoint]] = {}
     for when, verdict in rounds:
         for name, result in verdict.platforms.items():
@@ -52,20 +58,23 @@ def points_of(rounds: Sequence[tuple[str, RoundVerdict]]) -> dict[str, list[Hist
     return grouped
 
 
-def changes_of(points: Mapping[str, Sequence[HistoryPoint]]) -> tuple[ChangePoint, ...]:
-    """Return the change points of each platform's throughput."""
+def changes_of(points: Mapping[str, Sequence[HistoryPoint]]) -> tuple[MarkedChange, ...]:
+    """Return the changes of each platform's throughput."""
     changes = []
     throughput = metric_of("throughput")
     for name, line in points.items():
         for episode in episodes(throughput.scores([point.samples_per_second for point in line])):
             before, after = throughput.value(episode.before), throughput.value(episode.after)
             text = f"{before:.4g} to {after:.4g}"
-            changes.append(ChangePoint(name, line[episode.index].round, text))
+            changes.append(MarkedChange(name, line[episode.index].round, text))
     return tuple(changes)
 
 
 def since(points: Sequence[HistoryPoint], outcome: Outcome) -> str:
-    """Describe since when a platform has this outcome; the last point is this round."""
+    """Describe since when a platform has this outcome.
+
+    The last point is this round.
+    """
     earlier = list(points[:-1])
     if not earlier:
         return "no earlier round on record"

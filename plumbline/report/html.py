@@ -1,11 +1,14 @@
-"""The report as one self-contained HTML page, without script, font or external image."""
+"""Report as one self-contained HTML page.
+
+It needs no script, font or external image.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from plumbline import __version__
-from plumbline.report.history import History
+from plumbline.report.history import RoundHistory
 from plumbline.report.templates import template
 from plumbline.report.view import Records, ReportView, build_view
 from plumbline.report.words import NONE
@@ -17,7 +20,7 @@ __all__ = ["render_page", "render_report"]
 def render_report(
     verdict: RoundVerdict,
     records: Records,
-    history: History | None = None,
+    history: RoundHistory | None = None,
     *,
     reference: str = "",
     baselines: Records | None = None,

@@ -1,4 +1,7 @@
-"""JUnit XML of a round: a suite per platform, a case per check."""
+"""JUnit XML of a round.
+
+It has one suite per platform, and one case per check.
+"""
 
 from __future__ import annotations
 

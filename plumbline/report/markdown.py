@@ -1,4 +1,4 @@
-"""Markdown of a round, for a CI job's summary and the Prefect UI."""
+"""Markdown of a round, for CI summaries and Prefect."""
 
 from __future__ import annotations
 

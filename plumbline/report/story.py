@@ -1,4 +1,4 @@
-"""Sections of the report: what, where, why, certainty, numbers, since when, next step."""
+"""Texts of the report: headline, causes and platform cards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from plumbline.report.words import CAUSES, HINTS, by_rounding, clean, listed, number, place, top_cause
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
-__all__ = ["Case", "CauseLine", "Headline", "Measured", "case_of", "headline"]
+__all__ = ["CauseLine", "Headline", "Measured", "PlatformCard", "card_of", "headline"]
 
 SURE = {
     "confirmed": "confirmed: an experiment restored the reference's value, and the difference disappeared",
@@ -34,15 +34,18 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class CauseLine:
-    """One cause on the first screen, with its platforms and first difference."""
+    """One cause in the headline.
+
+    It has its platforms and their first divergence.
+    """
 
     platforms: str
     code: str
     sure: str
     why: str
     where: str
-    case: int
-    """Number of the first case with this cause."""
+    card: int
+    """Number of the first card with this cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,8 @@ class OtherCause:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One platform that did not pass."""
+class PlatformCard:
+    """Card of one platform that did not pass."""
 
     name: str
     verdict: Outcome
@@ -126,15 +129,15 @@ def _causes(verdict: RoundVerdict, order: Sequence[str]) -> tuple[CauseLine, ...
             groups.setdefault(key, []).append((name, place_in_page))
     lines = []
     for (code, sure, where), members in sorted(groups.items(), key=lambda item: -len(item[1]))[:_MAX_CAUSES]:
-        name, case = members[0]
+        name, card = members[0]
         cause = top_cause(verdict.platforms[name])
         why = clean(cause.why, 160) if cause else ""
-        lines.append(CauseLine(_some([clean(group, 63) for group, _ in members]), code, sure, why, where, case))
+        lines.append(CauseLine(_some([clean(group, 63) for group, _ in members]), code, sure, why, where, card))
     return tuple(lines)
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return up to some names, with the number of further names."""
+    """Return the first names, and the number of further names."""
     if len(names) <= _MAX_NAMES + 1:
         return listed(names)
     return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
@@ -190,11 +193,11 @@ def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: 
     return "; ".join(parts)
 
 
-def case_of(name: str, result: PlatformResult, since_when: str) -> Case:
-    """Return all details of one platform that did not pass."""
+def card_of(name: str, result: PlatformResult, since_when: str) -> PlatformCard:
+    """Return the card of a platform that did not pass."""
     cause = top_cause(result)
     bad = [finding for finding in result.findings if finding.outcome != "pass"]
-    return Case(
+    return PlatformCard(
         name=clean(name, 63),
         verdict=result.verdict,
         title=_title(result),

@@ -1,4 +1,7 @@
-"""Chart of every tensor's error in the first tapped step, against rounding. Pure."""
+"""Chart of each tensor's error at one step. Pure.
+
+It compares the first tapped step with the effect of rounding.
+"""
 
 from __future__ import annotations
 
@@ -51,16 +54,19 @@ class _Plot:
     split: int
 
     def x(self, index: float) -> float:
-        """Return the position of the tensor at `index`; gradients follow a gap."""
+        """Return the position of the tensor at `index`.
+
+        Gradients follow a gap.
+        """
         room = self.frame.right - self.frame.left - 12 - _SECTION_GAP
         gap = _SECTION_GAP if index >= self.split else 0.0
         return round(self.frame.left + 6 + gap + (index + 0.5) * room / self.count, 1)
 
 
 def taps_chart(pairs: Mapping[str, Pair], order: Sequence[str]) -> Chart | None:
-    """Draw the errors of all outputs and gradients at the first tapped step.
+    """Draw all errors of outputs and gradients at one step.
 
-    Return `None` if no tensor was sketched on both sides, or if all are bitwise equal.
+    It is the first tapped step. Return `None` if no tensor was sketched on both sides, or if all are bitwise equal.
     """
     step = min((step for pair in pairs.values() for step in pair.tap_steps), default=None)
     if step is None:
@@ -96,7 +102,10 @@ def _panel(name: str, errors: _Errors, everything: _Errors, note: str) -> Chart:
 
 
 def _tall(size: Size, height: float) -> Size:
-    """Return a size with this height, and room for layer and section labels."""
+    """Return the size with this height and room for labels.
+
+    The labels name layers and sections.
+    """
     return replace(size, height=height, margins=replace(size.margins, right=min(size.margins.right, 24.0), bottom=40.0))
 
 
@@ -145,7 +154,10 @@ def _title(platform: str, error: TapError) -> str:
 def _first_ones(
     errors_of: Mapping[str, _Errors], plot: _Plot, series: Callable[[str], int]
 ) -> tuple[list[Label], list[Line]]:
-    """Return labels of the first modules over their limits, with leader lines."""
+    """Return labels of the first modules over their limits.
+
+    Leader lines come with them.
+    """
     notes: list[Label] = []
     leaders: list[Line] = []
     frame = plot.frame

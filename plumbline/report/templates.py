@@ -54,7 +54,10 @@ def _coded(text: str) -> Markup:
 
 
 def _unbroken(text: str) -> Markup:
-    """Escape text, and keep numbers such as 3.0e-4 on one line: browsers break lines after a hyphen."""
+    """Escape text; keep numbers such as 3.0e-4 on one line.
+
+    Browsers break lines after a hyphen.
+    """
     from markupsafe import Markup, escape
 
     pieces = [escape(piece) for piece in _EXPONENT.split(text)]

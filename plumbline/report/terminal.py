@@ -87,7 +87,7 @@ def _table(verdict: RoundVerdict) -> Table:
 
 
 def _explain(console: Console, name: str, result: PlatformResult) -> None:
-    """Print the reason of a failed platform, in at most two lines."""
+    """Print why a platform failed, in at most two lines."""
     from rich.padding import Padding
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""Time of the round, of each platform, and of a training step."""
+"""Durations of a round, of platforms, and of a step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _LEAST_LABEL = 9.0
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of a bar; `share` is in percent of the whole width."""
+    """Part of a bar.
+
+    `share` is in percent of the whole width.
+    """
 
     name: str
     words: str
@@ -37,7 +40,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bar chart on a common scale; `kinds` is the legend: the name of each piece's kind."""
+    """Bar chart on a common scale.
+
+    `kinds` is the legend: the name of each kind of piece.
+    """
 
     title: str
     note: str
@@ -64,7 +70,7 @@ def step_bars(records: Mapping[str, LoadedRecord], order: Sequence[str]) -> Bars
             continue
         whole = speed.step_seconds or 0.0
         parts = {part: max(0.0, speed.breakdown.get(part, 0.0)) for part in kinds}
-        # Medians of parts need not add up to the median of the whole.
+        # The means of the parts need not add up to the median step.
         scale = min(1.0, whole / sum(parts.values())) if sum(parts.values()) > 0 else 1.0
         pieces = [
             _piece(part, value, 100 * value * scale / longest, index)
@@ -78,7 +84,10 @@ def step_bars(records: Mapping[str, LoadedRecord], order: Sequence[str]) -> Bars
         text = f"{number(speed.samples_per_second)} samples/s, {seconds(whole)} a step{mfu}"
         bars.append(Bar(name, text, tuple(pieces)))
     legend = dict(sorted({piece.kind: piece.name for bar in bars for piece in bar.pieces}.items()))
-    return Bars("Throughput, and the parts of a step", "Medians over the steady steps.", tuple(bars), legend)
+    note = (
+        "Samples per second: all rows of the measured steps over their wall time. Step: the median; its parts: means."
+    )
+    return Bars("Throughput, and the parts of a step", note, tuple(bars), legend)
 
 
 def _piece(name: str, value: float, share: float, kind: int) -> Piece:

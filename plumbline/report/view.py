@@ -1,4 +1,7 @@
-"""View model of the report: all decisions; the template only lays it out. Pure."""
+"""View model of the report. Pure.
+
+All decisions are made here; the template only arranges the content.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,16 @@ from dataclasses import dataclass
 
 from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
-from plumbline.report.differences import Difference, between, described, since_baseline
+from plumbline.report.differences import FingerprintDifference, between, described, since_baseline
 from plumbline.report.evidence_charts import history_chart
-from plumbline.report.history import History, changes_of, since
-from plumbline.report.story import Case, Headline, case_of, headline
+from plumbline.report.history import RoundHistory, changes_of, since
+from plumbline.report.story import Headline, PlatformCard, card_of, headline
 from plumbline.report.timing import Bars, round_bars
 from plumbline.report.words import NONE, clean, number, percent, place, seconds, top_cause
 from plumbline.report.workloads import WorkloadView, workload_views
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
-__all__ = ["Changes", "PlatformRow", "Records", "ReportView", "build_view"]
+__all__ = ["DifferenceTable", "PlatformRow", "Records", "ReportView", "build_view"]
 
 Records = Mapping[str, LoadedRecord | Sequence[LoadedRecord]]
 """Record, or records of all workloads, of each platform."""
@@ -42,12 +45,12 @@ class PlatformRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class DifferenceTable:
     """Table of differences, cut at a maximum length."""
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[Difference, ...]
+    rows: tuple[FingerprintDifference, ...]
     left_out: int = 0
 
 
@@ -70,10 +73,10 @@ class ReportView:
 
     headline: Headline
     rows: tuple[PlatformRow, ...]
-    cases: tuple[Case, ...]
+    cards: tuple[PlatformCard, ...]
     workloads: tuple[WorkloadView, ...]
     history: Chart | None
-    changes: tuple[Changes, ...]
+    changes: tuple[DifferenceTable, ...]
     timings: tuple[Bars, ...]
     records: tuple[RecordLink, ...]
     findings: tuple[tuple[str, Finding], ...] = ()
@@ -88,7 +91,7 @@ def build_view(
     *,
     reference: str = "",
     baselines: Records | None = None,
-    history: History | None = None,
+    history: RoundHistory | None = None,
     records_base: str = "../../records",
     record_links: Mapping[str, str] | None = None,
 ) -> ReportView:
@@ -98,7 +101,7 @@ def build_view(
     reference = _name(reference)
     lists = {_name(name): _tuple(given) for name, given in records.items() if _name(name) in verdict.platforms}
     before = {_name(name): _tuple(given) for name, given in (baselines or {}).items()}
-    points = {_name(name): line for name, line in (history or History()).points.items()}
+    points = {_name(name): line for name, line in (history or RoundHistory()).points.items()}
     points = {name: line for name, line in points.items() if name in verdict.platforms}
     order = tuple(sorted(verdict.platforms, key=lambda name: (name != reference, name)))
     since_when = {
@@ -113,8 +116,8 @@ def build_view(
             _row(name, i, verdict.platforms[name], lists.get(name, ()), before.get(name, ()))
             for i, name in enumerate(order)
         ),
-        cases=tuple(
-            case_of(name, verdict.platforms[name], since_when[name])
+        cards=tuple(
+            card_of(name, verdict.platforms[name], since_when[name])
             for name in order
             if verdict.platforms[name].verdict != "pass"
         ),
@@ -176,7 +179,7 @@ def _against(rate: float | None, before: Sequence[LoadedRecord]) -> str:
 def _changes(
     lists: Mapping[str, Sequence[LoadedRecord]], before: Mapping[str, Sequence[LoadedRecord]], reference: str,
     order: Sequence[str],
-) -> tuple[Changes, ...]:  # fmt: skip
+) -> tuple[DifferenceTable, ...]:  # fmt: skip
     now = {name: loaded[0].record.fingerprint for name, loaded in lists.items() if loaded}
     tables = []
     if len(now) > 1:
@@ -189,8 +192,8 @@ def _changes(
     return tuple(tables)
 
 
-def _cut(title: str, columns: tuple[str, ...], rows: tuple[Difference, ...]) -> Changes:
-    return Changes(title, columns, rows[:_MAX_ROWS], max(0, len(rows) - _MAX_ROWS))
+def _cut(title: str, columns: tuple[str, ...], rows: tuple[FingerprintDifference, ...]) -> DifferenceTable:
+    return DifferenceTable(title, columns, rows[:_MAX_ROWS], max(0, len(rows) - _MAX_ROWS))
 
 
 def _link(platform: str, loaded: LoadedRecord, base: str, links: Mapping[str, str]) -> RecordLink:

@@ -1,4 +1,7 @@
-"""Text for verdicts, causes, places and numbers, shared by all outputs."""
+"""Texts of verdicts, causes, places and numbers.
+
+All outputs share them.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,13 @@ from typing import get_args
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Outcome, PlatformResult
 
 __all__ = [
-    "CAUSES", "HINTS", "NONE", "SYMBOLS", "WORDS", "by_rounding", "cause_line", "clean", "listed", "number",
+    "CAUSES", "HINTS", "NONE", "SYMBOLS", "by_rounding", "cause_line", "clean", "listed", "number",
     "percent", "place", "seconds", "size", "top_cause",
 ]  # fmt: skip
 
 NONE = "—"
 """Symbol of a missing value."""
 
-WORDS: dict[Outcome, str] = {"pass": "pass", "drift": "drift", "inconclusive": "inconclusive", "invalid": "invalid"}
 SYMBOLS: dict[Outcome, str] = {"pass": "✓", "drift": "✕", "inconclusive": "?", "invalid": "!"}
 
 CAUSES: dict[str, str] = {
@@ -91,7 +93,10 @@ def clean(text: object, limit: int = _MAX_CHARS) -> str:
 
 
 def number(value: float | str | None) -> str:
-    """Format a number with up to four digits; `None` is "missing"."""
+    """Format a number with up to four digits.
+
+    `None` becomes "missing".
+    """
     if value is None or isinstance(value, str):
         return "missing" if value is None else clean(value, 80)
     if not math.isfinite(value):
@@ -168,7 +173,10 @@ def by_rounding(result: PlatformResult) -> bool:
 
 
 def cause_line(result: PlatformResult) -> str:
-    """Return code and certainty of the top cause, else the reason without."""
+    """Return code and certainty of the top cause.
+
+    Without a cause: why the platform is unavailable, or that rounding is the only difference.
+    """
     cause = top_cause(result)
     if cause is not None:
         more = f" +{len(result.causes) - 1}" if len(result.causes) > 1 else ""

@@ -85,7 +85,10 @@ def _classes(names: Sequence[str]) -> str:
 
 
 def _equal(pair: Pair) -> dict[str, bool]:
-    """Return what is bitwise equal in a pair; empty without a probe."""
+    """Return what is bitwise equal in a pair.
+
+    Empty without a probe.
+    """
     if not pair.common:
         return {}
     return {
@@ -96,7 +99,10 @@ def _equal(pair: Pair) -> dict[str, bool]:
 
 
 def _equalities(platforms: Mapping[str, Mapping[str, bool]]) -> tuple[str, ...]:
-    """Return a line for all platforms with the same equalities, in their order."""
+    """Return one line per group of platforms with equal results.
+
+    Groups are in the order of the platforms.
+    """
     groups: dict[tuple[tuple[str, bool], ...], list[str]] = {}
     for name, equalities in platforms.items():
         groups.setdefault(tuple(equalities.items()), []).append(name)

@@ -10,7 +10,7 @@ from plumbline.central import CentralStore
 from plumbline.errors import InvalidInputError
 from plumbline.records import LoadedRecord
 from plumbline.report.figures import figures_page
-from plumbline.report.history import History, points_of
+from plumbline.report.history import RoundHistory, points_of
 from plumbline.report.html import render_page
 from plumbline.report.view import ReportView, build_view
 from plumbline.rounds.gathered import GatheredRecords
@@ -96,7 +96,7 @@ def keep_report(central: CentralStore, round_id: str, page: str) -> None:
     central.put_text(report_key(round_id), page)
 
 
-def _history(central: CentralStore, verdict: RoundVerdict) -> History:
+def _history(central: CentralStore, verdict: RoundVerdict) -> RoundHistory:
     """Return the suite's last nights."""
     names = [name for name in reversed(central.list_rounds()) if name != verdict.round]
     same: list[RoundVerdict] = []
@@ -106,7 +106,7 @@ def _history(central: CentralStore, verdict: RoundVerdict) -> History:
             same += [earlier for earlier in rounds if earlier is not None and earlier.suite == verdict.suite]
             if len(same) >= _NIGHTS:
                 break
-    return History(points=points_of(_dated([*reversed(same[:_NIGHTS]), verdict])))
+    return RoundHistory(points=points_of(_dated([*reversed(same[:_NIGHTS]), verdict])))
 
 
 def _read(central: CentralStore, name: str) -> RoundVerdict | None:

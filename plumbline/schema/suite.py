@@ -45,7 +45,7 @@ class Workload(Model):
 
     task: Task = "sequence-classification"
     model: str
-    """tiny, mini, small, base or large; or the folder of a checkpoint in the Hugging Face format."""
+    """tiny, mini, small, medium, base or large; a checkpoint's folder; or a Hugging Face Hub model, NAME@REVISION."""
     data: Name
     seed: int = Field(ge=0, lt=2**63)
     batch_size: int = Field(ge=1, le=65536)

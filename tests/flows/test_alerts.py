@@ -33,9 +33,9 @@ from plumbline.schema.verdict import Cause, Finding, PlatformResult
 from tasks.alert import alert_without_verdict, deliver_pending
 from tasks.prefect_client.notifications import AppriseUrl
 from tasks.watch import check_missed_rounds
+from tests.flows.alert_nights import ALERTS, NIGHT, NOBODY, book_of, night, verdict
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import deploy_round
-from tests.flows.timeouts import ALERTS, NIGHT, NOBODY, book_of, night, verdict
 from tests.flows.webhook_server import Receiver, receiver
 
 

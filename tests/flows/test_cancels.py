@@ -21,25 +21,25 @@ JOB = Job(key="r-aws-w", platform="aws", start_seconds=100, run_seconds=1000, re
 def training() -> None: ...
 
 
-def port_of(client: SyncPrefectClient, run: UUID) -> PrefectOrchestrator:
+def orchestrator_of(client: SyncPrefectClient, run: UUID) -> PrefectOrchestrator:
     """Return a controller's orchestrator with this run started."""
 
     def orders(*_: Any) -> Any:
         return None
 
-    port = PrefectOrchestrator(client, {"aws": "pool"}, lambda *_: run, orders, lambda *_: None)
-    assert port.start(JOB, 0)
-    return port
+    orchestrator = PrefectOrchestrator(client, {"aws": "pool"}, lambda *_: run, orders, lambda *_: None)
+    assert orchestrator.start(JOB, 0)
+    return orchestrator
 
 
 @pytest.mark.parametrize("first", ["person", "controller"])
 def test_a_persons_cancel_is_told_from_a_controllers(client: SyncPrefectClient, first: str) -> None:
     run = client.create_flow_run(training, state=Running()).id
-    port = port_of(client, run)
+    orchestrator = orchestrator_of(client, run)
     if first == "person":
         # As the UI and `prefect flow-run cancel` do.
         client.set_flow_run_state(run, Cancelling())
-    port.cancel([(JOB.key, 0)])
+    orchestrator.cancel([(JOB.key, 0)])
     # The worker that ended it writes words of its own.
     client.set_flow_run_state(run, Cancelled(message="ended by its worker"), force=True)
     child = read_children(client, [run], {})[run]

@@ -10,7 +10,7 @@ import numpy as np
 
 from plumbline.digest import digest_json
 from plumbline.records import LoadedRecord
-from plumbline.report.history import History, HistoryPoint
+from plumbline.report.history import HistoryPoint, RoundHistory
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import Cause, Divergence, Finding, PlatformResult, RoundVerdict
@@ -195,10 +195,10 @@ def many(count):
             )
             for night in range(30)
         ]  # fmt: skip
-    return verdict_of("drift", platforms), records, History(points)
+    return verdict_of("drift", platforms), records, RoundHistory(points)
 
 
-def nights(last="drift", name="azure", count=30, dip=22) -> History:
+def nights(last="drift", name="azure", count=30, dip=22) -> RoundHistory:
     """Return a month of nights with a loss of speed."""
     points: dict[str, list[HistoryPoint]] = {"aws": [], name: []}
     noise = np.random.default_rng(3)
@@ -209,4 +209,4 @@ def nights(last="drift", name="azure", count=30, dip=22) -> History:
             outcome = last if platform == name and index >= count - 3 else "pass"
             rate = None if index == 11 and platform == name else 612 * slow * (1 + 0.008 * noise.normal())
             line.append(HistoryPoint(f"round-{index}", when, outcome, rate))
-    return History(points)
+    return RoundHistory(points)

@@ -28,7 +28,7 @@ def test_the_headline_names_platform_and_cause_and_the_case_answers_every_questi
     assert drift.headline.sentence == "azure has drifted: numeric precision differs from the spec."
     assert drift.headline.support == "1 drifted (azure); 1 passed (aws)"
     assert drift.headline.night == "2026-11-20 02:00 UTC"
-    case = drift.cases[0]
+    case = drift.cards[0]
     assert (case.code, case.sure) == ("precision", "confirmed")
     assert case.where == "forward, bert.encoder.layer.0.attention.self.query, step 0"
     assert case.since == "2026-11-18 (3 rounds); before that pass on 2026-11-17"
@@ -66,7 +66,7 @@ def test_equal_runs_need_no_taps_chart_and_are_said_to_be_equal():
     assert view.headline.sentence == "Training is the same on both platforms."
     assert view.headline.support.endswith("losses and weights are equal to the last bit at every step of the probe")
     assert [chart.title for chart in view.workloads[0].charts] == ["Loss of the probe", "Loss while learning"]
-    assert view.cases == ()
+    assert view.cards == ()
 
 
 def test_rounding_alone_passes_and_is_never_called_equal():
@@ -103,7 +103,7 @@ def test_three_platforms_and_one_of_them_cannot_be_judged():
     view = build_view(verdict, {"aws": record("aws")}, reference="aws")
     assert view.headline.sentence == "gcp cannot be judged: rows.parquet is cut."
     assert view.headline.support == "1 not judged (gcp); 1 drifted (azure); 1 passed (aws)"
-    assert [(case.name, case.verdict) for case in view.cases] == [("azure", "drift"), ("gcp", "invalid")]
+    assert [(case.name, case.verdict) for case in view.cards] == [("azure", "drift"), ("gcp", "invalid")]
 
 
 def test_a_platform_that_never_came_is_told_by_its_reason():
@@ -112,7 +112,7 @@ def test_a_platform_that_never_came_is_told_by_its_reason():
     view = build_view(verdict, {"aws": record("aws")}, reference="aws")
     assert view.headline.sentence == "azure has too little evidence: no worker came online within 900 s."
     assert view.rows[1].machine == "no record"
-    assert "doctor" in view.cases[0].hint
+    assert "doctor" in view.cards[0].hint
 
 
 def test_a_round_without_any_platform_still_makes_a_report():

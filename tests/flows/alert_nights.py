@@ -1,4 +1,4 @@
-"""Timeouts, and nights with fixed verdicts for tests of alerts."""
+"""Nights with fixed verdicts, for tests of alerts."""
 
 from __future__ import annotations
 
