@@ -89,7 +89,10 @@ def _missing(result: PlatformResult, trouble: Trouble) -> list[str]:
     if trouble.event != "unavailable":
         return []
     why = result.absent.get(trouble.workload, "") if trouble.workload else result.unavailable
-    return [f"no record: {why or result.unavailable}. The platform was not judged in this round."]
+    lines = [f"no record: {why or result.unavailable}. The platform was not judged in this round."]
+    if result.optional:
+        lines.append("The platform is optional, but without it too few platforms left a record for a verdict.")
+    return lines
 
 
 def missed_message(suite: str, due: datetime) -> AlertMessage:

@@ -6,7 +6,7 @@ if the sender dies in between, and is never lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from pydantic import AwareDatetime
@@ -70,7 +70,9 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
     messages: list[Outgoing] = []
     entries: dict[str, Open] = {}
     troubles = {
-        trouble.key: trouble for name, result in verdict.platforms.items() for trouble in find_troubles(name, result)
+        trouble.key: trouble
+        for name, result in verdict.platforms.items()
+        for trouble in find_troubles(name, result, quorum_failed=verdict.quorum_failed)
     }
     for key, trouble in troubles.items():
         known = state.open.get(key)
@@ -80,10 +82,25 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
         message = trouble_message(verdict, trouble, since_round=entry.since_round, since=entry.since)
         entries[key], sent = _remind(entry, message, alerts, now)
         messages += sent
+    gone = {key: entry for key, entry in state.open.items() if key not in troubles}
+    unclear, recovered = _look_for_recoveries(gone, verdict)
+    whole = {name for name, workload in recovered if not workload}
+    for name, workload in sorted(place for place in recovered if not place[1] or place[0] not in whole):
+        messages += _send(recovery_message(verdict, name, workload), alerts, now)
+    return state.replace(
+        open={**entries, **unclear},
+        pending=(*state.pending, *messages)[-_MOST_PENDING:],
+        rounds=(*state.rounds, verdict.round)[-50:],
+    )
+
+
+def _look_for_recoveries(
+    gone: Mapping[str, Open], verdict: RoundVerdict
+) -> tuple[dict[str, Open], set[tuple[str, str]]]:
+    """Return the troubles without evidence tonight, which stay open, and the (platform, workload) that pass again."""
+    unclear: dict[str, Open] = {}
     recovered: set[tuple[str, str]] = set()
-    for key, known in state.open.items():
-        if key in troubles:
-            continue
+    for key, known in gone.items():
         name, workload = place_of(key)
         result = verdict.platforms.get(name)
         if known.event == "improved":
@@ -92,16 +109,9 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
         if outcome == "pass":
             recovered.add((name, workload))
         elif outcome in (None, "inconclusive") and not (known.event == "unavailable" and _is_there(result, workload)):
-            entries[key] = known  # no evidence about the trouble tonight
-    whole = {name for name, workload in recovered if not workload}
-    for name, workload in sorted(place for place in recovered if not place[1] or place[0] not in whole):
-        messages += _send(recovery_message(verdict, name, workload), alerts, now)
-    return AlertState(
-        watching=state.watching,
-        open=entries,
-        pending=(*state.pending, *messages)[-_MOST_PENDING:],
-        rounds=(*state.rounds, verdict.round)[-50:],
-    )
+            # The absence of an optional platform is no trouble tonight: the next failed quorum is alerted at once.
+            unclear[key] = known.replace(told={}) if known.event == "unavailable" else known
+    return unclear, recovered
 
 
 def missed(state: AlertState, suite: str, due: datetime, alerts: Sequence[Alert], now: datetime) -> AlertState:

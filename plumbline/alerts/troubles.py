@@ -36,9 +36,12 @@ def place_of(key: str) -> tuple[str, str]:
     return parts[0], parts[1] if len(parts) >= _PARTS else ""
 
 
-def find_troubles(platform: str, result: PlatformResult) -> Iterator[Trouble]:
-    """Yield a platform's causes, else its failed checks, and its missing records."""
-    if result.unavailable and not result.optional:
+def find_troubles(platform: str, result: PlatformResult, *, quorum_failed: bool = False) -> Iterator[Trouble]:
+    """Yield a platform's causes, else its failed checks, and its missing records.
+
+    An optional platform may be missing, unless the round's quorum failed without it.
+    """
+    if result.unavailable and (quorum_failed or not result.optional):
         workloads = [""] if set(result.absent) == set(result.workloads) else list(result.absent)
         for workload in workloads:
             yield Trouble(platform, workload, _UNAVAILABLE, "unavailable")

@@ -79,11 +79,12 @@ def sum_up(round_: Round, platforms: Mapping[str, PlatformResult], **more: objec
     verdict = worst([result.verdict for result in counted.values()])
     notes = [f"{name} is unavailable: {result.unavailable}" for name, result in platforms.items() if result.unavailable]
     quorum = min(round_.suite.dispatch.quorum, len(platforms))
-    if len(heard) < quorum:
+    quorum_failed = len(heard) < quorum
+    if quorum_failed:
         verdict = worst([verdict, "inconclusive"])
         notes.append(f"{len(heard)} of {len(platforms)} platforms left a record; the suite's quorum is {quorum}")
     content = {"round": round_.id, "suite": round_.suite.name, "verdict": verdict, "platforms": platforms}
-    return RoundVerdict.model_validate({**content, "notes": tuple(notes), **more})
+    return RoundVerdict.model_validate({**content, "quorum_failed": quorum_failed, "notes": tuple(notes), **more})
 
 
 def headline(verdict: RoundVerdict) -> str:

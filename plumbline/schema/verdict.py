@@ -167,6 +167,8 @@ class RoundVerdict(Model):
     suite: str = ""
     verdict: Outcome
     platforms: dict[str, PlatformResult] = Field(default_factory=dict)
+    quorum_failed: bool = False
+    """Whether fewer platforms left a record than the suite's quorum."""
     report: str = ""
     """The link of the report, or its path."""
     report_note: str = ""

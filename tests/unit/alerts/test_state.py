@@ -43,13 +43,13 @@ class Nights:
         self.optional = optional
         self.number = 0
 
-    def night(self, results: Mapping[str, PlatformResult], days: int = 1) -> list[str]:
-        """Apply one night of the platform azure; return the sent subjects."""
+    def night(self, results: Mapping[str, PlatformResult], days: int = 1, **more: object) -> list[str]:
+        """Apply one night of the platform azure; return the sent subjects. `more` changes the round's verdict."""
         self.number += days
         azure = join(results).replace(optional=self.optional)
         verdict = RoundVerdict(
             round=f"night-{self.number}", suite="s", verdict=worst([azure.verdict]), platforms={"azure": azure}
-        )
+        ).replace(**more)
         before = {item.id for item in self.state.pending}
         self.state = update(self.state, verdict, ALERTS, NIGHT + timedelta(days=self.number))
         self.sent = [item for item in self.state.pending if item.id not in before]
@@ -94,6 +94,17 @@ def test_an_optional_platform_may_be_dark_in_silence_and_may_not_drift_so() -> N
     nights = Nights(optional=True)
     assert nights.night({"bert": GONE}) == []
     assert nights.night({"bert": drift()}) == ["drift on azure: precision (confirmed)"]
+
+
+def test_optional_platforms_that_leave_no_quorum_are_told_on_each_night_after_a_pass() -> None:
+    nights = Nights(optional=True)
+    dark = {"bert": GONE}
+    assert nights.night(dark, quorum_failed=True) == ["azure is unavailable"]
+    assert "optional, but without it too few platforms left a record" in nights.sent[0].body
+    assert nights.night(dark, quorum_failed=True) == []  # as every trouble that goes on
+    assert nights.night(dark, verdict="pass") == []
+    assert nights.night(dark, quorum_failed=True) == ["azure is unavailable"]
+    assert nights.night({"bert": PASS}) == ["azure has recovered"]
 
 
 def test_a_drift_stays_open_while_its_platform_is_dark() -> None:

@@ -99,6 +99,8 @@ def test_a_missing_record_is_a_trouble_beside_a_drift() -> None:
     dark = result.replace(verdict="inconclusive", findings=(), absent={"bert": "x", "mlm": "y"})
     assert keys(dark) == ["azure/unavailable"]
     assert keys(dark.replace(optional=True)) == []
+    without_quorum = find_troubles("azure", dark.replace(optional=True), quorum_failed=True)
+    assert [trouble.key for trouble in without_quorum] == ["azure/unavailable"]
 
 
 def test_unjudged_nights_and_improvements_are_troubles_of_the_platform() -> None:

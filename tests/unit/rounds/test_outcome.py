@@ -89,6 +89,12 @@ def test_an_optional_platform_may_be_missing_and_may_not_be_wrong(
     assert [name for name, result in summed.platforms.items() if result.optional] == ["gcp"]
 
 
+def test_a_round_says_in_a_field_that_its_quorum_failed() -> None:
+    results = {"aws": PASS, "azure": PASS, "gcp": GONE}
+    assert sum_up(make_round(3, optional=("gcp",)), results).quorum_failed
+    assert not sum_up(make_round(2, optional=("gcp",)), results).quorum_failed
+
+
 def test_the_headline_names_platform_check_numbers_and_cause() -> None:
     line = headline(sum_up(make_round(), {"aws": PASS, "azure": DRIFT, "gcp": PASS}))
     assert line == (
