@@ -7,7 +7,7 @@ if the sender dies in between, and is never lost.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pydantic import AwareDatetime
 
@@ -21,6 +21,7 @@ from plumbline.schema.verdict import PlatformResult, RoundVerdict
 __all__ = ["AlertState", "Open", "Outgoing", "add_once", "after_failure", "after_success", "claim", "missed", "update"]
 
 _MOST_PENDING = 500
+_SECONDS_PER_HOUR = 3600
 
 
 class Open(Model):
@@ -174,7 +175,10 @@ def _remind(
         alert
         for alert in alerts
         if entry.event in alert.on
-        and (alert.block not in entry.told or now - entry.told[alert.block] >= timedelta(hours=alert.reminder_hours))
+        and (
+            alert.block not in entry.told
+            or (now - entry.told[alert.block]).total_seconds() >= alert.reminder_hours * _SECONDS_PER_HOUR
+        )
     ]
     messages = _send(alert_message, due, now)
     return entry.replace(told={**entry.told, **{alert.block: now for alert in due}}), messages

@@ -48,6 +48,7 @@ _PAGER_SEVERITIES: dict[AlertEvent | None, str] = {
     "invalid": "error",
     "unavailable": "warning",
     "missed": "warning",
+    "unjudged": "warning",
     None: "info",
 }
 _PAGER_SECONDS = 20.0
@@ -57,7 +58,9 @@ _COLOURS: dict[AlertEvent | None, Colour] = {
     "invalid": "failure",
     "unavailable": "warning",
     "missed": "warning",
+    "unjudged": "warning",
     "recovered": "success",
+    "improved": "info",
     None: "info",
 }
 _CHANNELS: dict[str, Channel] = {

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from aiosmtpd.controller import Controller
@@ -28,10 +28,10 @@ from plumbline.cli.main import main
 from plumbline.deployment import REGRESSION
 from plumbline.errors import UnavailableError
 from plumbline.localstack.ports import reserve_port
-from plumbline.schema.suite import Alert, Schedule, Suite
+from plumbline.schema.suite import Alert, AlertEvent, Schedule, Suite
 from plumbline.schema.verdict import Cause, Finding, PlatformResult
 from tasks.alert import alert_without_verdict, deliver_pending
-from tasks.prefect_client.notifications import AppriseUrl
+from tasks.prefect_client.notifications import AppriseUrl, send
 from tasks.watch import check_missed_rounds
 from tests.flows.alert_nights import ALERTS, NIGHT, NOBODY, book_of, night, verdict
 from tests.flows.small_suite import to_toml
@@ -263,6 +263,14 @@ def test_a_block_whose_code_is_gone_is_one_failure_and_stops_no_other_message(
     assert failed[0].endswith("to retired/old: retired/old cannot be used: UnknownBlockType")
     assert len(webhook.got) == 1
     assert [item.block for item in book.read()[0].pending] == ["retired/old"]
+
+
+def test_every_event_can_be_sent(webhook: Receiver) -> None:
+    events: tuple[AlertEvent, ...] = get_args(AlertEvent)
+    assert {event: send("apprise-url/hook", event, "body", NOBODY, event=event) for event in events} == dict.fromkeys(
+        events, ""
+    )
+    assert [got["title"] for got in webhook.got] == list(events)
 
 
 @pytest.fixture

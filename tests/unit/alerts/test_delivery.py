@@ -115,6 +115,12 @@ def test_each_block_is_reminded_by_its_own_hours_to_the_second() -> None:
     assert "round night-1" in state.pending[0].body
 
 
+def test_a_reminder_may_be_due_never() -> None:
+    alerts = (alert("drift", hours=1e300),)
+    state = update(AlertState(), verdict(1), alerts, NOW)
+    assert len(update(state, verdict(2), alerts, LATER).pending) == 1
+
+
 def test_a_block_that_subscribes_later_hears_of_an_open_trouble() -> None:
     state = update(AlertState(), verdict(1), (alert("invalid"),), NOW)
     assert state.pending == ()
