@@ -1,4 +1,7 @@
-"""Alerts about a round: stored in the central store first, then sent."""
+"""Alerts about a round: stored in the central store first, then sent.
+
+If the stored state cannot be used, alerts are sent without it: a repeated alert is better than none.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ from tasks.open_round import refuse_superseded
 from tasks.prefect_client.api import PREFECT_ERRORS
 from tasks.prefect_client.notifications import Blocks, send
 
-__all__ = ["alert_about_verdict", "alert_once", "alert_without_verdict", "deliver_pending"]
+__all__ = ["alert_about_verdict", "alert_once", "alert_without_verdict", "deliver_pending", "send_directly"]
 
 _PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0)
 _LEASE = timedelta(minutes=5)
@@ -44,30 +47,21 @@ _LEASE = timedelta(minutes=5)
 
 @task(name="alert", persist_result=False)
 def alert_about_verdict(round_: Round, verdict: RoundVerdict) -> list[str]:
-    """Alert each recipient once; return failed deliveries, which are retried later."""
+    """Alert each recipient once; return failures as lines. Failed deliveries are retried later."""
     alerts = round_.suite.alerts
     if not alerts:
         return []
 
     def add(state: AlertState) -> AlertState:
-        refuse_superseded(round_.suite, round_.id)
+        _refuse_if_known(round_.suite, round_.id)
         return update(state, verdict, alerts, datetime.now(UTC))
 
-    try:
-        failed = _alert(round_.suite, add)
-    except SupersededError:
-        raise
-    except PlumblineError as error:
-        # The verdict is valid; a note reports the failed alerts.
-        failed = [f"the alerts could not be stored: {error}"]
-    for line in failed:
-        get_run_logger().error(line)
-    return failed
+    return _alert(round_.suite, add)
 
 
 @task(name="alert once", persist_result=False)
 def alert_once(suite: Suite, messages: Sequence[AlertMessage]) -> list[str]:
-    """Send each message once to its recipients; return failed deliveries as lines."""
+    """Send each message once to its recipients; return failures as lines."""
     if not suite.alerts or not messages:
         return []
 
@@ -76,13 +70,7 @@ def alert_once(suite: Suite, messages: Sequence[AlertMessage]) -> list[str]:
             state = add_once(state, message, suite.alerts, datetime.now(UTC))
         return state
 
-    try:
-        failed = _alert(suite, add)
-    except PlumblineError as error:
-        failed = [f"the alerts could not be stored: {error}"]
-    for line in failed:
-        get_run_logger().error(line)
-    return failed
+    return _alert(suite, add)
 
 
 @contextmanager
@@ -98,8 +86,8 @@ def alert_without_verdict(suite: Suite, round_id: str) -> Iterator[None]:
     except PlumblineError as error:
         _refuse_if_known(suite, round_id)
         message = no_verdict_message(suite.name, round_id, str(error), url_for("flow-run", flow_run.id) or "")
-        for line in _alert_without_store(suite, message):
-            get_run_logger().error(line)
+        if any(message.event in alert.on for alert in suite.alerts):
+            _alert(suite, lambda state: add_once(state, message, suite.alerts, datetime.now(UTC)))
         raise
 
 
@@ -114,29 +102,37 @@ def _refuse_if_known(suite: Suite, round_id: str) -> None:
 
 
 def _alert(suite: Suite, change: Callable[[AlertState], AlertState]) -> list[str]:
-    book = AlertBook(CentralStore(open_store(suite.store)), suite.name)
-    book.change(change)
-    return deliver_pending(book, Blocks(suite, os.environ))
+    """Store the new messages, send all that are pending, and log the failures; return them as lines.
 
-
-def _alert_without_store(suite: Suite, message: AlertMessage) -> list[str]:
-    """Send through the stored state, or directly if the central store fails."""
-    blocks = dict.fromkeys(alert.block for alert in suite.alerts if message.event in alert.on)
-    if not blocks:
-        return []
+    An unreadable state is reset. If the state cannot be used at all, the messages that an empty one leads to are sent.
+    """
+    known = Blocks(suite, os.environ)
     try:
-        return _alert(suite, lambda state: add_once(state, message, suite.alerts, datetime.now(UTC)))
-    except PlumblineError:
-        known = Blocks(suite, os.environ)
-        sent = {
-            block: send(block, message.subject, message.body, known, event=message.event, about=message.about)
-            for block in blocks
-        }
-        return [_undelivered(message.subject, block, why) for block, why in sent.items() if why]
+        book = AlertBook(CentralStore(open_store(suite.store)), suite.name)
+        remark = book.repair()
+        book.change(change)
+        failed = deliver_pending(book, known, remark=remark)
+    except SupersededError:
+        raise
+    except PlumblineError as error:
+        remark = f"the alert state cannot be used, so alerts may be repeated: {error}"
+        failed = send_directly(change(AlertState()), known, remark)
+    failed = [*(str(error) for error in known.errors), *([remark] if remark else []), *failed]
+    for line in failed:
+        get_run_logger().error(line)
+    return failed
 
 
-def deliver_pending(book: AlertBook, known: Blocks, sleep: Callable[[float], None] = time.sleep) -> list[str]:
-    """Send every pending message; return the failed deliveries as lines.
+def send_directly(state: AlertState, known: Blocks, remark: str) -> list[str]:
+    """Send the pending messages of a state that is not stored; return the failed deliveries as lines."""
+    sent = [(message, _attempt(message, known, time.sleep, remark)) for message in state.pending]
+    return [_undelivered(message.subject, message.block, why) for message, why in sent if why]
+
+
+def deliver_pending(
+    book: AlertBook, known: Blocks, sleep: Callable[[float], None] = time.sleep, *, remark: str = ""
+) -> list[str]:
+    """Send every pending message, with a remark on the state; return the failed deliveries as lines.
 
     A round, the watch and `alert --check` may run at the same time: each message is sent by one of them.
     """
@@ -144,7 +140,7 @@ def deliver_pending(book: AlertBook, known: Blocks, sleep: Callable[[float], Non
     for message in book.read()[0].pending:
         if not _is_claimed(book, message):
             continue
-        why = _attempt(message, known, sleep)
+        why = _attempt(message, known, sleep, remark)
         # Applies to this message only, as the state may have changed meanwhile.
         book.change(partial(after_failure, sent=message, why=why) if why else partial(after_success, sent=message))
         if why:
@@ -170,10 +166,9 @@ def _is_claimed(book: AlertBook, message: Outgoing) -> bool:
     return is_ours
 
 
-def _attempt(message: Outgoing, known: Blocks, sleep: Callable[[float], None]) -> str:
-    why = ""
+def _attempt(message: Outgoing, known: Blocks, sleep: Callable[[float], None], remark: str) -> str:
+    why, body = "", "\n\n".join(part for part in (message.body, remark, f"alert {message.id}") if part)
     for pause in (*_PAUSES_SECONDS, 0.0):
-        body = f"{message.body}\n\nalert {message.id}"
         why = send(message.block, message.subject, body, known, event=message.event, about=message.about)
         if not why:
             return ""

@@ -52,7 +52,8 @@ def _test(suite: Suite) -> tuple[list[str], list[str]]:
     known = Blocks(suite, os.environ)
     outcomes = {block: send(block, subject, body, known) for block in _blocks(suite)}
     sent = [f"{block}: delivered" for block, why in outcomes.items() if not why]
-    return sent, [f"{block}: {why}" for block, why in outcomes.items() if why]
+    failed = [f"{block}: {why}" for block, why in outcomes.items() if why]
+    return sent, [*(str(error) for error in known.errors), *failed]
 
 
 def _blocks(suite: Suite) -> list[str]:

@@ -66,6 +66,8 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
     if suite.schedule is not None:
         due_times(suite.schedule, datetime.now(UTC), 1, where=str(args.suite))
     blocks = Blocks(suite, os.environ)
+    if blocks.errors:
+        raise blocks.errors[0]
     wanted = _chosen(args, desired(suite, controllers=args.controllers, addresses=blocks.fingerprints))
     wait_for_api(_API_SECONDS)
     with server_errors(), get_client(sync_client=True) as client:

@@ -1,7 +1,13 @@
 """Alerts: pure state, messages, and the state's document in the central store."""
 
 from plumbline.alerts.book import AlertBook
-from plumbline.alerts.messages import AlertMessage, no_verdict_message, probe_message
+from plumbline.alerts.messages import (
+    AlertMessage,
+    missed_message,
+    no_verdict_message,
+    probe_message,
+    unchecked_message,
+)
 from plumbline.alerts.state import (
     AlertState,
     Open,
@@ -12,6 +18,7 @@ from plumbline.alerts.state import (
     claim,
     missed,
     update,
+    watch_from,
 )
 
 __all__ = [
@@ -25,7 +32,10 @@ __all__ = [
     "after_success",
     "claim",
     "missed",
+    "missed_message",
     "no_verdict_message",
     "probe_message",
+    "unchecked_message",
     "update",
+    "watch_from",
 ]

@@ -16,6 +16,7 @@ __all__ = [
     "probe_message",
     "recovery_message",
     "trouble_message",
+    "unchecked_message",
 ]
 
 _MOST_FINDINGS = 3
@@ -100,6 +101,13 @@ def missed_message(suite: str, due: datetime) -> AlertMessage:
     body = f"The round of {suite} that was due at {due:%Y-%m-%d %H:%M %Z} did not start. No platform was judged."
     subject = f"[plumbline] {suite}: the nightly round did not run"
     return AlertMessage(f"missed/{due.isoformat()}", "missed", f"{suite}/missed", subject, body)
+
+
+def unchecked_message(suite: str, due: datetime) -> AlertMessage:
+    """Return the message that it is unknown whether a due round started."""
+    body = f"The round of {suite} that was due at {due:%Y-%m-%d %H:%M %Z} may not have started."
+    subject = f"[plumbline] {suite}: cannot tell whether the nightly round ran"
+    return AlertMessage(f"unchecked/{due.isoformat()}", "missed", f"{suite}/missed", subject, body)
 
 
 def no_verdict_message(suite: str, round_id: str, why: str, run: str) -> AlertMessage:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, ConfigDict
 
 from plumbline.alerts.messages import AlertMessage, missed_message, recovery_message, trouble_message
 from plumbline.alerts.troubles import find_troubles, place_of
@@ -18,13 +18,30 @@ from plumbline.schema.base import Model
 from plumbline.schema.suite import Alert, AlertEvent
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 
-__all__ = ["AlertState", "Open", "Outgoing", "add_once", "after_failure", "after_success", "claim", "missed", "update"]
+__all__ = [
+    "AlertState",
+    "Open",
+    "Outgoing",
+    "add_once",
+    "after_failure",
+    "after_success",
+    "claim",
+    "missed",
+    "update",
+    "watch_from",
+]
 
 _MOST_PENDING = 500
 _SECONDS_PER_HOUR = 3600
 
 
-class Open(Model):
+class _Shared(Model):
+    """Part of a document that controllers and watches of different releases change; each keeps unknown keys."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Open(_Shared):
     """Trouble that was reported and has not recovered."""
 
     event: AlertEvent
@@ -34,7 +51,7 @@ class Open(Model):
     """Time of the last message to each block."""
 
 
-class Outgoing(Model):
+class Outgoing(_Shared):
     """Message to one alert block, kept until delivery."""
 
     id: str
@@ -51,12 +68,14 @@ class Outgoing(Model):
     """End of the sender's reservation: a message still pending after that lost its sender."""
 
 
-class AlertState(Model):
+class AlertState(_Shared):
     """All open troubles and all undelivered messages of a suite."""
 
     schema_version: int = 1
     watching: AwareDatetime | None = None
     """Time since which missed rounds are watched for."""
+    paused: bool = False
+    """Whether the suite's rounds were paused when the Prefect server last answered."""
     open: dict[str, Open] = {}
     """Open troubles by key: platform, workload and cause."""
     pending: tuple[Outgoing, ...] = ()
@@ -113,6 +132,15 @@ def _look_for_recoveries(
             # The absence of an optional platform is no trouble tonight: the next failed quorum is alerted at once.
             unclear[key] = known.replace(told={}) if known.event == "unavailable" else known
     return unclear, recovered
+
+
+def watch_from(state: AlertState, *, paused: bool | None, now: datetime) -> AlertState:
+    """Begin to watch for missed rounds, or begin again if they are paused: no round is due then.
+
+    If it is unknown whether they are paused (`None`), the last known answer counts.
+    """
+    paused = state.paused if paused is None else paused
+    return state.replace(paused=paused, watching=now if paused or state.watching is None else state.watching)
 
 
 def missed(state: AlertState, suite: str, due: datetime, alerts: Sequence[Alert], now: datetime) -> AlertState:

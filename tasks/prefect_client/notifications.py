@@ -98,11 +98,16 @@ class Blocks:
     """Blocks with addresses in the environment; addresses are never shown."""
 
     def __init__(self, suite: Suite, environment: Mapping[str, str]) -> None:
-        self._blocks = {
-            alert.block: _create_block(alert.block, environment[alert.address_from].strip(), alert.address_from)
-            for alert in suite.alerts
-            if alert.address_from and environment.get(alert.address_from, "").strip()
-        }
+        self._blocks: dict[str, NotificationBlock] = {}
+        errors: dict[str, ConfigurationError] = {}
+        for alert in suite.alerts:
+            if address := environment.get(alert.address_from, "").strip():
+                try:
+                    self._blocks[alert.block] = _create_block(alert.block, address, alert.address_from)
+                except ConfigurationError as error:
+                    errors[str(error)] = error
+        self.errors = tuple(errors.values())
+        """Malformed addresses. Such a block can still be on the server."""
 
     @property
     def fingerprints(self) -> dict[str, str]:

@@ -22,15 +22,19 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed, Failed, Running, State
 
 from plumbline.alerts import claim, update
+from plumbline.alerts.due import start_key
 from plumbline.alerts.messages import trouble_message
 from plumbline.alerts.troubles import Trouble
+from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.deployment import REGRESSION
 from plumbline.errors import UnavailableError
 from plumbline.localstack.ports import reserve_port
+from plumbline.rounds import Round
 from plumbline.schema.suite import Alert, AlertEvent, Schedule, Suite
 from plumbline.schema.verdict import Cause, Finding, PlatformResult
-from tasks.alert import alert_without_verdict, deliver_pending
+from plumbline.stores import open_store
+from tasks.alert import alert_about_verdict, alert_without_verdict, deliver_pending
 from tasks.prefect_client.notifications import AppriseUrl, send
 from tasks.watch import check_missed_rounds
 from tests.flows.alert_nights import ALERTS, NIGHT, NOBODY, book_of, night, verdict
@@ -172,6 +176,101 @@ def test_a_round_that_a_person_has_paused_is_not_missed_and_after_that_it_is(
     assert len(webhook.got) == 1
 
 
+@pytest.mark.usefixtures("mailbox")
+def test_a_round_that_was_paused_when_the_server_was_last_seen_is_not_missed(
+    webhook: Receiver, suite: Suite, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK", webhook.url)
+    alerts = [Alert(on=("missed",), block="apprise-url/hook", address_from="HOOK")]
+    suite = suite.replace(schedule=Schedule(cron="0 2 * * *", grace_seconds=600), alerts=alerts)
+    deploy_round(suite)
+    deployment = client.read_deployment_by_name(f"{REGRESSION}/{suite.name}")
+    client.update_deployment(deployment.id, DeploymentUpdate(paused=True))
+    assert check_missed_rounds(suite, NIGHT + timedelta(hours=1)) == ("", [])
+    away = {PREFECT_API_URL: "http://127.0.0.1:9/api"}
+    with temporary_settings(away):
+        assert check_missed_rounds(suite, NIGHT + timedelta(days=1, hours=1)) == ("", [])
+    client.update_deployment(deployment.id, DeploymentUpdate(paused=False))
+    assert check_missed_rounds(suite, NIGHT + timedelta(days=1, hours=2)) == ("", [])
+    with temporary_settings(away):
+        assert "2026-11-22" in check_missed_rounds(suite, NIGHT + timedelta(days=2, hours=1))[0]
+    assert len(webhook.got) == 1
+
+
+@pytest.fixture
+def round_(suite: Suite) -> Round:
+    """Return a round whose recipients are the webhook under two names."""
+    alerts = [
+        Alert(on=("drift", "missed"), block="apprise-url/hook", address_from="HOOK"),
+        Alert(on=("drift",), block="apprise-url/second", address_from="SECOND"),
+    ]
+    return Round("night-0", suite.replace(schedule=Schedule(cron="0 2 * * *"), alerts=alerts), {})
+
+
+def test_a_malformed_address_stops_no_recipient(
+    webhook: Receiver, round_: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK", "secret but no address")  # the server holds a valid block
+    monkeypatch.setenv("SECOND", webhook.url)
+    AppriseUrl(url=webhook.url).save("second", overwrite=True)
+    (line,) = alert_about_verdict(round_, verdict(0, "drift"))
+    assert "the address in HOOK: apprise-url/hook: is not an address of the type apprise-url" in line
+    assert "secret" not in line
+    assert len(webhook.got) == 2
+
+
+def test_every_event_can_be_sent(webhook: Receiver) -> None:
+    events: tuple[AlertEvent, ...] = get_args(AlertEvent)
+    assert {event: send("apprise-url/hook", event, "body", NOBODY, event=event) for event in events} == dict.fromkeys(
+        events, ""
+    )
+    assert [got["title"] for got in webhook.got] == list(events)
+
+
+def test_an_alert_is_sent_though_its_state_cannot_be_stored(webhook: Receiver, round_: Round, tmp_path: Path) -> None:
+    AppriseUrl(url=webhook.url).save("second", overwrite=True)
+    (tmp_path / "central").mkdir()
+    (tmp_path / "central" / "alerts").write_text("not a folder", encoding="utf-8")
+    lines = alert_about_verdict(round_, verdict(0, "drift"))
+    assert [got["title"] for got in webhook.got] == ["[plumbline] s: drift on azure: precision (confirmed)"] * 2
+    assert "the alert state cannot be used, so alerts may be repeated" in lines[0]
+    assert lines[0] in webhook.got[0]["message"]
+
+
+@pytest.mark.usefixtures("mailbox")
+def test_the_watch_alerts_though_its_state_is_damaged_and_not_for_ever(
+    webhook: Receiver, round_: Round, tmp_path: Path
+) -> None:
+    document = tmp_path / "central" / "alerts" / f"{round_.suite.name}.json"
+    document.parent.mkdir(parents=True)
+    document.write_bytes(b"{")
+    grace_over = NIGHT + timedelta(seconds=3600)
+    for minutes in (-5, 5, 45):
+        (line,) = check_missed_rounds(round_.suite, grace_over + timedelta(minutes=minutes))[1]
+        assert f"{round_.suite.name}.json: Invalid JSON" in line
+    assert len(webhook.got) == 1
+    assert webhook.got[0]["title"] == f"[plumbline] {round_.suite.name}: the nightly round did not run"
+    assert "Invalid JSON" in webhook.got[0]["message"]
+    central = CentralStore(open_store(round_.suite.store))
+    central.put_text(start_key(round_.suite.name, "night-1", NIGHT + timedelta(days=1)), "")
+    check_missed_rounds(round_.suite, grace_over + timedelta(days=1, minutes=5))
+    assert len(webhook.got) == 1
+    assert document.read_bytes() == b"{"  # the next round repairs it
+
+
+@pytest.mark.usefixtures("mailbox")
+def test_the_watch_alerts_that_it_cannot_tell_whether_a_round_started(
+    webhook: Receiver, round_: Round, tmp_path: Path
+) -> None:
+    (tmp_path / "central").mkdir()
+    (tmp_path / "central" / "alerts").write_text("not a folder", encoding="utf-8")
+    (tmp_path / "central" / "started").symlink_to("started")  # too many levels of symbolic links
+    check_missed_rounds(round_.suite, NIGHT + timedelta(minutes=65))
+    assert [got["title"] for got in webhook.got] == [
+        f"[plumbline] {round_.suite.name}: cannot tell whether the nightly round ran"
+    ]
+
+
 def test_what_a_record_says_is_no_markup_in_a_mail(mailbox: Mailbox, tmp_path: Path) -> None:
     evil = Cause(code="precision", sure="confirmed", why="<img src=http://x.example/a> \x1b[2J")
     azure = verdict(0, "drift").platforms["azure"].replace(causes=(evil,))
@@ -263,14 +362,6 @@ def test_a_block_whose_code_is_gone_is_one_failure_and_stops_no_other_message(
     assert failed[0].endswith("to retired/old: retired/old cannot be used: UnknownBlockType")
     assert len(webhook.got) == 1
     assert [item.block for item in book.read()[0].pending] == ["retired/old"]
-
-
-def test_every_event_can_be_sent(webhook: Receiver) -> None:
-    events: tuple[AlertEvent, ...] = get_args(AlertEvent)
-    assert {event: send("apprise-url/hook", event, "body", NOBODY, event=event) for event in events} == dict.fromkeys(
-        events, ""
-    )
-    assert [got["title"] for got in webhook.got] == list(events)
 
 
 @pytest.fixture

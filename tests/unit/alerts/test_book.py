@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 
-from plumbline.alerts import AlertBook, AlertState
+from plumbline.alerts import AlertBook, AlertState, after_failure, update
 from plumbline.central import CentralStore
 from plumbline.errors import InvalidInputError, UnavailableError
+from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import read_bytes
 from tests.memory_store import MemoryStore
 
@@ -76,9 +78,47 @@ def test_a_change_that_is_always_too_late_ends_with_an_error_that_names_the_docu
     assert "slow" not in make_book(store).read()[0].rounds
 
 
-def test_a_damaged_state_is_an_error_and_is_not_overwritten() -> None:
+def test_a_damaged_state_is_an_error_and_no_change_overwrites_it() -> None:
     store = MemoryStore()
     store.create("alerts/nightly.json", b"cut off {")
     with pytest.raises(InvalidInputError, match=r"alerts/nightly\.json"):
         make_book(store).change(add_round("a"))
     assert read_bytes(store, "alerts/nightly.json") == b"cut off {"
+
+
+def test_a_repair_keeps_the_damaged_state_aside_and_begins_with_an_empty_one() -> None:
+    store = MemoryStore()
+    store.create("alerts/nightly.json", b"cut off {")
+    line = make_book(store).repair()
+    (aside,) = [info.key for info in store.list("alerts/damaged/")]
+    assert read_bytes(store, aside) == b"cut off {"
+    assert f"memory://test/{aside}" in line
+    assert "alerts/nightly.json: Invalid JSON" in line
+    assert make_book(store).change(add_round("a")).rounds == ("a",)
+    assert make_book(store).repair() == ""
+    assert make_book(store).read()[0].rounds == ("a",)
+
+
+def test_a_state_that_was_never_written_needs_no_repair() -> None:
+    store = MemoryStore()
+    assert make_book(store).repair() == ""
+    assert list(store.list()) == []
+
+
+def test_keys_of_a_newer_release_are_read_over_and_kept() -> None:
+    store = MemoryStore()
+    message = {"id": "1", "block": "a/b", "event": "drift", "subject": "", "body": "", "created": NOW.isoformat()}
+    state = {
+        "open": {"azure/loss": {"event": "drift", "since_round": "r", "since": NOW.isoformat(), "assignee": "ann"}},
+        "pending": [{**message, "thread": 7}],
+        "silenced": ["azure"],
+    }
+    store.create("alerts/nightly.json", json.dumps(state).encode())
+    book = make_book(store)
+    assert book.repair() == ""
+    book.change(lambda state: after_failure(state, state.pending[0], "refused"))
+    book.change(lambda state: update(state, RoundVerdict(round="r1", suite="nightly", verdict="pass"), (), NOW))
+    kept = json.loads(read_bytes(store, "alerts/nightly.json"))
+    assert kept["silenced"] == ["azure"]
+    assert kept["open"]["azure/loss"]["assignee"] == "ann"
+    assert (kept["pending"][0]["thread"], kept["pending"][0]["failures"]) == (7, 1)
