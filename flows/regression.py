@@ -22,7 +22,7 @@ from tasks.events import Phases, ProgressReporter
 from tasks.gather import gather_records
 from tasks.judge import conclude, judge_records
 from tasks.open_round import check_suite, name_round, open_round, run_name, take_over
-from tasks.report import emit_verdict, publish, report_round, show_in_ui
+from tasks.report import add_notes, emit_verdict, publish, report_round, show_in_ui
 
 __all__ = ["ERROR_STATE_NAMES", "STATE_NAMES", "regression"]
 
@@ -74,9 +74,8 @@ def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> Roun
             verdict = report_round(round_, verdict, found, judged)
             publish(round_, verdict, judged)
     with phase("alerting"):
+        emit_verdict(verdict)  # before the alerts: an error of these must not prevent a team's automations
         if failures := alert_about_verdict(round_, verdict):
-            verdict = report_round(round_, verdict.replace(notes=(*verdict.notes, *failures)), found, judged)
-            publish(round_, verdict, judged)
+            verdict = add_notes(round_, verdict, failures, found, judged)
         show_in_ui(round_, verdict, found, judged, return_state=True)  # a failure here does not change the verdict
-        emit_verdict(verdict)
     return verdict

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 
-from prefect import task
+from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.events import emit_event
 
 from plumbline.central import CentralStore
+from plumbline.errors import PlumblineError, SupersededError
 from plumbline.report.markdown import findings_table, step_summary
 from plumbline.rounds import Round
 from plumbline.rounds.gathered import GatheredRecords
@@ -21,7 +23,7 @@ from plumbline.stores import open_store
 from tasks.judge import Judged
 from tasks.open_round import refuse_superseded
 
-__all__ = ["emit_verdict", "publish", "report_round", "show_in_ui"]
+__all__ = ["add_notes", "emit_verdict", "publish", "report_round", "show_in_ui"]
 
 
 @task(name="report", persist_result=False, retries=2, retry_delay_seconds=5)
@@ -38,6 +40,22 @@ def publish(round_: Round, verdict: RoundVerdict, judged: Judged) -> None:
     central = CentralStore(open_store(round_.suite.store))
     write_nights(round_, verdict, judged.nights, judged.baselines, central=central, now=datetime.now(UTC))
     central.put_round(verdict, partial(refuse_superseded, round_.suite, round_.id))
+
+
+@task(name="note", persist_result=False)
+def add_notes(
+    round_: Round, verdict: RoundVerdict, notes: Sequence[str], gathered: GatheredRecords, judged: Judged
+) -> RoundVerdict:
+    """Report and publish the verdict again, with notes; if that fails, the published verdict stands."""
+    verdict = verdict.replace(notes=(*verdict.notes, *notes))
+    try:
+        verdict = report_round.fn(round_, verdict, gathered, judged)
+        publish.fn(round_, verdict, judged)
+    except SupersededError:
+        raise
+    except PlumblineError as error:
+        get_run_logger().error("the notes could not be stored: %s", error)
+    return verdict
 
 
 def emit_verdict(verdict: RoundVerdict) -> None:

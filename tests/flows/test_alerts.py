@@ -36,6 +36,7 @@ from plumbline.schema.verdict import Cause, Finding, PlatformResult
 from plumbline.stores import open_store
 from tasks.alert import alert_about_verdict, alert_without_verdict, deliver_pending
 from tasks.prefect_client.notifications import AppriseUrl, send
+from tasks.report import add_notes
 from tasks.watch import check_missed_rounds
 from tests.flows.alert_nights import ALERTS, NIGHT, NOBODY, book_of, night, verdict
 from tests.flows.small_suite import to_toml
@@ -235,6 +236,14 @@ def test_an_alert_is_sent_though_its_state_cannot_be_stored(webhook: Receiver, r
     assert [got["title"] for got in webhook.got] == ["[plumbline] s: drift on azure: precision (confirmed)"] * 2
     assert "the alert state cannot be used, so alerts may be repeated" in lines[0]
     assert lines[0] in webhook.got[0]["message"]
+
+
+@pytest.mark.usefixtures("_settings")
+def test_a_verdict_stands_though_its_notes_cannot_be_stored(round_: Round, tmp_path: Path) -> None:
+    (tmp_path / "central").write_text("not a folder", encoding="utf-8")
+    nothing: Any = None  # is not looked at
+    noted = add_notes(round_, verdict(0, "drift"), ["nobody was reached"], nothing, nothing)
+    assert (noted.verdict, noted.notes) == ("drift", ("nobody was reached",))
 
 
 @pytest.mark.usefixtures("mailbox")

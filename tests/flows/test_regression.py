@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,6 +25,7 @@ from prefect.deployments import run_deployment
 from prefect.exceptions import Abort
 
 from flows.regression import regression
+from plumbline.alerts import AlertBook
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
@@ -94,16 +96,24 @@ def test_equal_records_pass_and_the_ui_shows_it(
 
 def emitted(stack: Stack, suite: str, count: int) -> dict[str, int]:
     """Return the number of each of a suite's events, once enough exist."""
-    label = {"plumbline.suite": [suite]}
     names: list[str] = []
     for _ in range(100):
-        wanted = {"filter": {"resource": {"labels": label}, "event": {"prefix": ["plumbline."]}}, "limit": 50}
-        answer = httpx.post(f"{stack.api_url}/events/filter", json=wanted, timeout=20)
-        names = [item["event"] for item in answer.raise_for_status().json()["events"]]
+        names = [item["event"] for item in events_of(stack, suite)]
         if len(names) >= count:
             break
         time.sleep(0.2)
     return {name: names.count(name) for name in sorted(names)}
+
+
+def events_of(stack: Stack, suite: str) -> list[dict[str, Any]]:
+    label = {"plumbline.suite": [suite]}
+    wanted = {"filter": {"resource": {"labels": label}, "event": {"prefix": ["plumbline."]}}, "limit": 50}
+    answer = httpx.post(f"{stack.api_url}/events/filter", json=wanted, timeout=20)
+    return list(answer.raise_for_status().json()["events"])
+
+
+def occurred(stack: Stack, suite: str) -> list[datetime]:
+    return [datetime.fromisoformat(item["occurred"]) for item in events_of(stack, suite)]
 
 
 @pytest.mark.usefixtures("client")
@@ -130,6 +140,9 @@ def test_failures_of_infrastructure_are_tried_again_and_never_drift(
     assert results["p02"].records[0].endswith("-0")
     assert "crashed" in results["p04"].unavailable
     assert "no worker started the run within 20 s" in results["p05"].unavailable
+    assert emitted(stack, "rough", 10) == {
+        "plumbline.platform.pass": 6, "plumbline.platform.unavailable": 3, "plumbline.round.inconclusive": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("client")
@@ -147,6 +160,10 @@ def test_a_reference_without_its_store_or_with_last_nights_record_takes_no_other
     assert "nonce" in verdict.platforms["p02"].findings[0].detail
     kept = CentralStore(open_store(suite.store)).list_records()
     assert not any("p02" in name for name in kept)
+    assert emitted(stack, "blind", 5) == {
+        "plumbline.platform.invalid": 2, "plumbline.platform.pass": 1, "plumbline.platform.unavailable": 1,
+        "plumbline.round.invalid": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("client")
@@ -216,16 +233,29 @@ def drifting(material: Material) -> Measurement:
 
 
 @pytest.mark.usefixtures("client")
-def test_a_drift_is_told_though_the_outbox_takes_no_experiment(
+def test_a_drift_is_alerted_though_the_outbox_takes_no_experiment_and_the_alert_state_is_damaged(
     stack: Stack, material: Material, tmp_path: Path
 ) -> None:
-    suite = suite_of(tmp_path, "sealed", 2)
-    (tmp_path / "outbox").mkdir()
-    (tmp_path / "outbox" / "experiments").write_text("not a folder", encoding="utf-8")
-    verdict, _ = play(suite, stack, material, tmp_path, {}, measure=drifting(material))
+    for folder, name, content in (("outbox", "experiments", "not a folder"), ("central/alerts", "sealed.json", "{")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / name).write_text(content, encoding="utf-8")
+    with receiver() as webhook:
+        AppriseUrl(url=webhook.url).save("sealed", overwrite=True)
+        suite = suite_of(tmp_path, "sealed", 2).replace(alerts=[Alert(on=("drift",), block="apprise-url/sealed")])
+        verdict, _ = play(suite, stack, material, tmp_path, {}, measure=drifting(material))
     cause = verdict.platforms["p01"].causes[0]
     assert (verdict.verdict, cause.code, cause.sure) == ("drift", "schedule", "likely")
     assert "could not be run" in cause.tried[0]
+    assert [got["title"] for got in webhook.got] == ["[plumbline] sealed: drift on p01: schedule (likely)"]
+    note = next(note for note in verdict.notes if "alerts/sealed.json: Invalid JSON" in note)
+    assert note in webhook.got[0]["message"]
+    book = AlertBook(CentralStore(open_store(suite.store)), "sealed")
+    assert book.read()[0].rounds == (verdict.round,)  # the next night repeats nothing
+    assert emitted(stack, "sealed", 3) == {
+        "plumbline.platform.drift": 1, "plumbline.platform.pass": 1, "plumbline.round.drift": 1,
+    }  # fmt: skip
+    # An error of an alert must not prevent the events.
+    assert max(occurred(stack, "sealed")) < webhook.times[0]
 
 
 @pytest.mark.usefixtures("client")

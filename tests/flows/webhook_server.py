@@ -27,6 +27,8 @@ class Receiver:
 
     def __init__(self) -> None:
         self.got: list[dict[str, Any]] = []
+        self.times: list[datetime] = []
+        """Time of each request in `got`."""
         self.answers: list[int] = []
         self.asked = 0
         outer = self
@@ -37,6 +39,7 @@ class Receiver:
                 outer.asked += 1
                 status = outer.answers.pop(0) if outer.answers else 200
                 if status == 200:
+                    outer.times.append(datetime.now(UTC))
                     outer.got.append(json.loads(body))
                 self.send_response(status)
                 self.end_headers()
