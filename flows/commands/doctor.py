@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.deployment.file_urls import with_absolute_urls
-from plumbline.doctor import CheckResult, examine_conformance, examine_stores, worst_code
+from plumbline.doctor import CheckResult, examine_conformance, examine_recipients, examine_stores, worst_code
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import read_suite
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if args.store is not None:
         return _report(args, list(examine_conformance(args.store)))
     suite = with_absolute_urls(read_suite(args.suite), Path.cwd())
-    results = list(examine_stores(suite, args.state))
+    results = [*examine_stores(suite, args.state), *examine_recipients(suite)]
     from tasks.doctor import check_server, check_workers
 
     of_server, pools = check_server(suite)

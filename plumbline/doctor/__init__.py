@@ -3,6 +3,7 @@
 from plumbline.doctor.checks import CheckResult, worst_code
 from plumbline.doctor.conformance import examine_conformance
 from plumbline.doctor.place import Expected, Report, examine_clock, examine_report, look_here
+from plumbline.doctor.recipients import examine_recipients
 from plumbline.doctor.stores import examine_stores
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Report",
     "examine_clock",
     "examine_conformance",
+    "examine_recipients",
     "examine_report",
     "examine_stores",
     "look_here",

@@ -23,7 +23,9 @@ from packaging.utils import canonicalize_name
 
 from flows.commands import doctor, upgrade
 from plumbline.cli.main import build_parser
+from plumbline.doctor import examine_recipients
 from plumbline.doctor.driver import least_driver
+from plumbline.schema.suite import read_suite
 
 ROOT = Path(__file__).resolve().parents[3]
 INFRA = ROOT / "infra"
@@ -460,3 +462,21 @@ def test_the_ci_examples_give_each_of_their_suite_s_stores_a_credential(name):
         sdk = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AZURE_FEDERATED_TOKEN_FILE", "GOOGLE_APPLICATION_CREDENTIALS"}
         assert sdk <= job["variables"].keys()
     assert not re.search(r"(ACCESS_KEY|CLIENT_SECRET|credentials_json)", text)
+
+
+def unheard(suite):
+    return [result.what for result in examine_recipients(suite) if not result.well]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "deployments/suites").glob("*.toml")), ids=lambda path: path.stem)
+def test_no_shipped_suite_lets_a_round_fail_in_silence(path):
+    suite = read_suite(path)
+    assert unheard(suite) == []
+    assert suite.alerts or suite.schedule is None
+
+
+@pytest.mark.parametrize("name", ["OPERATIONS.md", "SUITE.md"])
+def test_no_documented_recipient_misses_a_round_that_does_not_pass(name):
+    (example,) = re.findall(r"^\[\[alerts]]\n(?:\w.*\n)+", (ROOT / "docs" / name).read_text(), re.MULTILINE)
+    local = read_suite(ROOT / "deployments/suites/local.toml")
+    assert unheard(local.replace(alerts=tomllib.loads(example)["alerts"])) == []

@@ -1,0 +1,39 @@
+"""Check that every round that does not pass reaches a recipient of alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+from plumbline.doctor.checks import CheckResult
+from plumbline.errors import ExitCode
+from plumbline.schema.suite import AlertEvent, Suite
+
+__all__ = ["examine_recipients"]
+
+_GOOD_NEWS = frozenset({"recovered", "improved"})
+
+
+def examine_recipients(suite: Suite) -> Iterator[CheckResult]:
+    """Check that some recipient gets each event of a round that does not pass.
+
+    A suite without any recipient may rely on automations of Prefect: that is no failure.
+    """
+    where = f"{suite.name}: alerts"
+    if not suite.alerts:
+        if suite.schedule is not None:
+            text = "the suite has no [[alerts]] recipient: only automations of Prefect can report a round"
+            yield CheckResult(where=where, what=text, well=True)
+        return
+    received = {event for alert in suite.alerts for event in alert.on}
+    unheard = [event for event in get_args(AlertEvent) if event not in received | _GOOD_NEWS]
+    if not unheard:
+        yield CheckResult(where=where, what="every round that does not pass reaches a recipient", well=True)
+        return
+    events = ", ".join(unheard)
+    yield CheckResult(
+        where=where,
+        what=f"no recipient gets {events}",
+        hint=f"add {events} to `on` of an [[alerts]] table: docs/OPERATIONS.md",
+        code=int(ExitCode.USAGE),
+    )

@@ -1,0 +1,36 @@
+"""Doctor's check of the alerts' recipients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plumbline.doctor import examine_recipients
+from plumbline.schema.suite import Alert, AlertEvent, Schedule, Suite, read_suite
+
+ROOT = Path(__file__).resolve().parents[3]
+SUITE = read_suite(ROOT / "deployments/suites/local.toml")
+
+
+def suite(*recipients: tuple[AlertEvent, ...]) -> Suite:
+    return SUITE.replace(alerts=[Alert(on=on, block="slack-webhook/team") for on in recipients])
+
+
+def test_each_event_of_a_round_that_does_not_pass_needs_a_recipient() -> None:
+    (result,) = examine_recipients(suite(("drift", "invalid", "recovered", "missed")))
+    assert (result.where, result.well, result.code) == ("local: alerts", False, 2)
+    assert result.what == "no recipient gets unavailable, unjudged"
+    assert "add unavailable, unjudged to `on`" in result.hint
+    (result,) = examine_recipients(suite(("unavailable", "unjudged", "missed"), ("invalid",)))
+    assert result.what == "no recipient gets drift"
+
+
+def test_recipients_may_share_the_events() -> None:
+    (result,) = examine_recipients(suite(("drift", "invalid", "missed"), ("unavailable", "unjudged")))
+    assert result.well
+
+
+def test_a_suite_without_recipients_may_rely_on_automations() -> None:
+    assert list(examine_recipients(SUITE)) == []
+    (result,) = examine_recipients(SUITE.replace(schedule=Schedule(cron="0 2 * * *")))
+    assert result.well
+    assert "no [[alerts]] recipient" in result.what
