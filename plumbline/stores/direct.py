@@ -129,7 +129,11 @@ def _context(ca_bundle: str) -> ssl.SSLContext:
     """Return the TLS settings: certificates are verified, by certifi's authorities if none are given."""
     import certifi
 
-    return ssl.create_default_context(cafile=ca_bundle or certifi.where())
+    authorities = ca_bundle or certifi.where()
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except OSError as error:
+        raise ConfigurationError("is not a file of certificate authorities", where=authorities) from error
 
 
 def _proxy_of(url: str) -> str:

@@ -28,7 +28,7 @@ from plumbline.stores.protocol import (
     ObjectMissingError,
     PreconditionFailedError,
 )
-from plumbline.stores.s3_errors import client_error, response_error
+from plumbline.stores.s3_errors import api_errors, credential_errors, response_error
 from plumbline.stores.s3_reads import S3Reads, error_code, redirected_region
 from plumbline.stores.upload import Body, content_md5, media_type
 
@@ -58,16 +58,20 @@ class S3Store:
         return self._connected()[0]
 
     def _connected(self) -> tuple[Any, S3Reads]:
-        """Return the SDK's client, and the reads that it signs."""
+        """Return the SDK's client, and the reads that it signs, with credentials that do not end yet."""
         with self._lock:
             if self._made is None:
                 self._made = self._connect()
-            return self._made
+            made = self._made
+        # Apart from the request, so that a refusal of the token service is not taken for the bucket's.
+        with credential_errors(self.url):
+            made[1].renew()
+        return made
 
     def _connect(self) -> tuple[Any, S3Reads]:
         import botocore.session
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
+        from botocore.exceptions import BotoCoreError, NoCredentialsError
 
         connect, read = self._timeouts
         config = Config(
@@ -79,31 +83,29 @@ class S3Store:
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
+        session = botocore.session.get_session()
+        with credential_errors(self.url):
+            credentials = session.get_credentials()
+            if credentials is None:
+                raise NoCredentialsError
+            credentials.get_frozen_credentials()
         try:
-            session = botocore.session.get_session()
             client = session.create_client("s3", region_name=self._region, config=config)
         except (BotoCoreError, ValueError) as error:
             text = f"the S3 client cannot be created: {type(error).__name__}"
             raise ConfigurationError(text, where=self.url, hint="check AWS_* and the profile") from error
-        try:
+        with api_errors(self.url):
             reads = S3Reads(
-                client, session.get_credentials(), self._bucket, connect_seconds=connect, read_seconds=read,
+                client, credentials, self._bucket, connect_seconds=connect, read_seconds=read,
                 ca_bundle=session.get_config_variable("ca_bundle") or "",
             )  # fmt: skip
-        except BotoCoreError as error:
-            raise client_error(error, self.url) from error
         return client, reads
 
     def _call(self, operation: str, key: str, **arguments: Any) -> Any:
-        from botocore.exceptions import BotoCoreError, ClientError
-        from botocore.parsers import ResponseParserError
-
         name = {"Key": joined(self._prefix, key)} if key else {}
         arguments |= _demanded(operation)
-        try:
+        with api_errors(self.url, key):
             return getattr(self._client, operation)(Bucket=self._bucket, **name, **arguments)
-        except (BotoCoreError, ClientError, ResponseParserError) as error:
-            raise client_error(error, self.url, key) from error
 
     @contextmanager
     def open(
@@ -119,13 +121,9 @@ class S3Store:
 
     def _get(self, key: str, name: str, headers: Mapping[str, str]) -> DirectResponse:
         """Return the response of a GET, in the bucket's own region."""
-        from botocore.exceptions import BotoCoreError
-
         _, reads = self._connected()
-        try:
+        with api_errors(self.url, key):
             response = reads.get(name, headers, where=self.url)
-        except BotoCoreError as error:
-            raise client_error(error, self.url, key) from error
         if response.status in (200, 206):
             return response
         code, named = error_code(response)
@@ -178,13 +176,9 @@ class S3Store:
 
     def presign(self, key: str, seconds: int) -> str:
         """Return a link, valid for `seconds` or until the credentials end."""
-        from botocore.exceptions import BotoCoreError
-
         name = {"Bucket": self._bucket, "Key": joined(self._prefix, checked_key(key, self.url))}
-        try:
+        with api_errors(self.url, key):
             return str(self._client.generate_presigned_url("get_object", Params=name, ExpiresIn=seconds))
-        except BotoCoreError as error:
-            raise client_error(error, self.url, key) from error
 
     def _put(self, key: str, body: Body, size: int, **arguments: Any) -> ObjectInfo:
         answer = self._call(

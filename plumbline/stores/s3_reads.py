@@ -43,8 +43,12 @@ class S3Reads:
         address = {"Bucket": self._bucket, "Key": name}
         return str(self._client.generate_presigned_url("get_object", Params=address, ExpiresIn=_LINK_SECONDS))
 
+    def renew(self) -> None:
+        """Renew credentials that end soon; raise the errors that `s3_errors.credential_errors` converts."""
+        self._credentials.get_frozen_credentials()
+
     def get(self, name: str, headers: Mapping[str, str], *, where: str) -> DirectResponse:
-        """Request an object; raise botocore's errors of credentials."""
+        """Request an object; raise the errors that `s3_errors.api_errors` converts."""
         payer = os.environ.get("PLUMBLINE_S3_REQUEST_PAYER", "")
         given = {**headers, **({"x-amz-request-payer": payer} if payer else {})}
         # As in the SDK: store operators identify callers by this variable.

@@ -1,0 +1,207 @@
+"""Credentials that a token service refuses or does not renew, or that no service answers for.
+
+Whatever fails while credentials are found leaves a store as its own error: a raw error of an SDK would end the round
+of every platform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.errors import AccessError, ConfigurationError, Refusal, record_code
+from plumbline.stores import ObjectMissingError, RetryPolicy, StoreUnavailableError, open_store, presign, read_bytes
+from plumbline.stores.protocol import Store
+from tests.contract.test_buckets import started
+
+ONCE = RetryPolicy(attempts=1)
+
+GRANT = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>
+<AccessKeyId>ASIAROLE</AccessKeyId><SecretAccessKey>secret</SecretAccessKey><SessionToken>token</SessionToken>
+<Expiration>{until}</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"""
+REFUSAL = '<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Code>{code}</Code></Error></ErrorResponse>'
+
+
+class TokenService:
+    """AWS's token service, and a bucket without objects at the same address."""
+
+    def __init__(self) -> None:
+        self.minutes = 60.0
+        """Minutes until the given credentials end: an SDK renews them before each request if less than ten."""
+        self.refusal: tuple[int, str] | None = None
+
+    def answer(self) -> tuple[int, str]:
+        if self.refusal is not None:
+            return self.refusal[0], REFUSAL.format(code=self.refusal[1])
+        until = datetime.now(UTC) + timedelta(minutes=self.minutes)
+        return 200, GRANT.format(until=until.strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+
+@pytest.fixture
+def tokens(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[TokenService]:
+    """Give this environment a role, as a controller in a different account has."""
+    state = TokenService()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.reply(*state.answer())
+
+        def do_GET(self) -> None:
+            is_listing = "list-type" in self.path
+            self.reply(200 if is_listing else 404, "<ListBucketResult/>" if is_listing else "")
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.reply(200, "")
+
+        do_HEAD = do_GET
+
+        def do_DELETE(self) -> None:
+            self.reply(200, "")
+
+        def reply(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.send_header("ETag", '"1"')
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    config = tmp_path / "aws"
+    config.write_text(
+        "[profile robot]\nrole_arn = arn:aws:iam::123456789012:role/robot\nsource_profile = base\n"
+        "[profile base]\naws_access_key_id = AKIDBASE\naws_secret_access_key = secret\n"
+    )
+    clean_environment.setenv("AWS_CONFIG_FILE", str(config))
+    clean_environment.setenv("AWS_PROFILE", "robot")
+    clean_environment.setenv("AWS_MAX_ATTEMPTS", "1")
+    with started(Handler) as url:
+        clean_environment.setenv("AWS_ENDPOINT_URL", url)
+        yield state
+
+
+USES: dict[str, Callable[[Store], object]] = {
+    "open": lambda store: read_bytes(store, "key"),
+    "stat": lambda store: store.stat("key"),
+    "list": lambda store: list(store.list()),
+    "create": lambda store: store.create("key", b"x"),
+    "swap": lambda store: store.swap("key", b"x", if_match="1"),
+    "delete": lambda store: store.delete("key"),
+    "link": lambda store: presign(store, "key"),
+}
+
+
+def failing(use: Callable[[Store], object], store: Store) -> Exception:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the class is what the callers check
+        use(store)
+    return caught.value
+
+
+def s3() -> Store:
+    """Return the store below the retry policy, which makes an end of what may pass."""
+    return open_store("s3://bucket", policy=ONCE).inner  # type: ignore[attr-defined,no-any-return]
+
+
+def test_a_refused_role_is_refused_access_in_every_use_of_a_store(tokens: TokenService) -> None:
+    store, tokens.refusal = s3(), (403, "AccessDenied")
+    for name, use in USES.items():
+        error = failing(use, store)
+        assert isinstance(error, AccessError), (name, error)
+        assert error.refusal is Refusal.CREDENTIALS
+        assert str(error) == (
+            "s3://bucket: no usable credentials: AssumeRole answered HTTP 403 AccessDenied "
+            "(hint: check the credentials of this environment: variables, profile or identity)"
+        )
+
+
+def test_a_role_that_is_refused_later_is_refused_access_in_every_use_of_a_store(tokens: TokenService) -> None:
+    store, tokens.minutes = s3(), 5.0
+    for use in USES.values():
+        with suppress(ObjectMissingError):
+            use(store)
+    tokens.refusal = (400, "ExpiredTokenException")
+    for name, use in USES.items():
+        error = failing(use, store)
+        assert isinstance(error, AccessError), (name, error)
+        assert "AssumeRole answered HTTP 400 ExpiredTokenException" in str(error), name
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "Throttling", StoreUnavailableError),
+        (400, "IDPCommunicationError", StoreUnavailableError),
+        (503, "ServiceUnavailable", StoreUnavailableError),
+        (404, "ResourceNotFoundException", AccessError),
+        (400, "ValidationError", AccessError),
+    ],
+)
+def test_a_token_service_that_is_busy_passes_and_one_that_refuses_does_not(
+    tokens: TokenService, status: int, code: str, kind: type[Exception]
+) -> None:
+    tokens.refusal = (status, code)
+    error = failing(USES["open"], s3())
+    assert isinstance(error, kind), error
+    assert f"HTTP {status} {code}" in str(error)
+    assert record_code(error) in {"access", "unavailable"}
+
+
+def test_a_token_service_that_does_not_answer_passes(
+    tokens: TokenService, clean_environment: pytest.MonkeyPatch
+) -> None:
+    clean_environment.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1")
+    assert isinstance(failing(USES["open"], s3()), StoreUnavailableError)
+
+
+def test_credentials_that_have_ended_when_they_arrive_are_refused_access(tokens: TokenService) -> None:
+    tokens.minutes = -1.0
+    error = failing(USES["open"], s3())
+    assert isinstance(error, AccessError), error
+    assert error.refusal is Refusal.CREDENTIALS
+
+
+@pytest.mark.parametrize(
+    ("variables", "content"),
+    [
+        ({"AWS_PROFILE": "gone"}, ""),
+        ({"AWS_PROFILE": "login"}, "[profile login]\nlogin_session = arn:aws:iam::1:user/me\n"),
+        ({"AWS_PROFILE": "tool"}, "[profile tool]\ncredential_process = /gone/tool\n"),
+        ({"AWS_PROFILE": "tool"}, "[profile tool]\ncredential_process = echo no-json\n"),
+        ({"AWS_WEB_IDENTITY_TOKEN_FILE": "/gone/token", "AWS_ROLE_ARN": "arn:aws:iam::1:role/pod"}, ""),
+    ],
+    ids=["no profile", "expired login", "no tool", "damaged tool", "no token"],
+)
+def test_credentials_that_this_machine_does_not_have_are_refused_access(
+    clean_environment: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str], content: str
+) -> None:
+    """A machine without its profile or login says nothing about a training: `setting` would make it invalid."""
+    (tmp_path / "aws").write_text(content)
+    clean_environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
+    clean_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    for name, value in variables.items():
+        clean_environment.setenv(name, value)
+    error = failing(USES["open"], s3())
+    assert isinstance(error, AccessError), error
+    assert (error.refusal, record_code(error)) == (Refusal.CREDENTIALS, "access")
+
+
+def test_a_wrong_file_of_authorities_is_wrong_configuration(
+    tokens: TokenService, clean_environment: pytest.MonkeyPatch
+) -> None:
+    clean_environment.setenv("AWS_CA_BUNDLE", "/gone/authorities.pem")
+    clean_environment.setenv("AWS_ENDPOINT_URL_S3", "https://127.0.0.1:1")
+    error = failing(USES["open"], s3())
+    assert isinstance(error, ConfigurationError), error
+    assert "/gone/authorities.pem" in str(error)
