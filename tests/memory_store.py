@@ -10,6 +10,7 @@ from pathlib import Path
 from plumbline.errors import UnavailableError
 from plumbline.stores.keys import checked_key
 from plumbline.stores.protocol import ObjectExistsError, ObjectInfo, ObjectMissingError, PreconditionFailedError
+from plumbline.stores.upload import opened
 
 __all__ = ["BreakingStore", "MemoryStore"]
 
@@ -69,7 +70,8 @@ class MemoryStore:
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
         """Write a new object."""
-        content = data.read_bytes() if isinstance(data, Path) else bytes(data)
+        with opened(data) as (body, _):
+            content = body.read()
         with self._lock:
             if checked_key(key, self.url) in self._objects:
                 raise ObjectExistsError("exists already", where=self.url, key=key)

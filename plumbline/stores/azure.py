@@ -9,6 +9,7 @@ not an object; a protected object is never replaced, and the error names the pro
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from urllib.parse import quote, urlsplit
 
 from plumbline.errors import AccessError, ConfigurationError
 from plumbline.stores.azure_access import AzureAccess, ReadAuthorization, find_access
-from plumbline.stores.azure_errors import ProtectedError, response_error, sdk_error
+from plumbline.stores.azure_errors import ProtectedError, no_credentials, response_error, sdk_error
 from plumbline.stores.body import HttpBody, body_of, range_of
 from plumbline.stores.direct import DirectReads, DirectResponse
 from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
@@ -32,7 +33,7 @@ from plumbline.stores.protocol import (
     ObjectMissingError,
     PreconditionFailedError,
 )
-from plumbline.stores.upload import media_type
+from plumbline.stores.upload import media_type, opened
 
 __all__ = ["AzureStore"]
 
@@ -127,6 +128,9 @@ class AzureStore:
             yield
         except AzureError as error:
             raise sdk_error(error, self.url, key) from error
+        except binascii.Error as error:
+            # Signing decodes the account's key.
+            raise no_credentials(self.url, key) from error
 
     def _blob(self, key: str) -> Any:
         return self._client.get_blob_client(joined(self._prefix, checked_key(key, self.url)))
@@ -175,10 +179,8 @@ class AzureStore:
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
         """Write a new object atomically; large objects in blocks."""
         try:
-            if not isinstance(data, Path):
-                return self._upload(key, data, len(data), overwrite=False)
-            with data.open("rb") as file:
-                return self._upload(key, file, data.stat().st_size, overwrite=False)
+            with opened(data) as (body, size):
+                return self._upload(key, body, size, overwrite=False)
         except ProtectedError as error:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 
@@ -208,10 +210,11 @@ class AzureStore:
             service = BlobServiceClient(access.endpoint, credential=access.identity)
             with self._errors(key):
                 signing = {"user_delegation_key": service.get_user_delegation_key(now - _CLOCK_SLACK, until)}
-        sas = generate_blob_sas(
-            blob.account_name, blob.container_name, blob.blob_name, permission=BlobSasPermissions(read=True),
-            start=now - _CLOCK_SLACK, expiry=until, **signing,
-        )  # fmt: skip
+        with self._errors(key):
+            sas = generate_blob_sas(
+                blob.account_name, blob.container_name, blob.blob_name, permission=BlobSasPermissions(read=True),
+                start=now - _CLOCK_SLACK, expiry=until, **signing,
+            )  # fmt: skip
         return f"{blob.url.partition('?')[0]}?{sas}"
 
     def _upload(self, key: str, data: bytes | IO[bytes], size: int, **options: Any) -> ObjectInfo:

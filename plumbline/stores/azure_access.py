@@ -7,7 +7,6 @@ in) or the public cloud's address, with `AZURE_STORAGE_KEY`, `AZURE_STORAGE_SAS_
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -62,12 +61,9 @@ def find_access(account: str) -> AzureAccess:
         return AzureAccess(account, endpoint, key=key)
     if token := os.environ.get("AZURE_STORAGE_SAS_TOKEN"):
         return AzureAccess(account, endpoint, sas=token.lstrip("?"))
-    from azure.identity import DefaultAzureCredential
+    from plumbline.stores.azure_identity import Identity
 
-    # The SDK logs fifteen lines on missing identities: one error line is enough.
-    logging.getLogger("azure.identity").setLevel(logging.ERROR)
-    identity = DefaultAzureCredential(exclude_interactive_browser_credential=True)
-    return AzureAccess(account, endpoint, identity=identity)
+    return AzureAccess(account, endpoint, identity=Identity())
 
 
 class Renewed:

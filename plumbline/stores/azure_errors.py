@@ -17,7 +17,7 @@ from plumbline.stores.protocol import (
     StoreUnavailableError,
 )
 
-__all__ = ["ProtectedError", "response_error", "sdk_error"]
+__all__ = ["ProtectedError", "no_credentials", "response_error", "sdk_error"]
 
 _HINT = "check the credentials of this environment: AZURE_STORAGE_* variables or identity"
 _PROTECTED_HINT = (
@@ -70,7 +70,7 @@ def response_error(status: int, code: str, retry: str, where: str, key: str) -> 
             (BucketMissingError, "container") if code == "ContainerNotFound" else (ObjectMissingError, "object")
         )
         return kind(f"no such {what}", where=where, key=key)
-    if status in (401, 403):
+    if status in (401, 403) or code in _REFUSALS:
         text, refusal = f"refused: HTTP {status} {code}", _REFUSALS.get(code, Refusal.UNKNOWN)
         return AccessError(text, where=where, key=key, hint=_HINT, refusal=refusal)
     if status >= 500 or status in (0, 408, 429) or code in _PASSING:
@@ -90,15 +90,24 @@ def sdk_error(error: Exception, where: str, key: str) -> PlumblineError:
     """Return the error of a failed call of the SDK."""
     from azure.core import exceptions
 
+    converted = None
     if isinstance(error, exceptions.HttpResponseError) and error.response is not None:
         status = int(error.status_code or error.response.status_code or 0)
         retry = str(getattr(error.response, "headers", {}).get("Retry-After", ""))
-        return response_error(status, _code(error, status), retry, where, key)
+        converted = response_error(status, _code(error, status), retry, where, key)
     if isinstance(error, exceptions.ClientAuthenticationError):
-        return AccessError("no usable credentials", where=where, key=key, hint=_HINT, refusal=Refusal.CREDENTIALS)
+        # Entra refuses an identity with HTTP 400 or 404 too, which say something else of a blob.
+        return converted if isinstance(converted, (AccessError, StoreUnavailableError)) else no_credentials(where, key)
+    if converted is not None:
+        return converted
     if isinstance(error, (exceptions.ServiceRequestError, exceptions.ServiceResponseError)):
         return StoreUnavailableError(f"no answer: {type(error).__name__}", where=where)
     return StoreUnavailableError(f"{type(error).__name__} of the SDK", where=where)
+
+
+def no_credentials(where: str, key: str) -> AccessError:
+    """Return the error of missing or damaged credentials."""
+    return AccessError("no usable credentials", where=where, key=key, hint=_HINT, refusal=Refusal.CREDENTIALS)
 
 
 def _code(error: Any, status: int) -> str:

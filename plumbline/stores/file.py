@@ -11,8 +11,8 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from io import FileIO
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from plumbline.errors import (
 )
 from plumbline.stores.keys import checked_key
 from plumbline.stores.protocol import (
+    FolderMissingError,
     ObjectExistsError,
     ObjectInfo,
     ObjectMissingError,
@@ -38,6 +39,7 @@ __all__ = ["FileStore"]
 
 _OWN_FOLDER = ".store"
 _HINT = "use the URL of a folder that exists or can be created"
+_MOUNT_HINT = "mount it, or create it by writing the first object"
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 _NO_FOLDER = _MISSING | {errno.EEXIST}
 _TRIES = 10
@@ -46,13 +48,17 @@ _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class _Reader:
-    def __init__(self, info: ObjectInfo, file: FileIO, remaining: int) -> None:
+    def __init__(
+        self, info: ObjectInfo, file: FileIO, remaining: int, errors: Callable[[str], AbstractContextManager[None]]
+    ) -> None:
         self.info = info
         self._file = file
         self._remaining = remaining
+        self._errors = errors
 
     def readinto(self, buffer: memoryview, /) -> int:
-        size = self._file.readinto(buffer[: self._remaining])
+        with self._errors(self.info.key):
+            size = self._file.readinto(buffer[: self._remaining])
         self._remaining -= size
         if not size and self._remaining:
             raise StoreUnavailableError("the file became shorter while it was read")
@@ -70,9 +76,13 @@ class FileStore:
         path = self._root / checked_key(key, self.url)
         if key.split("/", 1)[0] == _OWN_FOLDER:
             raise InvalidInputError(f"{_OWN_FOLDER} is reserved for the store", where=self.url, key=key)
-        if not path.resolve().is_relative_to(self._root.resolve()):
+        # `Path.resolve` raises `RuntimeError` for a ring of links.
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._root)):
             raise InvalidInputError("is a link that leaves the store", where=self.url, key=key)
         return path
+
+    def _is_folder(self) -> bool:
+        return os.path.isdir(self._root)  # noqa: PTH112 - `Path.is_dir` raises for a share that went away
 
     def _error(self, error: OSError, key: str) -> PlumblineError:
         if error.errno in DISK_FULL:
@@ -80,11 +90,21 @@ class FileStore:
         if error.errno in _DENIED:
             text = f"refused: {error.strerror}"
             return AccessError(text, where=self.url, key=key, refusal=Refusal.PERMISSIONS)
-        if error.errno == errno.ENOTDIR and not self._root.is_dir():
+        if error.errno == errno.ENOTDIR and not self._is_folder():
             return ConfigurationError("is not a folder", where=self.url, hint=_HINT)
+        if error.errno == errno.ENOENT and not self._is_folder():
+            return FolderMissingError("the folder does not exist", where=self.url, hint=_MOUNT_HINT)
         if error.errno in _MISSING:
             return ObjectMissingError("no such object", where=self.url, key=key)
         return StoreUnavailableError(str(error.strerror), where=self.url)
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        """Convert the errors of a read."""
+        try:
+            yield
+        except OSError as error:
+            raise self._error(error, key) from error
 
     def _unwritten(self, error: OSError, key: str) -> PlumblineError:
         """Convert a write error; a path without folder is a configuration error."""
@@ -99,27 +119,24 @@ class FileStore:
     ) -> Iterator[_Reader]:
         """Read from `offset`."""
         path = self._path(key)
-        try:
+        with self._errors(key):
             file = path.open("rb", buffering=0)
-        except OSError as error:
-            raise self._error(error, key) from error
         with file:
-            info = _info(key, os.fstat(file.fileno()))
+            with self._errors(key):
+                info = _info(key, os.fstat(file.fileno()))
+                file.seek(offset)
             if if_match is not None and info.etag != if_match:
                 raise PreconditionFailedError("the object has changed", where=self.url, key=key)
-            file.seek(offset)
             rest = max(0, info.size - offset)
-            yield _Reader(info, file, rest if length is None else min(rest, length))
+            yield _Reader(info, file, rest if length is None else min(rest, length), self._errors)
 
     def stat(self, key: str) -> ObjectInfo:
         """Return size and etag."""
         path = self._path(key)
-        try:
+        with self._errors(key):
             if path.is_dir():
                 raise ObjectMissingError("no such object", where=self.url, key=key)
             return _info(key, path.stat())
-        except OSError as error:
-            raise self._error(error, key) from error
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield all objects whose key starts with `prefix`."""

@@ -27,7 +27,7 @@ from plumbline.stores.protocol import (
     PreconditionFailedError,
     StoreUnavailableError,
 )
-from plumbline.stores.upload import Body, content_md5, media_type
+from plumbline.stores.upload import Body, content_md5, media_type, opened
 
 __all__ = ["GoogleStore"]
 
@@ -109,10 +109,8 @@ class GoogleStore:
         """Write a new object (generation 0); large objects in a resumable session."""
         checked_key(key, self.url)
         try:
-            if not isinstance(data, Path):
-                return self._upload(key, io.BytesIO(data), len(data), "0")
-            with data.open("rb") as file:
-                return self._upload(key, file, data.stat().st_size, "0")
+            with opened(data) as (body, size):
+                return self._upload(key, body, size, "0")
         except PreconditionFailedError as error:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 

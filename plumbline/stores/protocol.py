@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from plumbline.errors import InvalidInputError, PlumblineError, UnavailableError
+from plumbline.errors import ExitCode, InvalidInputError, PlumblineError, UnavailableError
 
 __all__ = [
     "BucketMissingError",
+    "FolderMissingError",
     "ObjectExistsError",
     "ObjectInfo",
     "ObjectMissingError",
@@ -32,6 +33,16 @@ class ObjectMissingError(InvalidInputError):
 
 class BucketMissingError(ObjectMissingError):
     """Error: the bucket or container does not exist."""
+
+
+class FolderMissingError(ObjectMissingError, UnavailableError):
+    """Error: the store's folder does not exist yet, or its file system is not mounted.
+
+    A writer creates the folder, so that for it the object is merely missing; a training that needs the object has met
+    a failure of infrastructure.
+    """
+
+    exit_code = ExitCode.INCONCLUSIVE
 
 
 class ObjectExistsError(PlumblineError):

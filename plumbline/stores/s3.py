@@ -30,7 +30,7 @@ from plumbline.stores.protocol import (
 )
 from plumbline.stores.s3_errors import api_errors, credential_errors, response_error
 from plumbline.stores.s3_reads import S3Reads, error_code, redirected_region
-from plumbline.stores.upload import Body, content_md5, media_type
+from plumbline.stores.upload import Body, content_md5, media_type, opened
 
 __all__ = ["S3Store"]
 
@@ -160,13 +160,10 @@ class S3Store:
         """Write a new object atomically; above `multipart_bytes` in parts."""
         checked_key(key, self.url)
         try:
-            if not isinstance(data, Path):
-                return self._put(key, io.BytesIO(data), len(data), IfNoneMatch="*")
-            size = data.stat().st_size
-            if size > self.multipart_bytes:
-                return self._create_in_parts(key, data, size)
-            with data.open("rb") as file:
-                return self._put(key, file, size, IfNoneMatch="*")
+            with opened(data) as (body, size):
+                if isinstance(data, Path) and size > self.multipart_bytes:
+                    return self._create_in_parts(key, body, size)
+                return self._put(key, body, size, IfNoneMatch="*")
         except PreconditionFailedError as error:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 
@@ -186,18 +183,17 @@ class S3Store:
         )
         return ObjectInfo(key, size, plain_etag(answer["ETag"]))
 
-    def _create_in_parts(self, key: str, path: Path, size: int) -> ObjectInfo:
+    def _create_in_parts(self, key: str, body: Body, size: int) -> ObjectInfo:
         upload = self._call("create_multipart_upload", key, ContentType=media_type(key))["UploadId"]
         try:
             parts: list[dict[str, Any]] = []
-            with path.open("rb") as file:
-                while chunk := file.read(max(_PART_BYTES, -(-size // 10_000))):
-                    number = len(parts) + 1
-                    part = self._call(
-                        "upload_part", key, UploadId=upload, PartNumber=number, Body=chunk,
-                        ContentMD5=content_md5(io.BytesIO(chunk)),
-                    )  # fmt: skip
-                    parts.append({"ETag": part["ETag"], "PartNumber": number})
+            while chunk := body.read(max(_PART_BYTES, -(-size // 10_000))):
+                number = len(parts) + 1
+                part = self._call(
+                    "upload_part", key, UploadId=upload, PartNumber=number, Body=chunk,
+                    ContentMD5=content_md5(io.BytesIO(chunk)),
+                )  # fmt: skip
+                parts.append({"ETag": part["ETag"], "PartNumber": number})
             listing = {"Parts": parts}
             answer = self._call(
                 "complete_multipart_upload", key, UploadId=upload, MultipartUpload=listing, IfNoneMatch="*"

@@ -1,4 +1,4 @@
-"""Attributes of an upload: media type and MD5.
+"""Body of an upload, with its media type and MD5.
 
 The media type makes a browser show a page instead of downloading it. The MD5 makes the service refuse a body that was
 damaged in transit; a bucket with Object Lock requires it.
@@ -7,13 +7,21 @@ damaged in transit; a bucket with Object Lock requires it.
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader, BytesIO
+from pathlib import Path
 
-__all__ = ["Body", "content_md5", "media_type"]
+from plumbline.errors import InvalidInputError, UnavailableError
+
+__all__ = ["Body", "content_md5", "media_type", "opened"]
 
 Body = BufferedReader | BytesIO
 
+_MISSING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".json": "application/json",
@@ -23,6 +31,24 @@ _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".xml": "application/xml",
 }
+
+
+@contextmanager
+def opened(data: bytes | Path) -> Iterator[tuple[Body, int]]:
+    """Open the bytes to upload; yield the body and its size.
+
+    Errors of a local file inside the block become `InvalidInputError` if it does not exist, else `UnavailableError`.
+    """
+    if not isinstance(data, Path):
+        yield BytesIO(data), len(data)
+        return
+    try:
+        with data.open("rb") as file:
+            yield file, os.fstat(file.fileno()).st_size
+    except OSError as error:
+        if error.errno in _MISSING:
+            raise InvalidInputError("no such file", where=str(data)) from error
+        raise UnavailableError(f"the file cannot be read: {error.strerror}", where=str(data)) from error
 
 
 def media_type(key: str) -> str:

@@ -138,6 +138,7 @@ def test_of_two_uploads_in_parts_one_wins_and_leaves_nothing_of_the_other(
         (400, "KMS.DisabledException", ConfigurationError, "HTTP 400 KMS.DisabledException"),
         (403, "AccessDenied", AccessError, "refused: HTTP 403 AccessDenied"),
         (409, "ConditionalRequestConflict", StoreUnavailableError, "HTTP 409"),
+        (408, "", StoreUnavailableError, "HTTP 408"),
         (412, "PreconditionFailed", PreconditionFailedError, "has changed"),
     ],
 )
@@ -199,6 +200,7 @@ def check_refusal(url: str, kind: Any, words: str) -> None:
         (f"az://{ACCOUNT}/box", 403, "AuthorizationPermissionMismatch", Refusal.PERMISSIONS),
         (f"az://{ACCOUNT}/box", 403, "AuthenticationFailed", Refusal.CREDENTIALS),
         (f"az://{ACCOUNT}/box", 401, "InvalidAuthenticationInfo", Refusal.CREDENTIALS),
+        (f"az://{ACCOUNT}/box", 400, "InvalidAuthenticationInfo", Refusal.CREDENTIALS),
         (f"az://{ACCOUNT}/box", 403, "AccountIsDisabled", Refusal.UNKNOWN),
         ("gs://bucket", 401, "authError", Refusal.CREDENTIALS),
         ("gs://bucket", 403, "forbidden", Refusal.PERMISSIONS),

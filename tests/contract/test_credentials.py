@@ -6,17 +6,21 @@ of every platform.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from azure.core.exceptions import ClientAuthenticationError
 
 from plumbline.errors import AccessError, ConfigurationError, Refusal, record_code
 from plumbline.stores import ObjectMissingError, RetryPolicy, StoreUnavailableError, open_store, presign, read_bytes
+from plumbline.stores.azure_errors import sdk_error
 from plumbline.stores.protocol import Store
 from tests.contract.test_buckets import started
 
@@ -63,7 +67,7 @@ def tokens(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[To
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             self.reply(200, "")
 
-        do_HEAD = do_GET
+        do_HEAD = do_GET  # noqa: N815
 
         def do_DELETE(self) -> None:
             self.reply(200, "")
@@ -158,9 +162,8 @@ def test_a_token_service_that_is_busy_passes_and_one_that_refuses_does_not(
     assert record_code(error) in {"access", "unavailable"}
 
 
-def test_a_token_service_that_does_not_answer_passes(
-    tokens: TokenService, clean_environment: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("tokens")
+def test_a_token_service_that_does_not_answer_passes(clean_environment: pytest.MonkeyPatch) -> None:
     clean_environment.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1")
     assert isinstance(failing(USES["open"], s3()), StoreUnavailableError)
 
@@ -197,11 +200,121 @@ def test_credentials_that_this_machine_does_not_have_are_refused_access(
     assert (error.refusal, record_code(error)) == (Refusal.CREDENTIALS, "access")
 
 
-def test_a_wrong_file_of_authorities_is_wrong_configuration(
-    tokens: TokenService, clean_environment: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("tokens")
+def test_a_wrong_file_of_authorities_is_wrong_configuration(clean_environment: pytest.MonkeyPatch) -> None:
     clean_environment.setenv("AWS_CA_BUNDLE", "/gone/authorities.pem")
     clean_environment.setenv("AWS_ENDPOINT_URL_S3", "https://127.0.0.1:1")
     error = failing(USES["open"], s3())
     assert isinstance(error, ConfigurationError), error
     assert "/gone/authorities.pem" in str(error)
+
+
+class MetadataService:
+    """Azure's source of tokens for a machine's identity."""
+
+    status, text = 200, ""
+
+
+@pytest.fixture
+def identity(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MetadataService]:
+    """Give this environment the identity of its machine, and no waits of the SDK."""
+    state = MetadataService()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(state.status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(state.text)))
+            self.end_headers()
+            self.wfile.write(state.text.encode())
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    clean_environment.setattr(time, "sleep", lambda _: None)
+    clean_environment.setenv("AZURE_TOKEN_CREDENTIALS", "ManagedIdentityCredential")
+    clean_environment.setenv("PATH", str(tmp_path))
+    with started(Handler) as url:
+        clean_environment.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", url)
+        # The SDK sends a token to https:// only, and without one nothing is sent at all.
+        clean_environment.setenv("PLUMBLINE_AZURE_ENDPOINT", "https://127.0.0.1:1/{account}")
+        yield state
+
+
+def az() -> Store:
+    """Return the store below the retry policy."""
+    return open_store("az://acme/box", policy=ONCE).inner  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(503, StoreUnavailableError), (429, StoreUnavailableError), (400, AccessError), (401, AccessError)],
+)
+def test_a_busy_source_of_tokens_passes_and_a_refusal_does_not(
+    identity: MetadataService, status: int, kind: type[Exception]
+) -> None:
+    identity.status, identity.text = status, '{"error": "x"}'
+    assert isinstance(error := failing(USES["open"], az()), kind), error
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"AZURE_POD_IDENTITY_AUTHORITY_HOST": "http://127.0.0.1:1"},
+        {
+            "AZURE_TOKEN_CREDENTIALS": "", "AZURE_AUTHORITY_HOST": "https://127.0.0.1:1", "AZURE_CLIENT_ID": "x",
+            "AZURE_CLIENT_SECRET": "x", "AZURE_TENANT_ID": "11111111-1111-1111-1111-111111111111",
+            "HTTPS_PROXY": "http://127.0.0.1:1",
+        },
+    ],
+    ids=["machine", "secret"],
+)  # fmt: skip
+@pytest.mark.usefixtures("identity")
+def test_a_source_of_tokens_that_does_not_answer_passes(
+    clean_environment: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        clean_environment.setenv(name, value)
+    store = az()
+    for use in ("open", "stat"):
+        assert isinstance(error := failing(USES[use], store), StoreUnavailableError), error
+
+
+@pytest.mark.usefixtures("identity")
+def test_a_machine_outside_azure_without_a_login_is_refused_access_at_once(
+    clean_environment: pytest.MonkeyPatch,
+) -> None:
+    """Its metadata address, which belongs to the link, never answers: a retry would not help."""
+    clean_environment.setenv("AZURE_TOKEN_CREDENTIALS", "")
+    clean_environment.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://[fe80::1]:1")
+    assert isinstance(error := failing(USES["open"], az()), AccessError), error
+
+
+@pytest.mark.parametrize("use", ["open", "stat", "link"])
+def test_a_damaged_key_of_an_account_is_refused_access(clean_environment: pytest.MonkeyPatch, use: str) -> None:
+    clean_environment.setenv("AZURE_STORAGE_KEY", "abc")
+    clean_environment.setenv("PLUMBLINE_AZURE_ENDPOINT", "http://127.0.0.1:1/{account}")
+    assert isinstance(error := failing(USES[use], az()), AccessError), error
+
+
+def test_an_authentication_error_is_refused_access_whatever_its_status() -> None:
+    """Entra answers HTTP 400 to a wrong client or an expired secret."""
+    for status, kind in ((400, AccessError), (401, AccessError), (404, AccessError), (503, StoreUnavailableError)):
+        response: Any = SimpleNamespace(status_code=status, reason="", headers={}, text=lambda: "")
+        error = sdk_error(ClientAuthenticationError(message="x", response=response), "az://acme/box", "key")
+        assert isinstance(error, kind), status
+
+
+def test_a_metadata_service_that_has_answered_before_passes(
+    identity: MetadataService, clean_environment: pytest.MonkeyPatch
+) -> None:
+    """A token that ends within five minutes is renewed at the next use."""
+    identity.text = f'{{"access_token": "abc", "expires_in": "200", "expires_on": "{time.time() + 200:.0f}"}}'
+    clean_environment.setenv("AZURE_TOKEN_CREDENTIALS", "")
+    store = az()
+    assert "ConnectionRefusedError" in str(failing(USES["open"], store))
+    clean_environment.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://[fe80::1]:1")
+    assert "no answer: ServiceRequestError" in str(error := failing(USES["open"], store))
+    assert isinstance(error, StoreUnavailableError)

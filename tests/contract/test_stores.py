@@ -117,6 +117,11 @@ def test_what_was_written_reads_back_from_any_offset(store: Store) -> None:
         assert read_from(store, written.key, offset, written.etag) == (data[offset:], written)
 
 
+def test_a_local_file_that_does_not_exist_is_named(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="gone: no such file"):
+        store.create("key", tmp_path / "gone")
+
+
 def test_a_range_is_those_bytes_and_no_others(store: Store) -> None:
     data = random.Random(3).randbytes(5000)
     written = store.create("key", data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from plumbline.cli.main import main
-from plumbline.errors import AccessError, ConfigurationError, InvalidInputError
+from plumbline.errors import AccessError, ConfigurationError, InvalidInputError, UnavailableError, record_code
+from plumbline.stores import read_bytes
 from plumbline.stores.file import FileStore
 from plumbline.stores.protocol import ObjectMissingError, StoreUnavailableError
 
@@ -92,3 +94,57 @@ def test_the_command_line_calls_it_wrong_usage(
     url = f"file://{tmp_path}/x.toml"
     assert main([*command, "--store", url]) == 2
     assert capsys.readouterr().err.startswith(f"plumbline: {url}: is not a folder (")
+
+
+STALE = OSError(errno.ESTALE, "Stale file handle")
+
+
+@pytest.mark.parametrize("call", ["readinto", "seek", "fstat"])
+def test_a_share_that_goes_away_under_a_read_is_unavailable(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """NFS answers ESTALE or EIO to any call, not only to `open`."""
+
+    class Stale(io.FileIO):
+        def readinto(self, buffer: Any) -> int:
+            raise STALE if call == "readinto" else AssertionError(buffer)
+
+        def seek(self, *place: int) -> int:
+            if call == "seek":
+                raise STALE
+            return super().seek(*place)
+
+    def fstat(_: int) -> os.stat_result:
+        raise STALE
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda path, mode, **_: Stale(path, mode))
+        if call == "fstat":
+            patch.setattr(os, "fstat", fstat)
+        with pytest.raises(StoreUnavailableError, match="Stale file handle"):
+            read_bytes(store, "a/one")
+
+
+def test_a_ring_of_links_is_no_raw_error(store: FileStore, tmp_path: Path) -> None:
+    (tmp_path / "store" / "ring").symlink_to("ring")
+    for use in (store.stat, lambda key: read_bytes(store, key)):
+        with pytest.raises(StoreUnavailableError, match="symbolic links"):
+            use("ring")
+
+
+def test_a_folder_that_does_not_exist_is_unavailable_to_readers_and_empty_to_writers(tmp_path: Path) -> None:
+    """A share that is not mounted must not make a training `data`, and an outbox is created by its first record."""
+    store = FileStore("file:///mnt/share", tmp_path / "share")
+    for use in (store.stat, lambda key: read_bytes(store, key)):
+        with pytest.raises(
+            ObjectMissingError, match=r"the folder does not exist \(hint: mount it, or create it"
+        ) as caught:
+            use("reviews/manifest.json")
+        assert isinstance(caught.value, UnavailableError)
+        assert (record_code(caught.value), caught.value.exit_code) == ("unavailable", 3)
+    assert list(store.list()) == []
+    store.delete("reviews/manifest.json")
+    store.swap("pointer", b"x", if_match=None)
+    with pytest.raises(ObjectMissingError) as caught:
+        store.stat("reviews/manifest.json")
+    assert record_code(caught.value) == "data"
