@@ -51,8 +51,8 @@ class TrainingRun:
     retryable: bool = False
     stopped: bool = False
     """Whether a person or a deadline ended the run: an infrastructure error in its record is a consequence."""
-    is_recorded: bool = False
-    """Whether its record appeared before its end: the run is about to end, and is not cancelled."""
+    recorded: Recorded | None = None
+    """Record that appeared before the run's end: the run is about to end, and is not cancelled."""
     notes: tuple[str, ...] = ()
     result: Result | None = None
 
@@ -136,7 +136,7 @@ def _run(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple
         training = replace(training, alive_at=now)
     if view.recorded is not None and view.recorded.kind in (RecordKind.COMPLETE, RecordKind.INFRASTRUCTURE):
         why = "Prefect has not seen the run's end"
-        training = replace(training, phase=Phase.CANCELLING, phase_since=now, why=why, is_recorded=True)
+        training = replace(training, phase=Phase.CANCELLING, phase_since=now, why=why, recorded=view.recorded)
         return training, Action.NONE
     if training.running_since is not None and now - training.running_since > training.job.run_seconds:
         return _give_up(training, f"the run took longer than {training.job.run_seconds:g} s", now)
@@ -151,27 +151,29 @@ def _run(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple
 def _cancel(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple[TrainingRun, Action]:
     if view.child is not None and view.child.state.final:
         # The record was checked between its write and the run's end: no note needed.
-        is_as_usual = training.is_recorded and view.child.state is ChildState.COMPLETED
+        is_as_usual = training.recorded is not None and view.child.state is ChildState.COMPLETED
         why = "" if is_as_usual else training.why
         return replace(training, phase=Phase.SETTLING, phase_since=now, why=why), Action.LOOK
     if now - training.phase_since > limits.cancel_seconds:
-        why = training.why if training.is_recorded else f"{training.why}, and did not end when cancelled"
+        why = training.why if training.recorded else f"{training.why}, and did not end when cancelled"
         return replace(training, phase=Phase.SETTLING, phase_since=now, why=why), Action.FORCE
     return training, Action.NONE
 
 
 def _settle(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple[TrainingRun, Action]:
-    if view.recorded is None and now - training.phase_since <= limits.settle_seconds:
+    # A record is never replaced: the one that was seen counts, though the outbox may be unreadable by now.
+    recorded = view.recorded or training.recorded
+    if recorded is None and now - training.phase_since <= limits.settle_seconds:
         return training, Action.LOOK
-    recorded = view.recorded or Recorded(RecordKind.ABSENT)
+    if recorded is None:
+        recorded = Recorded(RecordKind.ABSENT, f"the outbox could not be read within {limits.settle_seconds:g} s")
     if recorded.kind in (RecordKind.COMPLETE, RecordKind.FOREIGN):
         complete = recorded.kind is RecordKind.COMPLETE and training.why
         note = (f"the run's record is complete, though {training.why}",) if complete else ()
         return _done(replace(training, notes=training.notes + note), training.attempt, ""), Action.NONE
     infrastructure = recorded.kind is RecordKind.INFRASTRUCTURE
-    why = (
-        recorded.why if infrastructure and not training.stopped else training.why
-    ) or "the run completed without a record"
+    why = recorded.why if infrastructure and not training.stopped else training.why or recorded.why
+    why = why or "the run completed without a record"
     retryable = not training.stopped if infrastructure else training.retryable
     if retryable and training.attempt < training.job.retries:
         notes = (*training.notes, f"attempt {training.attempt + 1} failed: {why}")

@@ -49,8 +49,8 @@ class ObjectExistsError(PlumblineError):
     """Error: `create` found an object of the same key."""
 
 
-class PreconditionFailedError(PlumblineError):
-    """Error: the object has changed since it was read."""
+class PreconditionFailedError(UnavailableError):
+    """Error: the object has changed since it was read; a new attempt reads the new object."""
 
 
 class StoreUnavailableError(UnavailableError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.errors import AccessError, ConfigurationError, UnavailableError
+from plumbline.errors import AccessError, ConfigurationError, UnavailableError, record_code
 from plumbline.stores import (
     ObjectExistsError,
     ObjectInfo,
@@ -260,5 +260,7 @@ def test_an_object_that_changes_while_it_is_read_is_not_read_on() -> None:
         for _ in range(3):
             assert reader.readinto(buffer) == 10
         inner.swap("key", b"b" * 100, if_match=etag)
-        with pytest.raises(PreconditionFailedError):
+        with pytest.raises(PreconditionFailedError) as caught:
             reader.readinto(buffer)
+    # A manifest that is published while a training reads it: the next attempt reads the new one.
+    assert record_code(caught.value) == "unavailable"

@@ -178,7 +178,7 @@ def test_an_outbox_that_does_not_answer_is_tried_for_a_minute() -> None:
     assert play.at(20, COMPLETED) is Action.LOOK
     assert play.at(80, recorded(None)) is Action.LOOK
     assert play.at(80.1, recorded(None)) is Action.NONE
-    assert play.result == (None, "the run completed without a record", 1)
+    assert play.result == (None, "the outbox could not be read within 60 s", 1)
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,34 @@ def test_a_record_of_an_infrastructure_failure_is_tried_again_within_retries(sta
     assert (training.result.attempt, training.result.why) == (1, "s3://data: no answer within 32 s")
 
 
+def test_a_record_seen_while_the_training_ran_counts_though_the_outbox_is_then_unreadable() -> None:
+    """The outbox's own store fails with the training, as when its cloud is away."""
+    seen = View(child=RUNNING.child, recorded=STORE_GONE.recorded)
+    moves = ((1.0, ONLINE), (2.0, RUNNING), (13.0, RUNNING), (13.0, seen))
+    ends = ((15.0, child(ChildState.FAILED, retryable=False)), (15.0, recorded(None)), (76.0, recorded(None)))
+    training, _ = play(*moves, *ends)
+    assert (training.phase, training.attempt, training.result) == (Phase.SEEKING, 1, None)
+    assert training.notes == ("attempt 1 failed: s3://data: no answer within 32 s",)
+    training, _ = play(*moves, *ends, job=ONCE)
+    assert training.result is not None
+    assert (training.result.attempt, training.result.why) == (0, "s3://data: no answer within 32 s")
+
+
+def test_a_complete_record_seen_while_the_training_ran_is_gathered_though_the_outbox_is_then_unreadable() -> None:
+    seen = View(child=RUNNING.child, recorded=Recorded(RecordKind.COMPLETE))
+    ends = ((15.0, child(ChildState.COMPLETED)), (15.0, recorded(None)), (76.0, recorded(None)))
+    training, _ = play((1, ONLINE), (2, RUNNING), (13, RUNNING), (13, seen), *ends)
+    assert training.result is not None
+    assert (training.result.attempt, training.result.why) == (0, "")
+
+
+def test_an_outbox_that_stays_unreadable_is_the_reason_and_no_missing_record() -> None:
+    ends = ((9.0, child(ChildState.COMPLETED)), (9.0, recorded(None)), (70.0, recorded(None)))
+    training, _ = play((1, ONLINE), (2, RUNNING), *ends, job=ONCE)
+    assert training.result is not None
+    assert (training.result.attempt, training.result.why) == (None, "the outbox could not be read within 60 s")
+
+
 def test_a_person_who_cancels_a_training_is_not_answered_with_another_one() -> None:
     """SIGTERM reaches the trainer, whose record then says that it was stopped: the person meant it."""
     stopped = recorded(RecordKind.INFRASTRUCTURE, "stopped on request")
