@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 from azure.core.exceptions import ClientAuthenticationError
 
+from plumbline.central import CentralStore, gather, publish_record
 from plumbline.errors import AccessError, ConfigurationError, Refusal, record_code
 from plumbline.stores import ObjectMissingError, RetryPolicy, StoreUnavailableError, open_store, presign, read_bytes
 from plumbline.stores.azure_errors import sdk_error
 from plumbline.stores.protocol import Store
+from tests.contract.records import make_record
 from tests.contract.test_buckets import started
 
 ONCE = RetryPolicy(attempts=1)
@@ -140,6 +142,18 @@ def test_a_role_that_is_refused_later_is_refused_access_in_every_use_of_a_store(
         error = failing(use, store)
         assert isinstance(error, AccessError), (name, error)
         assert "AssumeRole answered HTTP 400 ExpiredTokenException" in str(error), name
+
+
+def test_an_outbox_that_refuses_the_controller_takes_no_other_platform_along(
+    tokens: TokenService, tmp_path: Path
+) -> None:
+    tokens.refusal = (403, "AccessDenied")
+    outboxes = {"aws": open_store("s3://outbox"), "onprem": open_store(f"file://{tmp_path}/outbox")}
+    publish_record(outboxes["onprem"], make_record(tmp_path / "made", "record-2", "onprem"))
+    central = CentralStore(open_store(f"file://{tmp_path}/central"))
+    gathered = gather(outboxes, {"aws": "record-1", "onprem": "record-2"}, central, tmp_path / "into")
+    assert {name: item.state for name, item in gathered.items()} == {"aws": "unreachable", "onprem": "complete"}
+    assert "AssumeRole answered HTTP 403 AccessDenied" in gathered["aws"].why
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.deployment import training_deployment
+from plumbline.dispatch import Limits
 from plumbline.localstack.stack import Stack
 from plumbline.records import load_record
 from plumbline.rounds import Round
@@ -201,6 +202,29 @@ def test_a_platform_that_is_not_deployed_yet_is_unavailable_and_the_others_are_j
     verdict, _ = play(suite, stack, material, tmp_path, {}, deployed=True)
     assert verdict.platforms["p02"].unavailable == "its training is not deployed (hint: run `plumbline deploy SUITE`)"
     assert (verdict.verdict, verdict.platforms["p00"].verdict) == ("inconclusive", "pass")
+
+
+@pytest.mark.usefixtures("client")
+def test_a_platform_whose_outbox_refuses_the_controller_is_unavailable_and_the_others_are_judged(
+    stack: Stack, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its credentials are a pod's, whose token is not mounted: botocore raises the system's own error."""
+    role = "role_arn = arn:aws:iam::123456789012:role/robot\nweb_identity_token_file = /gone/token\n"
+    (tmp_path / "aws").write_text(f"[profile robot]\nregion = eu-central-1\n{role}", encoding="utf-8")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
+    monkeypatch.setenv("AWS_PROFILE", "robot")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("flows.regression.Limits", lambda: Limits(settle_seconds=1.0))
+    suite = suite_of(tmp_path, "roleless", 3, retries=0)
+    barred = suite.platforms["p01"].replace(outbox="s3://outbox/of/p01")
+    suite = suite.replace(platforms={**suite.platforms, "p01": barred})
+    verdict, _ = play(suite, stack, material, tmp_path, {"p01": "always crash"})
+    assert {name: item.verdict for name, item in verdict.platforms.items()} == {
+        "p00": "pass", "p01": "inconclusive", "p02": "pass",
+    }  # fmt: skip
+    assert verdict.verdict == "inconclusive"
+    assert "the run crashed" in verdict.platforms["p01"].unavailable
 
 
 @pytest.mark.usefixtures("client")
