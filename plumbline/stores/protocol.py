@@ -1,7 +1,8 @@
 """Store: the interface of every object store.
 
 All keys are relative to the store's URL, with forward slashes. Every backend raises the same errors, and never retries:
-`plumbline.stores.retry` does that for all of them.
+`plumbline.stores.retry` does that for all of them. No error of an SDK or of the system leaves a backend: callers treat
+a `PlumblineError` as one store's failure, and anything else would end the round of every platform.
 """
 
 from __future__ import annotations

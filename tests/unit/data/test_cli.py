@@ -81,7 +81,7 @@ def test_verify_tells_platforms_that_hold_different_datasets(suite, tmp_path, ca
         (["push", "{root}"], (2, "use either --to URL or --suite SUITE")),
         (["push", "{root}", "--suite", "{suite}", "--platform", "c"], (2, "the platform 'c' does not exist")),
         (["verify"], (2, "name the dataset")),
-        (["verify", "reviews", "--suite", "{suite}"], (4, "reviews/manifest.json")),
+        (["verify", "reviews", "--suite", "{suite}"], (3, "the folder does not exist (hint: mount it")),
         (["import", "x.csv", "--name", "A b", "--out", "{root}/y"], (2, "'A b' cannot name a dataset")),
         (["import", "x.csv", "--name", "x", "--out", "{root}/y", "--vocab-size", "3"], (2, "--vocab-size: 3 is less")),
         (["build", "{suite}", "--out", "{suite}"], (2, "suite.toml: --out: is not a folder")),
