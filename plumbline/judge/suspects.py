@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import CauseCode
 
-__all__ = ["differences", "explains_rounding", "suspects_for"]
+__all__ = ["differences", "explains_rounding", "rounding_fields", "suspects_for"]
 
 _ARITHMETIC = (
     r"cpu\.(model|isa|num_threads)|gpus|driver|cuda|cudnn|nccl|num_processes|topology\..*|numerics\..*|mantissa_bits\..*"
@@ -85,6 +85,12 @@ def suspects_for(code: CauseCode, lines: Iterable[str]) -> tuple[str, ...]:
 def explains_rounding(lines: Iterable[str]) -> tuple[str, ...]:
     """Return the differences that explain different kernels, and so rounding."""
     return tuple(line for line in suspects_for("kernel", lines) if not _unmeasured(line))
+
+
+def rounding_fields(fingerprint: Fingerprint) -> dict[str, str]:
+    """Return the fields whose difference explains different rounding, by path."""
+    pattern = re.compile(_EXPLAIN["kernel"])
+    return {name: value for name, value in _flat(fingerprint).items() if _may(pattern, name)}
 
 
 def _unmeasured(line: str) -> bool:

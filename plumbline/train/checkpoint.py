@@ -111,7 +111,7 @@ def _fill(engine: Engine, state: dict[str, Any], path: Path) -> None:
             moved = entry.to(value.device) if isinstance(entry, torch.Tensor) and key != "step" else entry
             engine.optimizer.state[value][key] = moved
     for _ in range(state["schedule_epoch"]):
-        engine.schedule.step()
+        engine.advance()
     if engine.scaler:
         engine.scaler.load_state_dict(state["scaler"])
     restore_states(tensors["rng"].numpy().astype(np.uint8))

@@ -158,10 +158,10 @@ class Engine:
         else:
             self.optimizer.step()
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """Set the next step's learning rate.
 
-        torch warns if no optimizer step came first, as when loss scaling skips a step.
+        torch warns if no optimizer step came first, as when loss scaling skips a step or a checkpoint is resumed.
         """
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
@@ -182,7 +182,7 @@ class Engine:
                     self._backward(loss, share)
             rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
             self._update()
-            self._advance()
+            self.advance()
         except torch.OutOfMemoryError as error:
             hint = "a smaller batch_size or sequence_length, or more accumulation_steps"
             raise TrainingFailedError(

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.digest import digest_array, digest_json
+from plumbline.judge.suspects import rounding_fields
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, TraceEvidence
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.batches import Batch
@@ -21,6 +22,7 @@ from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.evaluation import evaluate
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
+from plumbline.train.fingerprint import read_fingerprint
 from plumbline.train.model import attention_of, build_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
 
@@ -67,7 +69,17 @@ class LearnRun:
         self._start_sha256: str | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._folder = context.out / FOLDER
-        self._identity = digest_json([context.spec.digest, context.ranks.world, torch.__version__])
+
+    def _identity(self) -> str:
+        """Return the digest of what decides the training's bits, once the settings are noted.
+
+        A checkpoint of a machine with different kernels is not continued: the record would have the fingerprint of its
+        last machine and the bits of another, and the judge would take their rounding for drift.
+        """
+        context = self.context
+        return digest_json([
+            context.spec.digest, rounding_fields(read_fingerprint(context.ranks, context.numerics, {})),
+        ])  # fmt: skip
 
     def _engine(self) -> Engine:
         context, learn = self.context, self.learn
@@ -132,7 +144,7 @@ class LearnRun:
             self._evaluate(engine, done)
         if saved and not last and self.context.ranks.is_first:
             self._progress.step = done
-            save_checkpoint(self._folder, engine, self._progress, self._identity)
+            save_checkpoint(self._folder, engine, self._progress, self._identity())
         if not self._pending:
             self.context.emit("learn", done, learn.steps, stopping=stopping)
 
@@ -143,7 +155,7 @@ class LearnRun:
         self._model = engine.bare
         self._start_sha256 = digest_tensors(dict(engine.bare.named_parameters()))
         seed_generators(context.spec.seed)
-        loaded = load_checkpoint(self._folder, engine, self._identity)
+        loaded = load_checkpoint(self._folder, engine, self._identity())
         if loaded:
             self._progress = loaded
             self._progress.resumed_at.append(loaded.step)

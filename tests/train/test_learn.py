@@ -10,17 +10,19 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
-from plumbline.errors import UnavailableError
+from plumbline.errors import StoppedError, UnavailableError
 from plumbline.judge import compare
 from plumbline.judge.confirm_learn import begin_confirmation
 from plumbline.launch import run_training, trainer_environment
 from plumbline.records import load_record
 from plumbline.schema.record import RunRecord, read_record
-from plumbline.schema.spec import write_spec
+from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.verdict import Judgement
 from plumbline.train import learn as learn_module
-from plumbline.train.engine import Engine
+from plumbline.train.batches import Batch
+from plumbline.train.engine import Engine, Outcome
 from tests.train.conftest import Trained, Workshop, processes_below
 
 LEARN = {"steps": 24, "evaluate_every": 8, "checkpoint_every": 4, "evaluation_rows": 40}
@@ -103,9 +105,27 @@ def test_killed_and_started_again_it_ends_on_the_same_bits(workshop: Workshop, u
     assert not list(out.glob("checkpoint*"))
 
 
-def test_a_broken_checkpoint_is_not_gone_on_with(workshop: Workshop, undisturbed: Trained) -> None:
-    spec, out = learning(workshop), workshop.out()
-    kill_at(workshop.command(spec, out), 8)
+def interrupted(workshop: Workshop, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Train until the machine ends at step 10, after the checkpoint of step 8; return the folder."""
+    out, plain = workshop.out(), Engine.step
+
+    def step(self: Engine, place: int, batch: Batch) -> Outcome:
+        if place == 10:
+            raise StoppedError("the machine ends")
+        return plain(self, place, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "step", step)
+        with pytest.raises(StoppedError):
+            workshop.train(spec, out=out)
+    return out
+
+
+def test_a_broken_checkpoint_is_not_gone_on_with(
+    workshop: Workshop, undisturbed: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = learning(workshop)
+    out = interrupted(workshop, spec, monkeypatch)
     path = out / "checkpoint" / "tensors.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -115,9 +135,26 @@ def test_a_broken_checkpoint_is_not_gone_on_with(workshop: Workshop, undisturbed
     assert done.record.evidence.learn.resumed_at == ()
 
 
-def test_a_checkpoint_of_another_spec_is_not_gone_on_with(workshop: Workshop) -> None:
-    spec, out = learning(workshop), workshop.out()
-    kill_at(workshop.command(spec, out), 8)
+@pytest.mark.parametrize(("threads", "resumed_at"), [(1, (8,)), (2, ())])
+def test_only_a_machine_of_the_same_arithmetic_goes_on(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, threads: int, resumed_at: tuple[int, ...]
+) -> None:
+    """Otherwise the record has the machine of its last segment, and the bits of another."""
+    spec, before = learning(workshop), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        out = interrupted(workshop, spec, monkeypatch)
+        torch.set_num_threads(threads)
+        done, undisturbed = workshop.train(spec, out=out), workshop.train(spec)
+    finally:
+        torch.set_num_threads(before)
+    assert done.record.evidence.learn.resumed_at == resumed_at
+    assert ending(done.record) == ending(undisturbed.record)
+
+
+def test_a_checkpoint_of_another_spec_is_not_gone_on_with(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = learning(workshop)
+    out = interrupted(workshop, spec, monkeypatch)
     other = workshop.train(spec.replace(seed=8), out=out)
     assert other.record.evidence.learn.resumed_at == ()
     assert other.record.spec.seed == 8
@@ -230,14 +267,14 @@ def test_another_dropout_on_an_equal_machine_is_drift_and_named(
 def test_a_schedule_that_starts_again_on_an_equal_machine_is_drift_and_named(
     workshop: Workshop, undisturbed: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = Engine._advance
+    plain = Engine.advance
 
     def restarted(self: Engine) -> None:
         if self.schedule.last_epoch == 12:
             self.schedule.last_epoch = -1
         plain(self)
 
-    monkeypatch.setattr(Engine, "_advance", restarted)
+    monkeypatch.setattr(Engine, "advance", restarted)
     judgement = judged(undisturbed, workshop.train(learning(workshop)))
     assert judgement.verdict == "drift"
     assert [cause.code for cause in judgement.causes] == ["schedule"]

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from plumbline.judge.suspects import differences, explains_rounding, suspects_for
+from plumbline.judge.suspects import differences, explains_rounding, rounding_fields, suspects_for
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import CauseCode
 
@@ -54,6 +54,21 @@ def test_a_field_that_one_side_did_not_measure_explains_no_rounding() -> None:
         "packages.torch: absent → 2", "cuda: 12 → absent", "numerics.mode: absent-minded → 1", "hostname: a → b",
     )  # fmt: skip
     assert keep(explains_rounding(lines)) == (lines[2], *lines[5:9])
+
+
+@pytest.mark.parametrize(
+    ("change", "explains"),
+    [
+        ({"cpu": {"model": "m", "isa": "AVX2", "num_cores": 2, "num_threads": 2}}, True),
+        ({"packages": {"torch": "2.12"}}, True), ({"gpus": [gpu("H100")]}, True), ({"hostname": "g"}, False),
+        ({"gpus": [gpu("A100", uuid="u1")]}, False), ({"packages": {"torch": "2.13", "black": "26"}}, False),
+    ],
+)  # fmt: skip
+def test_the_fields_of_rounding_differ_where_a_difference_explains_rounding(change: dict, explains: bool) -> None:
+    plain = {"packages": {"torch": "2.13"}, "gpus": [gpu("A100")]}
+    one, other = machine(**plain), machine(**plain | change)
+    assert (rounding_fields(one) != rounding_fields(other)) is explains
+    assert bool(explains_rounding(differences(one, other))) is explains
 
 
 def test_differences_are_listed_from_both_sides() -> None:
