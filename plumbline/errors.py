@@ -6,6 +6,7 @@ PlumblineError
 ├── InconclusiveError    3  too little evidence; infrastructure failed, nothing is known of training
 │   ├── UnavailableError 3  a platform, an endpoint or an object could not be reached in time
 │   ├── DiskFullError    3  no room for what has to be written
+│   ├── DeviceLostError  3  an accelerator or its driver failed
 │   ├── StoppedError     3  the training was asked to stop
 │   └── SupersededError  3  a later start of the controller continues the round
 └── InvalidInputError    4  missing, non-finite, mismatched or corrupt input
@@ -26,6 +27,7 @@ __all__ = [
     "AccessError",
     "ConfigurationError",
     "CorruptDataError",
+    "DeviceLostError",
     "DiskFullError",
     "ExitCode",
     "InconclusiveError",
@@ -105,6 +107,10 @@ class DiskFullError(InconclusiveError):
     """Not enough disk space."""
 
 
+class DeviceLostError(InconclusiveError):
+    """Failed accelerator, driver or accelerator service."""
+
+
 class StoppedError(InconclusiveError):
     """Training stopped by SIGTERM, SIGINT or the machine's end."""
 
@@ -141,6 +147,7 @@ class TrainingError(InvalidInputError):
 RECORD_CODES: tuple[tuple[type[Exception], str], ...] = (
     (AccessError, "access"),
     (DiskFullError, "disk-full"),
+    (DeviceLostError, "device-lost"),
     (StoppedError, "stopped"),
     (InconclusiveError, "unavailable"),
     (ConfigurationError, "setting"),
@@ -151,7 +158,7 @@ RECORD_CODES: tuple[tuple[type[Exception], str], ...] = (
 )
 """Record code of each error class, subclasses first."""
 
-INFRASTRUCTURE = frozenset({"access", "disk-full", "unavailable", "stopped"})
+INFRASTRUCTURE = frozenset({"access", "disk-full", "device-lost", "unavailable", "stopped"})
 """Record codes of infrastructure failures: the training itself may be correct."""
 
 

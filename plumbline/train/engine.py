@@ -16,8 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from plumbline.schema.spec import Precision, RunSpec
 from plumbline.train.batches import Batch
-from plumbline.train.failure import TrainingFailedError
+from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
 from plumbline.train.families import in_double, input_fields
+from plumbline.train.machine_errors import is_out_of_memory
 from plumbline.train.numerics import autocast
 from plumbline.train.optimizers import make_optimizer, make_scaler, make_schedule
 from plumbline.train.ranks import Ranks
@@ -183,10 +184,12 @@ class Engine:
             rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
             self._update()
             self.advance()
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             hint = "a smaller batch_size or sequence_length, or more accumulation_steps"
             raise TrainingFailedError(
-                f"out of memory: {error}".splitlines()[0], code="out-of-memory", part=self.part, step=step, hint=hint
+                f"out of memory: {error}".splitlines()[0], code=OUT_OF_MEMORY, part=self.part, step=step, hint=hint
             ) from error
         self.clock.mark("optimizer")
         outcome = Outcome(losses, rates)

@@ -1,4 +1,4 @@
-"""Error of a training that cannot continue, with code, part and step."""
+"""Errors of a training that cannot continue."""
 
 from __future__ import annotations
 

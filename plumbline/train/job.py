@@ -10,23 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from plumbline.digest import digest_file
-from plumbline.errors import (
-    DISK_FULL,
-    ConfigurationError,
-    DiskFullError,
-    PlumblineError,
-    UnavailableError,
-    record_code,
-)
+from plumbline.errors import ConfigurationError
 from plumbline.schema.evidence import Evidence, SelfcheckEvidence
 from plumbline.schema.expected import Expected, machine_mismatches
 from plumbline.schema.manifest import DataFile
-from plumbline.schema.record import MAX_MESSAGE, Exit, RunRecord
+from plumbline.schema.record import Exit, RunRecord
 from plumbline.schema.spec import RunSpec
 from plumbline.train.context import Context, plan_rows
+from plumbline.train.exits import conclude
 from plumbline.train.experiment import ExperimentRun
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.fingerprint import ask_devices, read_fingerprint
@@ -144,36 +136,6 @@ def _run_parts(findings: RunResults, context: Context, source: Source) -> None:
     findings.timings |= waited(source)
 
 
-def _exit_of(error: Exception, context: Context | None) -> Exit:
-    """Return the record's exit entry for `error`."""
-    part, step = context.place if context else ("", None)
-    if isinstance(error, TrainingFailedError):
-        return Exit(
-            status="failed", code=error.code, message=str(error)[:MAX_MESSAGE], part=error.part or part,
-            step=step if error.step is None else error.step,
-        )  # fmt: skip
-    return Exit(status="failed", code=record_code(error), message=str(error)[:MAX_MESSAGE], part=part, step=step)
-
-
-def _known(error: Exception, context: Context | None) -> PlumblineError:
-    """Convert any error to a `PlumblineError`."""
-    if isinstance(error, PlumblineError):
-        return error
-    part, step = context.place if context else ("", None)
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return TrainingFailedError("out of memory", code="out-of-memory", part=part, step=step)
-    lines = str(error).strip().splitlines() or [""]
-    message, where = f"{type(error).__name__}: {lines[0][:500]}", " ".join(filter(None, (part, _at(step))))
-    if isinstance(error, OSError):
-        kind = DiskFullError if error.errno in DISK_FULL else UnavailableError
-        return kind(message, where=where)
-    return TrainingFailedError(message, code="error", part=part, step=step)
-
-
-def _at(step: int | None) -> str:
-    return "" if step is None else f"step {step}"
-
-
 def _write(job: TrainJob, findings: RunResults, evidence: Evidence, ranks: Ranks, ending: Exit) -> None:
     """Write the record's parts, then the record."""
     context = findings.context
@@ -246,9 +208,10 @@ def run_job(job: TrainJob, stop: threading.Event) -> None:
             # Still inside the try block: this reads the device again, which may have died.
             evidence = findings.evidence() if ranks.is_first else None
         except Exception as error:  # the process's boundary: the record reports every error
-            known = _known(error, findings.context)
+            place = findings.context.place if findings.context else ("", None)
+            known, ending = conclude(error, ranks, place)
             if ranks.is_first:
-                _write(job, findings, findings.remains(), ranks, _exit_of(known, findings.context))
+                _write(job, findings, findings.remains(), ranks, ending)
             raise known from error
         if evidence is not None:
             _write(job, findings, evidence, ranks, Exit(status="completed"))

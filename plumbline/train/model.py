@@ -15,6 +15,7 @@ from plumbline.schema.spec import ModelSpec, RunSpec
 from plumbline.train.bert import BertConfig, modeling_bert
 from plumbline.train.digests import host_array
 from plumbline.train.failure import TrainingFailedError
+from plumbline.train.machine_errors import is_of_system
 
 __all__ = [
     "attention_of",
@@ -90,6 +91,8 @@ def read_weights(path: Path, where: str) -> dict[str, torch.Tensor]:
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError) as error:
+        if is_of_system(error):
+            raise
         raise TrainingFailedError(
             f"not a safetensors file: {error}", code="weights", where=where, key="model.weights_key"
         ) from error

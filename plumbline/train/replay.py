@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from plumbline.errors import InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.experiment import EXPERIMENT_NAME, Experiment, Replay, Rung
+from plumbline.train.machine_errors import is_of_system
 
 __all__ = ["Bundle", "read_bundle"]
 
@@ -67,6 +68,8 @@ def _read_source(folder: Path, name: str) -> dict[str, torch.Tensor]:
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError) as error:
+        if is_of_system(error):
+            raise
         raise InvalidInputError(f"not a safetensors file: {error}", where=str(path)) from error
 
 

@@ -17,6 +17,7 @@ from plumbline.schema.evidence import DataEvidence
 from plumbline.schema.manifest import Shard
 from plumbline.schema.spec import RunSpec
 from plumbline.train.failure import TrainingFailedError
+from plumbline.train.machine_errors import is_of_system
 from plumbline.train.source import Source
 
 __all__ = ["FIELDS", "Rows"]
@@ -33,6 +34,8 @@ def _read_columns(path: Path, shard: Shard, columns: list[str], rows: NDArray[np
     try:
         table = pq.read_table(path, columns=columns)
     except (pa.ArrowException, OSError, KeyError) as error:
+        if is_of_system(error):
+            raise
         raise TrainingFailedError(f"not a valid Parquet file: {error}", code="data", where=shard.key) from error
     if table.num_rows != shard.num_rows:
         raise TrainingFailedError(
@@ -68,9 +71,9 @@ class Rows:
 
     def _open_tokenizer(self) -> Tokenizer:
         file = self._source.manifest.tokenizer
-        path = self._source.wait(file)
+        content = self._source.wait(file).read_bytes()  # tokenizers raises a plain Exception for a failed disk
         try:
-            tokenizer = Tokenizer.from_file(str(path))
+            tokenizer = Tokenizer.from_buffer(content)
         except Exception as error:  # tokenizers raises nothing narrower
             raise TrainingFailedError(f"not a tokenizer: {error}", code="tokenizer", where=file.key) from error
         self._check_size(tokenizer.get_vocab_size(with_added_tokens=True), file.key)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import subprocess
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +34,16 @@ from plumbline.errors import (
 )
 from plumbline.launch import run_training, trainer_environment
 from plumbline.schema.expected import Expected
-from plumbline.schema.manifest import Manifest
+from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
 from plumbline.stores import StoreUnavailableError, open_store
 from plumbline.train import digests
 from plumbline.train.clock import StepClock
 from plumbline.train.engine import Engine
+from plumbline.train.exits import known_error
 from plumbline.train.failure import TrainingFailedError
+from plumbline.train.source import Source, open_source
 from tests.train.conftest import Trained, Workshop
 
 
@@ -340,6 +345,135 @@ def test_a_store_a_disk_or_a_credential_that_fails_is_infrastructure(
     caught, record = failed(workshop, workshop.spec(), PlumblineError)
     assert (record.exit.code, record.exit.is_infrastructure) == (code, True)
     assert caught.exit_code == exit_code
+
+
+class Vanishing:
+    """Source whose verified files of one kind are gone when they are read, as after a cleaning of the cache."""
+
+    def __init__(self, source: Source, kind: str) -> None:
+        self._source, self._kind = source, kind
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._source, name)
+
+    def _path(self, key: str, path: Path) -> Path:
+        return path.with_name("gone") if key.startswith(self._kind) else path
+
+    def wait(self, file: DataFile) -> Path:
+        return self._path(file.key, self._source.wait(file))
+
+    def fetch(self, key: str, sha256: str) -> Path:
+        return self._path(key, self._source.fetch(key, sha256))
+
+
+@pytest.mark.parametrize("kind", ["train/", "tokenizer", "weights/"])
+def test_a_file_that_cannot_be_opened_is_no_fault_of_its_contents(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    @contextlib.contextmanager
+    def vanishing(*given: object, **options: object):
+        with open_source(*given, **options) as source:
+            yield Vanishing(source, kind)
+
+    monkeypatch.setattr("plumbline.train.job.open_source", vanishing)
+    error, record = failed(workshop, workshop.spec(), PlumblineError)
+    assert (record.exit.code, record.exit.is_infrastructure, error.exit_code) == ("unavailable", True, 3)
+
+
+def broken_by(cause: Exception, how: str) -> Exception:
+    """Return an error of a library that `cause` led to."""
+
+    class CompilerError(RuntimeError):
+        """Like torch's, which is raised `from None`."""
+
+        def __init__(self, inner_exception: Exception) -> None:
+            super().__init__("the backend failed")
+            self.inner_exception = inner_exception
+
+    try:
+        try:
+            raise cause  # noqa: TRY301 - to have a context
+        except Exception as error:
+            if how == "inner":
+                raise CompilerError(error) from None
+            if how == "from":
+                raise RuntimeError("failed") from error
+            raise RuntimeError("failed while it was handled")  # noqa: B904 - that is the case
+    except RuntimeError as error:
+        return error
+
+
+def refused(call: Callable[[], object]) -> Exception:
+    """Return the error of a call that the system refuses."""
+    with pytest.raises(RuntimeError) as caught:
+        call()
+    return caught.value
+
+
+def many_threads() -> None:
+    before = threading.stack_size(1 << 46)
+    try:
+        threading.Thread(target=int).start()
+    finally:
+        threading.stack_size(before)
+
+
+def device_error(code: int, text: str) -> Exception:
+    error = torch.AcceleratorError(f"CUDA error: {text}")
+    error.error_code = code
+    return error
+
+
+FULL, LEAK = OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EMFILE, "Too many open files")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (broken_by(FULL, "from"), "disk-full"),
+        (broken_by(LEAK, "inner"), "unavailable"),
+        (broken_by(FULL, "context"), "disk-full"),
+        (broken_by(FileNotFoundError(errno.ENOENT, "No such file"), "context"), "error"),
+        (broken_by(MemoryError(), "inner"), "out-of-memory"),
+        (refused(lambda: torch.empty(1 << 58)), "out-of-memory"),
+        (refused(many_threads), "unavailable"),
+        (device_error(2, "out of memory"), "out-of-memory"),
+        (device_error(46, "all CUDA-capable devices are busy or unavailable"), "device-lost"),
+        (device_error(214, "uncorrectable ECC error encountered"), "device-lost"),
+        (device_error(719, "unspecified launch failure"), "device-lost"),
+        (device_error(803, "system has unsupported display driver / cuda driver combination"), "device-lost"),
+        (device_error(999, "unknown error"), "device-lost"),
+        (device_error(700, "an illegal memory access was encountered"), "error"),
+        (device_error(710, "device-side assert triggered"), "error"),
+    ],
+)
+def test_what_the_machine_refuses_in_a_step_has_its_own_code(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    """Each of them reaches the step as an error of a library."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(torch.nn.functional, "layer_norm", fails)
+    caught, record = failed(workshop, workshop.spec(), PlumblineError)
+    is_infrastructure = code not in {"error", "out-of-memory"}
+    assert (record.exit.code, record.exit.is_infrastructure) == (code, is_infrastructure)
+    assert (record.exit.part, record.exit.step) == ("probe", 0)
+    assert caught.exit_code == (3 if is_infrastructure else 4)
+
+
+def test_a_librarys_error_on_a_lost_device_is_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuBLAS may be called first, and knows of no reason; the device keeps its error."""
+
+    class Stream:
+        def query(self) -> bool:
+            raise device_error(214, "uncorrectable ECC error encountered")
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream())
+    error = RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED")
+    assert record_code(known_error(error, ("probe", 3), torch.device("cuda", 0))) == "device-lost"
+    assert known_error(error, ("probe", 3), torch.device("cpu")).code == "error"
 
 
 def test_every_class_of_error_has_a_code_and_the_narrower_class_comes_first() -> None:

@@ -1,0 +1,82 @@
+"""Exit of a training: error and record code of any exception."""
+
+from __future__ import annotations
+
+import torch
+
+from plumbline.errors import (
+    DISK_FULL,
+    DeviceLostError,
+    DiskFullError,
+    PlumblineError,
+    UnavailableError,
+    record_code,
+)
+from plumbline.schema.record import MAX_MESSAGE, Exit
+from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
+from plumbline.train.machine_errors import (
+    causes,
+    is_device_lost,
+    is_out_of_memory,
+    is_out_of_threads,
+    pending_device_error,
+)
+from plumbline.train.ranks import Ranks
+
+__all__ = ["Place", "conclude", "known_error"]
+
+Place = tuple[str, int | None]
+"""Part and step."""
+
+
+def conclude(error: Exception, ranks: Ranks, place: Place) -> tuple[PlumblineError, Exit]:
+    """Convert an exception to an error of ours and the record's exit."""
+    known = known_error(error, place, ranks.device)
+    return known, _exit_of(known, place)
+
+
+def known_error(error: Exception, place: Place, device: torch.device) -> PlumblineError:
+    """Convert any exception to an error of ours; the machine's errors are looked for in its causes, too."""
+    if isinstance(error, PlumblineError):
+        return error
+    pending = pending_device_error(device) if isinstance(error, RuntimeError) else None
+    for cause in (*causes(error), *([pending] if pending else [])):
+        found = _machine_error(cause, place)
+        if found is not None:
+            return found
+    part, step = place
+    return TrainingFailedError(_line(error), code="error", part=part, step=step)
+
+
+def _machine_error(cause: BaseException, place: Place) -> PlumblineError | None:
+    """Return the error of a failed machine or service; `None` for any other exception."""
+    part, step = place
+    if is_out_of_memory(cause):
+        return TrainingFailedError("out of memory", code=OUT_OF_MEMORY, part=part, step=step)
+    kind: type[PlumblineError] | None = None
+    if is_device_lost(cause):
+        kind = DeviceLostError
+    elif isinstance(cause, OSError):
+        kind = DiskFullError if cause.errno in DISK_FULL else UnavailableError
+    elif is_out_of_threads(cause):
+        kind = UnavailableError
+    return kind(_line(cause), where=_where(place)) if kind else None
+
+
+def _exit_of(error: PlumblineError, place: Place) -> Exit:
+    """Return the record's exit of `error`."""
+    part, step = place
+    code = record_code(error)
+    if isinstance(error, TrainingFailedError):
+        code, part, step = error.code, error.part or part, step if error.step is None else error.step
+    return Exit(status="failed", code=code, message=str(error)[:MAX_MESSAGE], part=part, step=step)
+
+
+def _line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:500]}"
+
+
+def _where(place: Place) -> str:
+    part, step = place
+    return " ".join(filter(None, (part, "" if step is None else f"step {step}")))
