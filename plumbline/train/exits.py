@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 import torch
+import torch.distributed as dist
 
 from plumbline.errors import (
     DISK_FULL,
@@ -13,7 +17,7 @@ from plumbline.errors import (
     record_code,
 )
 from plumbline.schema.record import MAX_MESSAGE, Exit
-from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
+from plumbline.train.failure import OUT_OF_MEMORY, PeerLostError, TrainingFailedError
 from plumbline.train.machine_errors import (
     causes,
     is_device_lost,
@@ -21,6 +25,7 @@ from plumbline.train.machine_errors import (
     is_out_of_threads,
     pending_device_error,
 )
+from plumbline.train.peer_exits import first_exit, leave_exit, wait_for_end
 from plumbline.train.ranks import Ranks
 
 __all__ = ["Place", "conclude", "known_error"]
@@ -29,10 +34,35 @@ Place = tuple[str, int | None]
 """Part and step."""
 
 
-def conclude(error: Exception, ranks: Ranks, place: Place) -> tuple[PlumblineError, Exit]:
-    """Convert an exception to an error of ours and the record's exit."""
+def conclude(
+    error: Exception, ranks: Ranks, folder: Path, place: Place, stop: threading.Event
+) -> tuple[PlumblineError, Exit]:
+    """Convert an exception to an error of ours and the record's exit.
+
+    Where another process failed first, its exit is the record's: all that this process saw is a closed connection.
+    """
     known = known_error(error, place, ranks.device)
-    return known, _exit_of(known, place)
+    if ranks.world > 1 and _is_lost_peer(error, known, stop):
+        known = PeerLostError(f"another process of the training has ended: {_line(error)}", where=_where(place))
+        peer = first_exit(folder)
+        if peer is not None:
+            rank, left = peer
+            return known, left.replace(message=f"process {rank}: {left.message}"[:MAX_MESSAGE])
+    ending = _exit_of(known, place)
+    if not ranks.is_first:
+        leave_exit(folder, ranks.rank, ending)
+    return known, ending
+
+
+def _is_lost_peer(error: Exception, known: PlumblineError, stop: threading.Event) -> bool:
+    """Return whether another process's end is the reason.
+
+    In the backward pass a closed connection is a plain `RuntimeError`, as a failed operation is.
+    """
+    if isinstance(known, PeerLostError):
+        return True
+    is_open = isinstance(error, RuntimeError) and isinstance(known, TrainingFailedError) and known.code == "error"
+    return is_open and wait_for_end(stop)
 
 
 def known_error(error: Exception, place: Place, device: torch.device) -> PlumblineError:
@@ -54,7 +84,9 @@ def _machine_error(cause: BaseException, place: Place) -> PlumblineError | None:
     if is_out_of_memory(cause):
         return TrainingFailedError("out of memory", code=OUT_OF_MEMORY, part=part, step=step)
     kind: type[PlumblineError] | None = None
-    if is_device_lost(cause):
+    if isinstance(cause, dist.DistError):
+        kind = PeerLostError
+    elif is_device_lost(cause):
         kind = DeviceLostError
     elif isinstance(cause, OSError):
         kind = DiskFullError if cause.errno in DISK_FULL else UnavailableError

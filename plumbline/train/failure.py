@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plumbline.errors import StoppedError, TrainingError
+from plumbline.errors import StoppedError, TrainingError, UnavailableError
 
-__all__ = ["OUT_OF_MEMORY", "StoppedError", "TrainingFailedError"]
+__all__ = ["OUT_OF_MEMORY", "PeerLostError", "StoppedError", "TrainingFailedError"]
 
 OUT_OF_MEMORY = "out-of-memory"
 
@@ -23,3 +23,7 @@ class TrainingFailedError(TrainingError):
         place = where or " ".join(filter(None, (part, "" if step is None else f"step {step}")))
         super().__init__(what, where=place, key=key, hint=hint)
         self.code, self.part, self.step = code, part, step
+
+
+class PeerLostError(UnavailableError):
+    """Lost contact with another process of the training."""

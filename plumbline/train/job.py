@@ -26,6 +26,7 @@ from plumbline.train.learn import LearnRun
 from plumbline.train.learn_experiment import LearnExperiment
 from plumbline.train.mantissa import measure_mantissa_bits
 from plumbline.train.model import read_weights
+from plumbline.train.peer_exits import clear_exits
 from plumbline.train.probe import ProbeRun
 from plumbline.train.ranks import Ranks, join_ranks
 from plumbline.train.record_files import clear_parts, write_parts, write_record
@@ -193,6 +194,7 @@ def run_job(job: TrainJob, stop: threading.Event) -> None:
     with join_ranks() as ranks:
         if ranks.is_first:
             clear_parts(job.out)
+            clear_exits(job.out)
         ranks.gather(None)
         evidence: Evidence | None = None
         try:
@@ -209,7 +211,7 @@ def run_job(job: TrainJob, stop: threading.Event) -> None:
             evidence = findings.evidence() if ranks.is_first else None
         except Exception as error:  # the process's boundary: the record reports every error
             place = findings.context.place if findings.context else ("", None)
-            known, ending = conclude(error, ranks, place)
+            known, ending = conclude(error, ranks, job.out, place, stop)
             if ranks.is_first:
                 _write(job, findings, findings.remains(), ranks, ending)
             raise known from error

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from plumbline.errors import ConfigurationError
+from plumbline.train.failure import PeerLostError
 
 __all__ = ["Ranks", "join_ranks"]
 
@@ -35,7 +36,8 @@ class Ranks:
         if self.world == 1:
             return [value]
         values: list[Any] = [None] * self.world
-        dist.all_gather_object(values, value, group=self.control)
+        with _answers():
+            dist.all_gather_object(values, value, group=self.control)
         return values
 
     def total(self, value: float) -> float:
@@ -47,7 +49,8 @@ class Ranks:
         if self.world == 1:
             return flag
         flags = torch.tensor(int(flag))
-        dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self.control)
+        with _answers():
+            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self.control)
         return bool(flags.item())
 
     def slice(self, count: int) -> slice:
@@ -56,6 +59,15 @@ class Ranks:
             raise ConfigurationError(f"{self.world} processes do not divide a batch of {count}", key="batch_size")
         share = count // self.world
         return slice(self.rank * share, (self.rank + 1) * share)
+
+
+@contextlib.contextmanager
+def _answers() -> Iterator[None]:
+    """Raise `PeerLostError` if a process does not answer; gloo raises a plain `RuntimeError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLostError(f"a process of the training does not answer: {error}".splitlines()[0]) from error
 
 
 def _device(local_rank: int) -> torch.device:

@@ -437,6 +437,7 @@ FULL, LEAK = OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EMF
         (broken_by(MemoryError(), "inner"), "out-of-memory"),
         (refused(lambda: torch.empty(1 << 58)), "out-of-memory"),
         (refused(many_threads), "unavailable"),
+        (torch.distributed.DistNetworkError("connection refused"), "unavailable"),
         (device_error(2, "out of memory"), "out-of-memory"),
         (device_error(46, "all CUDA-capable devices are busy or unavailable"), "device-lost"),
         (device_error(214, "uncorrectable ECC error encountered"), "device-lost"),

@@ -2,52 +2,168 @@
 
 from __future__ import annotations
 
-import subprocess
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
 
-from plumbline.launch import run_training, trainer_environment
+from plumbline.launch import run_training
 from plumbline.schema.expected import Expected
-from plumbline.schema.record import read_record
-from plumbline.schema.spec import write_spec
-from tests.train.conftest import Workshop
+from plumbline.schema.record import Exit, read_record
+from plumbline.schema.spec import RunSpec, write_spec
+from plumbline.train import engine
+from tests.train.conftest import Trained, Workshop, processes_below
+from tests.train.forked_ranks import run_ranks
 
 LEARN = {"steps": 3, "evaluate_every": 3, "checkpoint_every": 3, "evaluation_rows": 8}
+PROBE = {"steps": 2, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps": 1}
 
 
-def reduces(workshop: Workshop, out: Path, accumulation: int) -> int:
+def trained_by_two(
+    workshop: Workshop, spec: RunSpec, folder: Path, around: Callable[..., AbstractContextManager[None]]
+) -> tuple[list[int | None], Trained]:
+    """Train with two processes; return their exit codes and the result."""
+    _, _, _, *arguments = workshop.command(spec, folder / "out")
+    codes = run_ranks(arguments, folder, around)
+    return codes, Trained(folder / "out", read_record(folder / "out"))
+
+
+# Without annotations: DDP reads them, and these would be strings.
+def _count(counted, bucket):
+    counted.append(1)
+    tensor = bucket.buffer().div_(torch.distributed.get_world_size())
+    return torch.distributed.all_reduce(tensor, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+@contextlib.contextmanager
+def counting(rank: int, folder: Path) -> Iterator[None]:
+    """Count the reductions of gradients."""
+    counted: list[int] = []
+
+    class Counted(DistributedDataParallel):
+        """Reduces as ever, and counts."""
+
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **options)
+            self.register_comm_hook(counted, _count)
+
+    engine.DistributedDataParallel = Counted
+    yield
+    (folder / f"count-{rank}").write_text(str(len(counted)))
+
+
+def reduces(workshop: Workshop, folder: Path, accumulation: int) -> int:
     """Return the number of gradient reductions of two processes in three steps."""
+    folder.mkdir()
     spec = workshop.spec(probe=None, learn=LEARN, optimizer={"accumulation_steps": accumulation})
-    python, _, _, *rest = workshop.command(spec, out)
-    child = str(Path(__file__).with_name("counted_child.py"))
-    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [*torchrun, child, str(out.with_suffix(".count")), *rest]
-    done = subprocess.run(
-        command, env=trainer_environment({"OMP_NUM_THREADS": "1"}), capture_output=True, text=True, timeout=120,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    counts = [int(out.with_suffix(f".count.{rank}").read_text()) for rank in (0, 1)]
+    codes, _ = trained_by_two(workshop, spec, folder, counting)
+    assert codes == [0, 0]
+    counts = [int((folder / f"count-{rank}").read_text()) for rank in (0, 1)]
     assert counts[0] == counts[1]
     return counts[0]
 
 
-@pytest.mark.timeout(240)
 def test_four_micro_batches_are_reduced_once(workshop: Workshop, tmp_path: Path) -> None:
     whole = reduces(workshop, tmp_path / "whole", 1)
     assert whole >= 3
     assert reduces(workshop, tmp_path / "four", 4) == whole
 
 
-@pytest.mark.timeout(120)
-def test_as_many_processes_as_the_suite_says_train(workshop: Workshop, tmp_path: Path) -> None:
-    spec = workshop.spec(probe={"steps": 1, "envelope_seeds": 0})
+@contextlib.contextmanager
+def killed_in_forward(rank: int, folder: Path) -> Iterator[None]:
+    """Kill the second process before its first gradients: the first one waits for them in its backward pass."""
+    del folder
+    if rank == 1:
+        torch.nn.functional.layer_norm = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    yield
+
+
+@contextlib.contextmanager
+def with_a_full_disk(rank: int, folder: Path) -> Iterator[None]:
+    """Let the second process write files of at most a KiB, into a cache of its own."""
+    if rank == 1:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # its log is a file, too
+        arguments = (folder / "arguments").read_text().split("\n")
+        arguments[arguments.index("--cache") + 1] = str(folder / "cache")
+        (folder / "arguments").write_text("\n".join(arguments))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
+    yield
+
+
+@contextlib.contextmanager
+def with_a_broken_operation(rank: int, folder: Path) -> Iterator[None]:
+    """Let an operation fail in the second process alone."""
+    del folder
+
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("no such kernel")
+
+    if rank == 1:
+        torch.nn.functional.layer_norm = broken
+    yield
+
+
+@pytest.mark.parametrize(
+    ("around", "code", "words"),
+    [
+        (killed_in_forward, "unavailable", "another process"),
+        (with_a_full_disk, "disk-full", "process 1: "),
+        (with_a_broken_operation, "error", "process 1: probe step 0: ValueError: no such kernel"),
+    ],
+)
+def test_the_record_has_the_error_of_the_process_that_failed(
+    workshop: Workshop, tmp_path: Path, around: Callable[..., Any], code: str, words: str
+) -> None:
+    """All that the process which writes the record has seen is a closed connection."""
+    _, trained = trained_by_two(workshop, workshop.spec(probe=PROBE), tmp_path, around)
+    ending = trained.record.exit
+    assert (ending.status, ending.code, ending.is_infrastructure) == ("failed", code, code != "error")
+    assert words in ending.message
+
+
+def test_a_training_that_fails_leaves_no_error_to_the_next(workshop: Workshop, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "exit-1.json").write_text(Exit(status="failed", code="labels").model_dump_json())
+    workshop.train(workshop.spec(probe={"steps": 1, "envelope_seeds": 0, "portable_steps": 0}), out=out)
+    assert not list(out.glob("exit-*"))
+
+
+def _second(folder: Path) -> int:
+    """Return the process id of rank 1 of the training into `folder`."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended since it was listed
+            line, variables = (path.parent / "cmdline").read_bytes(), path.read_bytes().split(b"\0")
+            if str(folder).encode() in line and b"LOCAL_RANK=1" in variables:
+                return int(path.parent.name)
+    raise AssertionError("no rank 1 runs")
+
+
+@pytest.mark.timeout(240)
+def test_a_training_of_which_the_system_kills_one_process_was_not_judged(workshop: Workshop, tmp_path: Path) -> None:
+    spec = workshop.spec(probe={"steps": 200, "envelope_seeds": 0, "portable_steps": 0})
     write_spec(spec, tmp_path / "spec.json")
-    expected = Expected(accelerator="cpu", gpus=2)
+    expected, killed = Expected(accelerator="cpu", gpus=2), []
+
+    def progress(event: dict[str, Any]) -> None:
+        if event.get("part") == "probe" and event["step"] >= 2 and not killed:
+            killed.append(_second(tmp_path))
+            os.kill(killed[0], signal.SIGKILL)
+
     code = run_training(
         tmp_path / "spec.json", tmp_path / "out", data=workshop.url, cache=workshop.folder / "cache", platform="here",
         record_id="r", expected=expected, num_processes=expected.gpus, environment={"OMP_NUM_THREADS": "1"},
+        on_progress=progress,
     )  # fmt: skip
     record = read_record(tmp_path / "out")
-    assert (code, record.exit.status, record.fingerprint.num_processes) == (0, "completed", 2)
+    assert (code, record.fingerprint.num_processes) == (3, 2)
+    assert (record.exit.status, record.exit.code) == ("failed", "unavailable")
+    assert not processes_below(tmp_path)

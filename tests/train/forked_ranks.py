@@ -1,0 +1,66 @@
+"""Processes of one training, forked from a server that has imported torch once, and ended as torchrun ends them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+
+from plumbline.train.__main__ import main
+
+__all__ = ["run_ranks"]
+
+_SECONDS = 90.0
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["plumbline.train.job", "datasets", __name__])
+
+
+def _rank(rank: int, world: int, port: int, around: Callable[..., AbstractContextManager[None]], folder: Path) -> None:
+    """Run the trainer's command as one rank, within `around(rank, folder)`."""
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }  # fmt: skip
+    torch.set_num_threads(1)
+    log = os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    with around(rank, folder):
+        code = main((folder / "arguments").read_text().split("\n"))
+    raise SystemExit(code)
+
+
+def run_ranks(
+    arguments: Sequence[str], folder: Path, around: Callable[..., AbstractContextManager[None]], *, world: int = 2
+) -> list[int | None]:
+    """Train with `world` processes; return their exit codes, negative after a signal.
+
+    As with torchrun, the store lives outside the ranks, and once a rank fails, the others get SIGTERM.
+    """
+    (folder / "arguments").write_text("\n".join(arguments))
+    store = torch.distributed.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=_SECONDS)
+    )
+    ranks = [_CONTEXT.Process(target=_rank, args=(rank, world, store.port, around, folder)) for rank in range(world)]
+    try:
+        for process in ranks:
+            process.start()
+        left = {process.sentinel: process for process in ranks}
+        while left:
+            ended = multiprocessing.connection.wait(list(left), _SECONDS)
+            assert ended, "a rank hangs"
+            failed = [left.pop(sentinel).exitcode for sentinel in ended]
+            for process in left.values() if any(failed) else ():
+                os.kill(process.pid or 0, signal.SIGTERM)
+        return [process.exitcode for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
