@@ -80,6 +80,7 @@ def _child(attention: str, *, onednn: bool) -> None:
             spec = shipped_spec(task, attention)  # type: ignore[arg-type]
             leg = PortableLeg(_Drawn(spec, ranks, _weights(spec)), ProbeSpec.model_validate(spec.probe))
             leg.run()
+            leg.compare_processes()
             assert leg.evidence is not None
             assert leg.evidence.repeated
             assert not leg.evidence.unportable

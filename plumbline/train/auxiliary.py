@@ -5,27 +5,28 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-import torch
-
 from plumbline.train.context import Context
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
+from plumbline.train.machine_errors import is_out_of_memory
 
 __all__ = ["auxiliary"]
 
 
 @contextlib.contextmanager
 def auxiliary(name: str, context: Context, lost: dict[str, str]) -> Iterator[None]:
-    """Run one leg; without enough memory, keep the reason in `lost[name]` instead.
+    """Run one leg; if a process has not enough memory, keep the reason in every process's `lost[name]`.
 
-    With several processes the error is raised: the other processes wait for this one in a collective operation.
+    The leg may contain no collective operation: a process that has lost its leg takes part in none of them.
     """
-    place = context.place
+    place, reason = context.place, ""
     try:
         yield
-    except (TrainingFailedError, torch.OutOfMemoryError, MemoryError) as error:
-        if context.ranks.world > 1 or (isinstance(error, TrainingFailedError) and error.code != OUT_OF_MEMORY):
+    except (RuntimeError, MemoryError, TrainingFailedError) as error:
+        if not is_out_of_memory(error):
             raise
-        lost[name] = str(error)[:500] or OUT_OF_MEMORY
+        reason = str(error)[:500] or OUT_OF_MEMORY
         context.place = place
-    if name in lost:  # Not earlier: the error's frames held the leg's tensors until now.
-        context.release()
+    reasons = [text for text in context.ranks.gather(reason) if text]
+    if reasons:
+        lost[name] = reasons[0]
+        context.release()  # Not earlier: the error's frames held the leg's tensors until now.

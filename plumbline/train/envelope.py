@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from plumbline.schema.evidence import EnvelopeSample, StepEvidence
-from plumbline.schema.spec import Precision, ProbeSpec
+from plumbline.schema.spec import Precision, ProbeSpec, RunSpec
 from plumbline.sketch import relative_error
 from plumbline.train.batches import Batch
 from plumbline.train.context import Context
@@ -17,6 +17,7 @@ from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.order import random_keys
 from plumbline.train.portable.leg import PortableLeg
+from plumbline.train.ranks import Ranks
 from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 
 __all__ = ["measure_envelope", "perturbed"]
@@ -79,7 +80,11 @@ def _rerun(
     context: Context, probe: ProbeSpec, weights: dict[str, torch.Tensor], *, precision: Precision, steps: int,
     taps: list[int],
 ) -> tuple[TapBook, list[float]]:  # fmt: skip
-    """Repeat the probe's first steps, with different weights or precision."""
+    """Repeat the probe's first steps, with different weights or precision.
+
+    One process takes all processes' micro-batches one after the other: it needs no more memory than in the training,
+    and no answer from a process that may have lost its leg.
+    """
     # Device memory is scarce; in main memory a collection costs more than it frees.
     if context.ranks.device.type == "cuda":
         context.release()
@@ -88,15 +93,19 @@ def _rerun(
     model.train()
     book = TapBook(digests=False)
     observer = _Observer(book, taps)
-    engine = Engine(
-        context.spec, model, context.ranks, steps=probe.steps, precision=precision, part="probe", observer=observer
-    )
+    spec, alone = _of_one_process(context.spec, context.ranks.world), Ranks(device=context.ranks.device)
+    engine = Engine(spec, model, alone, steps=probe.steps, precision=precision, part="probe", observer=observer)
     observer.engine = engine
     seed_generators(context.spec.seed)
     for step, batch in enumerate(context.batches(first=0, count=steps, cycle=probe.steps)):
         engine.step(step, batch)
     observer.engine = None  # breaks the cycle of both, which would keep the model alive
     return book, observer.losses
+
+
+def _of_one_process(spec: RunSpec, world: int) -> RunSpec:
+    """Return the spec with the micro-batches of `world` processes for one."""
+    return spec.replace(optimizer=spec.optimizer.replace(accumulation_steps=spec.optimizer.accumulation_steps * world))
 
 
 def _errors(book: TapBook, other: TapBook) -> list[float | None]:

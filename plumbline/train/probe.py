@@ -205,10 +205,17 @@ class ProbeRun:
                 leg.run()
             if "portable" in self._lost:
                 leg = PortableLeg(self.context, self.probe)
+            else:
+                leg.compare_processes()
             self._found["portable"] = leg.evidence
         if self.probe.envelope_seeds:
             with auxiliary("envelope", self.context, self._lost):
-                self._found["envelope"] = measure_envelope(self.context, self.probe, self.book, evidence, leg)
+                self._measure(evidence, leg)
+
+    def _measure(self, evidence: list[StepEvidence], leg: PortableLeg) -> None:
+        """Measure the envelope in the process that writes the record."""
+        if self.context.ranks.is_first:
+            self._found["envelope"] = measure_envelope(self.context, self.probe, self.book, evidence, leg)
 
     def evidence(self) -> ProbeEvidence:
         """Return the evidence so far."""

@@ -531,6 +531,7 @@ def test_the_record_repeats_its_order(workshop: Workshop, tmp_path: Path) -> Non
     [
         ("envelope", "envelope._rerun", torch.OutOfMemoryError("CUDA out of memory")),
         ("portable", "portable.leg.PortableLeg._train", MemoryError()),
+        ("portable", "portable.leg.PortableLeg._train", refused(lambda: torch.empty(1 << 58))),
     ],
 )
 def test_an_auxiliary_leg_without_memory_costs_itself_and_not_the_record(  # noqa: PLR0917 - pytest's

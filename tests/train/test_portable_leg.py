@@ -214,6 +214,7 @@ def test_two_processes_and_one_train_the_same_bits(right: PortableEvidence) -> N
     for rank, repeated in ((0, True), (1, False)):
         trained = PortableLeg(_Drawn(spec, Two(rank, 2), _weights(spec)), ProbeSpec.model_validate(spec.probe))
         trained.run()
+        trained.compare_processes()
         assert trained.evidence is not None
         assert trained.evidence.steps == right.steps
         assert trained.evidence.repeated is repeated

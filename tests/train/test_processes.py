@@ -20,6 +20,7 @@ from plumbline.schema.expected import Expected
 from plumbline.schema.record import Exit, read_record
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.train import engine
+from plumbline.train.portable.leg import PortableLeg
 from tests.train.conftest import Trained, Workshop, processes_below
 from tests.train.forked_ranks import run_ranks
 
@@ -127,6 +128,27 @@ def test_the_record_has_the_error_of_the_process_that_failed(
     ending = trained.record.exit
     assert (ending.status, ending.code, ending.is_infrastructure) == ("failed", code, code != "error")
     assert words in ending.message
+
+
+@contextlib.contextmanager
+def without_memory_for_the_leg(rank: int, folder: Path) -> Iterator[None]:
+    """Let the second process have no memory for its portable leg."""
+    del folder
+
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    if rank == 1:
+        PortableLeg._train = full
+    yield
+
+
+def test_a_leg_that_one_process_has_no_memory_for_costs_the_leg(workshop: Workshop, tmp_path: Path) -> None:
+    codes, trained = trained_by_two(workshop, workshop.spec(probe=PROBE), tmp_path, without_memory_for_the_leg)
+    assert (codes, trained.record.exit) == ([0, 0], Exit(status="completed"))
+    assert list(trained.probe.lost_legs) == ["portable"]
+    assert trained.probe.portable is None
+    assert trained.probe.envelope is not None
 
 
 def test_a_training_that_fails_leaves_no_error_to_the_next(workshop: Workshop, tmp_path: Path) -> None:

@@ -187,16 +187,21 @@ class PortableLeg:
 
     def run(self, *, repeat: bool = True) -> None:
         """Train, then repeat the first step: different bits mean a wrong device."""
-        ranks = self._context.ranks
-        check_products(ranks.device)
+        check_products(self._context.ranks.device)
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
         found, unportable = self._train(self._steps, self.book, taps)
         again = self._train(1, TapBook(digests=False), taps & {0})[0] if repeat else found
-        digests = [step.to_json() for step in found.steps]
-        everyone = ranks.gather(digest_json([digests, unportable]))
-        agrees = found.steps[:1] == again.steps[:1] and len(set(everyone)) == 1
         self.losses = found.losses
         self.evidence = PortableEvidence(
             slices=self._probe.portable_slices, steps=tuple(found.steps),
-            repeated=not ranks.anyone(not agrees), unportable=unportable,
+            repeated=found.steps[:1] == again.steps[:1], unportable=unportable,
         )  # fmt: skip
+
+    def compare_processes(self) -> None:
+        """Compare the bits of all processes, after each has trained: different bits mean a wrong device, too."""
+        assert self.evidence is not None  # noqa: S101 - the leg has run
+        ranks = self._context.ranks
+        digests = [step.to_json() for step in self.evidence.steps]
+        everyone = ranks.gather(digest_json([digests, self.evidence.unportable]))
+        agrees = self.evidence.repeated and len(set(everyone)) == 1
+        self.evidence = self.evidence.replace(repeated=not ranks.anyone(not agrees))
