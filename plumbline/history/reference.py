@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HUGE", "LEAST", "MOST", "WINSOR", "Reference", "autocorrelation", "reference_of"]
+from plumbline.history.quantiles import t_quantile
+
+__all__ = ["ENOUGH", "HUGE", "LEAST", "MOST", "WINSOR", "Reference", "autocorrelation", "reference_of"]
 
 Values = NDArray[np.float64]
 
@@ -23,7 +25,8 @@ MOST = 60
 """Maximum number of nights: later nights, which may creep, never change the reference."""
 _LAG = 7
 """Number of newest nights left out of a growing reference, as they may contain a beginning creep."""
-_ENOUGH = 20
+ENOUGH = 20
+"""Minimum number of nights for a trend, an autocorrelation and outer quantiles: fewer do not know their own noise."""
 _OWN_SPREAD = 10
 WINSOR = 3.0
 """Maximum weight of a single night in a sum, in SD."""
@@ -69,6 +72,11 @@ class Reference:
         """
         return math.sqrt(self.spread**2 / num_nights + self.error**2)
 
+    def rules_out(self, score: float, loss: float, alpha: float) -> bool:
+        """Return whether a run's score bounds its loss below `loss`, one-sided at level `alpha`."""
+        bound = score - self.centre + t_quantile(alpha, round(self.freedom)) * self.predicted()
+        return bound < loss
+
 
 def reference_of(values: Values, *, floor: float, prior: Reference | None = None) -> Reference | None:
     """Return the reference of one level, oldest night first.
@@ -80,10 +88,10 @@ def reference_of(values: Values, *, floor: float, prior: Reference | None = None
     kept = values[np.isfinite(values)]
     if prior is not None and 0 < len(kept) < _OWN_SPREAD:
         return replace(prior, centre=_middle(np.sort(kept)), count=len(kept))
-    if len(kept) > _ENOUGH + _LAG:
+    if len(kept) > ENOUGH + _LAG:
         kept = kept[: min(MOST, len(kept) - _LAG)]
     elif len(kept) > LEAST + _LAG:
-        kept = kept[: max(len(kept) - _LAG, min(_ENOUGH, len(kept) - 1))]
+        kept = kept[: max(len(kept) - _LAG, min(ENOUGH, len(kept) - 1))]
     if len(kept) < LEAST:
         return None
     centre = _middle(np.sort(kept))
@@ -94,11 +102,8 @@ def reference_of(values: Values, *, floor: float, prior: Reference | None = None
 
 
 def _without_trend(values: Values) -> Values:
-    """Remove a straight line from the values.
-
-    A creep is neither noise nor autocorrelation.
-    """
-    if len(values) < _ENOUGH:
+    """Remove a straight line: a creep is neither noise nor autocorrelation."""
+    if len(values) < ENOUGH:
         return values
     time = np.arange(len(values)) - (len(values) - 1) / 2
     return np.asarray(values - time * float(time @ values) / float(time @ time))
@@ -116,7 +121,7 @@ def _spread(ordered: Values, centre: float) -> float:
     """
     count = len(ordered)
     mad = 1.4826 * _middle(np.sort(np.abs(ordered - centre))) * (1 + 0.8 / count)
-    if count < _ENOUGH:
+    if count < ENOUGH:
         return max(mad, float(ordered.std(ddof=1)))
     low, high = (0.05 * (count - 1), 0.95 * (count - 1))
     return max(mad, (_between(ordered, high) - _between(ordered, low)) / 3.29)
@@ -136,7 +141,7 @@ def autocorrelation(values: Values) -> float:
     is added.
     """
     count = len(values)
-    if count < _ENOUGH:
+    if count < ENOUGH:
         return 0.0
     ordered = np.sort(values)
     centre = _middle(ordered)

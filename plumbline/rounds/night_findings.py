@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from plumbline.history.equivalence import equivalence
 from plumbline.history.night import LineDecision, finding_of, sentence
+from plumbline.history.reference import ENOUGH, Reference
 from plumbline.history.segments import past_of
 from plumbline.judge.gates.throughput import CHECK
 from plumbline.rounds.night_answers import SPEED_METRICS
@@ -17,6 +19,9 @@ __all__ = ["apply_nights", "with_equivalence"]
 
 Results = Mapping[str, Mapping[str, PlatformResult]]
 """By workload, then by platform."""
+
+_RULED_OUT = 0.05
+"""Level at which each run of tonight has to rule a drop out: a true drop of the limit is withdrawn once in twenty."""
 
 _ACCURACY_NIGHTS = 14
 """Number of newest nights whose accuracies are tested together."""
@@ -32,7 +37,9 @@ def apply_nights(
             if platform in platforms:
                 mine = [one for one in lot if one.line.workload == workload]
                 change = nights.software.get((platform, workload), SoftwareChange("unavailable"))
-                applied = _applied(platforms[platform], mine, change, nights.signs.get((platform, workload)))
+                reruns = nights.reruns.get((platform, workload), ())
+                kept = _without_gate(platforms[platform], mine, reruns)
+                applied = _applied(kept, mine, change, nights.signs.get((platform, workload)))
                 platforms[platform] = with_equivalence(applied, mine, accuracy_margin)
     for platform, why in nights.damaged.items():
         for platforms in changed.values():
@@ -59,7 +66,7 @@ def _applied(
             improved.append(decision.line.metric.name)
         if decision.verdict == "drift":
             causes.append(_cause(decision, change, signs))
-    judged = _with_ab_answer(_without_gate(result, decided), decided, change, signs)
+    judged = _with_ab_answer(result, decided, change, signs)
     codes = {cause.code for cause in judged.causes}
     causes = [cause for cause in causes if cause.code not in codes and not (codes and cause.code == "unattributed")]
     changed = _with_findings(judged, findings)
@@ -112,27 +119,40 @@ def _with_findings(result: PlatformResult, findings: Sequence[Finding]) -> Platf
     return result.replace(verdict=verdict, findings=(*result.findings, *findings))
 
 
-def _without_gate(result: PlatformResult, decided: Sequence[LineDecision]) -> PlatformResult:
+def _without_gate(result: PlatformResult, decided: Sequence[LineDecision], reruns: Sequence[float]) -> PlatformResult:
     """Withdraw a throughput finding that the reference over many nights contradicts."""
     throughput = next((decision for decision in decided if decision.line.metric.name == "throughput"), None)
-    if throughput is None or throughput.decision.reference is None or throughput.verdict != "pass":
+    reference = throughput.decision.reference if throughput is not None else None
+    if throughput is None or reference is None or throughput.verdict != "pass":
         return result
-    gate = [
-        finding
-        for finding in result.findings
-        if finding.check == CHECK and finding.outcome in ("drift", "inconclusive")
-    ]
-    if not gate or throughput.decision.needs:
+    tonight = throughput.line.metric.scores(throughput.line.values[-1:]).tolist()
+    gate = [finding for finding in result.findings if _is_contradicted(finding, reference, [*tonight, *reruns])]
+    if not gate:
         return result
-    text = f"withdrawn: the reference of {throughput.decision.reference.count} nights does not show it"
-    findings = tuple(
-        finding.replace(outcome="pass", detail=f"{finding.detail}; {text}") if finding in gate else finding
-        for finding in result.findings
-    )
+    findings = tuple(_withdrawn(finding, reference) if finding in gate else finding for finding in result.findings)
     verdict = worst([finding.outcome for finding in findings])
     slow = {"loader", "transfer", "throttling", "slow-device", "contention", "software"}
     causes = tuple(cause for cause in result.causes if cause.code not in slow and verdict == "drift")
     return result.replace(verdict=verdict, findings=findings, causes=causes)
+
+
+def _is_contradicted(finding: Finding, reference: Reference, runs: Sequence[float]) -> bool:
+    """Return whether every run of tonight rules out a loss of the gate's limit.
+
+    That no detector asks is no evidence: a short or noisy reference asks about nothing. A drop that was measured takes
+    a reference that knows its own noise; without one (a different machine class) the level of the test suffices.
+    """
+    if finding.check != CHECK or finding.outcome not in ("drift", "inconclusive"):
+        return False
+    if finding.observed is not None and reference.count < ENOUGH:
+        return False
+    loss = -math.log1p(-float(finding.limit or 0.0))
+    return all(reference.rules_out(score, loss, _RULED_OUT) for score in runs)
+
+
+def _withdrawn(finding: Finding, reference: Reference) -> Finding:
+    text = f"withdrawn: the reference of {reference.count} nights rules out a loss of {float(finding.limit or 0.0):.2%}"
+    return finding.replace(outcome="pass", detail=f"{finding.detail}; {text}")
 
 
 def _with_ab_answer(

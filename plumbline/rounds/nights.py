@@ -22,6 +22,7 @@ from plumbline.rounds.night_answers import (
     machine_note,
     rerun_answers,
     rerun_records,
+    rerun_throughputs,
     software_states,
     with_ab_answers,
 )
@@ -56,6 +57,8 @@ class NightDecisions:
     """By (platform, workload)."""
     signs: Mapping[tuple[str, str], Cause] = field(default_factory=dict)
     """Cause on the machine that the samplers of all runs name, by (platform, workload)."""
+    reruns: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
+    """Scores of the reruns' throughput, by (platform, workload)."""
 
     def entries(self, platform: str) -> list[CallEntry]:
         """Return a platform's decisions as entries of the series file."""
@@ -88,6 +91,7 @@ def decide_nights(
     rows: dict[str, tuple[NightRow, ...]] = {}
     changes: dict[tuple[str, str], SoftwareChange] = {}
     signs: dict[tuple[str, str], Cause] = {}
+    reruns: dict[tuple[str, str], tuple[float, ...]] = {}
     for platform in round_.suite.platforms:
         tonight = [record for one, record in gathered.records.items() if (one.platform, one.what) == (platform, MAIN)]
         new = tuple(row for row in (row_of(record.record) for record in tonight) if row is not None)
@@ -109,10 +113,11 @@ def decide_nights(
         lines = [
             line for line in lines_of(series, METRICS, history.accepted.get(platform, {})) if line.records[-1] in ids
         ]
+        reruns |= rerun_throughputs(lines, gathered, platform)
         decided = _decided(lines, limits_of(round_.suite), gathered, platform, mine)
         decisions[platform] = tuple(_with_notes(one, gathered, platform, mine, baselines or {}) for one in decided)
         changes |= {(platform, workload): change for workload, change in mine.items()}
-    return NightDecisions(decisions, rows, history.damaged, changes, signs)
+    return NightDecisions(decisions, rows, history.damaged, changes, signs, reruns)
 
 
 def _decided(

@@ -105,7 +105,7 @@ class Gates(Model):
     """Minimum drop for a rerun, in standard errors of both median steps."""
     false_alarms_a_year: float = Field(default=1.0, gt=0)
     """Over all platforms, workloads and metrics together."""
-    questions_a_year: float = Field(default=100.0, gt=0)
+    questions_a_year: float = Field(default=100.0, ge=1)
     """Requests for reruns that noise alone may cause in a year, over all series of the suite."""
     unjudged_nights: int = Field(default=7, ge=1)
     """Number of consecutive unjudged nights of a platform before an `unjudged` alert."""

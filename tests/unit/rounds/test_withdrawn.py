@@ -1,0 +1,118 @@
+"""A drop that two runs show is withdrawn only by a reference that rules the drop out."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from plumbline.history.series import NightRow, SeriesFile, extended, row_of
+from plumbline.rounds import Round
+from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.judging import judge_harvest
+from plumbline.rounds.night_findings import apply_nights
+from plumbline.rounds.nights import History, decide_nights, night_reruns
+from plumbline.rounds.plan import MAIN, RERUN, Assignment
+from plumbline.schema.fingerprint import Fingerprint
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import PlatformResult
+from tests.unit.rounds.test_nights import BASE, BEGIN, loaded, suite_of
+from tests.unit.rounds.test_software import _with
+
+pytestmark = pytest.mark.timeout(120)
+
+HERE = BASE.fingerprint
+ELSEWHERE = HERE.replace(cpu=HERE.cpu.replace(model="another processor"))
+
+
+def suite_with(num_platforms: int, num_workloads: int, **gates: object) -> Suite:
+    content = suite_of(Path("/x"), **gates).to_json()
+    (workload,), (platform,) = content["workloads"].values(), content["platforms"].values()
+    content["workloads"] |= {f"w{number}": workload for number in range(1, num_workloads)}
+    content["platforms"] |= {f"p{number}": platform for number in range(1, num_platforms)}
+    return Suite.model_validate(content)
+
+
+LARGE = suite_with(5, 4)
+
+
+def nights(count: int, sd: float) -> list[NightRow]:
+    first = row_of(loaded(0, 0.0).record)
+    assert first is not None
+    rate = first.metrics["throughput"] or math.nan
+    return [
+        first.model_copy(
+            update={
+                "record": f"n{index:04d}", "round": f"round-{index}", "time": BEGIN + timedelta(days=index),
+                "metrics": {"throughput": rate / (1 + slower)},
+            }
+        )
+        for index, slower in enumerate(np.random.default_rng(1).normal(0, sd, count).tolist())
+    ]  # fmt: skip
+
+
+def tonight(  # noqa: PLR0917 - one night's numbers
+    num_nights: int, sd: float, drop: float, rerun: float | None = None, accepted: float = 0.0,
+    suite: Suite = LARGE, before: Fingerprint = HERE,
+) -> PlatformResult:  # fmt: skip
+    """Judge a night as a round does; `drop`, `rerun` and `accepted` are relative slow-downs of the step."""
+    rerun = drop if rerun is None else rerun
+    series = extended(SeriesFile(suite="nightly", platform="left"), nights(num_nights, sd))
+    baselines = {"unit": {"left": _with(loaded(0, accepted), before)}}
+    round_ = Round(f"round-{num_nights}", suite, {"unit": BASE.spec})
+    found = GatheredRecords({Assignment("left", "unit", MAIN): loaded(num_nights, drop)})
+    asked = night_reruns(decide_nights(round_, found, History({"left": series}), baselines))
+    for one in {*asked, Assignment("left", "unit", RERUN)}:
+        found.records[one] = loaded(num_nights, rerun, one.what)
+    decided = decide_nights(round_, found, History({"left": series}), baselines)
+    return apply_nights(judge_harvest(round_, found, baselines, {}), decided)["unit"]["left"]
+
+
+def _gate(result: PlatformResult):
+    return next(finding for finding in result.findings if finding.check == "speed.throughput")
+
+
+@pytest.mark.parametrize(
+    ("num_nights", "sd", "drop"),
+    [(5, 0.005, 0.15), (5, 0.01, 0.3), (5, 0.02, 0.4), (6, 0.02, 0.2), (8, 0.01, 0.06), (8, 0.02, 0.15),
+     (10, 0.02, 0.1), (15, 0.02, 0.06), (20, 0.02, 0.06), (40, 0.03, 0.06)],
+)  # fmt: skip
+def test_a_reference_without_power_withdraws_no_drop(num_nights: int, sd: float, drop: float) -> None:
+    result = tonight(num_nights, sd, drop)
+    assert _gate(result).outcome == "drift"
+    assert result.verdict == "drift"
+    assert result.causes
+
+
+def test_a_drop_against_a_lucky_record_is_withdrawn_by_the_nights() -> None:
+    # The accepted record was 6% quicker than the nights; tonight is one of them.
+    result = tonight(30, 0.01, 0.0, accepted=-0.06)
+    assert (_gate(result).outcome, result.verdict, result.causes) == ("pass", "pass", ())
+    assert "withdrawn: the reference of 23 nights rules out a loss of 5.00%" in _gate(result).detail
+    # As few nights as do not know their own noise withdraw nothing.
+    assert tonight(15, 0.01, 0.0, accepted=-0.06).verdict == "drift"
+
+
+def test_both_runs_have_to_rule_the_drop_out() -> None:
+    assert tonight(30, 0.01, 0.0, rerun=0.045, accepted=-0.06).verdict == "drift"
+    assert tonight(30, 0.01, 0.045, rerun=0.0, accepted=-0.06).verdict != "pass"
+
+
+def test_a_different_machine_class_is_passed_by_its_own_nights_alone() -> None:
+    assert _gate(tonight(6, 0.005, 0.0, before=ELSEWHERE)).outcome == "pass"
+    assert _gate(tonight(6, 0.02, 0.2, before=ELSEWHERE)).outcome == "inconclusive"
+
+
+def test_few_questions_withdraw_no_drop() -> None:
+    suite = suite_with(1, 1, questions_a_year=1.0)
+    assert all(tonight(40, 0.01, drop, suite=suite).verdict == "drift" for drop in (0.1, 0.6))
+
+
+@pytest.mark.parametrize("questions", [0.99, 1e-6, 1e-321])
+def test_fewer_questions_than_one_a_year_are_refused(questions: float) -> None:
+    with pytest.raises(ValidationError, match="questions_a_year"):
+        suite_of(Path("/x"), questions_a_year=questions)
