@@ -70,6 +70,8 @@ class MetricHistory:
     calls: tuple[PlacedCall, ...] = ()
     accepted: tuple[float, ...] = ()
     """Times of the accepted records, the anchor's first."""
+    upgrades: tuple[int, ...] = ()
+    """Indexes of the nights whose software differs from the night before."""
 
     def day(self, index: int) -> str:
         """Return the date of a night, as text."""
@@ -91,6 +93,7 @@ def lines_of(
         stamps = tuple(sorted(time.timestamp() for time in (accepted or {}).get(workload, ())))
         calls = _placed(series.calls, records)
         boundaries = tuple(_boundaries(series, places, times, stamps))
+        upgrades = _upgrades(series, places)
         for metric in metrics:
             column = series.metrics.get(metric.name)
             if column is None:
@@ -98,11 +101,8 @@ def lines_of(
             values = _taken(column, places)
             if any(value is not None for value in values):
                 own_calls = tuple(call for call in calls if call.entry.metric == metric.name)
-                histories.append(
-                    MetricHistory(
-                        series.platform, workload, metric, times, rounds, records, values, boundaries, own_calls, stamps
-                    )
-                )
+                whole = times, rounds, records, values, boundaries, own_calls, stamps, upgrades
+                histories.append(MetricHistory(series.platform, workload, metric, *whole))
     return tuple(histories)
 
 
@@ -151,11 +151,14 @@ def _boundaries(
     return sorted(boundaries, key=lambda boundary: (boundary.index, boundary.what))
 
 
-def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
-    """Return the engine's past before the night at `until`.
+def _upgrades(series: SeriesFile, places: Sequence[int]) -> tuple[int, ...]:
+    """Return the nights with a new lock, package, driver, image or setting."""
+    keys = list(zip(_taken(series.lock, places), _taken(series.software, places), strict=True))
+    return tuple(index for index, (before, after) in enumerate(pairwise(keys), start=1) if before != after)
 
-    By default, it includes all nights.
-    """
+
+def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
+    """Return the engine's past before the night at `until` (default: all nights)."""
     end = len(history.values) if until is None else until
     scores = history.metric.scores(history.values[:end])
     level = max(

@@ -78,14 +78,18 @@ def _applied(
 
 
 def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], margin: float) -> PlatformResult:
-    """Add the equivalence of the last nights' accuracies."""
-    line = next((made.line for made in decided if made.line.metric.name == "accuracy"), None)
-    reference = next((made.decision.reference for made in decided if made.line is line and line is not None), None)
-    if line is None or reference is None:
+    """Add the equivalence of the last nights' accuracies, all by tonight's software.
+
+    Nights by earlier software say nothing about tonight's: with them, the first nights of a loss would pass.
+    """
+    made = next((one for one in decided if one.line.metric.name == "accuracy"), None)
+    reference = made.decision.reference if made is not None else None
+    if made is None or reference is None:
         return result
-    past = past_of(line)
+    past = past_of(made.line)
     values = [-value for value in past.values[past.level :].tolist()]
-    newest = values[max(len(values) - _ACCURACY_NIGHTS, reference.count) :]
+    upgraded = max(made.line.upgrades, default=0) - past.level
+    newest = values[max(len(values) - _ACCURACY_NIGHTS, reference.count, upgraded) :]
     test = equivalence(values[: reference.count], newest, margin)
     if test is None:
         return result
@@ -101,6 +105,8 @@ def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], ma
             detail=detail,
         )  # fmt: skip
         return _with_findings(result, [finding])
+    if test.outcome == "equivalent" and (made.verdict != "pass" or abs(-newest[-1] - reference.centre) > margin):
+        return result  # the mean of many nights hides a loss that begins tonight
     if test.outcome == "equivalent":
         # Many nights are stronger evidence than one pair of runs that is not bitwise equal.
         findings = tuple(

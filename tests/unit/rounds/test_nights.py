@@ -13,21 +13,17 @@ import pytest
 from plumbline.alerts import AlertState, update
 from plumbline.central import CentralStore
 from plumbline.central.series import read_series, rebuild_series, series_key
-from plumbline.history.metrics import METRICS
-from plumbline.history.night import judge_lines
-from plumbline.history.segments import lines_of
-from plumbline.history.series import NightRow, SeriesFile, extended
 from plumbline.records import LoadedRecord
 from plumbline.rounds import Round
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import judge_harvest
-from plumbline.rounds.night_findings import apply_nights, with_equivalence
-from plumbline.rounds.nights import decide_nights, limits_of, night_reruns
+from plumbline.rounds.night_findings import apply_nights
+from plumbline.rounds.nights import decide_nights, night_reruns
 from plumbline.rounds.outcome import join, sum_up
 from plumbline.rounds.plan import MAIN, Assignment
 from plumbline.rounds.series import count_unjudged, read_history, write_nights
 from plumbline.schema.suite import Alert, Suite
-from plumbline.schema.verdict import Finding, PlatformResult, RoundVerdict
+from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store, read_bytes
 from tests.unit.judge.conftest import make_record
 from tests.unit.judge.test_speed import speed
@@ -195,32 +191,6 @@ def test_a_night_without_a_number_never_passes_the_engine(tmp_path: Path) -> Non
         nights.night(index, value)
     series = read_series(nights.central, "nightly", "left")
     assert all(value is None or math.isfinite(value) for column in series.metrics.values() for value in column)
-
-
-def _accuracy_result(difference: float, nights: int = 60) -> PlatformResult:
-    values = np.clip(0.85 + np.random.default_rng(2).normal(0, 0.005, nights), 0, 1)
-    values[45:] -= difference
-    series = SeriesFile(suite="nightly", platform="left")
-    rows = [
-        NightRow(
-            record=f"r{index:03d}", round=f"round-{index}", time=BEGIN + timedelta(days=index), workload="unit",
-            spec="s", lock="l", hardware="h", software="s", metrics={"accuracy": float(value)},
-        )
-        for index, value in enumerate(values)
-    ]  # fmt: skip
-    lines = lines_of(extended(series, rows), METRICS)
-    decided = judge_lines(lines, limits_of(suite_of(Path("/x"))), software={("unit", "accuracy"): "equal"})
-    finding = Finding(check="learn.accuracy", outcome="inconclusive", observed=-0.021, against="baseline r000")
-    return with_equivalence(PlatformResult(verdict="inconclusive", findings=(finding,)), decided, 0.02)
-
-
-def test_many_nights_resolve_what_one_pair_of_runs_cannot() -> None:
-    same = _accuracy_result(0.0)
-    assert same.verdict == "pass"
-    assert "equivalent within 0.02" in str(same.notes[0])
-    lost = _accuracy_result(0.05)
-    assert lost.verdict == "drift"
-    assert lost.findings[-1].check == "history.accuracy.equivalence"
 
 
 def test_a_rebuilt_series_holds_no_confirmation(tmp_path: Path) -> None:
