@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.history.peers import PEERS, alarms
 from plumbline.history.limits import allowed_for
-from plumbline.history.simulate import NOISES, World, first_call, make_levels, simulate_platform
+from plumbline.history.simulate import MODELS, NOISES, World, first_call, make_levels, simulate_platform
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "history-simulation.json"
 PLATFORMS, METRICS, NIGHTS = 4, 10, 365
@@ -42,7 +42,7 @@ def generator_of(*key: int) -> np.random.Generator:
 def year(job: tuple[str, bool, int]) -> dict[str, object]:
     """One platform-year of the engine on unchanged software."""
     noise, shared, number = job
-    generator = generator_of(1, list(NOISES).index(noise), shared, number)
+    generator = generator_of(1, MODELS.index(noise), shared, number)
     levels = make_levels(generator, noise, METRICS, NIGHTS)
     tally = simulate_platform(World(noise, levels, np.zeros(NIGHTS), shared, generator), ALLOWED)
     reasons = [call.reason for _, _, call in tally.calls]
@@ -191,21 +191,23 @@ def main() -> None:
     parser.add_argument("--peer-trials", type=int, default=25)
     parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 2))
     parser.add_argument("--add", action="store_true", help="add the years to those of the raw file")
-    parser.add_argument("--noises", nargs="+", default=list(NOISES), choices=list(NOISES))
+    parser.add_argument("--noises", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--parts", nargs="+", default=["engine", "delay", "peers"])
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     started = time.perf_counter()
     found: dict[str, object] = json.loads(args.out.read_text()) if args.out.exists() else {}
     found |= {"command": "make simulate", "machine": f"{os.cpu_count()} cores, {machine.machine()}"}
-    found["allowed"] = {name: getattr(ALLOWED, name) for name in ALLOWED.__dataclass_fields__}
+    plain = {name: getattr(ALLOWED, name) for name in ALLOWED.__dataclass_fields__}
+    found["allowed"] = {name: value for name, value in plain.items() if isinstance(value, (int, float))}
     with ProcessPoolExecutor(args.processes) as pool:
         if "delay" in args.parts:
             found["delay"] = delay_part(pool, args.trials)
             keep(args.out, found, started)
         if "peers" in args.parts:
             old = found.get("peers", {}).get("years", []) if args.add else []
-            peers = peers_part(pool, args.peer_trials, args.noises, old)
+            noises = [noise for noise in args.noises if noise in NOISES]
+            peers = peers_part(pool, args.peer_trials, noises, old)
             found["peers"] = peers
             print(json.dumps({name: peers[name] for name in ("median_delay", "false_alarms_a_year")}, indent=1))
             keep(args.out, found, started)

@@ -25,6 +25,8 @@ from plumbline.history.reference import HUGE, Reference, reference_of
 __all__ = ["Answers", "Call", "Decision", "Past", "Reason", "Software", "advance", "decide"]
 
 Values = NDArray[np.float64]
+_NEWEST = 5
+"""Number of nights whose median has to be within the margin, as a loss of five nights is called."""
 
 
 Reason = Literal[
@@ -39,6 +41,7 @@ Reason = Literal[
     "lasting",  # the loss lasts, and no experiment names the software
     "anchor",  # the cumulative loss against the first acceptance is over its limit
     "too-small",  # confirmed, and below the least change that counts
+    "within-margin",  # a change within the metric's margin, which new software makes by chance
     "improved",  # lastingly better than the reference
     "open-call",  # reported on an earlier night, and still open
 ]
@@ -135,6 +138,7 @@ def decide(
     if reference is None:
         return open_call or Decision("inconclusive", "learning")
     here = np.append(values[level:], tonight)
+    allowed = allowed.at(reference.centre)
     detections = detect(here, int(kept[: past.cusum_start].sum()) - level, reference, allowed)
     over_anchor = _over_anchor(past, values, tonight, allowed)
     if over_anchor is not None:
@@ -143,7 +147,8 @@ def decide(
         return open_call or _quiet(here, reference, allowed)
     suspected = _SuspectedLoss(here, reference, detections, allowed, answers, software, past)
     first = int(np.flatnonzero(kept)[level]) if level < len(values) else past.level
-    decision = _with_index(suspected.decision(), first, kept)
+    within = suspected.within_margin() if allowed.margin is not None and over_anchor is None else None
+    decision = _with_index(within or suspected.decision(), first, kept)
     return open_call if open_call is not None and decision.verdict != "drift" else decision
 
 
@@ -220,6 +225,15 @@ class _SuspectedLoss:
     answers: Answers
     software: Software
     past: Past
+
+    def within_margin(self) -> Decision | None:
+        """Pass without experiments if tonight and the newest nights' median are within the margin."""
+        size = float(self.here[-1]) - self.reference.centre
+        recent = float(np.median(self.here[-_NEWEST:])) - self.reference.centre
+        if max(size, recent) > self.allowed.least_change:
+            return None
+        dated = onset(self.here, self.reference)
+        return Decision("pass", "within-margin", self.detections, "", self.reference, dated, size=size)
 
     def decision(self) -> Decision:
         """Decide by the cheapest experiments first."""

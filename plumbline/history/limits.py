@@ -9,17 +9,39 @@ and however many detections there are. `docs/MATH.md` derives each formula.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from plumbline.history.quantiles import normal_quantile
 
-__all__ = ["Allowed", "allowed_for", "cusum_height"]
+__all__ = ["Allowed", "Margin", "allowed_for", "cusum_height", "learned_margins"]
 
 NIGHTS_A_YEAR = 365
 _DETECTORS = 3
 _EXPERIMENT_SHARE = 0.8
 """Share of tolerated alarms for experiments; the rest is for lasting losses without experiments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """Change of a metric that counts for nothing, because new software makes such changes by chance."""
+
+    size: float
+    is_of_loss: bool = False
+    """Whether `size` is a change of exp(-loss), and the series holds log(loss)."""
+
+    def at(self, centre: float) -> float:
+        """Return the margin as a difference of scores from this centre.
+
+        exp(-loss) is the right answer's probability, as a geometric mean. Above a loss of 1 the margin would widen
+        again, so that its least relative value, about e times `size`, is kept.
+        """
+        if not self.is_of_loss:
+            return self.size
+        loss = min(math.exp(min(centre, 0.0)), 1.0)
+        left = math.exp(-loss) - self.size
+        return math.log(-math.log(left) / loss) if left > 0 and loss > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +64,21 @@ class Allowed:
     """Relative: a smaller confirmed difference is a note."""
     anchor_limit: float = 0.025
     """Relative: a cumulative loss against the anchor above it is drift, however slow."""
+    margins: Mapping[str, Margin] = field(default_factory=dict)
+    """By metric."""
+    margin: Margin | None = None
+    """Margin of the series' metric; it replaces `least_change` and `anchor_limit`."""
+
+    def of(self, metric: str) -> Allowed:
+        """Return the limits of one metric."""
+        return replace(self, margin=self.margins[metric]) if metric in self.margins else self
+
+    def at(self, centre: float) -> Allowed:
+        """Return the limits of a series about this centre."""
+        if self.margin is None:
+            return self
+        size = self.margin.at(centre)
+        return replace(self, least_change=size, anchor_limit=size)
 
 
 def allowed_for(
@@ -54,6 +91,7 @@ def allowed_for(
     num_blocks: int = 6,
     least_change: float = 0.005,
     anchor_limit: float = 0.025,
+    margins: Mapping[str, Margin] | None = None,
 ) -> Allowed:
     """Return the limits of a suite.
 
@@ -69,7 +107,20 @@ def allowed_for(
         num_blocks=num_blocks,
         least_change=least_change,
         anchor_limit=anchor_limit,
+        margins=margins or {},
     )
+
+
+def learned_margins(accuracy_margin: float, throughput_drop: float) -> dict[str, Margin]:
+    """Return the margins of the metrics that are equal to the bit until the software changes, and then jump once.
+
+    Memory is a cost as time is, and has the limit of time.
+    """
+    return {
+        "accuracy": Margin(accuracy_margin),
+        "evaluation_loss": Margin(accuracy_margin, is_of_loss=True),
+        "peak_memory": Margin(throughput_drop),
+    }
 
 
 @lru_cache(maxsize=4096)

@@ -31,6 +31,7 @@ _REASON_TEXTS: Mapping[str, str] = {
     "lasting": "the loss lasts over several nights",
     "anchor": "the cumulative loss against the first acceptance is over its limit",
     "too-small": "confirmed, and smaller than the least change that counts",
+    "within-margin": "within its margin: new software changes it by chance",
     "improved": "better than the reference for several nights: accept a new baseline",
     "open-call": "reported on an earlier night, and still open",
     "shift": "a shift of cost within the step: the whole step is not slower",
@@ -86,7 +87,8 @@ def judge_lines(
         tonight = float(history.metric.scores(history.values[last:])[0])
         key = (history.workload, history.metric.name)
         given = (answers or {}).get(key, Answers())
-        decision = decide(past, tonight, allowed, given, software=(software or {}).get(key, "can-differ"))
+        limits = allowed.of(history.metric.name)
+        decision = decide(past, tonight, limits, given, software=(software or {}).get(key, "can-differ"))
         has_recovered = past.call is not None and decision.verdict == "pass"
         decisions.append(LineDecision(history, past, decision, recovered=has_recovered))
     verdicts = {(judged.line.workload, judged.line.metric.name): judged.decision.verdict for judged in decisions}
@@ -102,12 +104,9 @@ def judge_lines(
 
 
 def call_entry(judged: LineDecision) -> CallEntry | None:
-    """Return a decision's entry for the series file.
-
-    `None` if there is nothing to keep: quiet, learning, missing, improved, or an open call.
-    """
+    """Return a decision's entry for the series file; `None` if there is nothing to keep."""
     history, decision = judged.line, judged.decision
-    if judged.reason in ("quiet", "learning", "missing", "open-call", "improved"):
+    if judged.reason in ("quiet", "learning", "missing", "open-call", "improved", "within-margin"):
         return None
     onset = decision.onset
     new = decision.new and not judged.shifted and onset is not None

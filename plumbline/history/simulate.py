@@ -7,15 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.history.decision import Answers, Decision, Past, advance, decide
-from plumbline.history.limits import Allowed
+from plumbline.history.decision import Answers, Decision, Past, Software, advance, decide
+from plumbline.history.limits import Allowed, Margin
 
-__all__ = ["NOISES", "Tally", "World", "first_call", "make_levels", "simulate_platform"]
+__all__ = [
+    "DETERMINISTIC",
+    "LOCK_MARGIN",
+    "MODELS",
+    "NOISES",
+    "Tally",
+    "World",
+    "first_call",
+    "make_levels",
+    "simulate_platform",
+]
 
 Values = NDArray[np.float64]
 
@@ -54,6 +64,13 @@ def _outliers(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
     return np.asarray(generator.normal(size=shape) + odd * generator.uniform(5, 15, size=shape))
 
 
+def _locks(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
+    """Return nights of a deterministic metric, which moves once with each new lock, every 40 nights."""
+    locks = np.cumsum(generator.random(shape) < 1 / 40, axis=1, dtype=np.intp)
+    ends = generator.uniform(-math.sqrt(3), math.sqrt(3), size=(shape[0], shape[1] + 1))
+    return np.asarray(np.take_along_axis(ends, locks, axis=1))
+
+
 NOISES: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], Values]] = {
     "gaussian": lambda generator, shape: generator.normal(size=shape),
     "t3": lambda generator, shape: generator.standard_t(3, size=shape) / math.sqrt(3),
@@ -65,14 +82,17 @@ NOISES: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], Values]] =
     "outliers": _outliers,
 }
 """Standardised noise models [series, nights], higher is worse."""
+DETERMINISTIC = "within-locks"
+"""Noise of a metric that reruns repeat to the bit, and that no A/B measures, as the accuracy."""
+LOCK_MARGIN = 2 * math.sqrt(3) * SD
+"""Margin that holds all ends of the deterministic metric."""
+MODELS = (*NOISES, DETERMINISTIC)
 
 
 def make_levels(generator: np.random.Generator, noise: str, num_series: int, num_nights: int) -> Values:
-    """Return nights of unchanged software, [series, nights].
-
-    Their SD is 1%.
-    """
-    return SD * NOISES[noise](generator, (num_series, num_nights))
+    """Return nights of unchanged software, [series, nights], with an SD of 1%."""
+    model = _locks if noise == DETERMINISTIC else NOISES[noise]
+    return SD * model(generator, (num_series, num_nights))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +112,8 @@ class World:
 
     def draw(self, shape: tuple[int, int]) -> Values:
         """Return single runs relative to their night's level."""
+        if self.noise == DETERMINISTIC:
+            return np.zeros(shape)
         if self.shared:
             return _RERUN_SHARE * SD * self.generator.normal(size=shape)
         noise = self.noise if not self.noise.startswith("ar") else "gaussian"
@@ -99,8 +121,17 @@ class World:
 
     def reruns(self, series: int, night: int, count: int) -> tuple[float, ...]:
         """Return `count` fresh runs of tonight's software."""
-        level = float(self.levels[series, night]) if self.shared else 0.0
+        level = float(self.levels[series, night]) if self.shared or self.noise == DETERMINISTIC else 0.0
         return tuple((level + self.losses[night] + self.draw((1, count))[0]).tolist())
+
+    def limits(self, allowed: Allowed) -> Allowed:
+        """Return the limits of these series."""
+        return replace(allowed, margin=Margin(LOCK_MARGIN)) if self.noise == DETERMINISTIC else allowed
+
+    @property
+    def software(self) -> Software:
+        """Return whether an A/B can answer."""
+        return "unavailable" if self.noise == DETERMINISTIC else "can-differ"
 
     def experiment(self, series: int, night: int, blocks: int, tested: int) -> tuple[Values, Values, int]:
         """Return an interleaved A/B on tonight's machine.
@@ -135,7 +166,7 @@ def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: 
     num_series, num_nights = world.levels.shape
     seen = world.levels + world.losses[None, :]
     known = list(pasts or [Past(seen[series, :begin]) for series in range(num_series)])
-    tally = Tally()
+    tally, allowed = Tally(), world.limits(allowed)
     for night in range(begin, num_nights):
         first = [decide(known[series], float(seen[series, night]), allowed) for series in range(num_series)]
         final = _run_experiments(world, allowed, known, seen[:, night], night, first, tally)
@@ -165,7 +196,7 @@ def _run_experiments(  # noqa: PLR0917 - one night's state
     tally.reruns += bool(wanting)
     for series in wanting:
         answers[series] = Answers(reruns=world.reruns(series, night, allowed.num_reruns))
-        final[series] = decide(known[series], float(values[series]), allowed, answers[series])
+        final[series] = decide(known[series], float(values[series]), allowed, answers[series], software=world.software)
     wanting = [series for series in wanting if final[series].needs == "ab"]
     tally.experiments += bool(wanting)
     for series in wanting:

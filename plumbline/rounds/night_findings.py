@@ -59,6 +59,9 @@ def _applied(
         if reason in ("machine", "unconfirmed") and decision.line.metric.name not in SPEED_METRICS:
             notes.append(f"a single night: {sentence(decision)}")
             continue
+        if reason == "within-margin":
+            notes.append(sentence(decision))
+            continue
         if reason in ("quiet", "learning", "missing"):
             continue
         findings.append(finding_of(decision))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from plumbline.history.limits import Allowed, allowed_for
+from plumbline.history.limits import Allowed, allowed_for, learned_margins
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import LineDecision, call_entry, judge_lines
 from plumbline.history.phases import shift_note
@@ -77,6 +77,7 @@ def limits_of(suite: Suite) -> Allowed:
         num_reruns=suite.dispatch.reruns,
         num_blocks=suite.dispatch.ab_blocks,
         anchor_limit=suite.gates.throughput_drop / 2,
+        margins=learned_margins(suite.gates.accuracy_margin, suite.gates.throughput_drop),
     )
 
 

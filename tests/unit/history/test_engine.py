@@ -15,7 +15,14 @@ from plumbline.history.metrics import METRICS
 from plumbline.history.night import judge_lines
 from plumbline.history.segments import lines_of
 from plumbline.history.series import SeriesFile, extended
-from plumbline.history.simulate import NOISES, World, first_call, make_levels, simulate_platform
+from plumbline.history.simulate import (
+    DETERMINISTIC,
+    NOISES,
+    World,
+    first_call,
+    make_levels,
+    simulate_platform,
+)
 from tests.unit.history.nights import ALLOWED, BEGIN, line_of, night, noise, run_nights, series_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -34,6 +41,15 @@ def test_noise_alone_is_called_less_than_the_bound(kind: str, shared: bool) -> N
     tally = simulate_platform(World(kind, levels, np.zeros(150), shared, generator), ALLOWED)
     assert len(tally.calls) <= 1, [(series, night, call.reason) for series, night, call in tally.calls]
     assert tally.experiments <= tally.nights
+
+
+def test_a_deterministic_metric_that_moves_with_each_lock_is_never_called() -> None:
+    # Without a margin, three of these ten series are called.
+    generator = _generator(11, 8)
+    levels = make_levels(generator, DETERMINISTIC, 10, 150)
+    world = World(DETERMINISTIC, levels, np.zeros(150), True, generator)
+    tally = simulate_platform(world, ALLOWED)
+    assert (tally.calls, tally.reruns, tally.inconclusive) == ([], 0, 0)
 
 
 def _median_delay(loss: object, history: int = 60) -> float:

@@ -82,3 +82,47 @@ def test_nights_by_earlier_software_vouch_for_no_night() -> None:
     upgraded = ["a"] * 59 + ["b"]
     assert tonight(values, software=upgraded, find=UNSURE)[0].verdict == "inconclusive"
     assert tonight(values, software=["a"] * 46 + ["b"] * 14, find=UNSURE)[0].verdict == "pass"
+
+
+def upgraded(before: float, after: float, nights: int, metric: str = "accuracy", past: int = 22):
+    values = [before] * past + [after] * nights
+    return tonight(values, metric, software=["a"] * past + ["b"] * nights)
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "benign", "harmful"),
+    [
+        ("accuracy", 0.900, 0.892, 0.870),
+        ("evaluation_loss", 0.300, 0.304, 0.340),  # exp(-loss) loses 0.003, and 0.029
+        ("evaluation_loss", 4.0, 4.1, 4.3),
+        ("peak_memory", 8.00e9, 8.08e9, 8.5e9),
+    ],
+)
+def test_an_upgrade_moves_a_deterministic_metric_within_its_margin(
+    metric: str, before: float, benign: float, harmful: float
+) -> None:
+    for nights in (1, 4, 5, 6, 8, 20):
+        result, decided = upgraded(before, benign, nights, metric)
+        assert (result.verdict, decided.needs) == ("pass", ""), (nights, decided.decision.reason)
+    result, decided = upgraded(before, benign, 5, metric)
+    assert decided.decision.reason == "within-margin"
+    assert "since 2026-01-23" in str(result.notes[0])
+    result, decided = upgraded(before, harmful, 5, metric)
+    assert (result.verdict, decided.decision.reason) == ("drift", "lasting")
+    for nights in range(1, 5):
+        assert upgraded(before, harmful, nights, metric)[1].verdict != "pass"
+
+
+def test_the_margin_of_the_accuracy_is_the_suites_on_both_sides() -> None:
+    assert upgraded(0.9, 0.9 - MARGIN + 1e-4, 5)[0].verdict == "pass"
+    assert upgraded(0.9, 0.9 - MARGIN - 1e-4, 5)[0].verdict == "drift"
+    # One lost night beyond the margin is no pass because the nights before were within it.
+    values = [0.9] * 22 + [0.892] * 6 + [0.85]
+    assert tonight(values)[1].verdict == "inconclusive"
+    # A lucky night of a loss beyond the margin is no pass either.
+    assert tonight([0.9] * 22 + [0.87] * 5 + [0.885])[1].verdict != "pass"
+
+
+def test_a_gain_of_accuracy_within_the_margin_asks_for_no_new_baseline() -> None:
+    assert upgraded(0.9, 0.908, 8)[0].improved == ()
+    assert upgraded(0.9, 0.93, 8)[0].improved == ("accuracy",)
