@@ -43,7 +43,7 @@ MUTANTS: tuple[tuple[str, str, str, str], ...] = (
     (f"{J}rungs/optimizer.py", "_SAME_RATE = 1e-12", "_SAME_RATE = 1e-9", f"{T}boundaries.py"),
     (f"{J}rungs/forward.py", "_OWN_SHARE = 0.3", "_OWN_SHARE = 0.03", f"{T}boundaries.py"),
     (f"{J}rungs/forward.py", "_FEWER_BITS = 4", "_FEWER_BITS = 8", f"{T}boundaries.py"),
-    (f"{J}gates/throughput.py", "and _is_excused(left, (right, confirms), gates)", "", f"{T}speed.py"),
+    (f"{J}gates/throughput.py", "and _is_excused(left, (right, confirms), gates, cores)", "", f"{T}speed.py"),
     (f"{J}gates/throughput_causes.py", "_SHARE = 0.6", "_SHARE = 0.5", f"{T}boundaries.py"),
     (f"{J}gates/throughput_causes.py", "_MORE = 1.2", "_MORE = 2.0", f"{T}boundaries.py"),
     (f"{J}gates/throughput_causes.py", '("cpu_steal", 0.03', '("cpu_steal", 0.3', f"{T}boundaries.py"),

@@ -136,10 +136,10 @@ def machine_cause(baseline: LoadedRecord | None, runs: Sequence[LoadedRecord]) -
     if baseline is None or any(not _is_like(baseline, run) for run in runs):
         return None
     before = baseline.record.evidence.speed
-    speeds = [run.record.evidence.speed for run in runs]
-    if before is None or not speeds or None in speeds:
+    speeds = [(run.record.evidence.speed, run.record.fingerprint.cpu.num_cores) for run in runs]
+    if before is None or not speeds or any(speed is None for speed, _ in speeds):
         return None
-    named = [speed_cause(before, speed) for speed in speeds if speed is not None]
+    named = [speed_cause(before, speed, num_cores) for speed, num_cores in speeds if speed is not None]
     code, why, evidence = named[0]
     if code is None or code not in MACHINE_CODES or any(other != code for other, _, _ in named):
         return None

@@ -111,9 +111,11 @@ def _table(results: list[dict[str, Any]]) -> list[str]:
         named = ", ".join(f"{code}: {count}" for code, count in Counter(map(_named, runs)).items())
         place = Counter(run["divergence"].split(" ")[0].replace("@None", "") for run in runs).most_common(1)[0][0]
         detected, sure = sum(run["detected"] for run in runs), sum(map(_confirmed, runs))
-        expected = runs[0]["expected"]
+        expected, is_speed = runs[0]["expected"], runs[0]["family"] == _SPEED
+        # Signs of speed are never confirmed; an A/B over the nights confirms the software.
+        confirmed = "never" if is_speed else f"{sure}/{len(runs)}"
         lines.append(
-            f"| {name} | {words[name]} | {expected} | {detected}/{len(runs)} | {place} | {named} | {sure}/{len(runs)} |"
+            f"| {name} | {words[name]} | {expected} | {detected}/{len(runs)} | {place} | {named} | {confirmed} |"
         )
     lines += ["", "| control | what it changes | flagged |", "|---|---|---|"]
     for name, runs in by_name.items():
@@ -226,7 +228,8 @@ def _rates(document: dict[str, Any], totals: Totals) -> list[str]:
         "environment variable, a limit on the process. The judge knows none of them. `right` means: exactly the",
         "expected code, and no other. A seed changes order, initial weights and, for data, the edited row.",
         "",
-        "Two speed faults are simulated, down to what the sensors say: the thermal throttle, and memory pressure.",
+        "Three speed faults are simulated, down to what the sensors say: the thermal throttle, memory pressure, and",
+        "the quota. A slower kernel or optimizer comes with a different build of torch in the record.",
         "A real shortage needs a memory limit on the training's control group, which was not ours to set there, and",
         "swap, of which that machine has none: without it a process short of memory is killed, not slowed.",
         "",

@@ -38,6 +38,16 @@ SPEED: tuple[Entry, ...] = (
 )
 
 
+def _as_built(record: LoadedRecord, entry: Entry) -> LoadedRecord:
+    """Return the record with a different build of torch, which is how slower software arrives."""
+    if entry.expected != "software":
+        return record
+    fingerprint = record.record.fingerprint
+    packages = fingerprint.packages | {"torch": f"{fingerprint.packages.get('torch', '')}+slower"}
+    changed = record.record.replace(fingerprint=fingerprint.replace(packages=packages))
+    return LoadedRecord(changed, record.folder, record.arrays)
+
+
 def _judged(trainer: Trainer, side: Side, baseline: LoadedRecord, entry: Entry, seed: int) -> Result:
     slow = Side(side.spec, side.data, "left", inject=entry.inject)
     label = f"{entry.name}-{seed}"
@@ -45,6 +55,7 @@ def _judged(trainer: Trainer, side: Side, baseline: LoadedRecord, entry: Entry, 
     candidate = trainer.train(slow, label)
     if candidate is None:
         return Result(entry.name, entry.family, seed, entry.expected, "invalid", detected=False, why="no record")
+    candidate = _as_built(candidate, entry)
     before = time.perf_counter()
     judgement = compare(baseline, candidate, _GATES)
     judge_seconds, experiments = time.perf_counter() - before, 0

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import math
 
+from plumbline.history.series import software_key
 from plumbline.judge.gates.gate import GateRequest, GateResult
-from plumbline.judge.gates.throughput_causes import explained_by_load, foreign_load, lost_share, speed_cause
+from plumbline.judge.gates.throughput_causes import (
+    Named,
+    explained_by_load,
+    foreign_load,
+    lost_share,
+    speed_cause,
+)
 from plumbline.judge.pair import Pair
 from plumbline.judge.suspects import differences, suspects_for
 from plumbline.schema.evidence import SpeedEvidence
@@ -62,11 +69,10 @@ def speed(
     if drop <= gates.throughput_standard_errors * math.hypot(noise_of(left), noise_of(right)):
         return [_finding(drop, gates, "inconclusive", f"{numbers}: the difference is within the steps' own spread")], []
     if confirms is None:
-        why = speed_cause(left, right)[1]
+        why = _named(pair, right)[1]
         detail = f"{numbers}; a rerun has to confirm it ({why})"
         return [_finding(drop, gates, "inconclusive", detail).replace(needs_rerun=True)], []
-    found = differences(pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
-    return _rerun(left, right, confirms, gates, found)
+    return _rerun(pair, (left, right, confirms), gates)
 
 
 def _hindrance(pair: Pair) -> str:
@@ -87,36 +93,60 @@ def _unlike_machines(pair: Pair) -> str:
 
 
 def _rerun(
-    left: SpeedEvidence, right: SpeedEvidence, confirms: SpeedEvidence, gates: Gates, evidence_lines: tuple[str, ...]
+    pair: Pair, runs: tuple[SpeedEvidence, SpeedEvidence, SpeedEvidence], gates: Gates
 ) -> tuple[list[Finding], list[Cause]]:
-    """Judge the first run's drop by the second run."""
+    """Judge the first run's drop by the second run; `runs` are the baseline and both."""
+    left, right, confirms = runs
+    cores = pair.candidate.record.fingerprint.cpu.num_cores
     drop, again = lost_share(left, right), lost_share(left, confirms)
     if drop is None or again is None:
         return [_finding(drop, gates, "inconclusive", "the rerun measured no throughput")], []
     if again <= gates.throughput_drop:
         return [_finding(again, gates, "pass", f"a first run lost {drop:.1%}; the rerun does not confirm it")], []
-    code, why, evidence = speed_cause(left, right)
-    other, _, seconds = speed_cause(left, confirms)
+    named = _named(pair, right), _named(pair, confirms)
     numbers = f"lost {drop:.1%}, and {again:.1%} in an independent rerun"
     others = (*foreign_load(left, right), *foreign_load(left, confirms))
-    if (code is None or other != code) and others and _is_excused(left, (right, confirms), gates):
+    is_clear = named[0][0] is not None and named[0][0] == named[1][0]
+    if not is_clear and others and _is_excused(left, (right, confirms), gates, cores):
         detail = f"{numbers}; the machine was not quiet: {others[0]}"
         return [_finding(min(drop, again), gates, "inconclusive", detail)], []
     if others:
-        share = max(explained_by_load(left, run) for run in (right, confirms))
+        share = max(explained_by_load(left, run, cores) for run in (right, confirms))
         numbers = f"{numbers}; other load explains at most {share:.1%}: {others[0]}"
-    finding = _finding(min(drop, again), gates, "drift", numbers)
-    if code is None or other != code:
-        doubt = "two runs were slow, and their evidence does not point to a single cause"
-        return [finding], [Cause(code="unattributed", sure="unattributed", why=doubt, evidence=(*evidence, *seconds))]
-    tried = ("an independent rerun: equally slow, with the same signs",)
-    suspects = suspects_for(code, evidence_lines)
-    return [finding], [Cause(code=code, sure="confirmed", why=why, evidence=evidence, suspects=suspects, tried=tried)]
+    return [_finding(min(drop, again), gates, "drift", numbers)], [_cause(pair, *named)]
 
 
-def _is_excused(left: SpeedEvidence, runs: tuple[SpeedEvidence, SpeedEvidence], gates: Gates) -> bool:
+def _named(pair: Pair, run: SpeedEvidence) -> Named:
+    """Return what one run's signs name: never the software, where both sides have the same."""
+    before, after = pair.reference.record, pair.candidate.record
+    if before.evidence.speed is None:
+        return None, "no throughput was measured", ()
+    code, why, evidence = speed_cause(before.evidence.speed, run, after.fingerprint.cpu.num_cores)
+    if code == "software" and software_key(before.fingerprint) == software_key(after.fingerprint):
+        return None, f"{why}, by the same software: no sign names the cause", evidence
+    return code, why, evidence
+
+
+def _cause(pair: Pair, first: Named, second: Named) -> Cause:
+    """Return the cause that the signs of both runs agree on: likely, as nothing was put back."""
+    code, why, evidence = first
+    found = differences(pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
+    if code is not None and code == second[0]:
+        tried = ("an independent rerun: equally slow, with the same signs",)
+        return Cause(
+            code=code, sure="likely", why=why, evidence=evidence, suspects=suspects_for(code, found), tried=tried
+        )
+    if first[:2] != second[:2]:
+        why = "two runs were slow, and their evidence does not point to a single cause"
+    return Cause(
+        code="unattributed", sure="unattributed", why=why, evidence=(*evidence, *second[2]),
+        suspects=suspects_for("software", found),
+    )  # fmt: skip
+
+
+def _is_excused(left: SpeedEvidence, runs: tuple[SpeedEvidence, SpeedEvidence], gates: Gates, num_cores: int) -> bool:
     """Return whether foreign load reduces one of the drops to within the limit."""
-    kept = [((1 - (lost_share(left, run) or 0.0)), 1 - explained_by_load(left, run)) for run in runs]
+    kept = [((1 - (lost_share(left, run) or 0.0)), 1 - explained_by_load(left, run, num_cores)) for run in runs]
     return any(share >= (1 - gates.throughput_drop) * left_over for share, left_over in kept)
 
 

@@ -1,8 +1,9 @@
 """Causes of a slower run, from the step's breakdown, samplers and microbenchmarks.
 
-First comes the phase that lost the time: data wait, copy to the device, or compute. For compute: did the device report
-throttling, did the process get less of the machine, is the device slow outside of training as well, or is the software
-slower? Signs that contradict each other name no cause.
+First comes the phase that lost the time: data wait, copy to the device, communication, or compute. For compute: did the
+device report throttling, did others take as much of the machine as was lost, is the device slow outside of training as
+well, or is the software slower? Signs that contradict each other, or are too small for the loss, name no cause. Signs
+never confirm a cause: nothing was put back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.verdict import CauseCode
 
-__all__ = ["explained_by_load", "foreign_load", "lost_share", "speed_cause"]
+__all__ = ["Named", "explained_by_load", "foreign_load", "lost_share", "speed_cause"]
 
 _SHARE = 0.6
 """Minimum share of the lost time for a phase to be named."""
@@ -39,7 +40,7 @@ _PHASES: dict[str, str] = {
     "forward": "compute",
     "backward": "compute",
     "optimizer": "compute",
-    "communication": "compute",
+    "communication": "communication",
 }
 _SIGNS = (
     ("cpu_steal", 0.03, "stolen CPU time"),
@@ -48,34 +49,45 @@ _SIGNS = (
     ("foreign_gpu_processes", 0.5, "other processes on the GPU"),
     ("memory_pressure", 0.05, "share of time stalled on memory"),
 )
-_Named = tuple[CauseCode | None, str, tuple[str, ...]]
+_EXPLAINED = 0.5
+"""Minimum share of the loss that foreign load has to explain to be its cause: less is not most of it."""
+
+Named = tuple[CauseCode | None, str, tuple[str, ...]]
 
 
-def speed_cause(left: SpeedEvidence, right: SpeedEvidence) -> _Named:
-    """Return (code, reason, numbers); code `None` if the signs are unclear."""
+def speed_cause(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> Named:
+    """Return (code, reason, numbers); code `None` if the signs are unclear.
+
+    `num_cores` is the number of cores that the training may use.
+    """
     lost = lost_share(left, right) or 0.0
     phase, lines = _phase(left, right)
     if phase == "loader":
         return "loader", "each step waits longer for its data", (*lines, *_disk(left, right))
     if phase == "transfer":
         return "transfer", "each step waits longer for the copy to the device", lines
+    if phase == "communication":
+        return None, "each step waits longer for the other processes: a slower link, or a slower process", lines
     if phase == "compute":
-        return _computing(left, right, lost, lines)
+        return _computing(left, right, lost, lines, explained_by_load(left, right, num_cores))
     return None, "the signs do not point to a single cause", (*lines, f"the run lost {lost:.1%}")
 
 
-def _computing(left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tuple[str, ...]) -> _Named:
+def _computing(
+    left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tuple[str, ...], explained: float
+) -> Named:
     throttled, less = _throttled(left, right, lost), _less_of_the_machine(left, right, lost)
     device, others = _device(left, right, lost), foreign_load(left, right)
     if throttled:
         return "throttling", "the device lowered its clock", throttled
-    if (less or _stalled(left, right)) and not _more_work(left, right):
-        return "contention", "the training got a smaller share of the machine", (*less, *others)
-    if device and not others and not less:
+    if others and explained >= _EXPLAINED * lost and not _more_work(left, right):
+        share = f"other load explains at most {explained:.1%} of throughput"
+        return "contention", "the training got a smaller share of the machine", (*less, *others, share)
+    if device and not others:
         return "slow-device", "the device is slow outside of training as well", device
-    if not device and not others and not less:
-        return "software", "the same device computes the same step more slowly", lines
-    return None, "the signs contradict each other: the machine was not quiet", (*device, *less, *others)
+    if not device and not others:
+        return "software", "the same device computes the same step more slowly", (*lines, *less)
+    return None, "the machine was not quiet, and its load does not explain the loss", (*device, *less, *others)
 
 
 def foreign_load(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
@@ -103,20 +115,46 @@ def lost_share(left: SpeedEvidence, right: SpeedEvidence) -> float | None:
     return 1 - left.step_seconds / right.step_seconds
 
 
-def explained_by_load(left: SpeedEvidence, right: SpeedEvidence) -> float:
+def explained_by_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> float:
     """Return the maximum share of throughput that excess foreign load can cost.
 
-    Stolen, throttled and stalled time are shares of this training's own time. Foreign processes on the CPU get, under
-    a fair scheduler, at most their part of the cores asked for by them and by this training; `k` more on the GPU get
-    `k` of `k + 1` slices. Shares multiply, because different loads cannot take the same time.
+    Throttled and stalled time are shares of this training's own time; stolen time is shared by all that ran. Shares
+    multiply, because different loads cannot take the same time.
     """
-    kept = 1.0
-    for name in ("cpu_steal", "cgroup_throttled", "memory_pressure"):
+    kept = 1 - min(max(_stolen(right) - _stolen(left), 0.0), 1.0)
+    for name in ("cgroup_throttled", "memory_pressure"):
         kept *= 1 - min(_more(left, right, name), 1.0)
-    cores = _more(left, right, "foreign_cpu")
-    kept *= 1 - cores / (cores + (_mean(left, "own_cpu") or 1.0))
+    return 1 - kept * (1 - _taken_cores(left, right, num_cores)) * (1 - _taken_device(left, right))
+
+
+def _stolen(side: SpeedEvidence) -> float:
+    """Return the stolen share of the time that all processes asked for; samples are in cores."""
+    steal, ran = _mean(side, "cpu_steal") or 0.0, (_mean(side, name) for name in ("own_cpu", "foreign_cpu"))
+    wanted = steal + sum(value or 0.0 for value in ran)
+    return steal / max(wanted, 1.0)
+
+
+def _taken_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> float:
+    """Return the maximum share of the training's cores that others took.
+
+    Others took no more than they run more than before, than the cores could not give to both, and than the training
+    used less. A core that was idle is nobody's loss.
+    """
+    own, now = _mean(left, "own_cpu") or 1.0, _mean(right, "own_cpu")
+    crowded = own + (_mean(right, "foreign_cpu") or 0.0) - num_cores
+    less = own if now is None else own - now
+    return max(min(_more(left, right, "foreign_cpu"), crowded, less) / own, 0.0)
+
+
+def _taken_device(left: SpeedEvidence, right: SpeedEvidence) -> float:
+    """Return the maximum share of the GPU that others took.
+
+    `k` more processes take at most `k` of `k + 1` slices, and no more than the device lost outside of the training: an
+    idle process costs neither. The sampler knows the number of processes, and not their use.
+    """
     others = _more(left, right, "foreign_gpu_processes")
-    return 1 - kept / (1 + others)
+    drops = (_drop(left, right, f"gemm_flops{suffix}") for suffix in ("", "_after"))
+    return min(others / (1 + others), max((drop for drop in drops if drop is not None and drop > 0), default=0.0))
 
 
 def _more(left: SpeedEvidence, right: SpeedEvidence, name: str) -> float:
@@ -152,15 +190,6 @@ def _more_work(left: SpeedEvidence, right: SpeedEvidence) -> bool:
     if not was or not now or not left.step_seconds or not right.step_seconds:
         return False
     return now * right.step_seconds > _MORE * was * left.step_seconds
-
-
-def _stalled(left: SpeedEvidence, right: SpeedEvidence) -> bool:
-    """Return whether stolen, throttled or stalled time, or other GPU processes, grew."""
-    for name, least, _ in _SIGNS:
-        before, after = _mean(left, name), _mean(right, name)
-        if name != "foreign_cpu" and after is not None and after - (before or 0.0) > least:
-            return True
-    return False
 
 
 def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[str, ...]]:

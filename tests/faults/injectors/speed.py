@@ -80,7 +80,7 @@ def cpu_hog() -> None:
 
 
 def cpu_quota() -> None:
-    """The process gets two thirds of the time, as under a quota."""
+    """The process gets two thirds of the time, as under a quota, and the kernel counts what it held back."""
 
     def hold(parent: int) -> None:
         time.sleep(0.02)
@@ -89,6 +89,7 @@ def cpu_quota() -> None:
         os.kill(parent, signal.SIGCONT)
 
     _helper(hold)
+    wrap_method(host.Host, "read", lambda read: lambda self: read(self) | {"cgroup_throttled": 1 / 3})
 
 
 def memory_pressure() -> None:

@@ -34,6 +34,13 @@ def record(evidence: SpeedEvidence, platform: str = "left") -> LoadedRecord:
     return LoadedRecord(changed, made.folder, made.arrays)
 
 
+def upgraded(made: LoadedRecord) -> LoadedRecord:
+    """Return the record with a newer package: only then can the software be the cause."""
+    packages = made.record.fingerprint.packages | {"torch": "9.9.9"}
+    fingerprint = made.record.fingerprint.replace(packages=packages)
+    return LoadedRecord(made.record.replace(fingerprint=fingerprint), made.folder, made.arrays)
+
+
 def times(factor: float, *names: str) -> dict[str, float]:
     return {name: BREAKDOWN[name] * factor for name in names}
 

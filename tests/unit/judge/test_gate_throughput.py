@@ -143,7 +143,7 @@ def test_an_excuse_holds_only_where_no_single_cause_is_clear(
     first: dict[str, float], second: dict[str, float], outcome: str, code: str | None
 ) -> None:
     before, slow = computed(1.0), (computed(1.5, **first), computed(1.6, **second))
-    pair = pair_of(before, slow[0], fingerprint=other_kernel())
+    pair = pair_of(before, slow[0], fingerprint=other_kernel() | {"packages": {"torch": "9.9.9"}})
     findings, causes = throughput(pair, Gates(), confirms=slow[1])
     assert findings[0].outcome == outcome
     assert findings[0].observed == pytest.approx(1 / 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from plumbline.schema.suite import Gates
 
 from .conftest import make_record
 from .kept_verdicts import kept
-from .made_speed import COMPUTE, SAMPLES, only, record, speed, times
+from .made_speed import COMPUTE, SAMPLES, only, record, speed, times, upgraded
 
 compare = kept(compare)
 needs_rerun = kept(needs_rerun)
@@ -33,17 +34,64 @@ SLOW = {
         "rates": {"gemm_flops_after": 7e11},
         "samples": {"gpu_throttle_reasons": (0.0, 64.0, 64.0), "gpu_clock_mhz": (1500.0, 1000.0, 1000.0)},
     },
-    "contention": {"breakdown": times(1.6, *COMPUTE), "samples": {"own_cpu": (0.6, 0.6, 0.6)}},
+    "contention": {
+        "breakdown": times(1.6, *COMPUTE),
+        "samples": {"own_cpu": (0.6, 0.6, 0.6), "foreign_cpu": (1.5, 1.5, 1.5)},
+    },
 }
 
 
 @pytest.mark.parametrize("code", SLOW)
-def test_a_drop_seen_twice_is_drift_and_its_cause_is_named(code: str) -> None:
+def test_a_drop_seen_twice_is_drift_and_its_cause_is_likely(code: str) -> None:
     slow = speed(**SLOW[code])
+    judgement = compare(record(speed()), upgraded(record(slow)), confirms=slow)
+    assert judgement.verdict == "drift"
+    # Two runs show the same signs; nothing was put back, so that nothing is confirmed.
+    assert [(cause.code, cause.sure) for cause in judgement.causes] == [(code, "likely")]
+    assert judgement.causes[0].evidence
+
+
+def slower(factor: float, **changes: Any) -> SpeedEvidence:
+    """Return a run whose computation takes longer by this factor."""
+    return speed(breakdown=times(factor, *COMPUTE), **changes)
+
+
+@pytest.mark.parametrize(
+    ("slow", "why"),
+    [
+        pytest.param(slower(1.12), "by the same software", id="quiet machine"),
+        pytest.param(slower(1.43, samples={"own_cpu": (0.7,) * 3}), "by the same software", id="asleep"),
+        pytest.param(slower(1.15, samples={"cpu_steal": (0.04,) * 3}), "does not explain", id="a little stolen"),
+        pytest.param(
+            slower(5.0, samples={"cpu_steal": (0.04,) * 3, "own_cpu": (0.2,) * 3}), "does not explain",
+            id="asleep, a little stolen",
+        ),
+        pytest.param(
+            slower(1.15, samples={"foreign_gpu_processes": (1.0,) * 3}), "does not explain", id="idle on the GPU"
+        ),
+        pytest.param(speed(breakdown={"communication": 0.03}), "other processes", id="slow link"),
+    ],
+)  # fmt: skip
+def test_signs_that_do_not_explain_the_loss_name_no_cause(slow: SpeedEvidence, why: str) -> None:
     judgement = compare(record(speed()), record(slow), confirms=slow)
     assert judgement.verdict == "drift"
-    assert [(cause.code, cause.sure) for cause in judgement.causes] == [(code, "confirmed")]
-    assert judgement.causes[0].evidence
+    (cause,) = judgement.causes
+    assert (cause.code, cause.sure) == ("unattributed", "unattributed")
+    assert why in cause.why
+
+
+def test_a_slow_gpu_is_the_device_and_no_contention() -> None:
+    rates = {"gemm_flops": 8e11, "gemm_flops_after": 8e11}
+    slow = slower(1.25, samples={"own_cpu": (0.85,) * 3}, rates=rates)
+    (cause,) = compare(record(speed()), record(slow), confirms=slow).causes
+    assert (cause.code, cause.sure) == ("slow-device", "likely")
+
+
+def test_cores_that_were_idle_excuse_nothing() -> None:
+    # A training on a GPU keeps one core busy; the second core of the machine runs somebody else's work.
+    slow = slower(1.68, samples={"foreign_cpu": (0.9,) * 3})
+    judgement = compare(record(speed()), record(slow), confirms=slow)
+    assert judgement.verdict == "drift"
 
 
 def test_a_wait_for_data_tells_what_the_disk_did() -> None:
@@ -67,7 +115,7 @@ def test_time_stalled_on_memory_is_contention() -> None:
     stalled = {"memory_pressure": (0.2, 0.3, 0.3), "own_cpu": (0.9, 0.9, 0.9)}
     slow = speed(breakdown=times(1.3, *COMPUTE), samples=stalled)
     (cause,) = compare(record(quiet), record(slow), confirms=slow).causes
-    assert (cause.code, cause.sure) == ("contention", "confirmed")
+    assert (cause.code, cause.sure) == ("contention", "likely")
     assert any("stalled on memory" in line for line in cause.evidence)
 
 
@@ -85,24 +133,28 @@ def test_a_rerun_that_is_fast_again_ends_the_alarm() -> None:
 
 
 def test_a_loaded_machine_is_inconclusive_and_names_nothing() -> None:
-    loaded = speed(breakdown=times(1.5, *COMPUTE), samples={"foreign_cpu": (1.5, 1.6, 1.5)})
-    judgement = compare(record(speed()), record(loaded), confirms=loaded)
+    loaded = slower(1.5, samples={"foreign_cpu": (1.5, 1.6, 1.5), "own_cpu": (0.6, 0.6, 0.6)})
+    judgement = compare(record(speed()), record(loaded), confirms=slower(1.1))
     assert judgement.verdict == "inconclusive"
     assert judgement.causes == ()
     assert not needs_rerun(judgement)
 
 
 def test_less_of_the_machine_is_not_blamed_for_more_work() -> None:
-    both = speed(breakdown=times(3.0, *COMPUTE), samples={"own_cpu": (0.6, 0.6, 0.6), "foreign_cpu": (1.0, 1.0, 1.0)})
+    both = speed(breakdown=times(3.0, *COMPUTE), samples={"own_cpu": (0.6, 0.6, 0.6), "foreign_cpu": (1.9, 1.9, 1.9)})
     judgement = compare(record(speed()), record(both), confirms=both)
     assert judgement.verdict == "drift"
     assert [cause.code for cause in judgement.causes] == ["unattributed"]
 
 
 def loaded(lost: float, **samples: float) -> SpeedEvidence:
-    """Return a run that lost this share of throughput under this load."""
+    """Return a run that lost this share of throughput under this load, `gemm` the GEMM's rate against before."""
     result = speed(1 / (1 - lost) - 1)
-    return result.replace(samples=SAMPLES | {name: (value,) * 3 for name, value in samples.items()})
+    rate = 1e12 * samples.pop("gemm", 1.0)
+    return result.replace(
+        samples=SAMPLES | {name: (value,) * 3 for name, value in samples.items()},
+        microbenchmarks={"gemm_flops": rate, "gemm_flops_after": rate},
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,32 +162,39 @@ def loaded(lost: float, **samples: float) -> SpeedEvidence:
     [
         (0.91, {"cpu_steal": 0.056}, "drift"),
         (0.97, {"cpu_steal": 0.056}, "drift"),
-        # 5% are the suite's; 20% stolen leave 0.8 of the throughput, and 5% less than that is 0.76.
-        (0.235, {"cpu_steal": 0.2}, "inconclusive"),
-        (0.245, {"cpu_steal": 0.2}, "drift"),
+        # 5% are the suite's; 20% stolen leave 0.8 of the throughput, and 5% less than that is 0.76. Stolen are 0.275
+        # cores of the 1.375 that were asked for.
+        (0.235, {"cpu_steal": 0.275}, "inconclusive"),
+        (0.245, {"cpu_steal": 0.275}, "drift"),
         (0.235, {"cgroup_throttled": 0.2}, "inconclusive"),
         (0.245, {"cgroup_throttled": 0.2}, "drift"),
         (0.235, {"memory_pressure": 0.2}, "inconclusive"),
         (0.245, {"memory_pressure": 0.2}, "drift"),
-        # One more core asked for by others beside the one of the training (0.1 in the baseline): a half.
-        (0.52, {"foreign_cpu": 1.1}, "inconclusive"),
-        (0.53, {"foreign_cpu": 1.1}, "drift"),
-        (0.52, {"foreign_gpu_processes": 1.0}, "inconclusive"),
-        (0.53, {"foreign_gpu_processes": 1.0}, "drift"),
+        # The training had one core of two, and now has a half: others run 1.6.
+        (0.52, {"foreign_cpu": 1.6, "own_cpu": 0.5}, "inconclusive"),
+        (0.53, {"foreign_cpu": 1.6, "own_cpu": 0.5}, "drift"),
+        # 1.25 cores of others leave it three quarters of one.
+        (0.28, {"foreign_cpu": 1.25, "own_cpu": 0.5}, "inconclusive"),
+        (0.29, {"foreign_cpu": 1.25, "own_cpu": 0.5}, "drift"),
+        # One core of others leaves it its own.
+        (0.06, {"foreign_cpu": 1.0, "own_cpu": 0.5}, "drift"),
+        # One more process on the GPU takes half of it, if the device lost as much; an idle process takes nothing.
+        (0.52, {"foreign_gpu_processes": 1.0, "gemm": 0.4}, "inconclusive"),
+        (0.53, {"foreign_gpu_processes": 1.0, "gemm": 0.4}, "drift"),
+        (0.23, {"foreign_gpu_processes": 1.0, "gemm": 0.8}, "inconclusive"),
+        (0.25, {"foreign_gpu_processes": 1.0, "gemm": 0.8}, "drift"),
+        (0.06, {"foreign_gpu_processes": 1.0}, "drift"),
         # Two loads at once: 0.8 of 0.8, less 5%, is 0.608.
-        (0.39, {"cpu_steal": 0.2, "memory_pressure": 0.2}, "inconclusive"),
-        (0.395, {"cpu_steal": 0.2, "memory_pressure": 0.2}, "drift"),
-        (0.9, {"cpu_steal": 1.0}, "inconclusive"),
+        (0.39, {"cpu_steal": 0.275, "memory_pressure": 0.2}, "inconclusive"),
+        (0.395, {"cpu_steal": 0.275, "memory_pressure": 0.2}, "drift"),
+        (0.9, {"cpu_steal": 1.0, "own_cpu": 0.0, "foreign_cpu": 0.0}, "inconclusive"),
     ],
 )
 def test_foreign_load_excuses_its_own_share_and_no_more(lost: float, load: dict[str, float], verdict: str) -> None:
     slow = loaded(lost, **load)
-    slow = slow.replace(samples=dict(slow.samples) | {"own_cpu": (1.0,) * 3})
-    # More work per step, so that the load alone is never named as the cause.
-    before = speed().replace(samples=SAMPLES)
-    judgement = compare(record(before), record(slow), confirms=slow)
+    judgement = compare(record(speed()), record(slow), confirms=slow)
     assert judgement.verdict == verdict
-    assert {cause.code for cause in judgement.causes} <= {"unattributed", "contention"}
+    assert {cause.code for cause in judgement.causes} <= {"unattributed"}
 
 
 def test_a_rerun_on_a_quiet_machine_is_enough_to_excuse() -> None:

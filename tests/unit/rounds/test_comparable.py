@@ -131,5 +131,5 @@ def test_a_part_that_costs_the_whole_is_a_loss_and_no_shift(nights: Nights) -> N
     assert asked == 4
     assert "shift" not in {one.reason for one in decided.decisions["left"]}
     assert _finding(result, "history.data_wait").outcome == "inconclusive"
-    assert [(cause.code, cause.sure) for cause in result.causes] == [("loader", "confirmed")]
+    assert [(cause.code, cause.sure) for cause in result.causes] == [("loader", "likely")]
     assert len(read_series(nights.central, "nightly", "left")) == PAST
