@@ -13,7 +13,7 @@ from pathlib import Path
 from plumbline.errors import CorruptDataError, InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile
-from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, RunRecord, read_record
+from plumbline.schema.record import MAX_PART_BYTES, MAX_RECORD_BYTES, RECORD_NAME, RunRecord, check_content, read_record
 from plumbline.staging.part import disk_errors
 from plumbline.stores.protocol import Store
 from plumbline.stores.writing import ensure_object, read_bytes
@@ -31,9 +31,6 @@ __all__ = [
 ]
 
 RECORDS = "records"
-MAX_PART_BYTES = 8 << 30
-_MAX_PARTS_BYTES = 16 << 30
-"""Maximum bytes of all parts of a record together."""
 _BUFFER_BYTES = 1 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -68,22 +65,11 @@ def fetch_record(store: Store, record_id: str, into: Path) -> Path:
 
 
 def checked_record(data: bytes, record_id: str, where: str) -> RunRecord:
-    """Parse an untrusted record; check its id, spec digest, part names and sizes."""
+    """Parse an untrusted record; check its id and content."""
     record = read_model(RunRecord, data, where=where, max_bytes=MAX_RECORD_BYTES)
     if record.record_id != record_id:
         raise ForeignRecordError(f"is the record {record.record_id!r}", where=where, key="record_id")
-    if record.spec.digest != record.spec_sha256:
-        raise InvalidInputError("is not the digest of the spec in it", where=where, key="spec_sha256")
-    size = sum(part.size for part in record.parts)
-    if size > _MAX_PARTS_BYTES:
-        raise InvalidInputError(f"the parts have {size} bytes together", where=where, key="parts")
-    keys = [part.key.lower() for part in record.parts]
-    for part in record.parts:
-        inside = any(other.startswith(f"{part.key.lower()}/") for other in keys)
-        if part.key.lower() == RECORD_NAME or keys.count(part.key.lower()) > 1 or inside:
-            raise InvalidInputError(f"{part.key!r} collides with a different part", where=where, key="parts")
-        if part.size > MAX_PART_BYTES:
-            raise InvalidInputError(f"{part.key!r} has {part.size} bytes", where=where, key="parts")
+    check_content(record, where)
     return record
 
 

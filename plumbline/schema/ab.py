@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from plumbline.digest import digest_json
-from plumbline.schema.base import Model, Sha256
+from plumbline.schema.base import Label, Model, Number, Sha256
 
 __all__ = ["MAX_BLOCKS", "AbEvidence", "AbOrder", "AbRun"]
 
@@ -21,10 +21,10 @@ PackageVersion = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9.!+_-]*)?
 class AbOrder(Model):
     """Tonight's environment against the baseline's, in blocks of four runs on one machine."""
 
-    packages: tuple[tuple[PackageName, PackageVersion], ...] = Field(min_length=1, max_length=10_000)
+    packages: tuple[tuple[PackageName, PackageVersion], ...] = Field(min_length=1, max_length=10_000, fail_fast=True)
     """Differing packages with the baseline's version; empty if the baseline lacked the package."""
     num_blocks: int = Field(ge=1, le=MAX_BLOCKS)
-    seconds: float = Field(gt=0)
+    seconds: float = Field(gt=0, le=1e9)
     """Maximum seconds: no block is started that would probably end later."""
 
     @property
@@ -39,13 +39,13 @@ class AbRun(Model):
     block: int = Field(ge=0, lt=MAX_BLOCKS)
     is_tonight: bool
     """Whether the run used tonight's environment, not the baseline's."""
-    metrics: dict[str, float | None] = Field(default={}, max_length=64)
+    metrics: dict[Label, Number | None] = Field(default={}, max_length=64)
 
 
 class AbEvidence(Model):
     """All runs in the order of execution, on the machine of the record's fingerprint."""
 
     order_sha256: Sha256
-    runs: tuple[AbRun, ...] = Field(default=(), max_length=MAX_BLOCKS * _BLOCK)
+    runs: tuple[AbRun, ...] = Field(default=(), max_length=MAX_BLOCKS * _BLOCK, fail_fast=True)
     unavailable: str = Field(default="", max_length=2000)
     """Reason why the baseline's environment could not be built or could not train."""

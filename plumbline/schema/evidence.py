@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from plumbline.schema.ab import AbEvidence
-from plumbline.schema.base import Model, Sha256
+from plumbline.schema.base import Count, Label, Model, Number, Scalar, Sha256, Step, Text
 from plumbline.schema.manifest import Shard
 
 __all__ = [
@@ -56,9 +56,18 @@ __all__ = [
 
 SKETCH_SIZE = 64
 BATCH_FIELDS = ("row_ids", "input_ids", "attention_mask", "token_type_ids", "labels")
-Counts = Annotated[dict[str, float], Field(max_length=1000)]
+Counts = Annotated[dict[Label, Number], Field(max_length=1000)]
 _MANY = 200_000
 """Maximum number of modules, parameters, taps or evaluations; larger records are refused."""
+_MAX_LOSSES = 2_000_000
+_MAX_PROBE_STEPS = 1000
+_MAX_SAMPLES = 100_000
+
+ProbeStep = Annotated[int, Field(ge=0, le=_MAX_PROBE_STEPS)]
+Shape = Annotated[tuple[Count, ...], Field(max_length=64), FailFast()]
+ShortDigest = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+"""The first 16 hex digits of a SHA-256."""
+Samples = Annotated[tuple[Number | None, ...], Field(max_length=_MAX_SAMPLES), FailFast()]
 TapStage = Literal["forward", "gradient", "weight"]
 
 
@@ -69,28 +78,28 @@ class DataEvidence(Model):
     tokenizer_sha256: Sha256
     rows_sha256: Sha256
     """SHA-256 of all raw rows read, in row order."""
-    num_rows: int = Field(ge=0)
-    shards: tuple[Shard, ...] = Field(max_length=10_000)
+    num_rows: Count
+    shards: tuple[Shard, ...] = Field(max_length=10_000, fail_fast=True)
     """All shards of the manifest found, in the order that numbers the rows (at most 10,000 are kept)."""
 
 
 class Parameter(Model):
     """One parameter of the built model."""
 
-    name: str
-    shape: tuple[int, ...] = Field(max_length=64)
-    dtype: str
+    name: Label
+    shape: Shape
+    dtype: Label
     sha256: Sha256
     """SHA-256 of the initial values."""
     trainable: bool = True
-    tied_to: str = ""
+    tied_to: Label = ""
 
 
 class ModelEvidence(Model):
     """Rung 4: the built model, instead of its configuration."""
 
-    parameters: tuple[Parameter, ...] = Field(max_length=_MANY)
-    modules: tuple[tuple[str, str], ...] = Field(max_length=_MANY)
+    parameters: tuple[Parameter, ...] = Field(max_length=_MANY, fail_fast=True)
+    modules: tuple[tuple[Label, Text], ...] = Field(max_length=_MANY, fail_fast=True)
     """(name, class with its settings, as in `LayerNorm(eps=1e-12)`) of every module, in the order of registration."""
     architecture_sha256: Sha256
     """SHA-256 of parameter names, shapes and modules."""
@@ -101,50 +110,50 @@ class ModelEvidence(Model):
 class OptimizerGroup(Model):
     """One parameter group: hyperparameters and parameter names."""
 
-    settings: dict[str, bool | int | float | str | None] = Field(max_length=1000)
-    parameters: tuple[str, ...] = Field(max_length=_MANY)
+    settings: dict[Label, Scalar] = Field(max_length=1000)
+    parameters: tuple[Label, ...] = Field(max_length=_MANY, fail_fast=True)
 
 
 class StepEvidence(Model):
     """Rungs 3, 5 and 7 to 9 at one step; `None` is a missing number, equal to nothing."""
 
-    step: int = Field(ge=0)
-    batch: dict[str, Sha256] = Field(max_length=64)
+    step: ProbeStep
+    batch: dict[Label, Sha256] = Field(max_length=64)
     """Digest of each of `BATCH_FIELDS`."""
-    rng: dict[str, Sha256] = Field(max_length=256)
+    rng: dict[Label, Sha256] = Field(max_length=256)
     """Digest of each generator's state at the step's start: `python`, `numpy`, `torch`, `cuda:0` ..."""
     training_mode: bool
     logits_sha256: Sha256
-    logits_dtype: str
-    loss: float | None
+    logits_dtype: Label
+    loss: Number | None
     """In fp64, over the global batch, as the loss function of the training gave it."""
-    loss_dtype: str
-    loss_reference: float | None
+    loss_dtype: Label
+    loss_reference: Number | None
     """The same loss from the same logits and labels, computed by plumbline in fp64 by the definition."""
-    gradient_norm: float | None
+    gradient_norm: Number | None
     """fp64, before clipping; `None` on a step that loss scaling skipped."""
-    gradient_norm_clipped: float | None
+    gradient_norm_clipped: Number | None
     gradients_sha256: Sha256 | None
-    learning_rates: tuple[float, ...] = Field(max_length=1000)
+    learning_rates: tuple[Number, ...] = Field(max_length=1000, fail_fast=True)
     """Learning rate of each group in this step."""
     weights_sha256: Sha256
     """SHA-256 of the weights after the step."""
-    loss_scale: float | None = None
-    update_norm: float | None = None
+    loss_scale: Number | None = None
+    update_norm: Number | None = None
     """L2 norm in fp64 of the step's change of all weights; `None` in records of releases that did not measure it."""
 
 
 class Tap(Model):
     """One sketched tensor: a module's output, a gradient, or an updated parameter."""
 
-    step: int = Field(ge=0)
+    step: ProbeStep
     stage: TapStage
-    name: str
-    kind: str
+    name: Label
+    kind: Label
     """The module's class, or that of the module which owns the parameter."""
-    dtype: str
-    shape: tuple[int, ...] = Field(max_length=64)
-    norm: float | None
+    dtype: Label
+    shape: Shape
+    norm: Number | None
     """L2 norm in fp64."""
     sha256: Sha256
     leaf: bool = True
@@ -156,46 +165,48 @@ class EnvelopeSample(Model):
     `errors[i]` belongs to `taps[i]`, the worst over the envelope's seeds; `None` where none was measured.
     """
 
-    seeds: int = Field(ge=0)
-    errors: tuple[float | None, ...] = Field(max_length=_MANY)
-    loss: tuple[float, ...] = ()
+    seeds: int = Field(ge=0, le=1000)
+    errors: tuple[Number | None, ...] = Field(max_length=_MANY, fail_fast=True)
+    loss: tuple[Number, ...] = Field(default=(), max_length=_MAX_PROBE_STEPS, fail_fast=True)
     """Worst relative error of the loss, step by step."""
-    fp64_errors: tuple[float | None, ...] = Field(default=(), max_length=_MANY)
+    fp64_errors: tuple[Number | None, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Errors of this run's taps against the portable leg, which is as exact as fp64; `None` after its steps."""
-    fp64_loss: tuple[float, ...] = ()
+    fp64_loss: tuple[Number, ...] = Field(default=(), max_length=_MAX_PROBE_STEPS, fail_fast=True)
 
 
 class EvaluationEvidence(Model):
     """Rung 10: one pass over fixed rows, without dropout."""
 
-    step: int = Field(ge=0)
-    num_rows: int = Field(ge=0)
+    step: Step
+    num_rows: Count
     rows_sha256: Sha256
     training_mode: bool
     predictions_sha256: Sha256
     logits_sha256: Sha256
-    loss: float | None
+    loss: Number | None
     accuracy: float | None = Field(ge=0, le=1)
     """Accuracy of labels, or of hidden tokens in masked language modelling."""
 
 
-SmallSketch = Annotated[tuple[float, ...], Field(min_length=8, max_length=8)]
+SmallSketch = Annotated[tuple[Number, ...], Field(min_length=8, max_length=8), FailFast()]
 """See `plumbline.sketch.small_sketch`."""
+NamedDigests = Annotated[tuple[tuple[Label, ShortDigest | None], ...], Field(max_length=_MANY), FailFast()]
+"""(name, digest) of tensors; `None` if not finite."""
 
 
 class PortableStep(Model):
     """Digests of one step of the portable leg; `None` if not finite, equal to nothing."""
 
-    step: int = Field(ge=0)
-    loss: str | None
+    step: ProbeStep
+    loss: Label | None
     """The loss over the global batch, an fp64 number in hexadecimal."""
-    outputs: tuple[tuple[str, str | None], ...] = ()
+    outputs: NamedDigests = ()
     """At tap steps: (module, digest of its output), in the order of execution. Digests hold 16 hex digits."""
-    gradients: tuple[tuple[str, str | None], ...]
+    gradients: NamedDigests
     """(parameter, digest of its gradient before clipping), in the order of the model."""
-    weights: tuple[tuple[str, str | None], ...]
+    weights: NamedDigests
     """(parameter, digest of its value after the step)."""
-    sketches: tuple[tuple[str, SmallSketch], ...] = ()
+    sketches: tuple[tuple[Label, SmallSketch], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """(`STAGE NAME`, fp64 sketch) of gradients and weights, and of outputs at tap steps, to detect a different order of
     operations."""
 
@@ -203,91 +214,87 @@ class PortableStep(Model):
 class PortableEvidence(Model):
     """Portable leg: the probe's first steps in portable arithmetic."""
 
-    slices: int = Field(ge=1)
-    steps: tuple[PortableStep, ...]
+    slices: int = Field(ge=1, le=64)
+    steps: tuple[PortableStep, ...] = Field(max_length=_MAX_PROBE_STEPS, fail_fast=True)
     repeated: bool
     """Whether the first step, repeated on each device of the run, gave the same bits."""
-    unportable: str = ""
+    unportable: Text = ""
     """The operation without a portable form at which the leg stopped."""
 
 
 class ProbeEvidence(Model):
     """Evidence of all rungs of the probe."""
 
-    steps: tuple[StepEvidence, ...] = Field(max_length=1000)
-    taps: tuple[Tap, ...] = Field(max_length=_MANY)
+    steps: tuple[StepEvidence, ...] = Field(max_length=_MAX_PROBE_STEPS, fail_fast=True)
+    taps: tuple[Tap, ...] = Field(max_length=_MANY, fail_fast=True)
     """In the order of execution, step by step, `forward` before `gradient` before `weight`."""
-    optimizer: tuple[OptimizerGroup, ...] = Field(max_length=1000)
+    optimizer: tuple[OptimizerGroup, ...] = Field(max_length=1000, fail_fast=True)
     envelope: EnvelopeSample | None = None
     evaluation: EvaluationEvidence | None = None
     portable: PortableEvidence | None = None
-    lost_legs: dict[str, str] = Field(default={}, max_length=64)
+    lost_legs: dict[Label, Text] = Field(default={}, max_length=64)
     """Reason of each auxiliary leg that could not run, by name."""
 
 
 class SpeedEvidence(Model):
     """Throughput of a run, with explaining measurements; times in seconds."""
 
-    steps: int = Field(ge=0)
-    warmup_steps: int = Field(ge=0)
+    steps: Step
+    warmup_steps: Step
     """Number of steps before the step time was steady, as measured."""
-    samples_per_second: float | None
+    samples_per_second: Number | None
     """All rows of the measured steps over `wall_seconds`; over the median step in records without it."""
-    tokens_per_second: float | None
-    step_seconds: float | None
+    tokens_per_second: Number | None
+    step_seconds: Number | None
     """Median seconds per step, without stalls."""
-    step_seconds_quartiles: tuple[float, float] | None = None
-    step_seconds_p95: float | None = None
+    step_seconds_quartiles: tuple[Number, Number] | None = None
+    step_seconds_p95: Number | None = None
     """95th percentile of the step time: shows a few slow steps, which quartiles do not."""
-    wall_seconds: float | None = Field(default=None, gt=0)
+    wall_seconds: float | None = Field(default=None, gt=0, le=1e9)
     """From the first measured step's start to the last one's end, stalls between and within steps included."""
     breakdown: Counts = {}
     """Mean times per step, medians in records without `wall_seconds`:
     `data_wait`, `host_to_device`, `forward`, `backward`, `optimizer`, `communication`."""
-    mfu: float | None = None
+    mfu: Number | None = None
     """Model FLOPs utilisation against the measured GEMM rate in the precision in force."""
-    peak_memory_bytes: int | None = None
+    peak_memory_bytes: Count | None = None
     microbenchmarks: Counts = {}
     """`gemm_flops`, `device_copy_bytes_per_second`, `host_copy_bytes_per_second`, `disk_read_bytes_per_second`,
     `host_gemm_flops`, each measured before (`name`) and after (`name_after`) the part."""
-    samples: dict[str, tuple[float | None, ...]] = Field(default={}, max_length=200)
+    samples: dict[Label, Samples] = Field(default={}, max_length=200)
     """The 1 Hz sampler by name: `cpu_steal`, `load`, `cgroup_throttled`, `gpu_clock_mhz`, `gpu_throttle_reasons`,
     `foreign_gpu_processes`, `foreign_cpu` ... Equal lengths; `None` where a value could not be read."""
-
-
-ShortDigest = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
-"""The first 16 hex digits of a SHA-256."""
 
 
 class LearnEvidence(Model):
     """Learning curve and its end."""
 
-    steps: int = Field(ge=0)
-    losses: tuple[float | None, ...]
-    evaluations: tuple[EvaluationEvidence, ...] = Field(max_length=_MANY)
+    steps: Step
+    losses: tuple[Number | None, ...] = Field(max_length=_MAX_LOSSES, fail_fast=True)
+    evaluations: tuple[EvaluationEvidence, ...] = Field(max_length=_MANY, fail_fast=True)
     weights_sha256: Sha256 | None = None
     """SHA-256 of the final weights; `None` if the device failed."""
-    learning_rates: tuple[float, ...] = Field(default=(), max_length=10_000)
+    learning_rates: tuple[Number, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """Maximum learning rate of the groups, per step."""
-    batches: tuple[str, ...] = Field(default=(), max_length=10_000)
+    batches: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """The first 16 hex digits of the SHA-256 of each step's batch; the first steps only, of long curves."""
-    rows: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000)
+    rows: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """Digest of each batch's `row_ids`; empty in records of releases without it."""
-    labels: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000)
+    labels: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """Digest of each batch's `labels`; empty in records of releases without it."""
     start_sha256: Sha256 | None = None
     """SHA-256 of the weights before the first step; `None` in records of releases without it."""
-    dropout: tuple[float, ...] | None = Field(default=None, max_length=1000)
+    dropout: tuple[Number, ...] | None = Field(default=None, max_length=1000, fail_fast=True)
     """The probabilities of the model's dropout layers as they were built, each once."""
-    resumed_at: tuple[int, ...] = Field(default=(), max_length=10_000)
+    resumed_at: tuple[Step, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """Steps at which an interrupted run resumed from its checkpoint."""
 
 
 class DropoutDraw(Model):
     """One call of a dropout module: its input, and the elements that it dropped."""
 
-    step: int = Field(ge=0)
-    name: str
+    step: ProbeStep
+    name: Label
     """The module, with `#N` at its further calls, as in taps."""
     input_sha256: Sha256
     dropped_sha256: Sha256
@@ -297,11 +304,11 @@ class DropoutDraw(Model):
 class TraceEvidence(Model):
     """Trace of the learning curve: the evidence in `probe` counts its steps from `first`."""
 
-    first: int = Field(ge=0)
-    weights: tuple[ShortDigest, ...] = Field(max_length=10_001)
+    first: Step
+    weights: tuple[ShortDigest, ...] = Field(max_length=10_001, fail_fast=True)
     """Checksum of all weights before each step of the curve, and after the last; the first steps only, of long
     curves."""
-    draws: tuple[DropoutDraw, ...] = Field(default=(), max_length=_MANY)
+    draws: tuple[DropoutDraw, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """In the order of execution, step by step."""
 
 

@@ -7,11 +7,11 @@ sketches cannot contain, for a later replay elsewhere.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
-from plumbline.schema.base import Model, Name
+from plumbline.schema.base import Label, Model, Name, Step, Text
 from plumbline.schema.manifest import Key
 from plumbline.schema.spec import Attention, Precision
 
@@ -36,13 +36,18 @@ Rung = Literal[
 ]
 
 
+_MAX_INTERVENTIONS = 1000
+Names = Annotated[tuple[Label, ...], Field(max_length=200_000), FailFast()]
+"""Batch fields, module names or parameter names."""
+
+
 class Replay(Model):
     """Restored reference value at one rung."""
 
     rung: Rung
-    fields: tuple[str, ...] = ()
-    """Batch fields, module names or parameter names; empty means all of the source."""
-    step: int | None = Field(default=None, ge=0)
+    fields: Names = ()
+    """Empty means all of the source."""
+    step: Step | None = None
     """Step at which whole tensors are imposed; `None` means every step."""
     source: Key | None = None
     """The safetensors file in the bundle."""
@@ -52,8 +57,8 @@ class Capture(Model):
     """Request to keep whole tensors of a rung at one step."""
 
     rung: Rung
-    names: tuple[str, ...]
-    step: int = Field(ge=0)
+    names: Names
+    step: Step
 
 
 class Experiment(Model):
@@ -61,17 +66,17 @@ class Experiment(Model):
 
     schema_version: Literal[1] = 1
     experiment_id: Name
-    suspect: str = ""
+    suspect: Text = ""
     """Description of the restored value, for the report."""
-    steps: int = Field(ge=1)
+    steps: int = Field(ge=1, le=2_000_000)
     part: Literal["probe", "learn"] = "probe"
     """Part that runs again: the probe, or the learning curve up to `steps`."""
-    trace: int | None = Field(default=None, ge=0)
+    trace: Step | None = None
     """learn: the first step recorded with the probe's evidence; `None` records none.
 
     The evidence, the replays and the captures count their steps from this step, as 0."""
-    replays: tuple[Replay, ...] = ()
-    captures: tuple[Capture, ...] = ()
+    replays: tuple[Replay, ...] = Field(default=(), max_length=_MAX_INTERVENTIONS, fail_fast=True)
+    captures: tuple[Capture, ...] = Field(default=(), max_length=_MAX_INTERVENTIONS, fail_fast=True)
     precision: Precision | None = None
     attention: Attention | None = None
     portable: bool = False

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from plumbline.schema.base import Model
+from plumbline.schema.base import Count, Label, Model, Scalar, Text
 
 __all__ = ["Cpu", "Fingerprint", "Gpu", "Scalar"]
 
-Scalar = bool | int | float | str | None
 _MANY = 10_000
+_MAX_CHARACTERS = 1 << 18
+"""Maximum length of all tables together; 500 packages and 50 variables have 20,000 characters.
+
+Differences of fingerprints are suspects of causes, several times in a round's verdict.
+"""
 
 
 class Gpu(Model):
     """One accelerator, as its driver names it."""
 
-    name: str
-    uuid: str
-    memory_bytes: int = Field(ge=0)
-    num_sms: int | None = None
+    name: Label
+    uuid: Label
+    memory_bytes: Count
+    num_sms: Count | None = None
     """Streaming multiprocessors; CUDA's own dropout masks depend on it."""
-    compute_capability: str = ""
-    pci: str = ""
+    compute_capability: Label = ""
+    pci: Label = ""
 
 
 class Cpu(Model):
     """Processor, and the instruction-set level that torch chose."""
 
-    model: str
-    isa: str
+    model: Label
+    isa: Label
     """`torch.backends.cpu.get_cpu_capability()`: DEFAULT, AVX2, AVX512 ..."""
-    num_cores: int = Field(ge=1)
-    num_threads: int = Field(ge=1)
+    num_cores: int = Field(ge=1, le=1 << 20)
+    num_threads: int = Field(ge=1, le=1 << 20)
     """Number of torch's threads."""
 
 
@@ -41,29 +45,36 @@ class Fingerprint(Model):
     """Hardware, software and settings of one run, read on its machine."""
 
     schema_version: Literal[1] = 1
-    hostname: str
-    os: str
-    python: str
-    plumbline: str
+    hostname: Label
+    os: Label
+    python: Label
+    plumbline: Label
     cpu: Cpu
-    gpus: tuple[Gpu, ...] = Field(default=(), max_length=1024)
-    driver: str = ""
-    cuda: str = ""
-    cudnn: str = ""
-    nccl: str = ""
-    num_processes: int = Field(default=1, ge=1)
-    topology: dict[str, str] = Field(default={}, max_length=_MANY)
+    gpus: tuple[Gpu, ...] = Field(default=(), max_length=1024, fail_fast=True)
+    driver: Label = ""
+    cuda: Label = ""
+    cudnn: Label = ""
+    nccl: Label = ""
+    num_processes: int = Field(default=1, ge=1, le=1 << 20)
+    topology: dict[Label, Text] = Field(default={}, max_length=_MANY)
     """NCCL's algorithm, protocol and links, or gloo's; empty for one process."""
-    packages: dict[str, str] = Field(default={}, max_length=_MANY)
+    packages: dict[Label, Label] = Field(default={}, max_length=_MANY)
     """Every installed distribution and its version."""
-    numerics: dict[str, Scalar] = Field(default={}, max_length=_MANY)
+    numerics: dict[Label, Scalar] = Field(default={}, max_length=_MANY)
     """Every precision and determinism setting, as read back from torch."""
-    mantissa_bits: dict[str, int] = Field(default={}, max_length=_MANY)
+    mantissa_bits: dict[Label, Count] = Field(default={}, max_length=_MANY)
     """Bits of mantissa that operands keep inside an operator, measured: `linear`, `matmul`, `softmax` ..."""
-    environment: dict[str, str] = Field(default={}, max_length=_MANY)
+    environment: dict[Label, Annotated[str, Field(max_length=_MAX_CHARACTERS)]] = Field(default={}, max_length=_MANY)
     """The variables that can change numerics or speed (CUBLAS_*, NVIDIA_*, OMP_*, NCCL_* ...); no secrets."""
-    container_image: str = ""
-    lock_sha256: str = ""
+    container_image: Label = ""
+    lock_sha256: Label = ""
+
+    @model_validator(mode="after")
+    def _is_short(self) -> Self:
+        tables = (self.topology, self.packages, self.numerics, self.environment)
+        if sum(len(key) + len(str(value)) for table in tables for key, value in table.items()) > _MAX_CHARACTERS:
+            raise ValueError(f"the tables have more than {_MAX_CHARACTERS} characters together")
+        return self
 
     @property
     def hardware_class(self) -> str:

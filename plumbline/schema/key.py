@@ -7,11 +7,16 @@ import posixpath
 __all__ = ["safe_key"]
 
 
+_MAX_NAME_BYTES = 255
+"""Maximum length of a file's name on common file systems."""
+
+
 def safe_key(key: str) -> str:
     """Return `key` if it is a safe relative path; raise `ValueError` if not."""
     bad = (
         not key
         or len(key) > 512
+        or any(len(name.encode()) > _MAX_NAME_BYTES for name in key.split("/"))
         or key.startswith("/")
         or "\\" in key
         or ":" in key

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from plumbline.digest import digest_json
-from plumbline.schema.base import Model, Name, Sha256
+from plumbline.schema.base import Count, Model, Name, Sha256, Text
 from plumbline.schema.key import safe_key
 
 __all__ = ["ClassRows", "DataFile", "Key", "Manifest", "Shard", "Task", "safe_key"]
@@ -37,15 +37,15 @@ class Shard(DataFile):
     A dataset of pairs has a column `text_pair` (string) too.
     """
 
-    num_rows: int = Field(ge=1)
+    num_rows: int = Field(ge=1, le=1 << 48)
 
 
 class ClassRows(Model):
     """One class of an imported dataset: its label, and its rows per split."""
 
     name: str = Field(min_length=1, max_length=200)
-    train_rows: int = Field(ge=0)
-    evaluation_rows: int = Field(ge=0)
+    train_rows: Count
+    evaluation_rows: Count
 
 
 class Manifest(Model):
@@ -57,20 +57,20 @@ class Manifest(Model):
     schema_version: Literal[1] = 1
     name: Name
     task: Task
-    num_labels: int | None = Field(default=None, ge=2)
-    classes: tuple[ClassRows, ...] = Field(default=(), max_length=10_000)
+    num_labels: int | None = Field(default=None, ge=2, le=1_000_000)
+    classes: tuple[ClassRows, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """Classes of the labels 0 to num_labels - 1; empty for generated data."""
     pairs: bool = False
     """Whether each row has two texts."""
-    pad_token_id: int = Field(default=0, ge=0)
+    pad_token_id: Count = 0
     """The token that fills short rows."""
     best_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Maximum achievable accuracy, if the source's grammar defines it."""
-    source: str = ""
+    source: Text = ""
     tokenizer: DataFile
-    vocab_size: int = Field(ge=5)
-    train: tuple[Shard, ...] = Field(min_length=1, max_length=MAX_SHARDS)
-    evaluation: tuple[Shard, ...] = Field(min_length=1, max_length=MAX_SHARDS)
+    vocab_size: int = Field(ge=5, le=2_000_000)
+    train: tuple[Shard, ...] = Field(min_length=1, max_length=MAX_SHARDS, fail_fast=True)
+    evaluation: tuple[Shard, ...] = Field(min_length=1, max_length=MAX_SHARDS, fail_fast=True)
 
     @property
     def digest(self) -> str:

@@ -6,15 +6,15 @@ without `record.json` is partial.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, field_validator
 
 from plumbline.digest import digest_file
 from plumbline.errors import INFRASTRUCTURE, CorruptDataError, InvalidInputError
-from plumbline.schema.base import Model, Name, Sha256, read_model
+from plumbline.schema.base import Label, Model, Name, Sha256, Step, read_model
 from plumbline.schema.evidence import Evidence
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.fingerprint import Fingerprint
@@ -24,30 +24,39 @@ from plumbline.schema.spec import RunSpec
 __all__ = [
     "MAX_MESSAGE",
     "MAX_PARTS",
+    "MAX_PART_BYTES",
     "MAX_RECORD_BYTES",
     "RECORD_NAME",
     "Exit",
     "RunRecord",
+    "check_content",
     "read_record",
 ]
 
 RECORD_NAME = "record.json"
 MAX_RECORD_BYTES = 64 << 20
+"""1.7 times the largest honest record, see `plumbline.schema.base`, where the number of its values is bounded too."""
 MAX_PARTS = 64
+MAX_PART_BYTES = 8 << 30
+_MAX_PARTS_BYTES = 16 << 30
+"""Maximum bytes of all parts of a record together."""
 MAX_MESSAGE = 4000
 _MAX_TIMINGS = 1000
+Seconds = Annotated[float, Field(ge=-1e9, le=1e9)]
+Moment = Annotated[AwareDatetime, Field(ge=datetime(1970, 1, 1, tzinfo=UTC), lt=datetime(2200, 1, 1, tzinfo=UTC))]
+"""A time by the worker's clock, which may be wrong, in a range that every time zone can show."""
 
 
 class Exit(Model):
     """Status of the training's end."""
 
     status: Literal["completed", "failed"]
-    code: str = ""
+    code: Label = ""
     """Of a failure, one of `plumbline.errors.RECORD_CODES` or of the trainer's own: `non-finite`, `out-of-memory`,
     `labels`, `weights`, `tokenizer`, `device` ..."""
     message: str = Field(default="", max_length=MAX_MESSAGE)
-    part: str = ""
-    step: int | None = None
+    part: Label = ""
+    step: Step | None = None
 
     @property
     def is_infrastructure(self) -> bool:
@@ -61,21 +70,36 @@ class RunRecord(Model):
     schema_version: Literal[1] = 1
     record_id: Name
     platform: Name
-    round_id: str = ""
-    attempt: int = Field(default=0, ge=0)
+    round_id: Label = ""
+    attempt: int = Field(default=0, ge=0, le=1_000_000)
     nonce: str = Field(default="", max_length=128)
     """Nonce of the record's order; empty without an order."""
     spec_sha256: Sha256
     spec: RunSpec
     experiment: Experiment | None = None
-    started_at: AwareDatetime
-    finished_at: AwareDatetime
+    started_at: Moment
+    finished_at: Moment
     fingerprint: Fingerprint
     evidence: Evidence
-    timings: dict[str, float] = Field(default={}, max_length=_MAX_TIMINGS)
+    timings: dict[Label, Seconds] = Field(default={}, max_length=_MAX_TIMINGS)
     """Seconds spent: `import`, `stage`, `data_wait`, `probe`, `speed`, `learn`, `write` ..."""
     exit: Exit
-    parts: tuple[DataFile, ...] = Field(default=(), max_length=MAX_PARTS)
+    parts: tuple[DataFile, ...] = Field(default=(), max_length=MAX_PARTS, fail_fast=True)
+
+    @field_validator("parts")
+    @classmethod
+    def _can_be_kept(cls, parts: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
+        """Refuse parts that have no place of their own in the record's folder, or fill a disk."""
+        names = [part.key.lower() for part in parts]
+        for part, name in zip(parts, names, strict=True):
+            inside = any(other.startswith(f"{name}/") for other in names)
+            if name.split("/", 1)[0] == RECORD_NAME or names.count(name) > 1 or inside:
+                raise ValueError(f"{part.key!r} collides with a different part")
+            if part.size > MAX_PART_BYTES:
+                raise ValueError(f"{part.key!r} has {part.size} bytes")
+        if (size := sum(part.size for part in parts)) > _MAX_PARTS_BYTES:
+            raise ValueError(f"the parts have {size} bytes together")
+        return parts
 
     @property
     def seconds(self) -> float:
@@ -98,17 +122,29 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
         why = "no such folder" if not folder.is_dir() else f"contains no {RECORD_NAME}: the record is partial"
         raise InvalidInputError(why, where=str(folder), hint="name the folder of a finished training")
     record = read_model(RunRecord, path, max_bytes=MAX_RECORD_BYTES)
-    if record.spec.digest != record.spec_sha256:
-        raise InvalidInputError("is not the digest of the spec in it", where=str(path), key="spec_sha256")
+    check_content(record, str(path))
     for part in record.parts if verify else ():
         check_part(folder, part)
     return record
 
 
+def check_content(record: RunRecord, where: str) -> None:
+    """Raise `InvalidInputError` if a record from outside contradicts itself."""
+    if record.spec.digest != record.spec_sha256:
+        raise InvalidInputError("is not the digest of the spec in it", where=where, key="spec_sha256")
+    probe = record.evidence.probe
+    # A failed training leaves taps of the step that it did not finish; an evaluation counts as the step after the last.
+    last = max((tap.step for tap in probe.taps), default=0) if probe else 0
+    if probe and max(last, probe.evaluation.step if probe.evaluation else 0) > len(probe.steps):
+        text = f"has taps or an evaluation after its {len(probe.steps)} steps"
+        raise InvalidInputError(text, where=where, key="evidence.probe")
+
+
 def check_part(folder: Path, part: DataFile) -> None:
     """Raise `CorruptDataError` unless the part is a file with its bytes."""
     path = folder / part.key
-    if path.is_symlink() or not path.is_file():
+    # A link at any level would read, and publish, a file outside the record.
+    if path.resolve() != folder.resolve() / part.key or not path.is_file():
         raise CorruptDataError("is missing from the record", where=str(path))
     if path.stat().st_size != part.size or digest_file(path) != part.sha256:
         raise CorruptDataError("does not match the digest in its record", where=str(path))

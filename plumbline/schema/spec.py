@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 
 from plumbline.digest import canonical_json, digest_json
 from plumbline.errors import InvalidInputError
-from plumbline.schema.base import Model, Name, Sha256, read_model
+from plumbline.schema.base import Count, Label, Model, Name, Number, PlainJson, Sha256, Step, Whole, read_model
 from plumbline.schema.manifest import Key, Task
 
 __all__ = [
@@ -33,6 +33,10 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
 Attention = Literal["eager", "sdpa"]
 PartName = Literal["probe", "speed", "learn"]
 
+_MAX_STEPS = 2_000_000
+"""A record contains the loss of every step, in 64 MiB."""
+_MAX_ROWS = 1_000_000_000
+
 _NEWER: tuple[tuple[str, str, Any], ...] = (
     ("data", "class_names", []),
     ("model", "family", "bert"),
@@ -45,7 +49,7 @@ class ModelSpec(Model):
 
     family: str = Field(default="bert", pattern=r"^[a-z0-9][a-z0-9_-]{0,40}$")
     """The `model_type` of transformers."""
-    settings: dict[str, JsonValue] = Field(default={}, max_length=200)
+    settings: dict[Label, PlainJson] = Field(default={}, max_length=200)
     """Keys of the checkpoint's `config.json` that decide what is computed; for families other than BERT."""
 
     hidden_size: int = Field(ge=8, le=16384)
@@ -55,10 +59,10 @@ class ModelSpec(Model):
     max_position_embeddings: int = Field(ge=8, le=65536)
     vocab_size: int = Field(ge=5, le=2_000_000)
     type_vocab_size: int = Field(default=2, ge=1, le=16)
-    hidden_act: str = "gelu"
+    hidden_act: Label = "gelu"
     layer_norm_eps: float = Field(default=1e-12, gt=0, lt=1)
-    pad_token_id: int = Field(default=0, ge=0)
-    num_labels: int | None = Field(default=None, ge=2)
+    pad_token_id: Count = 0
+    num_labels: int | None = Field(default=None, ge=2, le=1_000_000)
     weights_key: Key
     """The safetensors file of the initial weights, below the data URL."""
     weights_sha256: Sha256
@@ -78,7 +82,7 @@ class DataSpec(Model):
     sequence_length: int = Field(ge=8, le=65536)
     mask_probability: float = Field(default=0.15, gt=0, lt=1)
     """Share of tokens hidden in masked language modelling; unused elsewhere."""
-    class_names: tuple[str, ...] = Field(default=(), max_length=10_000)
+    class_names: tuple[Label, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """Classes of the labels; empty for generated data."""
 
 
@@ -86,10 +90,10 @@ class OptimizerSpec(Model):
     """AdamW, without weight decay for biases and normalisations."""
 
     learning_rate: float = Field(default=5e-4, gt=0, lt=10)
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.01, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0)
+    betas: tuple[Number, Number] = (0.9, 0.999)
+    eps: float = Field(default=1e-8, gt=0, le=1e9)
+    weight_decay: float = Field(default=0.01, ge=0, le=1e9)
+    max_grad_norm: float = Field(default=1.0, gt=0, le=1e100)
     accumulation_steps: int = Field(default=1, ge=1, le=1024)
     """Micro-batches that make one global batch; must divide it."""
 
@@ -98,7 +102,7 @@ class ScheduleSpec(Model):
     """Linear warm-up and decay to zero over the part's steps."""
 
     kind: Literal["linear"] = "linear"
-    warmup_steps: int = Field(default=2, ge=0)
+    warmup_steps: Step = 2
 
 
 class ProbeSpec(Model):
@@ -107,9 +111,9 @@ class ProbeSpec(Model):
     steps: int = Field(default=20, ge=1, le=200)
     precision: Precision = "fp32"
     attention: Attention = "eager"
-    tap_steps: tuple[int, ...] = (0,)
+    tap_steps: tuple[Whole, ...] = Field(default=(0,), max_length=1000, fail_fast=True)
     """Steps whose module outputs and gradients are sketched; the last step's always are."""
-    evaluation_rows: int = Field(default=64, ge=1)
+    evaluation_rows: int = Field(default=64, ge=1, le=_MAX_ROWS)
     envelope_seeds: int = Field(default=3, ge=0, le=16)
     """Number of reruns of the first tap step with weights perturbed by one unit in the last place."""
     portable_steps: int = Field(default=8, ge=0, le=200)
@@ -123,7 +127,7 @@ class ProbeSpec(Model):
 class SpeedSpec(Model):
     """Speed part: production settings, without taps, measured once warm."""
 
-    steps: int = Field(default=200, ge=10)
+    steps: int = Field(default=200, ge=10, le=_MAX_STEPS)
     precision: Precision = "bf16"
     attention: Attention = "sdpa"
     compile: bool = False
@@ -134,13 +138,13 @@ class SpeedSpec(Model):
 class LearnSpec(Model):
     """Learn part: fixed number of steps, with portable dropout."""
 
-    steps: int = Field(default=2000, ge=1)
+    steps: int = Field(default=2000, ge=1, le=_MAX_STEPS)
     precision: Precision = "fp32"
     attention: Attention = "sdpa"
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    evaluate_every: int = Field(default=500, ge=1)
-    checkpoint_every: int = Field(default=500, ge=1)
-    evaluation_rows: int = Field(default=1024, ge=1)
+    evaluate_every: int = Field(default=500, ge=1, le=_MAX_STEPS)
+    checkpoint_every: int = Field(default=500, ge=1, le=_MAX_STEPS)
+    evaluation_rows: int = Field(default=1024, ge=1, le=_MAX_ROWS)
 
 
 class RunSpec(Model):

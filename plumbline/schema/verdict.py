@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from plumbline.errors import ExitCode
 from plumbline.schema.base import Model
@@ -75,6 +76,12 @@ class Finding(Model):
     """Checked workload, in a round."""
     needs_rerun: bool = False
     """Whether an independent rerun of the candidate has to confirm the finding."""
+
+    @field_validator("observed", "limit", mode="before")
+    @classmethod
+    def _is_finite(cls, value: Any) -> Any:
+        """Keep a number that is not finite as a missing one: a ratio of finite measurements may overflow."""
+        return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 NoteCode = Literal[
