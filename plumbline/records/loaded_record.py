@@ -14,21 +14,23 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from plumbline.errors import CorruptDataError
-from plumbline.records.tensors import Arrays, read_tensors
+from plumbline.records.parquet_pages import unpacked_bytes
+from plumbline.records.part_sizes import MAX_ROW_BYTES, max_part_bytes, max_rows
+from plumbline.records.tensors import Arrays, check_tensors, read_tensors
 from plumbline.schema.evidence import BATCH_FIELDS, SKETCH_SIZE
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import RunSpec
 
 __all__ = ["LoadedRecord", "load_record"]
 
-_MAX_PART_BYTES = 4 << 30
-_MAX_ROWS = 64_000_000
-_MAX_ROW_BYTES = 64
-"""Maximum bytes of one row of three integers, in the least favourable encoding."""
-_MAX_ROW_GROUPS = 4096
+_MAX_ROW_GROUPS = 1024
 _MAX_FOOTER_BYTES = 1 << 20
+_MAX_FOOTER_ENTRIES = 4096
+_MAX_PAGE_OVERHEAD = 1 << 16
+"""Maximum unpacked bytes of a row group that no row explains."""
 _ROWS_AT_ONCE = 1 << 16
 _ROW_COLUMNS = {"row_id": "int64", "text": "uint64", "label": "uint64"}
+_ROW_SCHEMA = pa.schema([("row_id", pa.int64()), ("text", pa.uint64()), ("label", pa.uint64())])
 
 
 @dataclass(frozen=True)
@@ -74,26 +76,40 @@ class LoadedRecord:
         """Return the whole tensors that an experiment captured."""
         return self._part("capture", _no_check)
 
+    def read_parts(self) -> None:
+        """Read every part; raise `CorruptDataError` for a malformed one, now instead of on first use.
+
+        Of captured tensors, which may have gigabytes, only the header is read.
+        """
+        for name in ("batches", "sketches", "rows", "state", "evaluation", "answers"):
+            getattr(self, name)
+        path = self._path("capture")
+        if path is not None:
+            check_tensors(path)
+
     def _part(self, name: str, check: Callable[[RunRecord, Arrays], str]) -> Arrays:
         if name in self.arrays:
-            content = self.arrays[name]
-            where = f"{self.record.record_id}/{name}"
+            content, where = self.arrays[name], f"{self.record.record_id}/{name}"
+        elif (path := self._path(name)) is not None:
+            content, where = _read_rows(path, self.record.spec) if name == "rows" else read_tensors(path), str(path)
         else:
-            suffix = "parquet" if name == "rows" else "safetensors"
-            key = f"{name}.{suffix}"
-            part = next((part for part in self.record.parts if part.key == key), None)
-            if part is None:
-                return {}
-            where = str(self.folder / key)
-            if part.size > _MAX_PART_BYTES:
-                raise CorruptDataError(f"{part.size} bytes, more than the {_MAX_PART_BYTES} allowed", where=where)
-            content = (
-                _read_rows(self.folder / key, self.record.spec) if name == "rows" else read_tensors(self.folder / key)
-            )
+            return {}
         problem = check(self.record, content)
         if problem:
             raise CorruptDataError(problem, where=where)
         return content
+
+    def _path(self, name: str) -> Path | None:
+        """Return the file of a part, of a size that the spec explains; `None` without that part."""
+        key = f"{name}.parquet" if name == "rows" else f"{name}.safetensors"
+        part = next((part for part in self.record.parts if part.key == key), None)
+        if part is None:
+            return None
+        most = max_part_bytes(self.record, name)
+        if part.size > most:
+            text = f"{part.size} bytes, more than the {most} that the spec explains"
+            raise CorruptDataError(text, where=str(self.folder / key))
+        return self.folder / key
 
 
 def load_record(folder: Path) -> LoadedRecord:
@@ -104,8 +120,12 @@ def load_record(folder: Path) -> LoadedRecord:
 def _read_rows(path: Path, spec: RunSpec) -> Arrays:
     """Return the columns of `rows.parquet`, after checks of the declared sizes."""
     try:
-        file = pq.ParquetFile(path)
-        _check_footer(file.metadata, spec, str(path))
+        data = path.read_bytes()
+        if int.from_bytes(data[-8:-4], "little") > _MAX_FOOTER_BYTES:
+            raise CorruptDataError("its footer is too long", where=str(path))
+        file = pq.ParquetFile(pa.BufferReader(data), thrift_container_size_limit=_MAX_FOOTER_ENTRIES)
+        _check_footer(file, spec, str(path))
+        _check_pages(file.metadata, data, str(path))
         batches, count = [], 0
         # The footer may be wrong too: unpack no more rows than it declares.
         for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(_ROW_COLUMNS)):
@@ -113,24 +133,37 @@ def _read_rows(path: Path, spec: RunSpec) -> Arrays:
             if count > file.metadata.num_rows:
                 raise CorruptDataError("contains more rows than it declares", where=str(path))
             batches.append(batch)
-        table = pa.Table.from_batches(batches, file.schema_arrow.empty_table().select(list(_ROW_COLUMNS)).schema)
+        table = pa.Table.from_batches(batches, _ROW_SCHEMA)
         return {name: table.column(name).to_numpy() for name in _ROW_COLUMNS}
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise CorruptDataError(f"not a Parquet file of rows: {error}", where=str(path)) from error
 
 
-def _check_footer(metadata: pq.FileMetaData, spec: RunSpec, where: str) -> None:
-    """Raise `CorruptDataError` for more rows or bytes than the spec allows."""
-    steps = max((part.steps for part in (spec.probe, spec.speed, spec.learn) if part), default=0)
-    evaluated = max((part.evaluation_rows for part in (spec.probe, spec.learn) if part), default=0)
-    most = min(steps * spec.batch_size + evaluated, _MAX_ROWS)
+def _check_footer(file: pq.ParquetFile, spec: RunSpec, where: str) -> None:
+    """Raise `CorruptDataError` for other columns, or more rows, than the spec allows."""
+    metadata, most = file.metadata, max_rows(spec)
     if metadata.num_rows > most:
         raise CorruptDataError(f"declares {metadata.num_rows} rows, the spec reads at most {most}", where=where)
+    # A column of lists would contain any number of values in one row.
+    if not file.schema_arrow.remove_metadata().equals(_ROW_SCHEMA):
+        raise CorruptDataError(f"its columns differ from {', '.join(_ROW_COLUMNS)}", where=where)
     groups = [metadata.row_group(index) for index in range(min(metadata.num_row_groups, _MAX_ROW_GROUPS + 1))]
-    unpacked = sum(group.total_byte_size for group in groups)
     if len(groups) > _MAX_ROW_GROUPS or sum(group.num_rows for group in groups) != metadata.num_rows:
         raise CorruptDataError("its row groups do not match its number of rows", where=where)
-    if unpacked > _MAX_ROW_BYTES * metadata.num_rows + _MAX_FOOTER_BYTES * len(groups):
+
+
+def _check_pages(metadata: pq.FileMetaData, data: bytes, where: str) -> None:
+    """Raise `CorruptDataError` if the pages unpack to more than rows of three integers can need."""
+    unpacked = 0
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        for column in (group.column(place) for place in range(group.num_columns)):
+            # The reader's own rule: a dictionary page counts only before the data.
+            first, dictionary = column.data_page_offset, column.dictionary_page_offset
+            start = dictionary if dictionary and 0 < dictionary < first else first
+            unpacked += unpacked_bytes(data, start, start + column.total_compressed_size)
+    most = MAX_ROW_BYTES * metadata.num_rows + _MAX_PAGE_OVERHEAD * metadata.num_row_groups
+    if unpacked > most:
         raise CorruptDataError(f"unpacks to {unpacked} bytes for {metadata.num_rows} rows", where=where)
 
 
@@ -139,15 +172,27 @@ def _no_check(_record: RunRecord, _content: Arrays) -> str:
 
 
 def _check_batches(record: RunRecord, content: Arrays) -> str:
+    """Return the problem of arrays that are not [steps, rows] and [steps, rows, length], with equal sizes.
+
+    Rows and length may differ from the spec's: the judge names the cause.
+    """
     steps = len(record.evidence.probe.steps) if record.evidence.probe else 0
+    rows = next((array.shape[1] for array in content.values() if array.ndim > 1), 0)
+    length = next((array.shape[2] for name, array in content.items() if name in _TOKENS and array.ndim > 2), 0)
+    flat = {"row_ids"} | ({"labels"} if record.spec.task == "sequence-classification" else set())
     for name, array in content.items():
         if name not in BATCH_FIELDS:
             return f"contains {name!r}, which is not a field of a batch"
-        if array.dtype.kind not in "iu" or array.ndim < 2:
+        if array.dtype.kind not in "iu" or array.ndim != (2 if name in flat else 3):
             return f"{name} is {array.dtype.name}{list(array.shape)}, expected integers by step and row"
         if array.shape[0] != steps:
             return f"{name} has {array.shape[0]} steps, the probe {steps}"
+        if array.shape != ((steps, rows) if name in flat else (steps, rows, length)):
+            return f"{name} has the shape {list(array.shape)}, other fields have {rows} rows of length {length}"
     return ""
+
+
+_TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def _check_sketches(record: RunRecord, content: Arrays) -> str:

@@ -67,17 +67,19 @@ def test_a_batch_names_the_first_different_row_and_field() -> None:
 
 def test_padding_is_named_by_both_shapes() -> None:
     wide = np.ones((BATCH, LENGTH + 3), np.int64)
-    found, other = both(batch, side(), side(field("attention_mask", wide)), STEP, frozenset())
+    padded = side(*(field(name, wide) for name in ("input_ids", "attention_mask", "token_type_ids")))
+    found, other = both(batch, side(), padded, STEP, frozenset())
     assert why(found) == "the same rows, padded to (4, 11) instead of (4, 8)"
     assert why(other) == "the same rows, padded to (4, 8) instead of (4, 11)"
-    assert found.at.at == "attention_mask of batch row 0"
+    assert found.at.at == "input_ids of batch row 0"
 
 
 def test_the_order_of_a_batch_is_described_by_what_became_of_its_rows() -> None:
     plain, rows = side(), [12, 13, 14, 15]
 
     def became(*other: int) -> tuple[Mismatch, Mismatch]:
-        return both(batch, plain, side(field("row_ids", np.array(other))), STEP, frozenset())
+        shorter = [field(name, of_batch(name)[: len(other)]) for name in plain.batches if len(other) < len(rows)]
+        return both(batch, plain, side(*shorter, field("row_ids", np.array(other))), STEP, frozenset())
 
     assert plain.batches["row_ids"][STEP].tolist() == rows
     assert why(became(12, 14, 13, 15)[0]) == "the batch contains the same rows in a different order"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from plumbline.errors import CorruptDataError
-from plumbline.records.tensors import read_tensors
+from plumbline.records.tensors import check_tensors, read_tensors
 
 
 def _file(path: Path, header: object, body: bytes = b"") -> Path:
@@ -42,6 +42,24 @@ def test_bfloat16_is_widened_exactly(tmp_path: Path) -> None:
     body = (values.view(np.uint32) >> 16).astype("<u2").tobytes()
     path = _file(tmp_path / "x", {"t": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 6]}}, body)
     assert read_tensors(path)["t"].tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("header", ['{"t": %s, "t": %s}', '{"t": {"dtype": "U8", "shape": [4], "shape": [1], %s}}'])
+def test_a_name_that_is_given_twice_is_refused(tmp_path: Path, header: str) -> None:
+    entry = '{"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}'
+    text = (header % ((entry,) * 2 if header.count("%s") == 2 else '"data_offsets": [0, 1]')).encode()
+    (tmp_path / "x").write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+    for read in (read_tensors, check_tensors):
+        with pytest.raises(CorruptDataError, match="given twice"):
+            read(tmp_path / "x")
+
+
+def test_the_header_alone_shows_a_cut_file(tmp_path: Path) -> None:
+    save_file({"t": np.zeros(1000)}, tmp_path / "x")
+    check_tensors(tmp_path / "x")
+    (tmp_path / "x").write_bytes((tmp_path / "x").read_bytes()[:-1])
+    with pytest.raises(CorruptDataError, match="offsets"):
+        check_tensors(tmp_path / "x")
 
 
 @pytest.mark.parametrize(
