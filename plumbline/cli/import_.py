@@ -9,7 +9,7 @@ from typing import Any
 
 from plumbline.central import CentralStore
 from plumbline.errors import ConfigurationError, ExitCode
-from plumbline.records import LoadedRecord, load_record
+from plumbline.records import load_record
 from plumbline.schema.suite import read_suite
 from plumbline.stores import open_store
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"{record.platform!r} is not a platform of the suite", where=str(args.folder), hint=hint
         )
-    _read_all(loaded)
+    loaded.read_parts()
     store = suite.store if suite else args.store
     central = CentralStore(open_store(store))
     known = central.has_record(record.record_id)
@@ -52,9 +52,3 @@ def run(args: argparse.Namespace) -> int:
         text = "was there already" if known else "is in the store"
         print(f"{record.record_id} ({record.platform}, {record.spec.workload}, {record.exit.status}) {text}: {store}")
     return int(ExitCode.PASS)
-
-
-def _read_all(loaded: LoadedRecord) -> None:
-    """Read every part, so that a malformed part is refused now, not by the judge."""
-    for name in ("batches", "sketches", "rows", "state", "evaluation", "answers", "capture"):
-        getattr(loaded, name)

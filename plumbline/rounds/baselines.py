@@ -53,4 +53,6 @@ def _current(central: CentralStore, spec: RunSpec, platform: str, into: Path) ->
     baseline = BaselineBook(central).read(spec.digest, platform)
     if baseline is None or baseline.current is None:
         return None
-    return load_record(central.get_record(baseline.current, into / "baselines"))
+    record = load_record(central.get_record(baseline.current, into / "baselines"))
+    record.read_parts()
+    return record

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 
 from plumbline.judge.canary import CanaryResult, canary_findings, prove
 from plumbline.judge.comparison import compare
+from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.isolation import Defect, isolated
 from plumbline.rounds.judging import gates_of
 from plumbline.rounds.plan import MAIN, Round
 from plumbline.schema.verdict import Judgement, PlatformResult, worst
@@ -20,10 +22,17 @@ Proofs = Mapping[tuple[str, str], tuple[CanaryResult, ...]]
 def prove_round(round_: Round, gathered: GatheredRecords, judge: Callable[..., Judgement] = compare) -> Proofs:
     """Test the judge on the record of every platform and workload."""
     return {
-        (assignment.workload, assignment.platform): prove(record, gates_of(round_, assignment.platform), judge)
+        (assignment.workload, assignment.platform): _proof(round_, assignment.platform, record, judge)
         for assignment, record in gathered.records.items()
         if assignment.what == MAIN
     }
+
+
+def _proof(
+    round_: Round, platform: str, record: LoadedRecord, judge: Callable[..., Judgement]
+) -> tuple[CanaryResult, ...]:
+    proof = isolated(platform, lambda: prove(record, gates_of(round_, platform), judge))
+    return (CanaryResult("any", is_found=False, verdict=proof.why),) if isinstance(proof, Defect) else proof
 
 
 def apply_canary(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from plumbline.digest import digest_bytes
 from plumbline.judge import compare
@@ -12,6 +13,7 @@ from plumbline.judge.confirm_learn import LearnConfirmation, begin_confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.isolation import Defect, isolated
 from plumbline.rounds.judging import Baselines, gates_of, reference_of
 from plumbline.rounds.plan import Assignment, Round
 from plumbline.schema.verdict import PlatformResult
@@ -41,16 +43,20 @@ def open_cases(round_: Round, gathered: GatheredRecords, baselines: Baselines, r
     """Return a case per drifted platform, against the reference or its own baseline."""
     cases = []
     for workload, platforms in results.items():
-        records = gathered.of(workload)
-        reference = reference_of(round_, records, baselines.get(workload, {}))
+        records = {
+            name: record for name, record in gathered.of(workload).items() if platforms[name].verdict != "invalid"
+        }
+        before = baselines.get(workload, {})
+        reference = reference_of(round_, records, before)
         for name, result in platforms.items():
             if result.verdict == "drift" and name in records:
                 sides: list[tuple[str | None, LoadedRecord]] = []
                 if name != reference:
                     sides.append((reference, records[reference]))
-                if before := baselines.get(workload, {}).get(name):
-                    sides.append((None, before))
-                cases += _case(round_, name, workload, records[name], sides)
+                if name in before:
+                    sides.append((None, before[name]))
+                opened = isolated(name, partial(_case, round_, name, workload, records[name], sides))
+                cases += [] if isinstance(opened, Defect) else opened
     return tuple(cases)
 
 
@@ -93,7 +99,10 @@ def _absorbed(case: Case, answers: Mapping[str, LoadedRecord], lost: Mapping[str
         return case
     name = request.experiment.experiment_id
     why = lost.get(name) or "no record was returned"
-    return replace(case, confirmation=case.confirmation.absorb(request, answers.get(name), why))
+    after = isolated(case.platform, lambda: case.confirmation.absorb(request, answers.get(name), why))
+    if isinstance(after, Defect):
+        after = case.confirmation.absorb(request, None, after.why)
+    return replace(case, confirmation=after)
 
 
 def apply_cases(results: Results, cases: Iterable[Case]) -> dict[str, dict[str, PlatformResult]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from plumbline.central import CentralStore, gather
 from plumbline.dispatch import Result, TrainingOrder
-from plumbline.errors import InvalidInputError
+from plumbline.history.series import row_of
+from plumbline.judge.comparison import compare
 from plumbline.records import LoadedRecord, load_record
+from plumbline.rounds.isolation import Defect, isolated
 from plumbline.rounds.plan import MAIN, Assignment, Round
 from plumbline.schema.expected import machine_mismatches
 from plumbline.schema.record import RunRecord
@@ -76,17 +79,28 @@ def harvest(
             if got.folder is None:
                 gathered.absent[assignment] = Absence(got.why, broken=got.state in ("corrupt", "foreign"))
                 continue
-            try:
-                record = load_record(got.folder)
-            except InvalidInputError as error:
-                gathered.absent[assignment] = Absence(str(error), broken=True)
-                continue
-            refused = refusal(orders[platform], record.record, results[assignment].why)
-            if refused is None:
-                gathered.records[assignment] = record
+            found = isolated(platform, partial(_judgeable, got.folder, orders[platform], results[assignment].why))
+            if isinstance(found, LoadedRecord):
+                gathered.records[assignment] = found
             else:
-                gathered.absent[assignment] = refused
+                gathered.absent[assignment] = Absence(found.why, broken=True) if isinstance(found, Defect) else found
     return gathered
+
+
+def _judgeable(folder: Path, order: TrainingOrder, why: str) -> LoadedRecord | Absence:
+    """Return the record in `folder`, once every part is read and the judge has judged it alone.
+
+    Otherwise the first to read a malformed part would be the judge of all platforms.
+    """
+    loaded = load_record(folder)
+    refused = refusal(order, loaded.record, why)
+    if refused is not None:
+        return refused
+    if loaded.record.exit.status == "completed":
+        loaded.read_parts()  # a failed training may end within a step: its error is what counts
+    compare(loaded, loaded)
+    row_of(loaded.record)
+    return loaded
 
 
 def refusal(order: TrainingOrder, record: RunRecord, why: str = "") -> Absence | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from plumbline.judge import judge_round, needs_rerun, trusted_reference
 from plumbline.judge.validity import stands_alone
 from plumbline.records import LoadedRecord
-from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.gathered import Absence, GatheredRecords
+from plumbline.rounds.isolation import Defect, isolated, largest_judgeable
 from plumbline.rounds.outcome import absent_result
 from plumbline.rounds.plan import MAIN, RERUN, Assignment, Round
 from plumbline.schema.suite import Gates
@@ -82,21 +83,14 @@ def reruns_needed(judged: Mapping[str, Mapping[str, PlatformResult]]) -> tuple[A
 def _judge_workload(
     round_: Round, workload: str, gathered: GatheredRecords, baselines: Mapping[str, LoadedRecord]
 ) -> dict[str, PlatformResult]:
-    records = gathered.of(workload)
+    judged, defects = _judged(round_, workload, gathered, baselines)
+    records = {name: record for name, record in gathered.of(workload).items() if name in judged}
     reference = stand_in(round_, records)
-    judged = judge_round(
-        records,
-        reference,
-        baselines,
-        round_.suite.gates,
-        reruns=gathered.of(workload, RERUN),
-        platform_gates={name: gates_of(round_, name) for name in round_.suite.platforms},
-    )
     missing = {
         assignment.platform: absent_result(why)
         for assignment, why in gathered.absent.items()
         if _is_main(assignment, workload)
-    }
+    } | {name: absent_result(Absence(defect.why, broken=True)) for name, defect in defects.items()}
     results = {name: (judged | missing)[name] for name in round_.suite.platforms if name in judged or name in missing}
     for assignment, notes in gathered.notes.items():
         if _is_main(assignment, workload):
@@ -110,6 +104,30 @@ def _judge_workload(
             for name, result in results.items()
         }
     return results
+
+
+def _judged(
+    round_: Round, workload: str, gathered: GatheredRecords, baselines: Mapping[str, LoadedRecord]
+) -> tuple[dict[str, PlatformResult], dict[str, Defect]]:
+    """Judge all records; if the judge fails, all but the records that make it fail."""
+    records, reruns = gathered.of(workload), gathered.of(workload, RERUN)
+
+    def judge(names: Sequence[str]) -> dict[str, PlatformResult]:
+        chosen = {name: records[name] for name in names}
+        return judge_round(
+            chosen,
+            stand_in(round_, chosen),
+            baselines,
+            round_.suite.gates,
+            reruns=reruns,
+            platform_gates={name: gates_of(round_, name) for name in round_.suite.platforms},
+        )
+
+    judged = isolated(", ".join(records), lambda: judge(list(records)))
+    if not isinstance(judged, Defect):
+        return judged, {}
+    kept, defects = largest_judgeable(sorted(records, key=lambda name: name != round_.suite.reference), judge)
+    return judge(kept), defects
 
 
 def _is_main(assignment: Assignment, workload: str) -> bool:

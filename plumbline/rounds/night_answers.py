@@ -52,7 +52,7 @@ def rerun_answers(
 
 
 def rerun_throughputs(
-    lines: Sequence[Line], gathered: GatheredRecords, platform: str
+    lines: Sequence[MetricHistory], gathered: GatheredRecords, platform: str
 ) -> dict[tuple[str, str], tuple[float, ...]]:
     """Return the scores of the reruns' throughput, by (platform, workload)."""
     answers = rerun_answers([line for line in lines if line.metric.name == "throughput"], gathered, platform)

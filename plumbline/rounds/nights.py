@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from plumbline.history.limits import Allowed, allowed_for, learned_margins
 from plumbline.history.metrics import METRICS
@@ -12,8 +13,10 @@ from plumbline.history.night import LineDecision, call_entry, judge_lines
 from plumbline.history.phases import shift_note
 from plumbline.history.segments import MetricHistory, lines_of
 from plumbline.history.series import CallEntry, NightRow, SeriesFile, extended, row_of
+from plumbline.judge.validity import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.isolation import Defect, isolated
 from plumbline.rounds.judging import Baselines
 from plumbline.rounds.night_answers import (
     SPEED_METRICS,
@@ -60,6 +63,17 @@ class NightDecisions:
     reruns: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     """Scores of the reruns' throughput, by (platform, workload)."""
 
+    def plus(self, other: NightDecisions) -> NightDecisions:
+        """Return the union of two platforms' nights."""
+        return NightDecisions(
+            {**self.decisions, **other.decisions},
+            {**self.rows, **other.rows},
+            {**self.damaged, **other.damaged},
+            {**self.software, **other.software},
+            {**self.signs, **other.signs},
+            {**self.reruns, **other.reruns},
+        )
+
     def entries(self, platform: str) -> list[CallEntry]:
         """Return a platform's decisions as entries of the series file."""
         entries = [call_entry(decision) for decision in self.decisions.get(platform, ())]
@@ -88,37 +102,44 @@ def decide_nights(
 
     Reruns confirm a loss; an A/B then distinguishes software from machine.
     """
-    decisions: dict[str, tuple[LineDecision, ...]] = {}
-    rows: dict[str, tuple[NightRow, ...]] = {}
-    changes: dict[tuple[str, str], SoftwareChange] = {}
-    signs: dict[tuple[str, str], Cause] = {}
-    reruns: dict[tuple[str, str], tuple[float, ...]] = {}
+    nights = NightDecisions(damaged=history.damaged)
     for platform in round_.suite.platforms:
-        tonight = [record for one, record in gathered.records.items() if (one.platform, one.what) == (platform, MAIN)]
-        new = tuple(row for row in (row_of(record.record) for record in tonight) if row is not None)
-        if not new:
-            continue
-        rows[platform] = new
-        if platform in history.damaged:
-            continue
-        series = extended(history.series.get(platform, SeriesFile(suite=round_.suite.name, platform=platform)), new)
-        mine: dict[str, SoftwareChange] = {}
-        for row in new:
-            main = gathered.records[Assignment(platform, row.workload, MAIN)]
-            baseline = (baselines or {}).get(row.workload, {}).get(platform)
-            mine[row.workload] = _change(round_, gathered, platform, row, series, main, baseline)
-            cause = machine_cause(baseline, [main, *rerun_records(gathered, platform, row.workload)])
-            if cause is not None:
-                signs[platform, row.workload] = cause
-        ids = {row.record for row in new}
-        lines = [
-            line for line in lines_of(series, METRICS, history.accepted.get(platform, {})) if line.records[-1] in ids
-        ]
-        reruns |= rerun_throughputs(lines, gathered, platform)
-        decided = _decided(lines, limits_of(round_.suite), gathered, platform, mine)
-        decisions[platform] = tuple(_with_notes(one, gathered, platform, mine, baselines or {}) for one in decided)
-        changes |= {(platform, workload): change for workload, change in mine.items()}
-    return NightDecisions(decisions, rows, history.damaged, changes, signs, reruns)
+        night = isolated(platform, partial(_night, round_, gathered, history, baselines or {}, platform))
+        if isinstance(night, Defect):
+            night = NightDecisions(damaged={platform: night.why})
+        nights = nights.plus(night)
+    return nights
+
+
+def _night(
+    round_: Round, gathered: GatheredRecords, history: History, baselines: Baselines, platform: str
+) -> NightDecisions:
+    """Decide on every metric of one platform."""
+    tonight = [record for one, record in gathered.records.items() if (one.platform, one.what) == (platform, MAIN)]
+    # A record that lacks evidence measured something else: it never enters the series.
+    new = tuple(row for row in (row_of(record.record) for record in tonight if stands_alone(record)) if row is not None)
+    if not new or platform in history.damaged:
+        return NightDecisions(rows={platform: new} if new else {})
+    series = extended(history.series.get(platform, SeriesFile(suite=round_.suite.name, platform=platform)), new)
+    changes: dict[str, SoftwareChange] = {}
+    signs: dict[tuple[str, str], Cause] = {}
+    for row in new:
+        main = gathered.records[Assignment(platform, row.workload, MAIN)]
+        baseline = baselines.get(row.workload, {}).get(platform)
+        changes[row.workload] = _change(round_, gathered, platform, row, series, main, baseline)
+        cause = machine_cause(baseline, [main, *rerun_records(gathered, platform, row.workload)])
+        if cause is not None:
+            signs[platform, row.workload] = cause
+    ids = {row.record for row in new}
+    lines = [line for line in lines_of(series, METRICS, history.accepted.get(platform, {})) if line.records[-1] in ids]
+    decided = _decided(lines, limits_of(round_.suite), gathered, platform, changes)
+    return NightDecisions(
+        decisions={platform: tuple(_with_notes(one, gathered, platform, changes, baselines) for one in decided)},
+        rows={platform: new},
+        software={(platform, workload): change for workload, change in changes.items()},
+        signs=signs,
+        reruns=rerun_throughputs(lines, gathered, platform),
+    )
 
 
 def _decided(

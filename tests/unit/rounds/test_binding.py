@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from plumbline.central import CentralStore, find_record, publish_record
@@ -23,8 +24,10 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from tests.contract.records import make_record
 from tests.memory_store import MemoryStore
+from tests.record_parts import parquet_of
 
 NAMES = ("aws", "azure", "gcp")
+ROWS = parquet_of({"row_id": np.array([1]), "text": np.zeros(1, np.uint64), "label": np.zeros(1, np.uint64)})
 
 
 class World:
@@ -53,7 +56,7 @@ class World:
         """Write the record of the order of `name`, with `changes`, into an outbox."""
         order = self.round.order(Assignment(name, "w", MAIN), 0)
         self._made += 1
-        folder = make_record(self.folder / f"made-{self._made}", order.record_id, name)
+        folder = make_record(self.folder / f"made-{self._made}", order.record_id, name, content=ROWS)
         content = json.loads((folder / RECORD_NAME).read_bytes())
         content |= {"round_id": order.round_id, "attempt": order.attempt, "nonce": order.nonce}
         for key, value in changes.items():
