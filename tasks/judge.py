@@ -46,7 +46,7 @@ def judge_records(round_: Round, gathered: GatheredRecords, folder: Path) -> Jud
     central = CentralStore(open_store(round_.suite.store))
     baselines, unreadable = read_baselines(round_, central, folder)
     history = read_history(round_, central)
-    nights = decide_nights(round_, gathered, history, baselines)
+    nights = decide_nights(round_, gathered, history, baselines, datetime.now(UTC))
     harvest = judge_harvest(round_, gathered, baselines, unreadable)
     results = apply_nights(harvest, nights, round_.suite.gates.accuracy_margin)
     proofs = prove_round(round_, gathered)

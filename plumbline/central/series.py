@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 from plumbline.central.central_store import CentralStore
 from plumbline.central.outbox import record_key
@@ -65,15 +66,15 @@ def rebuild_series(
     stay too: `plumbline prune` removes records, never numbers. If a round has several records of a workload, the night
     is the record with the most parts, then the earliest: the others are confirmations.
     """
-    nights: dict[str, dict[tuple[str, str], tuple[int, NightRow]]] = {name: {} for name in platforms}
+    nights: dict[str, dict[tuple[str, str], tuple[tuple[int, datetime], NightRow]]] = {name: {} for name in platforms}
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="series") as pool:
-        for platform, num_parts, row in pool.map(lambda name: _row(central, name), set(records)):
+        for platform, rank, row in pool.map(lambda name: _row(central, name), set(records)):
             if row is None or platform not in nights:
                 continue
             key = (row.round or row.record, row.workload)
             other = nights[platform].get(key)
-            if other is None or (-num_parts, row.time) < (-other[0], other[1].time):
-                nights[platform][key] = (num_parts, row)
+            if other is None or rank < other[0]:
+                nights[platform][key] = (rank, row)
     rows = {name: [row for _, row in found.values()] for name, found in nights.items()}
     rebuilt = {}
     for name in platforms:
@@ -117,13 +118,14 @@ def records_of_rounds(central: CentralStore, suite: str) -> Iterator[str]:
                 yield from result.records
 
 
-def _row(central: CentralStore, record_id: str) -> tuple[str, int, NightRow | None]:
+def _row(central: CentralStore, record_id: str) -> tuple[str, tuple[int, datetime], NightRow | None]:
+    """Return a record's platform, its rank among the records of its round (the lowest is the night), and its row."""
     try:
         data = read_bytes(central.store, record_key(record_id), max_bytes=MAX_RECORD_BYTES)
         record = read_model(RunRecord, data, where=record_id, max_bytes=MAX_RECORD_BYTES)
     except InvalidInputError:
-        return "", 0, None
-    return record.platform, len(record.spec.parts), row_of(record)
+        return "", (0, datetime.max.replace(tzinfo=UTC)), None
+    return record.platform, (-len(record.spec.parts), record.started_at), row_of(record)
 
 
 def _read(central: CentralStore, suite: str, platform: str) -> tuple[SeriesFile, str | None]:

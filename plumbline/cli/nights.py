@@ -11,6 +11,7 @@ from plumbline.central import CentralStore
 from plumbline.central.series import read_series
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.history.metrics import METRICS, metric_of
+from plumbline.history.night_time import night_time
 from plumbline.history.segments import MetricHistory, lines_of
 from plumbline.history.series import SeriesFile
 from plumbline.rounds import check_round_id
@@ -145,10 +146,10 @@ def read_lines(central: CentralStore, series: SeriesFile, nights: Sequence[Night
 
 
 def accepted_times(central: CentralStore, platform: str) -> dict[str, list[datetime]]:
-    """Return the training times of accepted records by workload."""
+    """Return the nights of accepted records by workload."""
     found: dict[str, list[datetime]] = {}
     for baseline in BaselineBook(central).list()[0]:
         if baseline.platform == platform:
-            times = [entry.started_at.astimezone(UTC) for entry in baseline.records]
+            times = [night_time(entry.round_id, entry.started_at).astimezone(UTC) for entry in baseline.records]
             found.setdefault(baseline.workload, []).extend(times)
     return found

@@ -15,6 +15,7 @@ from pydantic import AwareDatetime, Field, model_validator
 
 from plumbline.digest import digest_json
 from plumbline.history.metrics import read_metrics
+from plumbline.history.night_time import night_time
 from plumbline.schema.base import Model, Name
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.record import RunRecord
@@ -154,7 +155,7 @@ def software_key(fingerprint: Fingerprint) -> str:
     return digest_json({name: getattr(fingerprint, name) for name in fields})[:16]
 
 
-def row_of(record: RunRecord) -> NightRow | None:
+def row_of(record: RunRecord, now: datetime | None = None) -> NightRow | None:
     """Return the night of a record.
 
     `None` for an experiment or a failed training: neither enters a series.
@@ -165,7 +166,7 @@ def row_of(record: RunRecord) -> NightRow | None:
     return NightRow(
         record=record.record_id,
         round=record.round_id,
-        time=record.started_at,
+        time=night_time(record.round_id, record.started_at, now),
         workload=record.spec.workload,
         spec=record.spec_sha256[:16],
         lock=record.fingerprint.lock_sha256[:16],

@@ -96,28 +96,34 @@ def limits_of(suite: Suite) -> Allowed:
 
 
 def decide_nights(
-    round_: Round, gathered: GatheredRecords, history: History, baselines: Baselines | None = None
+    round_: Round,
+    gathered: GatheredRecords,
+    history: History,
+    baselines: Baselines | None = None,
+    now: datetime | None = None,
 ) -> NightDecisions:
-    """Decide on every metric of every platform that has a record tonight.
+    """Decide on every metric of every platform that has a record tonight, at `now` by the controller's clock.
 
     Reruns confirm a loss; an A/B then distinguishes software from machine.
     """
     nights = NightDecisions(damaged=history.damaged)
     for platform in round_.suite.platforms:
-        night = isolated(platform, partial(_night, round_, gathered, history, baselines or {}, platform))
+        night = isolated(platform, partial(_night, round_, gathered, history, baselines or {}, platform, now))
         if isinstance(night, Defect):
             night = NightDecisions(damaged={platform: night.why})
         nights = nights.plus(night)
     return nights
 
 
-def _night(
-    round_: Round, gathered: GatheredRecords, history: History, baselines: Baselines, platform: str
-) -> NightDecisions:
+def _night(  # noqa: PLR0917 - all that is known of one platform's night
+    round_: Round, gathered: GatheredRecords, history: History, baselines: Baselines, platform: str,
+    now: datetime | None,
+) -> NightDecisions:  # fmt: skip
     """Decide on every metric of one platform."""
     tonight = [record for one, record in gathered.records.items() if (one.platform, one.what) == (platform, MAIN)]
     # A record that lacks evidence measured something else: it never enters the series.
-    new = tuple(row for row in (row_of(record.record) for record in tonight if stands_alone(record)) if row is not None)
+    rows = [row_of(record.record, now) for record in tonight if stands_alone(record)]
+    new = tuple(row for row in rows if row is not None)
     if not new or platform in history.damaged:
         return NightDecisions(rows={platform: new} if new else {})
     series = extended(history.series.get(platform, SeriesFile(suite=round_.suite.name, platform=platform)), new)

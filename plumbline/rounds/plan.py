@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pydantic import TypeAdapter, ValidationError
 
 from plumbline.digest import digest_json
 from plumbline.dispatch import Job, TrainingOrder, job_key, record_id
 from plumbline.errors import ConfigurationError
+from plumbline.history.night_time import ROUND_TIME
 from plumbline.schema.ab import AbOrder
 from plumbline.schema.base import Name
 from plumbline.schema.spec import RunSpec
@@ -27,7 +28,7 @@ _NONCE_DIGITS = 32
 
 def new_round_id(now: datetime, salt: str) -> str:
     """Return a round's name: sorted by time, with a salt for uniqueness."""
-    return f"{now:%Y%m%d-%H%M%S}-{salt[:6]}"
+    return f"{now.astimezone(UTC):{ROUND_TIME}}-{salt[:6]}"
 
 
 def check_round_id(name: str, *, where: str, key: str = "") -> str:

@@ -9,6 +9,7 @@ from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.central.series import extend_series, read_series
 from plumbline.errors import InvalidInputError
+from plumbline.history.night_time import night_time
 from plumbline.history.series import JudgedRound, SeriesFile
 from plumbline.rounds.judging import Baselines
 from plumbline.rounds.nights import History, NightDecisions
@@ -36,16 +37,18 @@ def read_history(round_: Round, central: CentralStore) -> History:
 
 
 def _accepted(book: BaselineBook, digest: str, platform: str) -> list[datetime]:
-    """Return the training times of accepted records, the anchor's first."""
+    """Return the nights of accepted records, the anchor's first."""
     try:
         baseline = book.read(digest, platform)
     except InvalidInputError:
         return []
     if baseline is None:
         return []
-    anchor = baseline.anchor or baseline.records[0]
-    later = [record.started_at for record in baseline.records if record.started_at > anchor.started_at]
-    return [anchor.started_at, *later]
+    anchor, *times = [
+        night_time(record.round_id, record.started_at)
+        for record in (baseline.anchor or baseline.records[0], *baseline.records)
+    ]
+    return [anchor, *(time for time in times if time > anchor)]
 
 
 def count_unjudged(

@@ -106,11 +106,6 @@ class RunRecord(Model):
         """Return the duration by the worker's clock."""
         return (self.finished_at - self.started_at).total_seconds()
 
-    @property
-    def night(self) -> datetime:
-        """Return the start time, which orders the history."""
-        return self.started_at
-
 
 def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
     """Read the record in `folder`; with `verify`, check its parts' digests.
