@@ -29,7 +29,7 @@ _FILES_NAME = "files.json"
 class BundleFiles(Model):
     """List of the bundle's files beside `experiment.json`."""
 
-    files: tuple[DataFile, ...] = Field(max_length=_MAX_FILES)
+    files: tuple[DataFile, ...] = Field(max_length=_MAX_FILES, fail_fast=True)
 
 
 def has_record(outbox: Store, record_id: str) -> bool:

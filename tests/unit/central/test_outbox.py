@@ -70,12 +70,53 @@ def test_sizes_up_to_the_limits_are_accepted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "names",
-    [("a", "A"), ("x", "x/y"), ("X/y", "x"), ("record.json",), ("Record.JSON",), ("record.json/x", "record.json")],
+    [("a", "A"), ("x", "x/y"), ("X/y", "x"), ("record.json",), ("Record.JSON",), ("record.json/x",), ("Record.json/x",)],
 )
 def test_parts_that_collide_on_some_disk_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
     with pytest.raises(InvalidInputError, match="collides with a different part") as caught:
         check(tmp_path, parts=parts(*((name, 1) for name in names)))
     assert (caught.value.where, caught.value.key) == ("here", "parts")
+
+
+@pytest.mark.parametrize("name", ["x" * 256, f"a/{'x' * 256}/b", "ä" * 128, "x/" * 255 + "xyz"])
+def test_names_that_no_disk_takes_are_the_records_fault(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidInputError, match="is not a plain relative path") as caught:
+        check(tmp_path, parts=parts((name, 1)))
+    assert caught.value.key == "parts.0.key"
+    check(tmp_path, parts=parts(("x" * 255, 1)))
+
+
+@pytest.mark.parametrize("names", [("A.bin", "a.bin"), ("x", "x/y")])
+def test_a_folder_is_held_to_the_rules_of_an_outbox(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """A record that is taken in under other rules could never be read back."""
+    made = make_record(tmp_path / "made", "record-1", "aws")
+    record = json.loads((made / RECORD_NAME).read_bytes())
+    record["parts"] = parts(*((name, 1) for name in names))
+    (made / RECORD_NAME).write_text(json.dumps(record))
+    with pytest.raises(InvalidInputError, match="collides with a different part"):
+        read_record(made)
+
+
+@pytest.mark.parametrize("link", ["rows.parquet", "inside", "inside/deep"])
+def test_a_part_behind_a_link_is_not_in_the_record(tmp_path: Path, link: str) -> None:
+    """Taking such a record in would publish a file from elsewhere on the machine."""
+    made = make_record(tmp_path / "made", "record-1", "aws")
+    key = link if link == "rows.parquet" else f"{link}/rows.parquet"
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (made / "rows.parquet").rename(outside / "rows.parquet")
+    (made / link).parent.mkdir(exist_ok=True)
+    (made / link).symlink_to(outside / "rows.parquet" if key == link else outside)
+    record = json.loads((made / RECORD_NAME).read_bytes())
+    record["parts"][0]["key"] = key
+    (made / RECORD_NAME).write_text(json.dumps(record))
+    with pytest.raises(CorruptDataError, match="is missing from the record"):
+        read_record(made)
+    (made / link).unlink()
+    (made / key).parent.mkdir(parents=True, exist_ok=True)
+    (outside / "rows.parquet").rename(made / key)
+    (tmp_path / "linked").symlink_to(made)
+    assert read_record(tmp_path / "linked").record_id == "record-1"
 
 
 def test_parts_with_a_common_beginning_do_not_collide(tmp_path: Path) -> None:

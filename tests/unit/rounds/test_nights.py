@@ -193,6 +193,18 @@ def test_a_night_without_a_number_never_passes_the_engine(tmp_path: Path) -> Non
     assert all(value is None or math.isfinite(value) for column in series.metrics.values() for value in column)
 
 
+def test_a_record_that_lacks_evidence_is_no_night(tmp_path: Path) -> None:
+    """Its numbers are of a shorter training: they would become the reference of later nights."""
+    nights = Nights(tmp_path)
+    nights.night(0, 0.0)
+    round_ = Round("round-1", nights.suite, {"unit": BASE.spec})
+    made = loaded(1, 0.0)
+    lacking = LoadedRecord(made.record, made.folder, {**made.arrays, "state": {}})
+    gathered = GatheredRecords({Assignment("left", "unit", MAIN): lacking})
+    decided = decide_nights(round_, gathered, read_history(round_, nights.central))
+    assert (decided.rows, decided.decisions) == ({}, {})
+
+
 def test_a_rebuilt_series_holds_no_confirmation(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     for index, value in enumerate(noise(8, 8)):
