@@ -7,6 +7,7 @@ starts stock servers and workers, and deploys the suite.
 from __future__ import annotations
 
 import argparse
+import json
 import secrets
 import sys
 import time
@@ -20,7 +21,6 @@ from plumbline.deployment.file_urls import with_absolute_urls
 from plumbline.errors import ExitCode, InconclusiveError, UnavailableError
 from plumbline.localstack.process import Child
 from plumbline.localstack.resources import resource
-from plumbline.localstack.signals import terminations_interrupt
 from plumbline.localstack.stack import Stack, is_local
 from plumbline.report.terminal import verdict_table
 from plumbline.rounds import check_round_id, new_round_id
@@ -56,12 +56,11 @@ def run(args: argparse.Namespace) -> int:
     if args.round:
         check_round_id(args.round, where="--round")
     args.round = args.round or new_round_id(datetime.now(UTC), secrets.token_hex(3))
-    with terminations_interrupt():
-        if args.local or (is_local(suite) and not args.api):
-            return _on_local_stack(args, suite)
-        with Display(f"round {args.round}") as display:
-            verdict = _on_api(args, suite, display)
-        _print(args, verdict)
+    if args.local or (is_local(suite) and not args.api):
+        return _on_local_stack(args, suite)
+    with Display(f"round {args.round}") as display:
+        verdict = _on_api(args, suite, display)
+    _print(args, verdict)
     return int(exit_code(verdict.verdict))
 
 
@@ -152,6 +151,6 @@ def _on_api(args: argparse.Namespace, suite: Suite, display: Display) -> RoundVe
 
 def _print(args: argparse.Namespace, verdict: RoundVerdict) -> None:
     if args.json:
-        print(verdict.model_dump_json(), flush=True)
+        print(json.dumps(verdict.to_json()), flush=True)
     else:
         print(verdict_table(verdict, colour=sys.stdout.isatty(), suite_file=str(args.suite)), flush=True)

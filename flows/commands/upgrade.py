@@ -16,7 +16,6 @@ from plumbline.cli.display import Display
 from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError
 from plumbline.escape import printable
-from plumbline.localstack.signals import terminations_interrupt
 from plumbline.rounds import check_round_id, new_round_id
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.upgrade.candidate import LOCK_FILES_NAME, MAX_INLINE_BYTES, check_image
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         check_image(args.image, key="--image")
     suite = read_suite(args.suite)
     upgrade_id = check_round_id(args.round, where="--round") if args.round else _new_id()
-    with terminations_interrupt(), Display(f"upgrade {upgrade_id}") as display:
+    with Display(f"upgrade {upgrade_id}") as display:
         outcome = _follow(args, suite, upgrade_id, display)
     _write_reports(args, outcome)
     if args.json:

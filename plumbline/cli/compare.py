@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         # Every other part that both records contain has findings.
         judgement = judgement.replace(notes=(*judgement.notes, Note(code="hint", text=_NOTHING_ELSE)))
     if args.json:
-        print(json.dumps(judgement.to_json(), indent=2, ensure_ascii=False))
+        print(json.dumps(judgement.to_json(), indent=2))
     else:
         _print(judgement)
     return int(exit_code(judgement.verdict))

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             }
             for name in platforms
         }
-        print(json.dumps({"suite": suite.name, "platforms": document}, indent=2, ensure_ascii=False))
+        print(json.dumps({"suite": suite.name, "platforms": document}, indent=2))
         return int(ExitCode.PASS)
     if not any(nights.values()):
         print("no round yet: start one with `plumbline run`")

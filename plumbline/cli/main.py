@@ -7,6 +7,7 @@ that need Prefect are found by their entry points, so that the core never import
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from types import ModuleType
 from plumbline import __version__, cli
 from plumbline.errors import WRONG_PATH, ExitCode, PlumblineError
 from plumbline.escape import printable
+from plumbline.localstack.signals import terminations_interrupt
 
 __all__ = ["build_parser", "main"]
 
@@ -110,7 +112,8 @@ def _failure(error: Exception) -> _Failure:
 
 def _guarded(run: Callable[[], int], *, debug: bool, as_json: bool) -> int:
     try:
-        return run()
+        with terminations_interrupt():
+            return run()
     except KeyboardInterrupt:
         return _say(_Failure("interrupted", ExitCode.INCONCLUSIVE), as_json=as_json)
     except BrokenPipeError:
@@ -138,6 +141,9 @@ def _run(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
     text = sys.argv[1:] if argv is None else list(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name from a record must not end the command where a terminal has few characters.
+        sys.stdout.reconfigure(errors="backslashreplace")
     # Read before parsing, as finding the commands may fail too.
     return _guarded(lambda: _run(text), debug="--debug" in text, as_json="--json" in text)
 

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             sys.stdout.write(text)
             return int(ExitCode.PASS)
-    print(json.dumps(answer, ensure_ascii=False) if args.json else answer["report"])
+    print(json.dumps(answer) if args.json else answer["report"])
     return int(ExitCode.PASS)
 
 

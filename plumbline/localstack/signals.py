@@ -1,4 +1,4 @@
-"""Signal handling during the end of a stack."""
+"""Handling of terminating signals, by every command and at the end of a stack."""
 
 from __future__ import annotations
 
@@ -28,12 +28,16 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def terminations_interrupt() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP act like Ctrl-C."""
+    """Make SIGTERM and SIGHUP act like Ctrl-C; a signal that is ignored, as under `nohup`, stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield
     finally:

@@ -70,7 +70,15 @@ def test_sizes_up_to_the_limits_are_accepted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "names",
-    [("a", "A"), ("x", "x/y"), ("X/y", "x"), ("record.json",), ("Record.JSON",), ("record.json/x",), ("Record.json/x",)],
+    [
+        ("a", "A"),
+        ("x", "x/y"),
+        ("X/y", "x"),
+        ("record.json",),
+        ("Record.JSON",),
+        ("record.json/x",),
+        ("Record.json/x",),
+    ],
 )
 def test_parts_that_collide_on_some_disk_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
     with pytest.raises(InvalidInputError, match="collides with a different part") as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,6 +15,9 @@ import pytest
 
 from plumbline.cli.main import main
 from plumbline.errors import ExitCode
+from plumbline.localstack.signals import terminations_interrupt
+from tests.record_parts import write_arrays
+from tests.unit.judge.conftest import make_record
 
 
 @pytest.mark.parametrize(
@@ -47,8 +51,9 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["exit_code"] == ExitCode.USAGE
 
 
-def test_an_interruption(tmp_path: Path) -> None:
-    """A real SIGINT, while the command waits for a record that a named pipe never delivers."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interruption(tmp_path: Path, number: signal.Signals) -> None:
+    """A real signal, while the command waits for a record that a named pipe never delivers."""
     (tmp_path / "left").mkdir()
     os.mkfifo(tmp_path / "suite.toml")
     command = [sys.executable, "-m", "plumbline", "compare", "left", "left", "--json", "--suite", "suite.toml"]
@@ -56,13 +61,49 @@ def test_an_interruption(tmp_path: Path) -> None:
         deadline = time.monotonic() + 60
         while not _waits_in_open(running.pid) and time.monotonic() < deadline and running.poll() is None:
             time.sleep(0.05)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         out, err = running.communicate(timeout=60)
     assert out, err
     document = json.loads(out)
     assert (document["verdict"], document["exit_code"]) == ("inconclusive", 3)
     assert document["error"]["message"] == "interrupted"
     assert running.returncode == ExitCode.INCONCLUSIVE
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    """`nohup` lets a command survive its terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with terminations_interrupt():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _record(folder: Path, version: str) -> str:
+    made = make_record(noise={"layer.norm": 0.1} if version else {}, fingerprint={"packages": {"torch": version}})
+    record = made.record.replace(parts=write_arrays(folder, made.arrays))
+    (folder / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
+    return str(folder)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_the_verdict_is_printed_whatever_the_terminal_can_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    arguments = ["compare", _record(tmp_path / "left", ""), _record(tmp_path / "right", "2.13 → 2.14 🦀")]
+    printed = []
+    for more in (["--json"], []):
+        stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main([*arguments, *more]) == ExitCode.DRIFT
+        stdout.flush()
+        printed.append(stdout.buffer.getvalue())  # type: ignore[attr-defined]
+    judgement = json.loads(printed[0].decode("ascii"))
+    assert judgement["verdict"] == "drift"
+    assert any("→" in line for line in judgement["suspects"])
+    assert printed[1].startswith(b"drift")
 
 
 def _waits_in_open(pid: int) -> bool:
