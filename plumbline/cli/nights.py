@@ -11,12 +11,12 @@ from plumbline.central import CentralStore
 from plumbline.central.series import read_series
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.history.metrics import METRICS, metric_of
-from plumbline.history.night_time import night_time
 from plumbline.history.segments import MetricHistory, lines_of
 from plumbline.history.series import SeriesFile
 from plumbline.rounds import check_round_id
 from plumbline.rounds.plan import night_of
 from plumbline.schema.base import Model
+from plumbline.schema.night_time import night_time
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError

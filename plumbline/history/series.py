@@ -15,9 +15,9 @@ from pydantic import AwareDatetime, Field, model_validator
 
 from plumbline.digest import digest_json
 from plumbline.history.metrics import read_metrics
-from plumbline.history.night_time import night_time
 from plumbline.schema.base import Model, Name
 from plumbline.schema.fingerprint import Fingerprint
+from plumbline.schema.night_time import night_time
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import CauseCode, Outcome
 

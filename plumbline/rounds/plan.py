@@ -11,9 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 from plumbline.digest import digest_json
 from plumbline.dispatch import Job, TrainingOrder, job_key, record_id
 from plumbline.errors import ConfigurationError
-from plumbline.history.night_time import ROUND_TIME
 from plumbline.schema.ab import AbOrder
 from plumbline.schema.base import Name
+from plumbline.schema.night_time import ROUND_TIME
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 

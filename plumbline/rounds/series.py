@@ -9,11 +9,11 @@ from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.central.series import extend_series, read_series
 from plumbline.errors import InvalidInputError
-from plumbline.history.night_time import night_time
 from plumbline.history.series import JudgedRound, SeriesFile
 from plumbline.rounds.judging import Baselines
 from plumbline.rounds.nights import History, NightDecisions
 from plumbline.rounds.plan import Round
+from plumbline.schema.night_time import night_time
 from plumbline.schema.verdict import RoundVerdict
 
 __all__ = ["count_unjudged", "read_history", "write_nights"]

@@ -10,13 +10,13 @@ import pytest
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.central.series import extend_series, read_series, rebuild_series
-from plumbline.history.night_time import night_time
 from plumbline.records import LoadedRecord
 from plumbline.rounds import Assignment, Round, new_round_id
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.nights import NightDecisions, decide_nights
 from plumbline.rounds.plan import MAIN
 from plumbline.rounds.series import read_history
+from plumbline.schema.night_time import night_time
 from tests.memory_store import MemoryStore
 
 from .test_nights import BASE, BEGIN, loaded, suite_of
