@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from plumbline.judge.comparison import compare
-from plumbline.judge.consensus import trusted_reference
+from plumbline.judge.consensus import TrustedReference, trusted_reference
 from plumbline.judge.gates.throughput import needs_rerun
 from plumbline.judge.rounds import judge_round, merge
 
-__all__ = ["compare", "judge_round", "merge", "needs_rerun", "trusted_reference"]
+__all__ = ["TrustedReference", "compare", "judge_round", "merge", "needs_rerun", "trusted_reference"]

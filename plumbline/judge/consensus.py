@@ -1,46 +1,68 @@
-"""Choice of the platform that all others are judged against."""
+"""Choice of the platform that all others are judged against, and of those that its difference accuses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
 
 from plumbline.judge.comparison import compare
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.selfcheck import failed_at
-from plumbline.judge.tolerance import floor_of
+from plumbline.judge.tolerance import FACTOR, floor_of
 from plumbline.judge.validity import stands_alone
 from plumbline.records import LoadedRecord
+from plumbline.schema.suite import Gates
+from plumbline.schema.verdict import Outcome
 
-__all__ = ["own_error", "trusted_reference"]
+__all__ = ["Doubt", "TrustedReference", "own_error", "trusted_reference"]
 
 Records = Mapping[str, LoadedRecord]
 
 
-def trusted_reference(records: Records, reference: str, baselines: Records) -> str:
-    """Return the platform to judge the others against.
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Reason why a difference from the trusted reference is no drift of the other platform."""
+
+    outcome: Literal["pass", "inconclusive"]
+    """`pass`: the accepted baselines differ too."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedReference:
+    """Platform that the others are judged against."""
+
+    name: str
+    doubts: Mapping[str, Doubt] = field(default_factory=dict)
+    """By platform that differs from it and is not accused."""
+
+
+def trusted_reference(
+    records: Records, reference: str, baselines: Records, gates: Mapping[str, Gates] | None = None
+) -> TrustedReference:
+    """Return the platform to judge the others against, and the differences from it that accuse nobody.
 
     The answer is `reference` if every platform agrees with it, or if it agrees with its own baseline. Otherwise the
-    platforms that agree with their own baselines vote, or all platforms if none has a baseline: the largest group that
-    agrees with each other provides the reference. Among groups of equal size, a platform near its own fp64 run wins.
-    Only two other platforms, its own baseline, or its own selfcheck can remove a platform from its place.
+    platforms that agree with their own baselines vote. Without any, all sound platforms vote: their own baseline,
+    selfcheck and fp64 run do not speak against them. The largest group that agrees with each other provides the
+    reference. No platform is accused that agrees with its own baseline, and none by a reference with less evidence.
     """
     if reference not in records or not stands_alone(records[reference]):
-        return reference
+        return TrustedReference(reference)
     # A record that is invalid by itself has no vote.
-    records = {name: record for name, record in records.items() if stands_alone(record)}
-    others = [name for name in records if name != reference]
-    if not any(_differ(records[reference], records[name]) for name in others):
-        return reference
-    if failed_at(records[reference]) is not None:
-        passed = [name for name in others if _passed_selfcheck(records[name])]
-        return passed[0] if passed else reference
-    health = {name: _is_healthy(records[name], baselines.get(name)) for name in records}
-    if health[reference]:
-        return reference
-    healthy = [name for name in others if health[name]]
-    if healthy and health[reference] is False:
-        return _pivot(records, healthy, reference)
-    return _pivot(records, list(records), reference) if len(records) > 2 else reference
+    whole = {name: record for name, record in records.items() if stands_alone(record)}
+    witnesses = _Witnesses(whole, baselines, gates or {})
+    if not any(witnesses.differ(reference, name) for name in whole):
+        return TrustedReference(reference)
+    chosen = witnesses.choose(reference)
+    doubts = {
+        name: doubt
+        for name in whole
+        if witnesses.differ(chosen, name) and (doubt := witnesses.doubt(name, chosen, reference)) is not None
+    }
+    return TrustedReference(chosen, doubts)
 
 
 def own_error(records: Records, name: str, other: str) -> float | None:
@@ -49,39 +71,96 @@ def own_error(records: Records, name: str, other: str) -> float | None:
     return max((tap.own[1] for tap in pair.errors(0, "forward") if tap.own[1] is not None), default=None)
 
 
-def _is_healthy(record: LoadedRecord, baseline: LoadedRecord | None) -> bool | None:
-    """Return whether a record agrees with its own baseline; `None` if not comparable."""
-    if baseline is None or baseline.record.record_id == record.record.record_id:
-        return None
-    verdict = compare(baseline, record, throughput=False).verdict
-    return {"pass": True, "drift": False}.get(verdict)
+@dataclass(frozen=True)
+class _Witnesses:
+    """Evidence of each platform on itself, and comparisons of two platforms."""
 
+    records: Records
+    baselines: Records
+    gates: Mapping[str, Gates]
+    _verdicts: dict[tuple[str, str], Outcome] = field(default_factory=dict)
 
-def _differ(record: LoadedRecord, other: LoadedRecord) -> bool:
-    return compare(record, other, throughput=False).verdict == "drift"
+    def choose(self, reference: str) -> str:
+        """Return the platform with the best evidence, `reference` in case of a draw."""
+        if self.health[reference]:
+            return reference
+        healthy = [name for name, is_healthy in self.health.items() if is_healthy]
+        voters = [name for name in healthy if name in self.sound] or healthy or list(self.sound)
+        groups = {name: sum(self._agree(name, other) for other in self.sound) for name in voters}
+        largest = [name for name in voters if groups[name] == max(groups.values())]
+        if not largest or reference in largest:
+            return reference
+        # A single platform without a baseline replaces only a reference that is off by itself.
+        has_evidence = healthy or groups[largest[0]] > 1 or reference in self.off
+        return largest[0] if has_evidence else reference
 
+    def doubt(self, name: str, chosen: str, reference: str) -> Doubt | None:
+        """Return why `name`, which differs from `chosen`, is not accused; `None` if it is."""
+        if self.health[name]:
+            return self._between_healthy(name, chosen)
+        if self.health[chosen]:
+            if chosen not in self.off or name in self.off:
+                return None
+            return Doubt("inconclusive", f"differs from {chosen}, but {self.off[chosen]}, unlike {name}")
+        if chosen not in self.sound:
+            reason = self.off.get(chosen, f"{chosen} differs from its own baseline")
+            return Doubt("inconclusive", f"differs from {chosen}, but {reason}: no platform can say which is right")
+        is_supported = chosen == reference or any(self._agree(chosen, other) for other in self.sound if other != chosen)
+        if is_supported or name not in self.sound:
+            return None
+        why = f"differs from {chosen}, and neither has a baseline, nor agrees with any other sound platform"
+        return Doubt("inconclusive", why)
 
-def _agree(record: LoadedRecord, other: LoadedRecord) -> bool:
-    return compare(record, other, throughput=False).verdict == "pass"
+    def differ(self, left: str, right: str) -> bool:
+        """Return whether `right` drifts from `left`."""
+        return left != right and self._verdict(left, right) == "drift"
 
+    @cached_property
+    def health(self) -> Mapping[str, bool | None]:
+        """Return whether each platform agrees with its own baseline; `None` if not comparable."""
+        return {name: self._is_healthy(name) for name in self.records}
 
-def _pivot(records: Records, names: list[str], reference: str) -> str:
-    """Return the reference, or the first platform, of the largest agreeing group."""
-    groups = {name: sum(_agree(records[name], records[other]) for other in records) for name in names}
-    largest = [name for name in names if groups[name] == max(groups.values())]
-    sound = [name for name in largest if not _is_off(records, name)] or largest
-    return reference if reference in sound else sound[0]
+    @cached_property
+    def off(self) -> Mapping[str, str]:
+        """Return why a platform is wrong by itself; what all platforms share tells none apart."""
+        failed = [name for name, record in self.records.items() if failed_at(record) is not None]
+        reasons = {name: f"the selfcheck of {name} failed" for name in failed if len(failed) < len(self.records)}
+        errors = {name: own_error(self.records, name, name) for name in self.records}
+        known = {name: error for name, error in errors.items() if error is not None}
+        for name, error in known.items():
+            probe = self.records[name].record.spec.probe
+            floor = floor_of("forward", probe.precision) if probe is not None else 0.0
+            if error > max(floor, FACTOR * min(known.values())):
+                reasons[name] = f"{name} is further from its own fp64 run than rounding explains"
+        return reasons
 
+    @cached_property
+    def sound(self) -> Sequence[str]:
+        """Return the platforms that nothing speaks against."""
+        return [name for name in self.records if self.health[name] is not False and name not in self.off]
 
-def _passed_selfcheck(record: LoadedRecord) -> bool:
-    check = record.record.evidence.selfcheck
-    return check is not None and check.verdict == "pass"
+    def _is_healthy(self, name: str) -> bool | None:
+        record, baseline = self.records[name], self.baselines.get(name)
+        if baseline is None or baseline.record.record_id == record.record.record_id:
+            return None
+        verdict = compare(baseline, record, self.gates.get(name, Gates()), throughput=False).verdict
+        return {"pass": True, "drift": False}.get(verdict)
 
+    def _verdict(self, left: str, right: str) -> Outcome:
+        if (left, right) not in self._verdicts:
+            gates = self.gates.get(right, Gates())
+            verdict = compare(self.records[left], self.records[right], gates, throughput=False).verdict
+            self._verdicts[left, right] = verdict
+        return self._verdicts[left, right]
 
-def _is_off(records: Records, name: str) -> bool:
-    """Return whether a selfcheck failed, or the distance to fp64 exceeds rounding."""
-    if failed_at(records[name]) is not None:
-        return True
-    probe = records[name].record.spec.probe
-    error = own_error(records, name, name)
-    return probe is not None and error is not None and error > floor_of("forward", probe.precision)
+    def _agree(self, left: str, right: str) -> bool:
+        return self._verdict(left, right) == "pass"
+
+    def _between_healthy(self, name: str, chosen: str) -> Doubt:
+        """Return whether two platforms that agree with their own baselines differ as these do."""
+        gates = self.gates.get(name, Gates())
+        accepted = compare(self.baselines[chosen], self.baselines[name], gates, throughput=False)
+        if accepted.verdict == "drift":
+            return Doubt("pass", f"differs from {chosen} as their accepted baselines do")
+        why = f"differs from {chosen}, but both agree with their own baselines: no such difference was accepted"
+        return Doubt("inconclusive", why)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plumbline.judge.comparison import compare
-from plumbline.judge.consensus import own_error, trusted_reference
+from plumbline.judge.consensus import Doubt, TrustedReference, own_error, trusted_reference
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
-from plumbline.schema.verdict import Cause, Finding, Judgement, Note, PlatformResult, worst
+from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note, PlatformResult, worst
 
 __all__ = ["judge_round", "merge"]
 
@@ -29,26 +29,27 @@ def judge_round(
     All are judged against `trusted_reference`: `reference`, unless that platform is the different one. `reruns` confirm
     or refute a drop in speed.
     """
-    wanted, reference = reference, trusted_reference(records, reference, baselines)
+    gates_of = {name: (platform_gates or {}).get(name, gates) for name in records}
+    trusted = trusted_reference(records, reference, baselines, gates_of)
     judged = {
         name: _platform(
             name,
             records,
-            reference,
+            trusted,
             baseline=baselines.get(name),
-            gates=(platform_gates or {}).get(name, gates),
+            gates=gates_of[name],
             rerun=(reruns or {}).get(name),
         )
         for name in records
     }
-    notes = _who_is_off(records, judged, wanted, reference)
+    notes = _who_is_off(records, judged, reference, trusted)
     return {name: result.replace(notes=(*result.notes, *notes)) for name, result in judged.items()}
 
 
 def _platform(
     name: str,
     records: Mapping[str, LoadedRecord],
-    reference: str,
+    trusted: TrustedReference,
     *,
     baseline: LoadedRecord | None,
     gates: Gates,
@@ -56,8 +57,10 @@ def _platform(
 ) -> PlatformResult:
     record = records[name]
     parts: list[Judgement] = []
-    if name != reference and reference in records:
-        parts.append(compare(records[reference], record, gates, against=f"platform {reference}"))
+    if name != trusted.name and trusted.name in records:
+        part = compare(records[trusted.name], record, gates, against=f"platform {trusted.name}")
+        doubt = trusted.doubts.get(name)
+        parts.append(part if doubt is None else _doubted(part, doubt, f"platform {trusted.name}"))
     if baseline is not None and baseline.record.record_id != record.record.record_id:
         against = f"baseline {baseline.record.record_id}"
         unlike = _unlike_rerun(record, rerun)
@@ -78,6 +81,35 @@ def _platform(
         samples_per_second=speed.samples_per_second if speed else None,
         timings=record.record.timings,
     )
+
+
+def _doubted(part: Judgement, doubt: Doubt, against: str) -> Judgement:
+    """Return a judgement whose differences do not accuse the platform; an accepted difference is a note."""
+    is_accepted = doubt.outcome == "pass"
+    place = part.first_divergence
+    at = f" ({_place(place)})" if place is not None else ""
+    findings = [
+        finding.replace(outcome=doubt.outcome) if finding.outcome == "drift" else finding
+        for finding in part.findings
+        if finding.outcome != "drift" or not is_accepted
+    ]
+    reason = Finding(
+        check="platform.difference", outcome=doubt.outcome, metric="difference from the reference platform",
+        against=against, detail=f"{doubt.why}{at}",
+    )  # fmt: skip
+    findings.append(reason)
+    return part.replace(
+        verdict=worst([finding.outcome for finding in findings]),
+        findings=tuple(findings),
+        first_divergence=None if is_accepted else place,
+        causes=(),
+        notes=(*part.notes, *([Note(code="accepted-difference", text=reason.detail)] if is_accepted else [])),
+    )
+
+
+def _place(divergence: Divergence) -> str:
+    step = f" at step {divergence.step}" if divergence.step is not None else ""
+    return f"{divergence.stage}{step}{f': {divergence.at}' if divergence.at else ''}"
 
 
 def _unlike_rerun(record: LoadedRecord, rerun: LoadedRecord | None) -> Note | None:
@@ -117,19 +149,20 @@ def merge(parts: list[Judgement]) -> Judgement:
 
 
 def _who_is_off(
-    records: Mapping[str, LoadedRecord], judged: Mapping[str, PlatformResult], wanted: str, reference: str
+    records: Mapping[str, LoadedRecord], judged: Mapping[str, PlatformResult], wanted: str, trusted: TrustedReference
 ) -> tuple[Note, ...]:
     """Return notes on a single different platform, or on a replaced reference."""
-    against = f"platform {reference}"
+    reference, against = trusted.name, f"platform {trusted.name}"
     off = [
         name
         for name, result in judged.items()
         if name != reference and any(f.against == against and f.outcome == "drift" for f in result.findings)
     ]
     if wanted != reference:
-        text = f"{wanted}, the suite's reference, differs from the others: they are judged against {reference}"
+        state = f"differs from {reference}" if wanted in off else "has no baseline that it agrees with"
+        text = f"{wanted}, the suite's reference, {state}: all are judged against {reference}"
         return (Note(code="reference", text=text + _fp64(records, wanted, reference)),)
-    if len(records) < 3 or len(off) != 1:
+    if len(records) < 3 or len(off) != 1 or trusted.doubts:
         return ()
     text = f"only {off[0]} differs: all others agree with {reference}"
     return (Note(code="odd-one-out", text=text + _fp64(records, off[0], reference)),)

@@ -51,8 +51,8 @@ def open_cases(round_: Round, gathered: GatheredRecords, baselines: Baselines, r
         for name, result in platforms.items():
             if result.verdict == "drift" and name in records:
                 sides: list[tuple[str | None, LoadedRecord]] = []
-                if name != reference:
-                    sides.append((reference, records[reference]))
+                if name != reference.name and name not in reference.doubts:
+                    sides.append((reference.name, records[reference.name]))
                 if name in before:
                     sides.append((None, before[name]))
                 opened = isolated(name, partial(_case, round_, name, workload, records[name], sides))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from plumbline.judge import judge_round, needs_rerun, trusted_reference
+from plumbline.judge import TrustedReference, judge_round, needs_rerun, trusted_reference
 from plumbline.judge.validity import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import Absence, GatheredRecords
@@ -39,10 +39,12 @@ def stand_in(round_: Round, records: Mapping[str, LoadedRecord]) -> str:
     return next((name for name in names if stands_alone(records[name])), next(iter(names), reference))
 
 
-def reference_of(round_: Round, records: Mapping[str, LoadedRecord], baselines: Mapping[str, LoadedRecord]) -> str:
+def reference_of(
+    round_: Round, records: Mapping[str, LoadedRecord], baselines: Mapping[str, LoadedRecord]
+) -> TrustedReference:
     """Return the platform to judge against, replaced if it is the different one."""
-    whole = {name: record for name, record in records.items() if stands_alone(record)}
-    return trusted_reference(whole, stand_in(round_, records), baselines)
+    gates = {name: gates_of(round_, name) for name in records}
+    return trusted_reference(records, stand_in(round_, records), baselines, gates)
 
 
 def judge_harvest(

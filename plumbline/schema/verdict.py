@@ -94,6 +94,7 @@ NoteCode = Literal[
     "curve",  # the learning curves separate, as different rounding explains
     "no-baseline",  # this platform has no accepted record yet
     "odd-one-out",  # a single platform differs from all others
+    "accepted-difference",  # two platforms differ as their accepted baselines do
     "reference",  # a different platform than the suite's reference is the reference
     "attempt",  # failed attempts, or a record of a lost run
     "hint",  # the action that a verdict needs

@@ -117,8 +117,8 @@ def test_of_two_pairs_the_one_that_fp64_bears_out_is_right() -> None:
 
 def test_no_experiments_are_spent_on_platforms_that_a_wrong_reference_accused() -> None:
     records = {name: named(name, **(OFF if name == "a" else {})) for name in "abc"}
-    assert trusted_reference(records, "a", {}) == "b"
-    assert trusted_reference({"b": records["b"]}, "a", {}) == "a"
+    assert trusted_reference(records, "a", {}).name == "b"
+    assert trusted_reference({"b": records["b"]}, "a", {}).name == "a"
 
 
 def test_a_failed_selfcheck_is_a_drift_that_needs_no_other_difference() -> None:
@@ -134,11 +134,11 @@ def test_a_failed_selfcheck_is_a_drift_that_needs_no_other_difference() -> None:
 
 def test_a_failed_selfcheck_says_which_of_two_platforms_is_off() -> None:
     records = {"a": checked("a", "drift", noise={"layer.norm": 1e-3}), "b": checked("b", "pass")}
-    assert trusted_reference(records, "a", {}) == "b"
+    assert trusted_reference(records, "a", {}).name == "b"
     found = judge_round(records, "a", {})
     assert {name: result.verdict for name, result in found.items()} == {"a": "drift", "b": "pass"}
     assert "software" in {cause.code for cause in found["a"].causes}
-    assert trusted_reference(records | {"b": checked("b", "unknown")}, "a", {}) == "a"
+    assert trusted_reference(records | {"b": checked("b", "unknown")}, "a", {}).name == "b"
 
 
 def test_a_failed_selfcheck_names_the_cause_of_a_training_that_failed() -> None:

@@ -1,0 +1,190 @@
+"""Whom a difference between platforms accuses: own baselines, fp64, the selfcheck and the majority decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plumbline.judge import judge_round
+from plumbline.records import LoadedRecord
+from plumbline.rounds.confirming import open_cases, wanted
+from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.judging import judge_harvest
+from plumbline.rounds.plan import MAIN, Assignment, Round
+from plumbline.schema.suite import Gates, Suite
+from plumbline.schema.verdict import PlatformResult
+
+from .conftest import other_kernel, spec
+from .kept_verdicts import kept
+from .made_records import checked, edit, named, old
+
+judge_round = kept(judge_round)
+
+OFF: dict[str, Any] = {"gradient_factor": 1.25}
+OTHER: dict[str, Any] = {"gradient_factor": 1.5}
+FEWER_BITS: dict[str, Any] = {"noise": {"layer.linear": 1e-3}, "own_error": 1e-3, "fingerprint": other_kernel()}
+
+
+def verdicts(results: dict[str, PlatformResult]) -> str:
+    return " ".join(result.verdict for result in results.values())
+
+
+def doubt(result: PlatformResult) -> tuple[str, str]:
+    (finding,) = (finding for finding in result.findings if finding.check == "platform.difference")
+    return finding.outcome, finding.detail
+
+
+def accused_by(result: PlatformResult) -> set[str]:
+    return {finding.against for finding in result.findings if finding.outcome == "drift"}
+
+
+def platforms(off: dict[str, dict[str, Any]], names: str) -> dict[str, LoadedRecord]:
+    return {name: named(name, **off.get(name, {})) for name in names}
+
+
+def round_of(names: str) -> Round:
+    store = {"data": "file:///d", "outbox": "file:///o"}
+    content = {
+        "name": "nightly", "store": "file:///c", "reference": names[0],
+        "workloads": {"w": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 8, "probe": {}}},
+        "platforms": {name: {"work_pool": f"{name}-gpu", **store} for name in names},
+    }  # fmt: skip
+    return Round("20261120-020000-abc", Suite.model_validate(content), {"w": spec()})
+
+
+def experiments(records: dict[str, LoadedRecord], baselines: dict[str, LoadedRecord]) -> set[str]:
+    """Return the platforms on which a round orders experiments first."""
+    round_ = round_of("".join(records))
+    gathered = GatheredRecords({Assignment(name, "w", MAIN): record for name, record in records.items()})
+    results = judge_harvest(round_, gathered, {"w": baselines}, {})
+    cases = open_cases(round_, gathered, {"w": baselines}, results)
+    return {assignment.platform for _, _, assignment in wanted(cases)}
+
+
+def test_of_two_a_reference_without_a_baseline_is_judged_against_the_healthy_platform() -> None:
+    records, baselines = platforms({"a": OFF}, "ab"), {"b": old("b")}
+    result = judge_round(records, "a", baselines)
+    assert verdicts(result) == "drift pass"
+    assert accused_by(result["a"]) == {"platform b"}
+    assert experiments(records, baselines) == {"a"}
+
+
+def test_a_platform_that_agrees_with_its_own_baseline_is_not_outvoted() -> None:
+    records, baselines = platforms({"a": OFF, "b": OFF}, "abc"), {name: old(name) for name in "bc"}
+    result = judge_round(records, "a", baselines)
+    assert verdicts(result) == "drift drift pass"
+    assert experiments(records, baselines) == {"a", "b"}
+
+
+def test_a_reference_that_left_its_baseline_accuses_nobody() -> None:
+    records, baselines = platforms({"a": OFF}, "ab"), {"a": old("a")}
+    result = judge_round(records, "a", baselines)
+    assert verdicts(result) == "drift inconclusive"
+    assert accused_by(result["a"]) == {"baseline old-a"}
+    outcome, why = doubt(result["b"])
+    assert (outcome, result["b"].causes) == ("inconclusive", ())
+    assert why == (
+        "differs from a, but a differs from its own baseline: no platform can say which is right "
+        "(gradient at step 0: head.weight)"
+    )
+    assert experiments(records, baselines) == {"a"}
+    # Three that all differ: b and c have nothing to be judged by.
+    three = platforms({"a": OFF, "c": OTHER}, "abc")
+    assert verdicts(judge_round(three, "a", baselines)) == "drift inconclusive inconclusive"
+    # b and c agree: they are the majority.
+    assert verdicts(judge_round(platforms({"a": OFF}, "abc"), "a", baselines)) == "drift pass pass"
+
+
+def test_a_majority_in_fewer_bits_does_not_outvote_fp64() -> None:
+    records = platforms({"a": FEWER_BITS, "b": FEWER_BITS}, "abc")
+    result = judge_round(records, "a", {})
+    assert verdicts(result) == "drift drift pass"
+    assert {cause.code for name in "ab" for cause in result[name].causes} == {"precision"}
+    assert experiments(records, {}) == {"a", "b"}
+    # fp64 says nothing about who is off where all are equally far from it.
+    far = {"own_error": 1e-3}
+    records = platforms({"a": far, "b": far, "c": far | {"noise": {"layer.norm": 1e-2}}}, "abc")
+    assert verdicts(judge_round(records, "a", {})) == "pass pass drift"
+
+
+def test_of_two_the_reference_in_fewer_bits_is_off() -> None:
+    assert verdicts(judge_round(platforms({"a": FEWER_BITS}, "ab"), "a", {})) == "drift pass"
+
+
+def test_the_right_platform_is_not_accused_by_an_accepted_one_in_fewer_bits() -> None:
+    for right, baselines in (("a", "b"), ("b", "a")):
+        off = {name: FEWER_BITS for name in "ab" if name != right}
+        result = judge_round(platforms(off, "ab"), "a", {name: old(name, **FEWER_BITS) for name in baselines})
+        assert (result[right].verdict, result[baselines].verdict) == ("inconclusive", "pass")
+        assert "further from its own fp64 run" in doubt(result[right])[1]
+
+
+def test_an_accepted_difference_between_platforms_is_a_note() -> None:
+    records, baselines = platforms({"b": OFF}, "ab"), {"a": old("a"), "b": old("b", **OFF)}
+    result = judge_round(records, "a", baselines)
+    assert verdicts(result) == "pass pass"
+    assert (result["b"].causes, result["b"].first_divergence) == ((), None)
+    (note,) = (note for note in result["b"].notes if note.code == "accepted-difference")
+    assert note.text == "differs from a as their accepted baselines do (gradient at step 0: head.weight)"
+    assert doubt(result["b"]) == ("pass", note.text)
+    assert experiments(records, baselines) == set()
+
+
+def test_an_accepted_difference_costs_no_experiments_beside_another_drift() -> None:
+    # c left its own baseline, and differs from the reference as ever: its own past is what it is tested against.
+    records = platforms({"b": OFF, "c": OTHER}, "abc")
+    baselines = {"a": old("a"), "b": old("b", **OFF), "c": old("c", **OFF)}
+    assert verdicts(judge_round(records, "a", baselines)) == "pass pass drift"
+    assert experiments(records, baselines) == {"c"}
+
+
+def test_healthy_platforms_whose_baselines_agree_are_in_doubt_not_in_drift() -> None:
+    # Rounding differed when the baselines were accepted; tonight both machines are equal, and bits are due.
+    records = {"a": named("a"), "b": named("b", noise={"layer.norm": 1e-7})}
+    baselines = {name: old(name, fingerprint=other_kernel()) for name in "ab"}
+    result = judge_round(records, "a", baselines)
+    assert verdicts(result) == "pass inconclusive"
+    assert "no such difference was accepted" in doubt(result["b"])[1]
+    assert experiments(records, baselines) == set()
+
+
+def test_of_equal_groups_the_suites_reference_stays_wherever_it_is_listed() -> None:
+    records = platforms({"a": OFF, "b": OFF}, "abcd")
+    assert verdicts(judge_round(records, "d", {})) == "drift drift pass pass"
+
+
+def test_a_platform_without_a_baseline_drifts_from_a_healthy_reference() -> None:
+    assert verdicts(judge_round(platforms({"b": OFF}, "ab"), "a", {"a": old("a")})) == "pass drift"
+
+
+def test_a_replacement_without_support_accuses_no_sound_platform() -> None:
+    records = platforms({"a": FEWER_BITS, "c": OTHER}, "abc")
+    result = judge_round(records, "a", {})
+    assert verdicts(result) == "drift pass inconclusive"
+    assert "neither has a baseline" in doubt(result["c"])[1]
+
+
+def test_a_failed_selfcheck_bears_no_witness() -> None:
+    records = {"a": checked("a", "drift", noise={"layer.norm": 1e-3}), "b": checked("b", "unknown")}
+    result = judge_round(records, "a", {})
+    assert verdicts(result) == "drift pass"
+    assert "software" in {cause.code for cause in result["a"].causes}
+    # Failed on all, it tells none apart: the suite's reference stays.
+    records = {name: checked(name, "drift", **(OFF if name == "b" else {})) for name in "ab"}
+    assert verdicts(judge_round(records, "a", {})) == "pass drift"
+
+
+@pytest.mark.parametrize(("margin", "expected"), [(0.4, "pass drift"), (0.2, "drift inconclusive")])
+def test_the_suites_own_gates_say_who_is_healthy(margin: float, expected: str) -> None:
+    def ended(record: LoadedRecord, accuracy: float) -> LoadedRecord:
+        evaluation = record.record.evidence.probe.evaluation.to_json()  # type: ignore[union-attr]
+        learn = {
+            "steps": 2, "losses": [accuracy] * 2, "weights_sha256": "d" * 64,
+            "evaluations": [evaluation | {"accuracy": accuracy, "num_rows": 4096}],
+        }  # fmt: skip
+        return edit(record, lambda content: content["evidence"].update(learn=learn))
+
+    records = {"a": ended(named("a", fingerprint=other_kernel()), 0.5), "b": ended(named("b", **OFF), 0.5)}
+    baselines = {"a": ended(old("a"), 0.8)}
+    assert verdicts(judge_round(records, "a", baselines, Gates(accuracy_margin=margin))) == expected
