@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -9,49 +10,61 @@ import numpy as np
 
 from plumbline.digest import digest_json
 from plumbline.judge.comparison import compare
+from plumbline.judge.gates.throughput import noise_of
+from plumbline.judge.pair import Pair
+from plumbline.judge.validity import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Evidence, ProbeEvidence, SpeedEvidence, StepEvidence
 from plumbline.schema.suite import Gates
-from plumbline.schema.verdict import Finding, Judgement
+from plumbline.schema.verdict import Finding, Judgement, Outcome
 
 __all__ = ["CanaryResult", "canary_findings", "prove"]
 
 _SLOWER = 1.2
-"""Slowdown of the canary, in units of the suite's limit."""
+"""Slowdown of the canary, in units of the smallest drop that the gate can call drift."""
 _EPS_ERROR = 5e-3
 """Relative change of a LayerNorm's output where its eps is wrong, as measured (docs/MATH.md)."""
+_BEYOND = 2.0
+"""Least change of a LayerNorm's output, in units of its limit: sketches are off by up to 1.5 times."""
 
 Judge = Callable[..., Judgement]
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryResult:
-    """Result of one fault: whether the judge found it, and its verdict."""
+    """Verdict on a copy with one fault."""
 
     fault: str
-    is_found: bool
-    verdict: str
+    verdict: Outcome
+
+    @property
+    def is_found(self) -> bool:
+        """Return whether the judge found the fault: a copy that is not decided proves nothing."""
+        return self.verdict == "drift"
 
 
 def prove(record: LoadedRecord, gates: Gates, judge: Judge = compare) -> tuple[CanaryResult, ...]:
-    """Judge a copy of `record` with each known fault; `pass` means not found."""
-    results = []
-    for fault, copy, confirms in _copies(record, gates):
-        judgement = judge(record, copy, gates, confirms=confirms)
-        results.append(CanaryResult(fault, judgement.verdict != "pass", judgement.verdict))
-    return tuple(results)
+    """Judge a copy of `record` with each known fault; a record that is invalid by itself has no copies."""
+    if not stands_alone(record):
+        return ()
+    return tuple(
+        CanaryResult(fault, judge(record, copy, gates, confirms=confirms).verdict)
+        for fault, copy, confirms in _copies(record, gates)
+    )
 
 
 def canary_findings(results: tuple[CanaryResult, ...]) -> tuple[Finding, ...]:
-    """Return an invalid finding for each fault that the judge did not find."""
+    """Return a finding for each fault that the judge did not find; an undecided one is no fault of the judge."""
+    undecided = "the record is too noisy for the judge to decide on this fault: no pass of this gate counts"
+    missed = "the judge does not find this fault: no pass of this round counts"
     return tuple(
         Finding(
             check="canary." + result.fault,
-            outcome="invalid",
+            outcome="inconclusive" if result.verdict == "inconclusive" else "invalid",
             metric="a known fault in a copy of tonight's record",
             observed=result.verdict,
             limit="drift",
-            detail="the judge does not find this fault: no pass of this round counts",
+            detail=undecided if result.verdict == "inconclusive" else missed,
         )
         for result in results
         if not result.is_found
@@ -61,18 +74,16 @@ def canary_findings(results: tuple[CanaryResult, ...]) -> tuple[Finding, ...]:
 def _copies(record: LoadedRecord, gates: Gates) -> Iterator[tuple[str, LoadedRecord, SpeedEvidence | None]]:
     """Yield (fault, altered copy, confirming rerun) for every applicable fault."""
     evidence = record.record.evidence
-    if record.record.exit.status != "completed":
-        return
     if evidence.speed is not None and evidence.speed.samples_per_second:
-        slow = _slowed(evidence.speed, 1 - _SLOWER * gates.throughput_drop)
+        slow = _slowed(evidence.speed, 1 - _drop(evidence.speed, gates))
         yield "throughput", _with(record, evidence.model_copy(update={"speed": slow})), slow
     probe = evidence.probe
-    if probe is None or not probe.steps:
+    if probe is None:
         return
     yield "weights", _with(record, _probe(evidence, steps=_other_weights(probe))), None
     if len(probe.steps) > 1 and probe.steps[0].batch != probe.steps[1].batch:
         yield "batches", _swapped(record, evidence, probe), None
-    if any(_is_norm(tap.kind, tap.stage) for tap in probe.taps) and "sketch" in record.sketches:
+    if any(_is_norm(tap.kind, tap.stage) for tap in probe.taps):
         yield "layer-norm-eps", _other_eps(record, evidence, probe), None
 
 
@@ -86,6 +97,13 @@ def _probe(evidence: Evidence, **changes: object) -> Evidence:
     return evidence.model_copy(update={"probe": probe.model_copy(update=changes) if probe is not None else None})
 
 
+def _drop(speed: SpeedEvidence, gates: Gates) -> float:
+    """Return a drop a fifth beyond what the gate can call drift: its limit, or the spread of the steps."""
+    spread = gates.throughput_standard_errors * math.hypot(noise_of(speed), noise_of(speed))
+    least = max(gates.throughput_drop, spread) if spread < 1 else gates.throughput_drop
+    return min(_SLOWER * least, (1 + least) / 2)
+
+
 def _slowed(speed: SpeedEvidence, factor: float) -> SpeedEvidence:
     """Multiply every rate by `factor`, and divide every time by it."""
     rates = {"samples_per_second": speed.samples_per_second, "tokens_per_second": speed.tokens_per_second}
@@ -96,6 +114,8 @@ def _slowed(speed: SpeedEvidence, factor: float) -> SpeedEvidence:
     }
     changes: dict[str, object] = {name: value * factor for name, value in rates.items() if value is not None}
     changes |= {name: value / factor for name, value in times.items() if value is not None}
+    if speed.step_seconds_quartiles:
+        changes["step_seconds_quartiles"] = tuple(value / factor for value in speed.step_seconds_quartiles)
     changes["breakdown"] = {name: value / factor for name, value in speed.breakdown.items()}
     return speed.model_copy(update=changes)
 
@@ -118,7 +138,7 @@ def _swapped(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> 
     for name, array in record.batches.items():
         batches[name] = array.copy()
         batches[name][[0, 1]] = array[[1, 0]]
-    return _with(record, _probe(evidence, steps=steps), **({"batches": batches} if batches else {}))
+    return _with(record, _probe(evidence, steps=steps), batches=batches)
 
 
 def _is_norm(kind: str, stage: str) -> bool:
@@ -126,12 +146,14 @@ def _is_norm(kind: str, stage: str) -> bool:
 
 
 def _other_eps(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> LoadedRecord:
-    """Change the first step's LayerNorm outputs on a CPU whose rounding differs."""
+    """Change all LayerNorm outputs, beyond their limits, on a CPU whose rounding differs."""
     sketch = record.sketches["sketch"].copy()
-    taps = list(probe.taps)
+    taps, pair = list(probe.taps), Pair(record, record)
+    limits = {error.places[0]: error.limit for step in pair.tap_steps for error in pair.errors(step, "forward")}
     for place, tap in enumerate(taps):
         if _is_norm(tap.kind, tap.stage):
-            sketch[place] *= 1 + _EPS_ERROR
+            beyond = _BEYOND * limits[place]
+            sketch[place] *= 1 + max(_EPS_ERROR, beyond if math.isfinite(beyond) else 0.0)
             taps[place] = tap.model_copy(update={"sha256": digest_json(["canary", tap.sha256])})
     copy = _with(record, _probe(evidence, taps=tuple(taps)), sketches={"sketch": sketch})
     cpu = copy.record.fingerprint.cpu

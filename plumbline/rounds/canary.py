@@ -38,13 +38,13 @@ def _proof(
 def apply_canary(
     results: Mapping[str, Mapping[str, PlatformResult]], proofs: Proofs
 ) -> dict[str, dict[str, PlatformResult]]:
-    """Mark a platform's result invalid if the judge misses a known fault."""
+    """Lower a platform's verdict if the judge misses a known fault, or cannot decide on it."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for (workload, platform), proof in proofs.items():
         findings = canary_findings(proof)
         result = changed.get(workload, {}).get(platform)
         if findings and result is not None:
-            verdict = worst([result.verdict, "invalid"])
+            verdict = worst([result.verdict, *(finding.outcome for finding in findings)])
             findings = (*result.findings, *findings)
             changed[workload][platform] = result.replace(verdict=verdict, findings=findings)
     return changed

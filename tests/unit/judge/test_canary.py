@@ -16,6 +16,7 @@ from plumbline.schema.verdict import Judgement, PlatformResult
 
 from .conftest import make_record
 from .kept_verdicts import kept
+from .made_records import Change, edit, in_spec, probe
 from .made_speed import record, speed
 
 canary_findings = kept(canary_findings)
@@ -43,6 +44,39 @@ def test_each_copy_differs_from_the_record_in_its_fault_alone() -> None:
     prove(record(speed()), Gates(), judge)
     assert "data.order" in seen["2"]
     assert "operator" in seen["3"]
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "tf32", "fp16", "bf16"])
+def test_the_judge_finds_every_known_fault_in_every_precision(precision: str) -> None:
+    rounding = {"fp64": 2e-16, "fp32": 2e-7, "tf32": 1e-3, "fp16": 1e-3, "bf16": 1e-2}[precision]
+    errors: Change = lambda content: probe(content)["envelope"].update(  # noqa: E731
+        errors=[rounding] * len(probe(content)["taps"]), fp64_errors=[rounding] * len(probe(content)["taps"])
+    )
+    for made in (record(speed()), edit(record(speed()), errors)):
+        results = prove(edit(made, in_spec("probe", precision=precision)), Gates())
+        assert {result.fault: result.verdict for result in results} == dict.fromkeys(FAULTS, "drift")
+
+
+@pytest.mark.parametrize("drop", [0.001, 0.05, 0.84, 0.9])
+def test_the_judge_finds_a_drop_beyond_every_limit(drop: float) -> None:
+    results = prove(record(speed()), Gates(throughput_drop=drop))
+    assert {result.fault: result.verdict for result in results} == dict.fromkeys(FAULTS, "drift")
+
+
+def test_a_fault_that_cannot_be_decided_is_not_found() -> None:
+    # Steps that spread this widely hide every drop.
+    wide = speed().replace(steps=10, step_seconds_quartiles=(0.01, 0.11))
+    (throughput, *others) = prove(record(wide), Gates())
+    assert (throughput.is_found, throughput.verdict) == (False, "inconclusive")
+    assert all(result.is_found for result in others)
+    (finding,) = canary_findings((throughput, *others))
+    assert (finding.check, finding.outcome) == ("canary.throughput", "inconclusive")
+    results = apply_canary({"unit": {"left": PlatformResult(verdict="pass")}}, {("unit", "left"): (throughput,)})
+    assert results["unit"]["left"].verdict == "inconclusive"
+
+
+def test_a_record_that_is_invalid_by_itself_proves_nothing() -> None:
+    assert prove(edit(record(speed()), lambda content: probe(content).update(evaluation=None)), Gates()) == ()
 
 
 @pytest.mark.parametrize("blind", sorted(FAULTS))

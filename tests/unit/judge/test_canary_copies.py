@@ -11,11 +11,11 @@ from plumbline.judge.canary import CanaryResult, canary_findings, prove
 from plumbline.judge.own_evaluation import OwnEvaluation, deviation, may_hide
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
-from plumbline.schema.verdict import Judgement
+from plumbline.schema.verdict import Judgement, Outcome
 
 from .conftest import make_record
 from .kept_verdicts import keep
-from .made_speed import record, speed
+from .made_speed import only, record, speed
 from .test_restored import with_evaluation, with_step
 
 
@@ -24,7 +24,7 @@ def copies(original: LoadedRecord, gates: Gates = Gates()) -> list[tuple[LoadedR
 
     def judge(_reference: LoadedRecord, copy: LoadedRecord, _gates: Gates, *, confirms: Any) -> Judgement:
         found.append((copy, confirms))
-        return Judgement(verdict="inconclusive" if len(found) == 2 else "pass")
+        return Judgement(verdict="drift" if len(found) == 2 else "pass")
 
     results = prove(original, gates, judge)
     keep(canary_findings(results))
@@ -37,6 +37,7 @@ def test_a_slow_copy_is_a_fifth_slower_than_the_limit_in_every_number(drop: floa
     fast = speed().replace(tokens_per_second=640.0, wall_seconds=8.0)
     slow = copies(record(fast), Gates(throughput_drop=drop))[0][1]
     factor = 1 - 1.2 * drop
+    assert slow.step_seconds_quartiles == pytest.approx([each / factor for each in fast.step_seconds_quartiles or ()])
     for name in ("samples_per_second", "tokens_per_second"):
         assert getattr(slow, name) == pytest.approx(getattr(fast, name) * factor)
     for name in ("step_seconds", "step_seconds_p95", "wall_seconds"):
@@ -77,20 +78,21 @@ def test_a_record_that_cannot_hold_a_fault_has_no_copy_of_it() -> None:
     probe = original.record.evidence.probe
     assert probe is not None
 
-    def changed(arrays: Any = None, **changes: Any) -> LoadedRecord:
+    def changed(**changes: Any) -> LoadedRecord:
         evidence = original.record.evidence.replace(probe=probe.replace(**changes))
-        return LoadedRecord(original.record.replace(evidence=evidence), original.folder, arrays or original.arrays)
+        return LoadedRecord(original.record.replace(evidence=evidence), original.folder, original.arrays)
 
     same = [probe.steps[0], probe.steps[1].replace(batch=probe.steps[0].batch), *probe.steps[2:]]
     plain = [tap.replace(kind="Linear") if tap.kind == "LayerNorm" else tap for tap in probe.taps]
     owned = [tap.replace(kind="LayerNorm") if tap.stage == "weight" else tap for tap in plain]
-    short = {name: values for name, values in original.arrays.items() if name not in ("batches", "sketches")}
+    # What is incomplete or failed is invalid by itself.
+    short = {name: values for name, values in original.arrays.items() if name != "sketches"}
     failed = original.record.replace(exit={"status": "failed", "code": "data", "message": "too large"})
     no_probe = original.record.replace(evidence=original.record.evidence.replace(probe=None))
     for number, each in (
-        (3, original), (2, changed(steps=same)), (2, changed(taps=plain)), (2, changed(taps=owned)),
-        (2, changed(short)), (1, changed(short, steps=probe.steps[:1])), (2, changed(short, steps=probe.steps[:2])),
-        (0, changed(short, steps=[])), (0, LoadedRecord(failed, original.folder, original.arrays)),
+        (3, original), (2, changed(steps=same)), (2, changed(taps=plain)), (2, changed(taps=owned)), (1, only()),
+        (0, LoadedRecord(original.record, original.folder, short)),
+        (0, LoadedRecord(failed, original.folder, original.arrays)),
         (0, LoadedRecord(no_probe, original.folder, {})),
     ):  # fmt: skip
         assert len(copies(each)) == number
@@ -99,8 +101,10 @@ def test_a_record_that_cannot_hold_a_fault_has_no_copy_of_it() -> None:
 
 
 def test_a_fault_that_is_not_found_is_invalid() -> None:
-    results = (CanaryResult("a", True, "drift"), CanaryResult("b", False, "pass"), CanaryResult("c", False, "pass"))
-    assert [finding.check for finding in keep(canary_findings(results))] == ["canary.b", "canary.c"]
+    verdicts: tuple[Outcome, ...] = ("drift", "pass", "invalid", "inconclusive")
+    results = tuple(CanaryResult(name, verdict) for name, verdict in zip("abcd", verdicts, strict=True))
+    findings = [(finding.check, finding.outcome) for finding in keep(canary_findings(results))]
+    assert findings == [("canary.b", "invalid"), ("canary.c", "invalid"), ("canary.d", "inconclusive")]
 
 
 def test_an_own_evaluation_is_closed_without_a_deviation() -> None:
