@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from plumbline.schema.evidence import SKETCH_SIZE
 
-__all__ = ["ERROR_FACTOR", "relative_error", "sketch", "small_sketch"]
+__all__ = ["ERROR_FACTOR", "reduced", "relative_error", "sketch", "small_sketch"]
 
 ERROR_FACTOR = 1.5
 """Factor between `relative_error` and the true error, in both directions (5 standard deviations)."""
@@ -58,8 +58,13 @@ def sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def small_sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return a sketch of 8 numbers."""
+    return reduced(sketch(values))
+
+
+def reduced(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a sketch reduced to 8 numbers, by adding buckets."""
-    found: NDArray[np.float64] = sketch(values).reshape(8, -1).sum(axis=1)
+    found: NDArray[np.float64] = numbers.reshape(8, -1).sum(axis=1)
     return found
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.tolerance import is_head, is_rounding_only, limit, relative
+from plumbline.judge.own_distance import OwnDistances, without_signal
+from plumbline.judge.tolerance import is_head, limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap, TapStage
 from plumbline.schema.spec import Precision
@@ -135,20 +136,20 @@ class Pair:
             candidate=right_tap,
             error=error,
             limit=self._limit(left, right) + (kept / left_tap.norm if left_tap.norm else 0.0),
-            own=(_at(self.probes[0], "fp64_errors", left), self._candidates_own(right)),
+            own=(self._own[0].exact(left), self._candidates_own(right)),
             places=(left, right),
         )
 
     def _candidates_own(self, index: int) -> float | None:
         """Return the candidate's error against its own fp64 run, which an experiment does not have."""
         assert self.probes is not None  # noqa: S101 - only reached with both
-        own = _at(self.probes[1], "fp64_errors", index)
+        own = self._own[1].exact(index)
         if own is not None or self.measured is None or self.measured.record.evidence.probe is None:
             return own
         tap, probe = self.probes[1].taps[index], self.measured.record.evidence.probe
         key = (tap.step, tap.stage, tap.name)
         places = (place for place, other in enumerate(probe.taps) if (other.step, other.stage, other.name) == key)
-        return _at(probe, "fp64_errors", next(places, -1))
+        return self._of_training.exact(next(places, -1))
 
     def sketch(self, side: int, index: int) -> NDArray[np.float64] | None:
         """Return the sketch of a tap of the reference (0) or candidate (1)."""
@@ -172,22 +173,32 @@ class Pair:
         tap = self.probes[0].taps[left]
         places = list(zip(self.probes, (left, right), strict=True))
         known = [value for probe, at in places if (value := _at(probe, "errors", at)) is not None]
-        exact = [value for probe, at in places if (value := _at(probe, "fp64_errors", at)) is not None]
+        exact = [
+            value for own, at in zip(self._own, (left, right), strict=True) if (value := own.exact(at)) is not None
+        ]
         # The smaller of both: a broken run must not raise its own limit.
-        if (tap.stage, tap.name) in self.noise or self._is_rounding_only(exact):
+        if (tap.stage, tap.name) in self.noise | self._without_signal:
             return math.inf
         rounding = [min(known)] if known else []
         rounding += [min(exact)] if len(exact) == len(places) else []
         return self.scale * limit(max(rounding, default=None), tap.stage, self.precision, 0 if rounding else tap.step)
 
-    def _is_rounding_only(self, own_errors: list[float]) -> bool:
-        """Return whether every run with an fp64 run is far from that run.
+    @cached_property
+    def _own(self) -> tuple[OwnDistances, OwnDistances]:
+        return OwnDistances(self.reference), OwnDistances(self.candidate)
 
-        Experiments have no fp64 run.
-        """
-        sides = (self.reference.record, self.candidate.record)
-        num_needed = sum(record.experiment is None for record in sides)
-        return 0 < num_needed <= len(own_errors) and is_rounding_only(min(own_errors))
+    @cached_property
+    def _of_training(self) -> OwnDistances:
+        return OwnDistances(self.measured or self.candidate)
+
+    @cached_property
+    def _without_signal(self) -> frozenset[tuple[str, str]]:
+        """Return (stage, name) of the tensors that are rounding only by the runs' own evidence."""
+        taps = self.probes[0].taps if self.probes else ()
+        matched = ((left, self._places.get((tap.step, tap.stage, tap.name))) for left, tap in enumerate(taps))
+        return without_signal(
+            self._own, [(left, right) for left, right in matched if right is not None], self.precision
+        )
 
     @property
     def rounding_only(self) -> frozenset[tuple[str, str]]:

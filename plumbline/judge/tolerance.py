@@ -17,6 +17,7 @@ __all__ = [
     "growth",
     "is_head",
     "is_rounding_only",
+    "least_gradient",
     "limit",
     "relative",
 ]
@@ -52,6 +53,15 @@ _ROUNDING_ONLY = 0.5
 """A tensor at this relative distance from its own fp64 run has less than one correct bit. The gradient of attention's
 key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a real tensor
 by half of its size (bf16 rounds one operation by 2^-8)."""
+
+
+def least_gradient(precision: Precision) -> float:
+    """Return the share of a step's largest gradient below which a gradient may be rounding only.
+
+    `FACTOR` units in the last place of fp32, in which the products of half precision are summed: 9.5e-7. Seen: the
+    gradient of a key's bias 1e-11 of the largest in fp32 and 1e-7 in bf16, the smallest real one 1.5e-5.
+    """
+    return FACTOR * min(_UNIT[precision], _UNIT["fp32"])
 
 
 _HEAD = 8
