@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.judge.own_distance import OwnDistances, without_signal
-from plumbline.judge.tolerance import is_head, limit, relative
+from plumbline.judge.tolerance import ROUNDING_ONLY, is_head, limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap, TapStage
 from plumbline.schema.spec import Precision
@@ -218,13 +218,14 @@ class Pair:
     def norm_limit(self, step: int) -> float:
         """Return the maximum rounding error of a gradient's norm at `step`.
 
-        A gradient that is small because the batch's terms cancel keeps the rounding of the terms, not of their sum.
+        A gradient that is small because the batch's terms cancel keeps the rounding of the terms, not of their sum. The
+        largest norm of the run stands for the terms. Cancellation explains at most half of a norm.
         """
         norms = [left.gradient_norm for left, _ in self.common if left.gradient_norm]
         here = self.common[step][0].gradient_norm
         cancelled = max(norms, default=1.0) / here if here else 1.0
-        own = self.scale * limit(None, "norm", self.precision, step)
-        return max(own, self.loss_limit(step)) * max(cancelled, 1.0)
+        own = max(self.scale * limit(None, "norm", self.precision, step), self.loss_limit(step))
+        return max(own, min(own * max(cancelled, 1.0), ROUNDING_ONLY))
 
 
 def _as_head(error: TapError, before: list[TapError]) -> TapError:

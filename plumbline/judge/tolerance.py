@@ -13,6 +13,7 @@ from plumbline.schema.spec import Precision
 __all__ = [
     "DOUBLING_STEPS",
     "FACTOR",
+    "ROUNDING_ONLY",
     "floor_of",
     "growth",
     "is_head",
@@ -49,7 +50,7 @@ def floor_of(stage: str, precision: Precision) -> float:
     return units * _UNIT[precision]
 
 
-_ROUNDING_ONLY = 0.5
+ROUNDING_ONLY = 0.5
 """A tensor at this relative distance from its own fp64 run has less than one correct bit. The gradient of attention's
 key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a real tensor
 by half of its size (bf16 rounds one operation by 2^-8)."""
@@ -76,7 +77,7 @@ def is_head(width: int, input_width: int) -> bool:
 
 def is_rounding_only(own_error: float) -> bool:
     """Return whether a tensor's relative error against fp64 means pure rounding."""
-    return own_error >= _ROUNDING_ONLY
+    return own_error >= ROUNDING_ONLY
 
 
 def growth(steps: int) -> float:

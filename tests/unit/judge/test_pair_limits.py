@@ -225,6 +225,11 @@ def test_the_limit_of_a_norm_follows_the_largest_norm_and_the_loss() -> None:
     pair, own = Pair(made, make_record()), floor_of("norm", "fp32")
     wanted = [own * 2 ** (step / 9) * factor for step, factor in enumerate((8, 2, 4, 1, 1, 1))]
     assert [pair.norm_limit(step) for step in range(6)] == pytest.approx(wanted)
+    # Cancellation explains at most half of a norm: a spike at one step hides nothing at the others.
+    spiked = edit(made, at_step(4, gradient_norm=1e9))
+    assert [Pair(spiked, made).norm_limit(step) for step in (0, 4)] == [0.5, pytest.approx(own * 2 ** (4 / 9))]
+    wide = edit(make_record(), lambda content: probe(content)["envelope"].update(loss=[0.1] * 6))
+    assert Pair(edit(wide, at_step(1, gradient_norm=1e9)), wide).norm_limit(0) == pytest.approx(0.8)
     wide = edit(make_record(), lambda content: probe(content)["envelope"].update(loss=[1e-2] * 6))
     assert Pair(wide, wide, steps=1).norm_limit(0) == pytest.approx(8e-2)
     assert Pair(wide, wide, steps=1, scale=0.5).norm_limit(0) == pytest.approx(4e-2)
