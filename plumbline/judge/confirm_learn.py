@@ -4,7 +4,8 @@ The first experiment is an unchanged, uninterrupted rerun, which traces the step
 evidence. If it gives the reference's bits, the cause is an interruption of the candidate, or chance. If it gives
 neither side's bits, the candidate does not agree with itself. If it gives the candidate's bits, a suspect that the
 records show is restored by its definition. If that does not help, the reference traces the same steps, and both traces
-are compared and tested as two probes are.
+are compared and tested as two probes are. If the reference's rerun does not give the reference's bits, the reference
+is the side that differs: the candidate is not accused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.judge.curve_trace import Window, earlier_window, first_window, trace_problem, with_envelope
 from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, machine_changes, was_interrupted
+from plumbline.judge.exoneration import Doubt, exonerate
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.learning import evaluating, learning
@@ -61,6 +63,8 @@ class LearnConfirmation:
     repeats_evaluation: bool = False
     """Whether the unchanged rerun showed the same difference of an evaluation."""
     closed: Cause | None = None
+    reference_cause: Cause | None = None
+    """Cause in the reference, if its own rerun shows that the reference is the side that differs."""
     tried: tuple[str, ...] = ()
     spent: int = 0
     lost: int = 0
@@ -70,7 +74,7 @@ class LearnConfirmation:
         if self.traces is not None:
             request = self.traces.next()
             return None if request is None else self._on_curve(request)
-        if self.closed is not None or self.spent >= self.budget:
+        if self.closed is not None or self.reference_cause is not None or self.spent >= self.budget:
             return None
         if not self.steady:
             return self._request("candidate", "control experiment: unchanged rerun of the learning curve")
@@ -101,6 +105,9 @@ class LearnConfirmation:
     @property
     def judgement(self) -> Judgement:
         """Return the judgement with its causes as certain as the experiments show."""
+        if self.reference_cause is not None:
+            why = f"differs from the reference, but the reference is the one that differs: {self.reference_cause.why}"
+            return exonerate(self.base, Doubt("inconclusive", why), "").replace(causes=())
         if self.traces is not None:
             causes = tuple(self._of_curve(cause) for cause in self.traces.judgement.causes)
         else:
@@ -149,7 +156,7 @@ class LearnConfirmation:
         step = self.mismatch.at.step
         if was_interrupted(self.candidate, step) and has_equal_bits(self.reference, record, self.window.until):
             return self._close("a rerun without interruption: the curve equals the reference's", sure="confirmed")
-        return self._unsteady("candidate")
+        return replace(self, closed=self._unsteady("candidate"))
 
     def _restored(self, request: Request, record: LoadedRecord) -> LearnConfirmation:
         """Evaluate the curve with the suspect's value restored by its definition."""
@@ -179,9 +186,10 @@ class LearnConfirmation:
                 return self._close(f"the reference's rerun ran on a different machine: {kernels[0]}")
             interrupted = was_interrupted(self.reference, self.mismatch.at.step)
             if interrupted and has_equal_bits(self.candidate, record, until):
-                text = "a rerun of the reference without interruption: the curve equals the candidate's"
-                return self._close(text, sure="confirmed")
-            return self._unsteady("reference")
+                return self._in_reference(
+                    "a rerun of the reference without interruption: the curve equals the candidate's"
+                )
+            return replace(self, reference_cause=self._unsteady("reference"))
         return replace(self, other=record)._compared()
 
     def _compared(self) -> LearnConfirmation:
@@ -210,11 +218,18 @@ class LearnConfirmation:
             return self._close("the traces agree")
         return replace(self, traces=traces.absorb(control, own))
 
-    def _unsteady(self, side: Literal["reference", "candidate"]) -> LearnConfirmation:
+    def _in_reference(self, text: str) -> LearnConfirmation:
+        """Close the test with the cause of the reference's difference from the candidate."""
+        mismatch = learning(Pair(self.candidate, self.reference)) or self.mismatch
+        suspects = differences(self.candidate.record.fingerprint, self.reference.record.fingerprint)
+        cause = cause_of(mismatch, suspects)
+        sure = "unattributed" if cause.code == "unattributed" else "confirmed"
+        return replace(self, reference_cause=cause.replace(sure=sure, tried=(*self.tried, text)))
+
+    def _unsteady(self, side: Literal["reference", "candidate"]) -> Cause:
         differs = f"an unchanged rerun of the learning curve differs before step {self.window.until}"
         why = f"the {side} does not agree with itself: {differs}"
-        cause = Cause(code="nondeterminism", sure="confirmed", why=why, tried=("an unchanged rerun: different bits",))
-        return replace(self, closed=cause)
+        return Cause(code="nondeterminism", sure="confirmed", why=why, tried=("an unchanged rerun: different bits",))
 
     def _close(self, text: str, *, sure: str = "") -> LearnConfirmation:
         tried = tuple(filter(None, (*self.tried, text)))

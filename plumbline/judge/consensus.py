@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 from plumbline.judge.comparison import compare
+from plumbline.judge.exoneration import Doubt
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.selfcheck import failed_at
 from plumbline.judge.tolerance import FACTOR, floor_of
@@ -16,18 +16,9 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Outcome
 
-__all__ = ["Doubt", "TrustedReference", "own_error", "trusted_reference"]
+__all__ = ["TrustedReference", "own_error", "trusted_reference"]
 
 Records = Mapping[str, LoadedRecord]
-
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """Reason why a difference from the trusted reference is no drift of the other platform."""
-
-    outcome: Literal["pass", "inconclusive"]
-    """`pass`: the accepted baselines differ too."""
-    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plumbline.judge.comparison import compare
-from plumbline.judge.consensus import Doubt, TrustedReference, own_error, trusted_reference
+from plumbline.judge.consensus import TrustedReference, own_error, trusted_reference
+from plumbline.judge.exoneration import Doubt, exonerate
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note, PlatformResult, worst
@@ -85,26 +86,13 @@ def _platform(
 
 def _doubted(part: Judgement, doubt: Doubt, against: str) -> Judgement:
     """Return a judgement whose differences do not accuse the platform; an accepted difference is a note."""
-    is_accepted = doubt.outcome == "pass"
     place = part.first_divergence
-    at = f" ({_place(place)})" if place is not None else ""
-    findings = [
-        finding.replace(outcome=doubt.outcome) if finding.outcome == "drift" else finding
-        for finding in part.findings
-        if finding.outcome != "drift" or not is_accepted
-    ]
-    reason = Finding(
-        check="platform.difference", outcome=doubt.outcome, metric="difference from the reference platform",
-        against=against, detail=f"{doubt.why}{at}",
-    )  # fmt: skip
-    findings.append(reason)
-    return part.replace(
-        verdict=worst([finding.outcome for finding in findings]),
-        findings=tuple(findings),
-        first_divergence=None if is_accepted else place,
-        causes=(),
-        notes=(*part.notes, *([Note(code="accepted-difference", text=reason.detail)] if is_accepted else [])),
-    )
+    doubt = Doubt(doubt.outcome, f"{doubt.why}{f' ({_place(place)})' if place is not None else ''}")
+    cleared = exonerate(part, doubt, against).replace(causes=())
+    if doubt.outcome == "inconclusive":
+        return cleared
+    note = Note(code="accepted-difference", text=doubt.why)
+    return cleared.replace(first_divergence=None, notes=(*part.notes, note))
 
 
 def _place(divergence: Divergence) -> str:

@@ -11,12 +11,13 @@ from plumbline.judge import compare
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_learn import LearnConfirmation, begin_confirmation
 from plumbline.judge.confirm_requests import Request
+from plumbline.judge.exoneration import CHECK, Doubt, exonerate
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.isolation import Defect, isolated
 from plumbline.rounds.judging import Baselines, gates_of, reference_of
 from plumbline.rounds.plan import Assignment, Round
-from plumbline.schema.verdict import PlatformResult
+from plumbline.schema.verdict import Cause, Finding, Judgement, PlatformResult, worst
 
 __all__ = ["Case", "Wanted", "absorb", "apply_cases", "open_cases", "wanted"]
 
@@ -109,9 +110,39 @@ def apply_cases(results: Results, cases: Iterable[Case]) -> dict[str, dict[str, 
     """Return the results with their causes as certain as the experiments show."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for case in cases:
-        result = changed[case.workload][case.platform]
+        platforms = changed[case.workload]
+        result = platforms[case.platform]
+        if isinstance(case.confirmation, LearnConfirmation) and case.confirmation.reference_cause is not None:
+            _move(platforms, case, case.confirmation.judgement, case.confirmation.reference_cause)
+            continue
         causes = case.confirmation.judgement.causes
-        tested = {cause.code for cause in case.confirmation.base.causes} | {cause.code for cause in causes}
-        others = [cause for cause in result.causes if cause.code not in tested]
-        changed[case.workload][case.platform] = result.replace(causes=(*causes, *others))
+        platforms[case.platform] = result.replace(causes=(*causes, *_untested(result, case, causes)))
     return changed
+
+
+def _untested(result: PlatformResult, case: Case, causes: Iterable[Cause] = ()) -> list[Cause]:
+    """Return the causes of a result that the case's experiments did not test."""
+    tested = {cause.code for cause in case.confirmation.base.causes} | {cause.code for cause in causes}
+    return [cause for cause in result.causes if cause.code not in tested]
+
+
+def _move(platforms: dict[str, PlatformResult], case: Case, judgement: Judgement, cause: Cause) -> None:
+    """Move a drift of the learning curve from the case's platform to its reference."""
+    result, against = platforms[case.platform], f"platform {case.reference}"
+    (reason,) = (finding.detail for finding in judgement.findings if finding.check == CHECK)
+    cleared = exonerate(result, Doubt("inconclusive", reason), against)
+    platforms[case.platform] = cleared.replace(causes=_untested(result, case))
+    reference = platforms.get(case.reference or "")
+    if reference is None:
+        return
+    drift = Finding(
+        check="learn.bits", outcome="drift", metric="reruns of this training with equal bits", observed=0, limit=1,
+        detail=cause.why,
+    )  # fmt: skip
+    # Two platforms may show the same difference of one reference.
+    platforms[case.reference or ""] = reference.replace(
+        verdict=worst([reference.verdict, "drift"]),
+        findings=(*(finding for finding in reference.findings if finding != drift), drift),
+        causes=(*(known for known in reference.causes if known.code != cause.code), cause),
+        first_divergence=reference.first_divergence or judgement.first_divergence,
+    )

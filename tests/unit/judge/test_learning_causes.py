@@ -13,12 +13,18 @@ from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_learn import LearnConfirmation, begin_confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
+from plumbline.rounds.confirming import absorb, apply_cases, open_cases, wanted
+from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.judging import judge_harvest
+from plumbline.rounds.plan import MAIN, Assignment
+from plumbline.schema.verdict import Finding
 
 from .conftest import make_record, other_kernel
 from .kept_verdicts import keep
 from .test_causes import failed
 from .test_curves import EVALUATION, with_evidence
 from .test_learn_trace import CURVE, curve, faulty, named, separated, trace
+from .test_wrong_reference import make_round
 
 Answer = Callable[[Request], LoadedRecord | None]
 RATES = tuple(1e-3 - 1e-4 * step for step in range(CURVE))
@@ -114,24 +120,71 @@ def test_a_trace_of_other_bits_than_its_training_is_no_trace() -> None:
             return trace(curve(4), request, separated(3)) if moved else whole(request)
 
         state, _ = run(curve(), candidate, answer, budget=8)
-        assert named(state)[0][0] in {"unattributed", "nondeterminism"}
-        assert side in tried(state) + state.judgement.causes[0].why
+        cause = state.reference_cause or state.judgement.causes[0]
+        assert cause.code in {"unattributed", "nondeterminism"}
+        assert side in " // ".join((*cause.tried, cause.why))
 
 
 def test_a_reference_that_was_interrupted_is_the_side_that_differs() -> None:
-    for resumed, sure in (([4], "confirmed"), ([5], "confirmed"), ([6], "nondeterminism")):
+    for resumed, code in (([4], "optimizer"), ([5], "optimizer"), ([6], "nondeterminism")):
         reference, candidate = curve(resumed_at=resumed), curve(5)
         state, asked = run(reference, candidate, lambda request: trace(curve(5), request))
         assert len(asked) == 2
-        if sure == "confirmed":
-            assert named(state) == [("optimizer", "confirmed")]
-            assert tried(state).endswith(
-                "a rerun of the reference without interruption: the curve equals the candidate's"
-            )
+        # The candidate has no cause, and no drift: the reference's rerun shows where the difference is.
+        assert (named(state), state.judgement.verdict) == ([], "inconclusive")
+        cause = state.reference_cause
+        assert cause is not None
+        assert (cause.code, cause.sure) == (code, "confirmed")
+        if code == "optimizer":
+            text = "a rerun of the reference without interruption: the curve equals the candidate's"
+            assert cause.tried[-1] == text
         else:
-            assert named(state) == [("nondeterminism", "confirmed")]
-            assert state.judgement.causes[0].why.startswith("the reference does not agree with itself")
-            assert "differs before step 8" in state.judgement.causes[0].why
+            assert cause.why.startswith("the reference does not agree with itself")
+            assert "differs before step 8" in cause.why
+
+
+def test_a_cause_in_the_reference_is_told_from_the_candidate_on() -> None:
+    rates = (*RATES[:5], 1e-2, *RATES[6:])
+    reference, candidate = curve(resumed_at=[5], learning_rates=rates), curve(5, learning_rates=RATES)
+
+    def answer(request: Request) -> LoadedRecord:
+        return trace(candidate, request)
+
+    state, _ = run(reference, candidate, answer)
+    cause = state.reference_cause
+    assert cause is not None
+    assert (cause.code, cause.sure) == ("schedule", "confirmed")
+    assert cause.why == f"step 5 was taken with a learning rate of 0.01 instead of {RATES[5]}, at a resume at step 5"
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+def test_a_round_moves_the_drift_to_an_interrupted_reference(healthy: bool) -> None:
+    def placed(record: LoadedRecord, name: str) -> LoadedRecord:
+        return LoadedRecord(record.record.replace(record_id=name, platform=name), record.folder, record.arrays)
+
+    round_ = make_round()
+    records = {"aws": placed(curve(resumed_at=[4]), "aws"), "azure": placed(curve(5), "azure")}
+    gathered = GatheredRecords({Assignment(name, "w", MAIN): record for name, record in records.items()})
+    results = judge_harvest(round_, gathered, {}, {})
+    assert [result.verdict for result in results["w"].values()] == ["pass", "drift"]
+    if not healthy:  # a drift of its own stays
+        own = Finding(check="speed.throughput", outcome="drift", against="baseline old")
+        azure = results["w"]["azure"]
+        results["w"]["azure"] = azure.replace(findings=(*azure.findings, own))
+    cases = open_cases(round_, gathered, {}, results)
+    while asked := wanted(cases):
+        cases = absorb(cases, {str(each[2].experiment_id): trace(curve(5), each[1]) for each in asked}, {})
+    aws, azure = keep(apply_cases(results, cases))["w"].values()
+    assert (aws.verdict, [(cause.code, cause.sure) for cause in aws.causes]) == ("drift", [("optimizer", "confirmed")])
+    assert [finding.check for finding in aws.findings if finding.outcome == "drift"] == ["learn.bits"]
+    assert (aws.first_divergence.stage, aws.first_divergence.step) == ("learn", 5)
+    # A second platform that shows the same says it once.
+    again = apply_cases({"w": {"aws": aws, "azure": results["w"]["azure"]}}, cases)["w"]["aws"]
+    assert (again.findings, again.causes) == (aws.findings, aws.causes)
+    assert (azure.verdict, azure.causes) == ("inconclusive" if healthy else "drift", ())
+    (reason,) = (finding for finding in azure.findings if finding.check == "platform.difference")
+    assert (reason.outcome, reason.against) == ("inconclusive", "platform aws")
+    assert reason.detail.startswith("differs from the reference, but the reference is the one that differs: ")
 
 
 def test_a_candidate_that_was_interrupted_and_repeats_neither_side_is_nondeterminism() -> None:
