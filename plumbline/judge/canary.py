@@ -12,6 +12,7 @@ from plumbline.digest import digest_json
 from plumbline.judge.comparison import compare
 from plumbline.judge.gates.throughput import noise_of
 from plumbline.judge.pair import Pair
+from plumbline.judge.spec_precision import different_precision
 from plumbline.judge.validity import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Evidence, ProbeEvidence, SpeedEvidence, StepEvidence
@@ -45,7 +46,7 @@ class CanaryResult:
 
 def prove(record: LoadedRecord, gates: Gates, judge: Judge = compare) -> tuple[CanaryResult, ...]:
     """Judge a copy of `record` with each known fault; a record that is invalid by itself has no copies."""
-    if not stands_alone(record):
+    if not stands_alone(record) or different_precision(record) is not None:
         return ()
     return tuple(
         CanaryResult(fault, judge(record, copy, gates, confirms=confirms).verdict)

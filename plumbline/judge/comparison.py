@@ -13,6 +13,7 @@ from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.learning import evaluating, learning
 from plumbline.judge.rungs.portable import portable_findings, reordered
 from plumbline.judge.rungs.selfcheck import selfcheck
+from plumbline.judge.spec_precision import precision_findings
 from plumbline.judge.suspects import differences, suspects_for
 from plumbline.judge.validity import validity
 from plumbline.records import LoadedRecord
@@ -69,7 +70,7 @@ def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequ
         causes += [cause_of(mismatch, suspects) for mismatch in ladder.mismatches]
         divergence = ladder.mismatches[0].at if ladder.mismatches else None
         notes += _notes(pair, ladder)
-        findings += [*_lost_envelope(pair, ladder), *_lost_portable(pair, ladder)]
+        findings += [*_lost_envelope(pair, ladder), *_lost_portable(pair, ladder), *precision_findings(pair)]
     if (apart := None if causes or other_kernels(pair) else learning(pair)) is not None:
         evaluated = evaluating(pair)
         separable = [each for each in (evaluated,) if each and each.suspicions[0].code != apart.suspicions[0].code]

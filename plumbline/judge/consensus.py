@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,6 +10,7 @@ from plumbline.judge.comparison import compare
 from plumbline.judge.exoneration import Doubt
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.selfcheck import failed_at
+from plumbline.judge.spec_precision import different_precision
 from plumbline.judge.tolerance import FACTOR, floor_of
 from plumbline.judge.validity import stands_alone
 from plumbline.records import LoadedRecord
@@ -114,16 +115,30 @@ class _Witnesses:
     @cached_property
     def off(self) -> Mapping[str, str]:
         """Return why a platform is wrong by itself; what all platforms share tells none apart."""
-        failed = [name for name, record in self.records.items() if failed_at(record) is not None]
-        reasons = {name: f"the selfcheck of {name} failed" for name in failed if len(failed) < len(self.records)}
+        signs = {
+            "the selfcheck of {} failed": self._where(lambda name: failed_at(self.records[name]) is not None),
+            "{} does not compute in the spec's precision": self._where(
+                lambda name: different_precision(self.records[name]) is not None
+            ),
+            "{} is further from its own fp64 run than rounding explains": self._where(self._is_far),
+        }
+        told = {why: names for why, names in signs.items() if len(names) < len(self.records)}
+        return {name: why.format(name) for why, names in told.items() for name in names}
+
+    def _where(self, shows: Callable[[str], bool]) -> list[str]:
+        return [name for name in self.records if shows(name)]
+
+    def _is_far(self, name: str) -> bool:
+        """Return whether a platform is further from its own fp64 run than rounding, and than others."""
+        probe, error = self.records[name].record.spec.probe, self._own_errors.get(name)
+        if probe is None or error is None:
+            return False
+        return error > max(floor_of("forward", probe.precision), FACTOR * min(self._own_errors.values()))
+
+    @cached_property
+    def _own_errors(self) -> Mapping[str, float]:
         errors = {name: own_error(self.records, name, name) for name in self.records}
-        known = {name: error for name, error in errors.items() if error is not None}
-        for name, error in known.items():
-            probe = self.records[name].record.spec.probe
-            floor = floor_of("forward", probe.precision) if probe is not None else 0.0
-            if error > max(floor, FACTOR * min(known.values())):
-                reasons[name] = f"{name} is further from its own fp64 run than rounding explains"
-        return reasons
+        return {name: error for name, error in errors.items() if error is not None}
 
     @cached_property
     def sound(self) -> Sequence[str]:

@@ -1,0 +1,54 @@
+"""Bits of mantissa that matrix products kept, against those of the spec's precision."""
+
+from __future__ import annotations
+
+from plumbline.judge.pair import Pair
+from plumbline.records import LoadedRecord
+from plumbline.schema.spec import Precision
+from plumbline.schema.verdict import Finding
+
+__all__ = ["different_precision", "precision_findings"]
+
+_BITS: dict[Precision, int] = {"fp64": 52, "fp32": 23, "tf32": 10, "fp16": 10, "bf16": 7}
+_DIFFERENT = 3
+"""Bits between the closest formats, bf16 and fp16. A product by one is exact: no rounding comes near."""
+_PRODUCTS = ("linear", "matmul", "bmm")
+"""Operators that every precision computes in its own format; autocast leaves others in fp32."""
+
+
+def different_precision(loaded: LoadedRecord) -> tuple[str, int, int] | None:
+    """Return (product, bits kept, bits of the spec) where they differ by a format, else `None`.
+
+    TF32 is a permission: a device without it keeps the bits of fp32.
+    """
+    record = loaded.record
+    if record.spec.probe is None:
+        return None
+    precision = record.spec.probe.precision
+    wanted, kept = _BITS[precision], record.fingerprint.mantissa_bits
+    for name in _PRODUCTS:
+        off = kept.get(name, wanted) - wanted
+        if off <= -_DIFFERENT or (off >= _DIFFERENT and precision != "tf32"):
+            return name, kept[name], wanted
+    return None
+
+
+def precision_findings(pair: Pair) -> list[Finding]:
+    """Return an invalid finding if no side computed in the spec's precision.
+
+    A single side that did not differs from the other, and the ladder names the cause.
+    """
+    found = [different_precision(side) for side in (pair.reference, pair.candidate)]
+    if found[0] is None or found[1] is None or pair.reference.record.spec.probe is None:
+        return []
+    name, kept, wanted = found[1]
+    precision = pair.reference.record.spec.probe.precision
+    detail = (
+        f"{name} keeps {kept} bits of mantissa, {precision} has {wanted} (hint: restore the setting that changes the "
+        "precision, or set probe.precision to what the platforms compute in)"
+    )
+    metric = "bits of mantissa that matrix products keep"
+    finding = Finding(
+        check="record.precision", outcome="invalid", metric=metric, observed=kept, limit=wanted, detail=detail
+    )
+    return [finding]
