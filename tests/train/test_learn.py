@@ -140,7 +140,7 @@ def test_only_a_machine_of_the_same_arithmetic_goes_on(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, threads: int, resumed_at: tuple[int, ...]
 ) -> None:
     """Otherwise the record has the machine of its last segment, and the bits of another."""
-    spec, before = learning(workshop), torch.get_num_threads()
+    spec, before = learning(workshop, steps=12, evaluation_rows=8), torch.get_num_threads()
     try:
         torch.set_num_threads(1)
         out = interrupted(workshop, spec, monkeypatch)
