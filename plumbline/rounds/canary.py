@@ -32,7 +32,7 @@ def _proof(
     round_: Round, platform: str, record: LoadedRecord, judge: Callable[..., Judgement]
 ) -> tuple[CanaryResult, ...]:
     proof = isolated(platform, lambda: prove(record, gates_of(round_, platform), judge))
-    return (CanaryResult("any", is_found=False, verdict=proof.why),) if isinstance(proof, Defect) else proof
+    return (CanaryResult("any", "invalid"),) if isinstance(proof, Defect) else proof
 
 
 def apply_canary(
