@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from plumbline.judge.attribution import Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.confirm_requests import Request, next_of_causes, next_request
+from plumbline.judge.confirm_requests import Request, next_of_causes, next_request, unanswered
 from plumbline.judge.confirm_state import ConfirmationState
 from plumbline.judge.experiments import interventions, steps_of
 from plumbline.judge.intervention import Intervention, Kept, forward_of, only_trained
@@ -53,8 +53,13 @@ class Confirmation(ConfirmationState):
     def absorb(
         self, request: Request, record: LoadedRecord | None, why: str = "no record was returned"
     ) -> Confirmation:
-        """Evaluate an experiment's record; `None` means lost, for the reason `why`."""
+        """Evaluate an experiment's record; `None` means lost, for the reason `why`.
+
+        A record that does not answer the request is lost, too.
+        """
         spent = replace(self, spent=self.spent + 1)
+        if record is not None and (problem := unanswered(request, record)):
+            record, why = None, problem
         if next_of_causes(self) is None:
             return spent._evaluated(record)
         if record is None:
@@ -62,7 +67,7 @@ class Confirmation(ConfirmationState):
         if record.record.exit.status != "completed":
             return spent._failed(request, record.record.exit.message)
         if self.rerun is None:
-            return spent._reran(record)
+            return self.with_rerun(record)
         return spent._prepared(record) if request.runs_on == "reference" else spent._restored(record, self.rerun)
 
     def _evaluated(self, record: LoadedRecord | None) -> Confirmation:
@@ -122,8 +127,11 @@ class Confirmation(ConfirmationState):
             return replace(self, tried=tried, budget=self.spent)
         return replace(self, tried=tried, ways=self.ways[1:], captured="", exact=None)._settled()
 
-    def _reran(self, record: LoadedRecord) -> Confirmation:
+    def with_rerun(self, record: LoadedRecord) -> Confirmation:
         """Evaluate the unchanged rerun: confirm or exclude `nondeterminism`."""
+        return replace(self, spent=self.spent + 1)._reran(record)
+
+    def _reran(self, record: LoadedRecord) -> Confirmation:
         steps = len(record.record.evidence.probe.steps) if record.record.evidence.probe else 0
         parting = disagreement(self.candidate, record, steps)
         if parting is not None:

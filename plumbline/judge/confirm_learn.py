@@ -16,7 +16,7 @@ from typing import Literal
 from plumbline.digest import bounded_name
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm import Confirmation
-from plumbline.judge.confirm_requests import Request
+from plumbline.judge.confirm_requests import Request, unanswered
 from plumbline.judge.curve_trace import Window, earlier_window, first_window, trace_problem, with_envelope
 from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, machine_changes, was_interrupted
 from plumbline.judge.exoneration import Doubt, exonerate
@@ -89,6 +89,8 @@ class LearnConfirmation:
     ) -> LearnConfirmation:
         """Evaluate an experiment's record; `None` means lost, for the reason `why`."""
         spent = replace(self, spent=self.spent + 1)
+        if record is not None and (problem := unanswered(request, record)):
+            record, why = None, problem
         if self.traces is not None:
             return replace(spent, traces=self._tested(self.traces, request, record, why))
         if record is None and self.lost < _MOST_LOST:
@@ -213,10 +215,9 @@ class LearnConfirmation:
         """Start the tests of two complete traces; the candidate's is its own unchanged rerun."""
         base = self.base.replace(causes=())
         traces = Confirmation.begin(with_envelope(other, self.reference), own, base, self.budget - self.spent + 1)
-        control = traces.next()
-        if control is None:
+        if traces.next() is None:
             return self._close("the traces agree")
-        return replace(self, traces=traces.absorb(control, own))
+        return replace(self, traces=traces.with_rerun(own))
 
     def _in_reference(self, text: str) -> LearnConfirmation:
         """Close the test with the cause of the reference's difference from the candidate."""

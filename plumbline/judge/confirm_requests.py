@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from plumbline.digest import bounded_name
+from plumbline.errors import InvalidInputError
 from plumbline.judge.confirm_state import ConfirmationState
 from plumbline.judge.intervention import Intervention, Kept, Source
 from plumbline.judge.own_evaluation import may_hide
+from plumbline.judge.whole import missing_evidence
+from plumbline.records import LoadedRecord
 from plumbline.schema.experiment import Experiment, Replay
 
-__all__ = ["Request", "next_of_causes", "next_request"]
+__all__ = ["Request", "next_of_causes", "next_request", "unanswered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,21 @@ class Request:
     runs_on: Literal["reference", "candidate"]
     experiment: Experiment
     sources: tuple[Source, ...] = ()
+
+
+def unanswered(request: Request, record: LoadedRecord) -> str:
+    """Return why a record does not answer a request; empty if it does, or if its training failed.
+
+    A record without evidence differs from nothing: it would confirm every suspicion.
+    """
+    if record.record.experiment != request.experiment:
+        return "the experiment's record is of a different experiment"
+    if record.record.exit.status != "completed":
+        return ""
+    try:
+        return next((finding.detail for finding in missing_evidence(record, "experiment")), "")
+    except InvalidInputError as error:
+        return f"the experiment's record is unreadable: {error}"
 
 
 def next_request(state: ConfirmationState) -> Request | None:

@@ -103,14 +103,15 @@ def _probe(loaded: LoadedRecord, probe: ProbeEvidence, side: str) -> Iterator[Fi
         yield _lacks(
             "probe.evidence", "inconclusive", "evidence", f"the {side} contains no evidence of its data or model"
         )
-    if experiment is not None or spec is None:
+    if spec is None or (experiment is not None and experiment.part != "probe"):
         return
     envelope = probe.envelope
     if envelope and any(len(errors) != len(probe.taps) for errors in (envelope.errors, envelope.fp64_errors)):
         yield _counts("probe.envelope", "errors of the envelope", len(envelope.errors), len(probe.taps), side)
-    yield from _portable(probe, spec, side)
+    if experiment is None or experiment.portable:
+        yield from _portable(probe, spec, side)
     if probe.evaluation is None:
-        yield _lacks("probe.evaluation", "inconclusive", "evaluation", f"the {side} contains none")
+        yield _lacks("probe.evaluation", "inconclusive", "evaluation", f"the {side} contains no evaluation")
     elif side == "reference":  # of a candidate fewer rows are a drift, whose cause is `evaluation`
         yield from _rows(record, probe.evaluation, spec, "probe", side)
 

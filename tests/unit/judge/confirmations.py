@@ -22,16 +22,19 @@ Laboratory = Callable[[Request], LoadedRecord | None]
 
 
 def experiment_record(plan: Plan, request: Request) -> LoadedRecord:
-    """Return an experiment's record: first steps, without envelope."""
-    whole = make_record(plan)
+    """Return an experiment's record: first steps without envelope; the last and captured ones are sketched as well."""
+    steps = request.experiment.steps
+    tapped = {0, 2, steps - 1, *(capture.step for capture in request.experiment.captures)}
+    whole = make_record(replace(plan, tap_steps=tuple(sorted(tapped))))
     probe = whole.record.evidence.probe
     assert probe is not None
-    steps = request.experiment.steps
+    assert probe.evaluation is not None
     kept = [place for place, tap in enumerate(probe.taps) if tap.step < steps]
     short = probe.replace(
         steps=[step.to_json() for step in probe.steps[:steps]],
         taps=[probe.taps[place].to_json() for place in kept],
         envelope=None,
+        evaluation=probe.evaluation.replace(step=steps).to_json(),
     )
     record = whole.record.replace(
         record_id=request.experiment.experiment_id,

@@ -49,9 +49,11 @@ def separated(step: int, weights: tuple[str, ...] = WEIGHTS) -> tuple[str, ...]:
 def trace(
     side: LoadedRecord, request: Request, weights: tuple[str, ...] = WEIGHTS, draws: Any = (), **plan: Any
 ) -> LoadedRecord:
-    """Return what the trainer leaves for a traced experiment: the probe's evidence of a few steps."""
+    """Return what the trainer leaves for an experiment: the curve, and of a trace the probe's evidence of a few steps."""
     experiment, learn = request.experiment, side.record.evidence.learn
     assert learn is not None
+    if experiment.trace is None:
+        return untraced(side, request, **plan)
     first = experiment.trace or 0
     count = experiment.steps - first
     made = make_record(tap_steps=tuple(range(STEPS)), **plan)
@@ -72,6 +74,15 @@ def trace(
         experiment=experiment.to_json(), evidence=evidence.to_json(), record_id=f"{request.runs_on}-trace"
     )
     return LoadedRecord(record, made.folder, arrays)
+
+
+def untraced(side: LoadedRecord, request: Request, **plan: Any) -> LoadedRecord:
+    """Return what the trainer leaves for an experiment without a trace."""
+    experiment, learn, made = request.experiment, side.record.evidence.learn, make_record(**plan)
+    assert learn is not None
+    curve = learn.replace(steps=experiment.steps, losses=learn.losses[: experiment.steps])
+    evidence = made.record.evidence.replace(probe=None, learn=curve.to_json())
+    return LoadedRecord(made.record.replace(experiment=experiment.to_json(), evidence=evidence), made.folder)
 
 
 Answer = Callable[[Request], LoadedRecord | None]
@@ -207,7 +218,9 @@ def test_an_incomplete_trace_names_nothing(side: str, spoil: Callable[[LoadedRec
 
     state, _ = confirm(curve(), candidate, answer)
     assert named(state) == [("unattributed", "unattributed")]
-    assert f"no complete trace of the {side}" in state.judgement.causes[0].tried[-1]
+    lost = "could not be run: the experiment has no gradient taps"
+    expected = lost if spoil is without_taps else f"no complete trace of the {side}"
+    assert expected in state.judgement.causes[0].tried[-1]
 
 
 def test_a_lost_trace_of_the_reference_names_nothing() -> None:

@@ -197,9 +197,15 @@ def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
     traced = experiment(part="learn", steps=9, trace=3)
     assert lacks(edit(whole(), traced)) == [("probe.taps", "invalid", 0, None)]
     assert lacks(edit(whole(), experiment(part="learn", steps=9, trace=2)))[0] == ("probe.steps", "invalid", 6, 7)
-    # An experiment records no envelope, portable leg or evaluation.
-    gone = (in_spec("probe", portable_steps=2), lambda c: probe(c).update(evaluation=None, envelope=None))
+    # An experiment records no envelope, and a portable leg and an evaluation where it is asked for them.
+    gone = (in_spec("probe", portable_steps=2), lambda c: probe(c).update(envelope=None))
     assert lacks(edit(whole(), experiment(), *gone)) == []
+    assert lacks(edit(whole(), experiment(portable=True), *gone)) == [("probe.portable", "inconclusive", None, None)]
+    unevaluated: Change = lambda content: probe(content).update(evaluation=None)  # noqa: E731
+    assert lacks(edit(whole(), experiment(), unevaluated)) == [("probe.evaluation", "inconclusive", None, None)]
+    assert lacks(edit(whole(), experiment(part="learn", steps=6, trace=0), unevaluated))[:1] == [
+        ("probe.taps", "invalid", 0, None)
+    ]
 
 
 def unequal(left: LoadedRecord, right: LoadedRecord) -> list[tuple[Any, ...]]:

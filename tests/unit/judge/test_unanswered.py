@@ -1,0 +1,113 @@
+"""A record that does not answer an experiment confirms nothing: of other replays, without probe, steps or taps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from plumbline.judge.confirm_learn import begin_confirmation
+from plumbline.judge.confirm_requests import Request
+from plumbline.records import LoadedRecord
+from plumbline.schema.record import RunRecord
+
+from .confirmations import Laboratory, confirm, experiment_record, snapping
+from .conftest import Plan
+from .made_records import Content, compare, learned
+from .test_learn import TRACED, rerun_of
+
+
+def first_steps(content: Content, count: int) -> None:
+    """Keep the first steps of the evidence, and their parts."""
+    probe, arrays = content["evidence"]["probe"], content["arrays"]
+    places = [place for place, tap in enumerate(probe["taps"]) if tap["step"] < count]
+    probe |= {"steps": probe["steps"][:count], "taps": [probe["taps"][place] for place in places]}
+    arrays["batches"] = {name: values[:count] for name, values in arrays["batches"].items()}
+    arrays["sketches"] = {"sketch": arrays["sketches"]["sketch"][places]}
+
+
+def no_taps(content: Content) -> None:
+    content["evidence"]["probe"]["taps"] = []
+    content["arrays"]["sketches"] = {"sketch": content["arrays"]["sketches"]["sketch"][:0]}
+
+
+UNANSWERED = {
+    "no probe": lambda c: c["evidence"].update(probe=None),
+    "no steps": lambda c: first_steps(c, 0),
+    "1 of N steps": lambda c: first_steps(c, 1),
+    "no taps": no_taps,
+    "no evaluation": lambda c: c["evidence"]["probe"].update(evaluation=None),
+    "other replays": lambda c: c["experiment"].update(replays=[{"rung": "loss"}, {"rung": "schedule"}]),
+    "other steps": lambda c: c["experiment"].update(steps=c["experiment"]["steps"] + 1),
+    "no experiment": lambda c: c.update(experiment=None),
+    "no rows": lambda c: c["arrays"].update(rows={}),
+}
+
+
+def broken(record: LoadedRecord | None, change: Any) -> LoadedRecord:
+    assert record is not None
+    content = record.record.model_dump() | {"arrays": dict(record.arrays)}
+    change(content)
+    arrays = content.pop("arrays")
+    return LoadedRecord(RunRecord.model_validate(content), record.folder, arrays)
+
+
+def from_the(place: int, answer: Laboratory, change: Any) -> Laboratory:
+    """Break each answer from `place` on."""
+    count = iter(range(99))
+    return lambda request: answer(request) if next(count) < place else broken(answer(request), change)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("name", UNANSWERED)
+def test_a_record_that_does_not_answer_the_experiment_confirms_nothing(
+    reference: LoadedRecord, name: str, place: int
+) -> None:
+    for plan, healed in (
+        (Plan(noise={"layer.norm@2": 1e-3}), {"noise": {}}),
+        (Plan(gradient_factor=1.5), {"gradient_factor": 1.0}),
+    ):
+        state, asked = confirm(reference, plan, from_the(place, snapping(plan, **healed), UNANSWERED[name]))
+        (cause,) = state.judgement.causes
+        assert cause.sure == "likely"
+        assert len(asked) > place
+        assert any("could not be run: the experiment" in text for text in cause.tried)
+
+
+def test_an_experiment_without_evidence_is_run_once_more(reference: LoadedRecord) -> None:
+    plan = Plan(noise={"layer.norm": 1e-3})
+    whole = snapping(plan, noise={})
+    count = iter(range(99))
+    state, asked = confirm(
+        reference, plan, lambda r: whole(r) if next(count) != 1 else broken(whole(r), UNANSWERED["no steps"])
+    )
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("operator", "confirmed")]
+    assert asked[1].experiment.suspect == asked[2].experiment.suspect
+
+
+@pytest.mark.parametrize("name", ["no probe", "no taps"])
+def test_a_wrong_name_is_not_confirmed_by_silence(reference: LoadedRecord, name: str) -> None:
+    """The rerun answers, every restored value is answered by a record without evidence."""
+    plan = Plan(noise={"layer.norm": 1e-3}, own_error=1e-3)
+
+    def run(request: Request) -> LoadedRecord:
+        whole = experiment_record(plan if request.runs_on == "candidate" else Plan(), request)
+        return broken(whole, UNANSWERED[name]) if request.experiment.replays else whole
+
+    state, _ = confirm(reference, plan, run, budget=12)
+    assert all(cause.sure != "confirmed" for cause in state.judgement.causes)
+
+
+@pytest.mark.parametrize("change", [{"experiment": None}, {"replays": [{"rung": "schedule"}]}, {"steps": 1}], ids=str)
+def test_a_curve_is_not_confirmed_by_a_record_of_another_experiment(change: Any) -> None:
+    healed = learned(0.85, (0.7, 0.5), "a", **TRACED)
+    faulty = learned(0.85, (0.7, 0.6), "b", **(TRACED | {"dropout": [0.2]}))
+    state = begin_confirmation(healed, faulty, compare(healed, faulty), 6)
+    while (request := state.next()) is not None:
+        answer = rerun_of(healed if request.experiment.replays else faulty, request)
+        if request.experiment.replays:
+            other = None if "experiment" in change else request.experiment.replace(**change)
+            answer = replace(answer, record=answer.record.replace(experiment=other))
+        state = state.absorb(request, answer)
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("rng", "likely")]
