@@ -11,6 +11,7 @@ from typing import Any
 from plumbline.errors import ConfigurationError
 from plumbline.escape import printable
 from plumbline.judge import compare
+from plumbline.judge.reruns import rerun_problem
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates, read_suite
@@ -42,11 +43,14 @@ def run(args: argparse.Namespace) -> int:
     """Compare two records, print the judgement, and return its exit code."""
     gates = read_suite(args.suite).gates if args.suite else Gates()
     reference, candidate = load_record(args.reference), load_record(args.candidate)
+    confirms, problem = _confirming(args.rerun, candidate) if args.rerun else (None, "")
     judgement = compare(
         reference, candidate, gates, against=f"record {reference.record.record_id}",
-        throughput="demanded" if args.throughput or args.rerun is not None else False,
-        confirms=_confirming(args.rerun, candidate) if args.rerun else None,
+        throughput="demanded" if args.throughput or args.rerun is not None else False, confirms=confirms,
     )  # fmt: skip
+    if problem:
+        text = f"the rerun {problem}: it neither confirms nor refutes a drop"
+        judgement = judgement.replace(notes=(*judgement.notes, Note(text=text)))
     if not judgement.findings:
         # Every other part that both records contain has findings.
         judgement = judgement.replace(notes=(*judgement.notes, Note(code="hint", text=_NOTHING_ELSE)))
@@ -57,9 +61,10 @@ def run(args: argparse.Namespace) -> int:
     return int(exit_code(judgement.verdict))
 
 
-def _confirming(rerun: Path, candidate: LoadedRecord) -> SpeedEvidence:
-    """Return the second run's speed evidence; raise for a different platform."""
-    record = load_record(rerun).record
+def _confirming(rerun: Path, candidate: LoadedRecord) -> tuple[SpeedEvidence | None, str]:
+    """Return the second run's speed evidence, or why it cannot confirm; raise for a different platform."""
+    loaded = load_record(rerun)
+    record = loaded.record
     if record.platform != candidate.record.platform:
         text = f"is a record of {record.platform!r}, the candidate is one of {candidate.record.platform!r}"
     elif record.evidence.speed is None:
@@ -68,7 +73,8 @@ def _confirming(rerun: Path, candidate: LoadedRecord) -> SpeedEvidence:
         own = candidate.record.fingerprint.hardware_class
         text = f"ran on {record.fingerprint.hardware_class}, the candidate on {own}"
     else:
-        return record.evidence.speed
+        problem = rerun_problem(candidate, loaded)
+        return (None, problem) if problem else (record.evidence.speed, "")
     raise ConfigurationError(text, where=str(rerun), key="--rerun", hint="use a second run of the candidate")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from plumbline.judge.comparison import compare
 from plumbline.judge.consensus import TrustedReference, own_error, trusted_reference
 from plumbline.judge.exoneration import Doubt, exonerate
+from plumbline.judge.reruns import rerun_problem
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note, PlatformResult, worst
@@ -64,10 +65,11 @@ def _platform(
         parts.append(part if doubt is None else _doubted(part, doubt, f"platform {trusted.name}"))
     if baseline is not None and baseline.record.record_id != record.record.record_id:
         against = f"baseline {baseline.record.record_id}"
-        unlike = _unlike_rerun(record, rerun)
-        confirms = rerun.record.evidence.speed if rerun is not None and unlike is None else None
+        problem = rerun_problem(record, rerun) if rerun is not None else ""
+        confirms = rerun.record.evidence.speed if rerun is not None and not problem else None
         part = compare(baseline, record, gates, against=against, confirms=confirms)
-        parts.append(part if unlike is None else part.replace(notes=(*part.notes, unlike)))
+        note = Note(text=f"the rerun {problem}: it neither confirms nor refutes a drop")
+        parts.append(part.replace(notes=(*part.notes, note)) if problem else part)
     if not parts:
         parts.append(_alone(record, gates))
     judgement = merge(parts)
@@ -98,15 +100,6 @@ def _doubted(part: Judgement, doubt: Doubt, against: str) -> Judgement:
 def _place(divergence: Divergence) -> str:
     step = f" at step {divergence.step}" if divergence.step is not None else ""
     return f"{divergence.stage}{step}{f': {divergence.at}' if divergence.at else ''}"
-
-
-def _unlike_rerun(record: LoadedRecord, rerun: LoadedRecord | None) -> Note | None:
-    """Return a note if the rerun ran on a different machine class than the training."""
-    own = record.record.fingerprint.hardware_class
-    other = own if rerun is None else rerun.record.fingerprint.hardware_class
-    if other == own:
-        return None
-    return Note(text=f"the rerun ran on {other}, the training on {own}: it neither confirms nor refutes a drop")
 
 
 def _alone(record: LoadedRecord, gates: Gates) -> Judgement:

@@ -10,7 +10,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Finding, Outcome
 
-__all__ = ["stands_alone", "validity"]
+__all__ = ["defects", "stands_alone", "validity"]
 
 
 def validity(reference: LoadedRecord, candidate: LoadedRecord) -> list[Finding]:
@@ -22,7 +22,7 @@ def validity(reference: LoadedRecord, candidate: LoadedRecord) -> list[Finding]:
                 "record.spec", "invalid", "SHA-256 of the spec", right.spec_sha256, left.spec_sha256, detail=_OTHER_TASK
             )
         ]
-    findings = [*_one(reference, "reference"), *_one(candidate, "candidate")]
+    findings = [*defects(reference, "reference"), *defects(candidate, "candidate")]
     if (left.experiment is None) != (right.experiment is None):
         detail = "one of the records is an experiment's, not a training's"
         findings.append(_bad("record.experiment", "invalid", "experiment", detail=detail))
@@ -37,7 +37,8 @@ def stands_alone(record: LoadedRecord) -> bool:
 _OTHER_TASK = "two trainings are comparable only under one spec"
 
 
-def _one(loaded: LoadedRecord, side: str) -> Iterator[Finding]:
+def defects(loaded: LoadedRecord, side: str) -> Iterator[Finding]:
+    """Yield a finding for each reason against judging a record, whatever it is compared with."""
     record = loaded.record
     if record.exit.status != "completed":
         yield _failed(record, side)

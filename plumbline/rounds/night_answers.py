@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from plumbline.history.decision import Answers, Software
 from plumbline.history.metrics import read_metrics
 from plumbline.history.night import LineDecision
 from plumbline.history.segments import MetricHistory
+from plumbline.judge.reruns import rerun_problem
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.plan import AB, MAIN, RERUN, Assignment
@@ -18,8 +20,8 @@ __all__ = [
     "SPEED_METRICS",
     "ab_evidence",
     "is_ab",
-    "machine_note",
     "rerun_answers",
+    "rerun_note",
     "rerun_records",
     "rerun_throughputs",
     "software_states",
@@ -35,7 +37,7 @@ def rerun_answers(
 ) -> dict[tuple[str, str], Answers]:
     """Return the reruns' values by workload and metric; tonight's values for other metrics.
 
-    A rerun on a different machine class than tonight's training has no value.
+    A rerun that is incomplete, or ran on a different machine class than tonight's training, has no value.
     """
     answers: dict[tuple[str, str], Answers] = {}
     for line in lines:
@@ -45,8 +47,9 @@ def rerun_answers(
             answers[key] = Answers(reruns=tuple(line.metric.scores(line.values[last:]).tolist()))
             continue
         if runs := rerun_records(gathered, platform, line.workload):
-            like, _ = _by_machine(gathered, platform, line.workload, runs)
-            values = [read_metrics(record.record).get(line.metric.name) for record in like]
+            main = gathered.records[Assignment(platform, line.workload, MAIN)]
+            usable = [run for run in runs if not rerun_problem(main, run)]
+            values = [read_metrics(record.record).get(line.metric.name) for record in usable]
             answers[key] = Answers(reruns=tuple(line.metric.scores(values).tolist()))
     return answers
 
@@ -68,23 +71,12 @@ def rerun_records(gathered: GatheredRecords, platform: str, workload: str) -> li
     ]
 
 
-def _by_machine(
-    gathered: GatheredRecords, platform: str, workload: str, runs: Sequence[LoadedRecord]
-) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
-    """Split the reruns by machine class: that of tonight's training, and all others."""
-    wanted = gathered.records[Assignment(platform, workload, MAIN)].record.fingerprint.hardware_class
-    like = [run for run in runs if run.record.fingerprint.hardware_class == wanted]
-    return like, [run for run in runs if run.record.fingerprint.hardware_class != wanted]
-
-
-def machine_note(gathered: GatheredRecords, platform: str, workload: str) -> str:
-    """Return a phrase on reruns on a different machine class; empty without any."""
-    _, others = _by_machine(gathered, platform, workload, rerun_records(gathered, platform, workload))
-    if not others:
-        return ""
-    own = gathered.records[Assignment(platform, workload, MAIN)].record.fingerprint.hardware_class
-    classes = sorted({run.record.fingerprint.hardware_class for run in others})
-    return f"{len(others)} reruns ran on {', '.join(classes)}, not on {own}: they do not count"
+def rerun_note(gathered: GatheredRecords, platform: str, workload: str) -> str:
+    """Return a phrase on the reruns that do not count; empty without any."""
+    main = gathered.records[Assignment(platform, workload, MAIN)]
+    problems = Counter(rerun_problem(main, run) for run in rerun_records(gathered, platform, workload))
+    phrases = [f"{count} reruns {problem}: they do not count" for problem, count in problems.items() if problem]
+    return "; ".join(phrases)
 
 
 def with_ab_answers(

@@ -22,8 +22,8 @@ from plumbline.rounds.night_answers import (
     SPEED_METRICS,
     ab_evidence,
     is_ab,
-    machine_note,
     rerun_answers,
+    rerun_note,
     rerun_records,
     rerun_throughputs,
     software_states,
@@ -172,7 +172,7 @@ def _with_notes(
     """Add notes: the phases of a shift; else the software, and reruns that do not count."""
     workload = one.line.workload
     if not one.shifted:
-        notes = (changes[workload].note, machine_note(gathered, platform, workload))
+        notes = (changes[workload].note, rerun_note(gathered, platform, workload))
         return replace(one, note="; ".join(note for note in notes if note))
     main, baseline = gathered.records[Assignment(platform, workload, MAIN)], baselines.get(workload, {}).get(platform)
     if baseline is None or baseline.record.fingerprint.hardware_class != main.record.fingerprint.hardware_class:

@@ -317,6 +317,20 @@ def test_a_rerun_that_says_nothing_of_the_candidate_is_refused(
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("steps", "exit_code"), [(100, ExitCode.PASS), (1, ExitCode.INCONCLUSIVE)])
+def test_a_rerun_of_one_step_refutes_no_drop(
+    steps: int, exit_code: ExitCode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = {
+        "baseline": only(),
+        "slow": only(evidence=speed(0.5)),
+        "rerun": only(evidence=speed().replace(steps=steps)),
+    }
+    monkeypatch.setattr(command, "load_record", lambda path: folders[path.name])
+    assert main(["compare", "baseline", "slow", "--rerun", "rerun"]) == exit_code
+    assert ("the rerun lacked evidence" in capsys.readouterr().out) is (steps == 1)
+
+
 def test_the_command_says_nothing_of_throughput_where_another_part_was_judged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

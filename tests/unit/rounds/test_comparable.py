@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_a_rerun_on_another_machine_class_answers_nothing(nights: Nights) -> Non
     assert asked == 4
     finding = _finding(result, "history.throughput")
     assert finding.outcome == "inconclusive"
-    assert f"4 reruns ran on {OTHER.hardware_class}, not on {ONE.hardware_class}" in finding.detail
+    assert f"4 reruns ran on {OTHER.hardware_class}, the training on {ONE.hardware_class}" in finding.detail
     here, _, _ = _tonight(nights, slow, _on(loaded(PAST, 0.0), ONE))
     assert _finding(here, "history.throughput").outcome == "pass"
 
@@ -101,6 +102,40 @@ def test_a_rerun_on_another_machine_class_neither_confirms_nor_refutes_a_drop() 
         assert any(f"the rerun ran on {OTHER.hardware_class}" in note.text for note in result.notes)
     same = judge_round({"left": slow}, "left", {"left": baseline}, reruns={"left": _on(loaded(1, 0.3, "rerun"), ONE)})
     assert _finding(same["left"], "speed.throughput").outcome == "drift"
+
+
+def _failed(rerun: LoadedRecord) -> LoadedRecord:
+    record = rerun.record.replace(exit={"status": "failed", "code": "error", "message": "x"})
+    return LoadedRecord(record, rerun.folder, rerun.arrays)
+
+
+def _of_one_step(rerun: LoadedRecord) -> LoadedRecord:
+    speed = rerun.record.evidence.speed
+    assert speed is not None
+    return _on(rerun, ONE, speed.replace(steps=1))
+
+
+def _with_speed_spec(made: LoadedRecord) -> LoadedRecord:
+    spec = made.record.spec.replace(speed={"steps": 100})
+    return LoadedRecord(made.record.replace(spec=spec, spec_sha256=spec.digest), made.folder, made.arrays)
+
+
+@pytest.mark.parametrize("spoiled", [_failed, _of_one_step])
+def test_a_rerun_without_its_evidence_neither_confirms_nor_refutes_a_drop(
+    spoiled: Callable[[LoadedRecord], LoadedRecord],
+) -> None:
+    baseline, slow, fast = (_with_speed_spec(_on(loaded(*made), ONE)) for made in ((0, 0.0), (1, 0.5), (1, 0.0)))
+    for rerun, outcome in ((fast, "pass"), (spoiled(fast), "inconclusive"), (spoiled(slow), "inconclusive")):
+        result = judge_round({"left": slow}, "left", {"left": baseline}, reruns={"left": rerun})["left"]
+        assert _finding(result, "speed.throughput").outcome == outcome
+
+
+def test_reruns_that_failed_answer_no_question(nights: Nights) -> None:
+    result, _, asked = _tonight(nights, _on(loaded(PAST, 0.1), ONE), _failed(_on(loaded(PAST, 0.0), ONE)))
+    assert asked == 4
+    finding = _finding(result, "history.throughput")
+    assert finding.outcome == "inconclusive"
+    assert "4 reruns lacked evidence: the rerun failed: x: they do not count" in finding.detail
 
 
 def test_signs_of_another_machine_class_name_no_cause() -> None:
