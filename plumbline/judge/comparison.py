@@ -10,7 +10,7 @@ from plumbline.judge.ladder import Ladder, walk
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.origin import other_kernels
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.rungs.learning import evaluating, learning
+from plumbline.judge.rungs.learning import evaluating, learning, logged
 from plumbline.judge.rungs.portable import portable_findings, reordered
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.spec_precision import precision_findings
@@ -51,7 +51,7 @@ def compare(
 def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequest) -> Judgement:
     suspects = differences(reference.record.fingerprint, candidate.record.fingerprint)
     problems = validity(reference, candidate)
-    checked = selfcheck(reference, candidate)
+    checked = selfcheck(candidate)
     if problems:
         return Judgement(
             verdict=worst([problem.outcome for problem in problems]),
@@ -71,8 +71,9 @@ def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequ
         divergence = ladder.mismatches[0].at if ladder.mismatches else None
         notes += _notes(pair, ladder)
         findings += [*_lost_envelope(pair, ladder), *_lost_portable(pair, ladder), *precision_findings(pair)]
-    if (apart := None if causes or other_kernels(pair) else learning(pair)) is not None:
-        evaluated = evaluating(pair)
+    bits = None if causes or other_kernels(pair) else learning(pair)
+    if (apart := bits if causes or bits else logged(pair)) is not None:
+        evaluated = evaluating(pair) if bits else None
         separable = [each for each in (evaluated,) if each and each.suspicions[0].code != apart.suspicions[0].code]
         findings += [finding for mismatch in (apart, *separable) for finding in mismatch.findings]
         causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in (apart, *separable)]
@@ -143,12 +144,13 @@ def _probe_findings(pair: Pair, ladder: Ladder) -> list[Finding]:
 def _lost_envelope(pair: Pair, ladder: Ladder) -> list[Finding]:
     """Return an inconclusive finding if bits differ and no envelope was measured."""
     probe, probes = pair.reference.record.spec.probe, pair.probes or ()
-    measured = probe is None or not probe.envelope_seeds or any(recorded.envelope for recorded in probes)
+    # A candidate's own envelope does not vouch for it.
+    measured = probe is None or not probe.envelope_seeds or not probes or probes[0].envelope is not None
     if measured or ladder.equal or ladder.mismatches or pair.reference.record.experiment is not None:
         return []
     reasons = "; ".join(dict.fromkeys(why for recorded in probes for why in recorded.lost_legs.values()))
     detail = (
-        f"neither record contains the envelope that separates rounding from drift{f': {reasons}' if reasons else ''}"
+        f"the reference contains no envelope, which separates rounding from drift{f': {reasons}' if reasons else ''}"
     )
     return [Finding(check="probe.envelope", outcome="inconclusive", metric="envelope", detail=detail)]
 

@@ -13,6 +13,7 @@ from plumbline.judge.rungs.selfcheck import failed_at
 from plumbline.judge.spec_precision import different_precision
 from plumbline.judge.tolerance import FACTOR, floor_of
 from plumbline.judge.validity import stands_alone
+from plumbline.judge.whole import lacking_sides
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Outcome
@@ -39,14 +40,22 @@ def trusted_reference(
     The answer is `reference` if every platform agrees with it, or if it agrees with its own baseline. Otherwise the
     platforms that agree with their own baselines vote. Without any, all sound platforms vote: their own baseline,
     selfcheck and fp64 run do not speak against them. The largest group that agrees with each other provides the
-    reference. No platform is accused that agrees with its own baseline, and none by a reference with less evidence.
+    reference. No platform is accused that agrees with its own baseline, and none by a reference with less evidence. A
+    reference that lacks what every other platform's record has is replaced.
     """
     if reference not in records or not stands_alone(records[reference]):
         return TrustedReference(reference)
-    # A record that is invalid by itself has no vote.
-    whole = {name: record for name, record in records.items() if stands_alone(record)}
+    # A record that is invalid by itself, or lacks evidence that the reference has, has no vote.
+    whole = {
+        name: record
+        for name, record in records.items()
+        if stands_alone(record) and "candidate" not in lacking_sides(records[reference], record)
+    }
+    others = {name: record for name, record in whole.items() if name != reference}
+    if others and all(lacking_sides(records[reference], record) == {"reference"} for record in others.values()):
+        return trusted_reference(others, next(iter(others)), baselines, gates)
     witnesses = _Witnesses(whole, baselines, gates or {})
-    if not any(witnesses.differ(reference, name) for name in whole):
+    if all(witnesses.can_agree(reference, name) for name in others):
         return TrustedReference(reference)
     chosen = witnesses.choose(reference)
     doubts = {
@@ -107,6 +116,10 @@ class _Witnesses:
         """Return whether `right` drifts from `left`."""
         return left != right and self._verdict(left, right) == "drift"
 
+    def can_agree(self, left: str, right: str) -> bool:
+        """Return whether nothing shows a difference; records that cannot be judged together differ, too."""
+        return self._verdict(left, right) not in ("drift", "invalid")
+
     @cached_property
     def health(self) -> Mapping[str, bool | None]:
         """Return whether each platform agrees with its own baseline; `None` if not comparable."""
@@ -150,6 +163,8 @@ class _Witnesses:
         if baseline is None or baseline.record.record_id == record.record.record_id:
             return None
         verdict = compare(baseline, record, self.gates.get(name, Gates()), throughput=False).verdict
+        if verdict == "invalid" and stands_alone(record) and "candidate" in lacking_sides(baseline, record):
+            return False
         return {"pass": True, "drift": False}.get(verdict)
 
     def _verdict(self, left: str, right: str) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -92,8 +93,18 @@ class Pair:
 
     @cached_property
     def _places(self) -> dict[tuple[int, str, str], int]:
-        taps = self.probes[1].taps if self.probes else ()
-        return {(tap.step, tap.stage, tap.name): index for index, tap in enumerate(taps)}
+        return _places_of(self.probes[1] if self.probes else None)
+
+    @cached_property
+    def _measured_places(self) -> dict[tuple[int, str, str], int]:
+        return _places_of(self.measured.record.evidence.probe if self.measured else None)
+
+    @cached_property
+    def _finite(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return for each record which of its sketches are finite."""
+        sides = (self.reference.sketches, self.candidate.sketches)
+        left, right = (np.isfinite(side.get("sketch", np.zeros((0, 1)))).all(axis=1) for side in sides)
+        return np.atleast_1d(left), np.atleast_1d(right)
 
     @cached_property
     def tap_steps(self) -> frozenset[int]:
@@ -107,14 +118,16 @@ class Pair:
     def _errors(self) -> dict[tuple[int, str], tuple[TapError, ...]]:
         grouped: dict[tuple[int, str], list[TapError]] = {}
         kept: dict[str, float] = {}
+        inputs: dict[int, _Widths] = {}
         taps = enumerate(self.probes[0].taps if self.probes else ())
         for index, tap in sorted(taps, key=lambda item: item[1].step):
             other = self._places.get((tap.step, tap.stage, tap.name))
             if other is None:
                 continue
             error = self._error(index, other, kept.get(tap.name, 0.0) if tap.stage == "weight" else 0.0)
-            same_step = grouped.setdefault((tap.step, tap.stage), [])
-            same_step.append(_as_head(error, same_step) if tap.stage == "forward" else error)
+            if tap.stage == "forward":
+                error = inputs.setdefault(tap.step, _Widths()).as_head(error)
+            grouped.setdefault((tap.step, tap.stage), []).append(error)
             if tap.stage == "weight" and tap.norm and not error.over:
                 kept[tap.name] = max(kept.get(tap.name, 0.0), error.error * tap.norm)
         return {key: tuple(errors) for key, errors in grouped.items()}
@@ -130,7 +143,8 @@ class Pair:
         """
         assert self.probes is not None  # noqa: S101 - only reached with both
         left_tap, right_tap = self.probes[0].taps[left], self.probes[1].taps[right]
-        error = 0.0 if left_tap.sha256 == right_tap.sha256 else self._distance(left, right)
+        same = left_tap.sha256 == right_tap.sha256 and self._is_finite(0, left) == self._is_finite(1, right)
+        error = 0.0 if same else self._distance(left, right)
         return TapError(
             reference=left_tap,
             candidate=right_tap,
@@ -140,6 +154,11 @@ class Pair:
             places=(left, right),
         )
 
+    def _is_finite(self, side: int, index: int) -> bool:
+        """Return whether a tap's norm and sketch are finite; a record without sketches is judged by its norms."""
+        tap, finite = (self.probes or ())[side].taps[index], self._finite[side]
+        return tap.norm is not None and (index >= len(finite) or bool(finite[index]))
+
     def _candidates_own(self, index: int) -> float | None:
         """Return the candidate's error against its own fp64 run, which an experiment does not have."""
         assert self.probes is not None  # noqa: S101 - only reached with both
@@ -147,9 +166,7 @@ class Pair:
         if own is not None or self.measured is None or self.measured.record.evidence.probe is None:
             return own
         tap, probe = self.probes[1].taps[index], self.measured.record.evidence.probe
-        key = (tap.step, tap.stage, tap.name)
-        places = (place for place, other in enumerate(probe.taps) if (other.step, other.stage, other.name) == key)
-        return self._of_training.exact(next(places, -1))
+        return self._of_training.exact(self._measured_places.get((tap.step, tap.stage, tap.name), -1))
 
     def sketch(self, side: int, index: int) -> NDArray[np.float64] | None:
         """Return the sketch of a tap of the reference (0) or candidate (1)."""
@@ -172,7 +189,9 @@ class Pair:
         assert self.probes is not None  # noqa: S101 - only reached with both
         tap = self.probes[0].taps[left]
         places = list(zip(self.probes, (left, right), strict=True))
-        known = [value for probe, at in places if (value := _at(probe, "errors", at)) is not None]
+        # A candidate alone must not vouch for itself.
+        is_known = _at(self.probes[0], "errors", left) is not None
+        known = [value for probe, at in places if is_known and (value := _at(probe, "errors", at)) is not None]
         exact = [
             value for own, at in zip(self._own, (left, right), strict=True) if (value := own.exact(at)) is not None
         ]
@@ -208,10 +227,9 @@ class Pair:
 
     def loss_limit(self, step: int) -> float:
         """Return the maximum rounding error of the loss at `step`."""
+        envelopes = [probe.envelope for probe in self.probes or ()]
         curves = [
-            probe.envelope.loss[step]
-            for probe in self.probes or ()
-            if probe.envelope and step < len(probe.envelope.loss)
+            envelope.loss[step] for envelope in envelopes if envelope and envelopes[0] and step < len(envelope.loss)
         ]
         return self.scale * limit(min(curves, default=None), "loss", self.precision, step if not curves else 0)
 
@@ -228,19 +246,35 @@ class Pair:
         return max(own, min(own * max(cancelled, 1.0), ROUNDING_ONLY))
 
 
-def _as_head(error: TapError, before: list[TapError]) -> TapError:
-    """Return a head's output with no smaller limit than its input's, which is the nearest output that is wide enough.
+def _places_of(probe: ProbeEvidence | None) -> dict[tuple[int, str, str], int]:
+    return {(tap.step, tap.stage, tap.name): index for index, tap in enumerate(probe.taps if probe else ())}
 
-    Its few numbers show the input's rounding by luck: two runs measured envelopes of them that were ten times apart.
-    """
-    shape = error.reference.shape
-    inputs = (
-        other.limit
-        for other in reversed(before)
-        if shape and other.reference.shape and is_head(shape[-1], other.reference.shape[-1])
-    )
-    least = next(inputs, 0.0)
-    return replace(error, limit=max(error.limit, least)) if math.isfinite(least) else error
+
+class _Widths:
+    """Outputs of one step so far: the nearest of each width, without those behind a nearer and wider one."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[int, float]] = []
+        """(width, limit), narrower with each entry."""
+
+    def as_head(self, error: TapError) -> TapError:
+        """Return a head's output with no smaller limit than its input's, the nearest output that is wide enough.
+
+        Its few numbers show the input's rounding by luck: two runs measured envelopes of them that were ten times
+        apart.
+        """
+        shape = error.reference.shape
+        if not shape:
+            return error
+        # The widths fall, so that the last one wide enough is the nearest.
+        num_wide = bisect_left(self._kept, 1, key=lambda kept: 0 if is_head(shape[-1], kept[0]) else 1)
+        least = self._kept[num_wide - 1][1] if num_wide else 0.0
+        if math.isfinite(least):
+            error = replace(error, limit=max(error.limit, least))
+        while self._kept and self._kept[-1][0] <= shape[-1]:
+            self._kept.pop()
+        self._kept.append((shape[-1], error.limit))
+        return error
 
 
 def _at(probe: ProbeEvidence, name: str, index: int) -> float | None:

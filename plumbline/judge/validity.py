@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from plumbline.errors import InvalidInputError
 from plumbline.judge.whole import missing_evidence, unequal_evidence
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
@@ -30,8 +31,11 @@ def validity(reference: LoadedRecord, candidate: LoadedRecord) -> list[Finding]:
 
 
 def stands_alone(record: LoadedRecord) -> bool:
-    """Return whether a record is complete, finite and of a completed training."""
-    return not validity(record, record)
+    """Return whether a record is readable, complete, finite and of a completed training."""
+    try:
+        return not validity(record, record)
+    except InvalidInputError:
+        return False
 
 
 _OTHER_TASK = "two trainings are comparable only under one spec"

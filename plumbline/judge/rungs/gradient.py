@@ -124,7 +124,8 @@ def _missing(pair: Pair, step: int) -> list[str]:
     if len(vanished) < len(over):
         # Other gradients differ as well: a vanished gradient may be below the smallest number of a shorter format.
         vanished = set()
-    return [tap.name for tap in pair.probes[0].taps if tap.name in ours - theirs | vanished & ours and _at(tap, step)]
+    lost = ours - theirs | vanished & ours
+    return [tap.name for tap in pair.probes[0].taps if tap.name in lost and _at(tap, step)]
 
 
 def _added(pair: Pair, step: int) -> list[str]:

@@ -9,10 +9,16 @@ from __future__ import annotations
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.judge.tolerance import limit as limit_of
+from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
-__all__ = ["evaluating", "first_logged_difference", "learning"]
+__all__ = ["evaluating", "first_logged_difference", "learning", "logged"]
+
+_SAME_RATE = 1e-12
+_HIGHEST = 100.0
+"""Maximum of a loss in units of the largest loss of the reference's curve, also where rounding has separated them."""
 
 
 def learning(pair: Pair) -> Mismatch | None:
@@ -36,6 +42,65 @@ def learning(pair: Pair) -> Mismatch | None:
     return Mismatch("learn", at, (finding,), (Suspicion(code, why),), independent=True)
 
 
+def logged(pair: Pair) -> Mismatch | None:
+    """Return the mismatch of what two curves log exactly, whatever their rounding.
+
+    These are dropout, start weights, batches, learning rates, and the rows and mode of each evaluation. Beside them
+    stands the first loss, whose weights and batch are equal: later losses separate by rounding alone.
+    """
+    left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
+    if left is None or right is None:
+        return None
+    masked = pair.reference.record.spec.task == "masked-lm"
+    found = _exact_suspect(left, right, len(left.losses), masked=masked, precision=_SAME_RATE)
+    if found is None and (evaluated := _evaluated_apart(left, right)) is not None:
+        return evaluated
+    place, code, why = found or _first_loss(pair, left, right) or (None, None, "")
+    if code is None:
+        return None
+    finding = Finding(
+        check="learn.exact", outcome="drift", metric="first step that differs by more than rounding", observed=place,
+        detail=why,
+    )  # fmt: skip
+    at = Divergence(stage="learn", step=place, at=_PLACES.get(code, "loss"))
+    return Mismatch("learn", at, (finding,), (Suspicion(code, why),), independent=True)
+
+
+_PLACES: dict[CauseCode, str] = {"rng": "dropout", "weights.init": "weights", "schedule": "learning_rate"}
+
+
+def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[int, CauseCode, str] | None:
+    """Return the first loss of equal weights and an equal batch, or any loss, that no rounding explains."""
+    if not left.losses or not right.losses or None in left.losses or None in right.losses:
+        return None
+    spec = pair.reference.record.spec.learn
+    ours, theirs = float(left.losses[0] or 0.0), float(right.losses[0] or 0.0)
+    # A loss changes by at most the change of its logits, and so by their limit; a small loss has no smaller logits.
+    if abs(theirs - ours) > limit_of(None, "gradient", spec.precision if spec else "fp32") * max(abs(ours), 1.0):
+        return 0, "unattributed", f"the first loss is {theirs:.6g} instead of {ours:.6g}, from equal weights and rows"
+    most = _HIGHEST * max(abs(loss) for loss in left.losses if loss is not None)
+    place = next((step for step, loss in enumerate(right.losses) if loss is not None and abs(loss) > most), None)
+    if place is None:
+        return None
+    return place, "unattributed", f"the loss of step {place} is {right.losses[place]:.3g}, more than {most:.3g}"
+
+
+def _evaluated_apart(left: LearnEvidence, right: LearnEvidence) -> Mismatch | None:
+    """Return the mismatch of the first evaluation of different rows, or in a different mode."""
+    for ours, theirs in zip(left.evaluations, right.evaluations, strict=False):
+        why = _own_difference(ours, theirs, parting=None)
+        if ours.step == theirs.step and why:
+            return _of_evaluation(ours.step, why, "whatever the rounding")
+    return None
+
+
+def _of_evaluation(step: int, why: str, where: str) -> Mismatch:
+    metric = f"evaluation after step {step}, {where}"
+    finding = Finding(check="learn.evaluation", outcome="drift", metric=metric, detail=why)
+    at = Divergence(stage="evaluation", step=step, at="evaluation")
+    return Mismatch("evaluation", at, (finding,), (Suspicion("evaluation", why),), independent=True)
+
+
 def evaluating(pair: Pair) -> Mismatch | None:
     """Return the mismatch of evaluations that no difference of the training explains."""
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
@@ -45,14 +110,7 @@ def evaluating(pair: Pair) -> Mismatch | None:
     for ours, theirs in zip(left.evaluations, right.evaluations, strict=False):
         why = _own_difference(ours, theirs, parting=step)
         if ours.step == theirs.step and why:
-            finding = Finding(
-                check="learn.evaluation",
-                outcome="drift",
-                metric=f"evaluation after step {ours.step}, where bits should be equal",
-                detail=why,
-            )
-            at = Divergence(stage="evaluation", step=ours.step, at="evaluation")
-            return Mismatch("evaluation", at, (finding,), (Suspicion("evaluation", why),), independent=True)
+            return _of_evaluation(ours.step, why, "where bits should be equal")
     return None
 
 
@@ -77,20 +135,29 @@ def first_logged_difference(left: LearnEvidence, right: LearnEvidence) -> int | 
 
 def _suspect(left: LearnEvidence, right: LearnEvidence, step: int | None, *, masked: bool) -> tuple[CauseCode, str]:
     """Return the first of dropout, weights, batches and learning rates that differs, as cause."""
-    last = len(left.losses) if step is None else step + 1
+    found = _exact_suspect(left, right, len(left.losses) if step is None else step + 1, masked=masked)
+    return found[1:] if found is not None else _by_place(left, right, step)
+
+
+def _exact_suspect(
+    left: LearnEvidence, right: LearnEvidence, last: int, *, masked: bool, precision: float = 0.0
+) -> tuple[int, CauseCode, str] | None:
+    """Return (step, cause, reason) of the first exact log that differs over the first `last` steps."""
     if None not in (left.dropout, right.dropout) and left.dropout != right.dropout:
-        return "rng", f"dropout is {_listed(right.dropout)} instead of {_listed(left.dropout)}"
+        return 0, "rng", f"dropout is {_listed(right.dropout)} instead of {_listed(left.dropout)}"
     if None not in (left.start_sha256, right.start_sha256) and left.start_sha256 != right.start_sha256:
-        return "weights.init", "the learning curve starts from different weights, the probe does not"
-    place = _first(left.batches[:last], right.batches[:last])
-    if place is not None:
-        return _batch(left, right, place, masked=masked)
-    place = _first(left.learning_rates[:last], right.learning_rates[:last])
-    if place is not None:
-        ours, theirs = left.learning_rates[place], right.learning_rates[place]
-        resumed = f", at a resume at step {right.resumed_at[-1]}" if place in right.resumed_at else ""
-        return "schedule", f"step {place} was taken with a learning rate of {theirs} instead of {ours}{resumed}"
-    return _by_place(left, right, step)
+        return 0, "weights.init", "the learning curve starts from different weights, the probe does not"
+    for ours, theirs in ((left.batches, right.batches), (left.rows, right.rows), (left.labels, right.labels)):
+        place = _first(ours[:last], theirs[:last])
+        if place is not None:
+            return place, *_batch(left, right, place, masked=masked)
+    rates = enumerate(zip(left.learning_rates[:last], right.learning_rates[:last], strict=False))
+    for place, (rate, other) in rates:
+        if rate != other and relative(rate, other) > precision:
+            resumed = f", at a resume at step {right.resumed_at[-1]}" if place in right.resumed_at else ""
+            text = f"step {place} was taken with a learning rate of {other} instead of {rate}{resumed}"
+            return place, "schedule", text
+    return None
 
 
 def _batch(left: LearnEvidence, right: LearnEvidence, place: int, *, masked: bool) -> tuple[CauseCode, str]:

@@ -18,6 +18,10 @@ _SCHEDULED = frozenset({"lr", "initial_lr"})
 _IMPLEMENTATION = frozenset({"foreach", "fused", "capturable", "differentiable"})
 """Settings of how the update is computed, not of its value."""
 
+_ADAMW = frozenset({"class", "weight_decay", "betas.0", "betas.1", "eps"})
+"""Settings that decide AdamW's update in every version of torch; a new version may add others at their defaults."""
+_ABSENT = "absent"
+
 _NAMED = 4
 _SAME_RATE = 1e-12
 
@@ -65,8 +69,12 @@ def settings(pair: Pair) -> Mismatch | None:
             lines.append((name, f"{name} is in no parameter group"))
         if theirs is None:
             continue
-        differing = [key for key in ours if key in theirs and ours[key] != theirs[key]]
-        lines += [(name, f"{key} of {name} is {theirs[key]} instead of {ours[key]}") for key in differing]
+        shared = ours.keys() & theirs.keys() | (_ADAMW & (ours.keys() | theirs.keys()))
+        differing = [key for key in sorted(shared) if ours.get(key, _ABSENT) != theirs.get(key, _ABSENT)]
+        lines += [
+            (name, f"{key} of {name} is {theirs.get(key, _ABSENT)} instead of {ours.get(key, _ABSENT)}")
+            for key in differing
+        ]
     lines += [(name, f"{name} is updated in addition") for name in right if name not in left and name not in fixed]
     if not lines:
         return None

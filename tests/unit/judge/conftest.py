@@ -21,6 +21,8 @@ from plumbline.sketch import sketch
 STEPS, BATCH, LENGTH, WIDTH, LABELS = 6, 4, 8, 16, 2
 ROWS, EVALUATION_ROWS, SHARD = 24, 6, 8
 MODULES = (("embed", "Embedding"), ("layer.linear", "Linear"), ("layer.norm", "LayerNorm"), ("head", "Linear"))
+GENERATORS = {"python": "1" * 64, "numpy": "2" * 64}
+SETTINGS = {"class": "AdamW", "betas.0": 0.9, "betas.1": 0.999, "eps": 1e-8}
 PARAMETERS = {"embed.weight": (32, WIDTH), "layer.linear.weight": (WIDTH, WIDTH), "head.weight": (WIDTH, LABELS)}
 
 
@@ -214,7 +216,7 @@ class _Training:
         shown = plan.loss_factor if step >= plan.loss_shows_from else 1.0
         self.steps.append({
             "step": step, "batch": {name: digest_array(fields[name].astype(np.int64)) for name in BATCH_FIELDS},
-            "rng": {"torch": digest_json([plan.seed, 0])}, "training_mode": True,
+            "rng": GENERATORS | {"torch": digest_json([plan.seed, 0])}, "training_mode": True,
             "logits_sha256": digest_array(logits), "logits_dtype": plan.dtype, "loss": true_loss * shown,
             "loss_dtype": plan.dtype, "loss_reference": true_loss, "gradient_norm": norm,
             "gradient_norm_clipped": min(norm, plan.clip),
@@ -234,7 +236,8 @@ def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
     rows = list(range(count, count + plan.evaluation_rows))
     fields = training.batch(rows)
     _, logits = training.forward(STEPS, fields["input_ids"])
-    read = np.array(sorted(set(plan.order[: STEPS * BATCH]) | set(rows)))
+    # As the trainer does: it reads all rows that the spec asks for, whatever its evaluation uses.
+    read = np.array(sorted(set(plan.order[: STEPS * BATCH]) | set(range(count, count + EVALUATION_ROWS))))
     texts, labels = (np.array([values[row] for row in read], np.uint64) for values in (plan.texts, plan.labels))
     parameters = [
         {"name": n, "shape": w.shape, "dtype": plan.dtype, "sha256": digest_array(w)}
@@ -242,11 +245,11 @@ def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
     ]
     modules = [(name, plan.modules.get(name, f"{kind}()")) for name, kind in MODULES]
     shards = []
-    for start in range(0, len(plan.texts), SHARD):
-        content = [plan.texts[start : start + SHARD], plan.labels[start : start + SHARD]]
+    for start, end in [(start, min(start + SHARD, count)) for start in range(0, count, SHARD)] + [(count, None)]:
+        content = [plan.texts[start:end], plan.labels[start:end]]
         shards.append({
-            "key": f"train/{start // SHARD}.parquet", "size": 1, "sha256": digest_json([start, content]),
-            "num_rows": len(content[0]),
+            "key": f"{'train' if end else 'evaluation'}/{start // SHARD}.parquet", "size": 1,
+            "sha256": digest_json([start, content]), "num_rows": len(content[0]),
         })  # fmt: skip
     evidence = {
         "data": {
@@ -260,7 +263,10 @@ def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
         },
         "probe": {
             "steps": training.steps, "taps": training.taps, "portable": _portable(plan) if plan.leg else None,
-            "optimizer": [{"settings": {"class": "AdamW", "lr": plan.rates[0], "weight_decay": plan.decay}, "parameters": list(PARAMETERS)}],  # noqa: E501
+            "optimizer": [{
+                "settings": SETTINGS | {"lr": plan.rates[0], "weight_decay": plan.decay},
+                "parameters": list(PARAMETERS),
+            }],
             "envelope": {
                 "seeds": 3, "errors": [2e-7] * len(training.taps), "loss": [2e-7] * STEPS, "fp64_errors": training.own,
             },

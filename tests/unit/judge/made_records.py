@@ -12,7 +12,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
 
-from .conftest import EVALUATION_ROWS, STEPS, make_record
+from .conftest import EVALUATION_ROWS, STEPS, make_record, other_kernel
 from .kept_verdicts import kept
 
 compare = kept(compare)
@@ -21,6 +21,7 @@ Content = dict[str, Any]
 Change = Callable[[Content], None]
 LEARN = {"steps": 8, "evaluate_every": 4, "checkpoint_every": 8, "evaluation_rows": EVALUATION_ROWS}
 SPEED = {"steps": 10}
+LOG = [f"{step:016x}" for step in range(8)]
 
 
 def judge(reference: LoadedRecord, **changes: Any) -> Judgement:
@@ -40,21 +41,28 @@ def evaluation(step: int, num_rows: int = EVALUATION_ROWS) -> Content:
     }  # fmt: skip
 
 
-def whole(change: Callable[[Content], None] = lambda _: None) -> LoadedRecord:
-    """Return a record of all three parts, changed by `change`."""
-    made = make_record()
-    spec = made.record.spec.replace(learn=LEARN, speed=SPEED)
-    content = made.record.model_dump() | {"spec": spec.model_dump(), "spec_sha256": spec.digest}
+def _of_all_parts(content: Content) -> None:
+    spec = make_record().record.spec.replace(learn=LEARN, speed=SPEED)
+    content.update(spec=spec.model_dump(), spec_sha256=spec.digest)
     content["evidence"]["learn"] = {
         "steps": 8, "losses": [0.5] * 8, "evaluations": [evaluation(4), evaluation(8)], "weights_sha256": "d" * 64,
+        "learning_rates": [1e-3] * 8, "batches": LOG, "rows": LOG, "labels": LOG, "start_sha256": "e" * 64,
+        "dropout": [0.1],
     }  # fmt: skip
     content["evidence"]["speed"] = {
         "steps": 10, "warmup_steps": 4, "samples_per_second": 10.0, "tokens_per_second": 80.0, "step_seconds": 0.4,
+        "wall_seconds": 4.0,
     }  # fmt: skip
-    content["arrays"] = {name: dict(arrays) for name, arrays in made.arrays.items()}
-    change(content)
-    arrays = content.pop("arrays")
-    return LoadedRecord(RunRecord.model_validate(content), made.folder, arrays)
+
+
+def whole(*changes: Callable[[Content], Any], **plan: Any) -> LoadedRecord:
+    """Return a record of all three parts of a plan, changed by `changes`."""
+    return edit(make_record(**plan), _of_all_parts, *changes)
+
+
+def rounded(*changes: Callable[[Content], Any], **plan: Any) -> LoadedRecord:
+    """Return such a record of a machine whose rounding differs."""
+    return whole(*changes, **({"fingerprint": other_kernel(), "noise": {"layer.linear": 3e-7}} | plan))
 
 
 def probe(content: Content) -> Content:
@@ -107,7 +115,7 @@ def answered(right: list[int], losses: tuple[float, ...], weights: str, **change
     return LoadedRecord(made.record.replace(evidence=evidence), made.folder, {**made.arrays, "answers": answers})
 
 
-def edit(made: LoadedRecord, *changes: Change) -> LoadedRecord:
+def edit(made: LoadedRecord, *changes: Callable[[Content], Any]) -> LoadedRecord:
     content = made.record.model_dump() | {"arrays": {name: dict(arrays) for name, arrays in made.arrays.items()}}
     for change in changes:
         change(content)

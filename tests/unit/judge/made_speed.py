@@ -25,6 +25,7 @@ def speed(slower: float = 0.0, **changes: Any) -> SpeedEvidence:
         steps=100, warmup_steps=16, samples_per_second=32 / seconds, tokens_per_second=None, step_seconds=seconds,
         step_seconds_quartiles=(seconds * 0.995, seconds * 1.005), step_seconds_p95=seconds * 1.02, breakdown=phases,
         microbenchmarks=RATES | changes.get("rates", {}), samples=SAMPLES | changes.get("samples", {}),
+        wall_seconds=100 * seconds,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plumbline.digest import digest_array
 from plumbline.judge import compare
 from plumbline.judge.gates.accuracy import accuracy_error, learn
 from plumbline.judge.gates.throughput import noise_of
@@ -204,7 +205,7 @@ def test_logits_of_the_evaluation_have_a_limit(reference: LoadedRecord) -> None:
         assert probe.evaluation is not None
         logits = made.arrays["evaluation"]["logits"].astype(np.float64)
         made.arrays["evaluation"]["logits"] = logits * (1 + error)
-        evaluation = probe.evaluation.replace(logits_sha256="e" * 64)
+        evaluation = probe.evaluation.replace(logits_sha256=digest_array(logits * (1 + error)))
         changed = probe.replace(evaluation=evaluation.to_json())
         evidence = made.record.evidence.replace(probe=changed.to_json())
         candidate = LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)

@@ -218,7 +218,9 @@ def test_nan_in_a_sketch_never_passes(reference: LoadedRecord) -> None:
 
 def test_missing_evidence_is_inconclusive_and_another_spec_invalid(reference: LoadedRecord) -> None:
     evidence = reference.record.evidence
-    bare = LoadedRecord(reference.record.replace(evidence=evidence.replace(probe=None)), reference.folder)
+    bare = LoadedRecord(
+        reference.record.replace(evidence=evidence.replace(probe=None)), reference.folder, reference.arrays
+    )
     assert compare(reference, bare).verdict == "inconclusive"
     other = reference.record.spec.replace(seed=9)
     changed = LoadedRecord(reference.record.replace(spec=other, spec_sha256=other.digest), reference.folder)

@@ -176,7 +176,9 @@ def test_a_part_that_was_not_measured_has_no_finding_unless_demanded(
 
 
 def test_throughput_that_was_not_asked_for_has_no_finding_and_a_drift_its_place() -> None:
-    before, slow = only(evidence=computed(1.0).replace(steps=100)), only(evidence=computed(2.0).replace(steps=100))
+    before, slow = (
+        only(evidence=computed(seconds).replace(steps=100, wall_seconds=100 * seconds)) for seconds in (1.0, 2.0)
+    )
     assert compare(before, slow, throughput=False).findings == ()
     judgement = compare(before, slow, confirms=computed(2.0))
     assert judgement.first_divergence is not None

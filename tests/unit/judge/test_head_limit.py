@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from plumbline.judge import compare
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.gradient import gradient
+from plumbline.judge.tolerance import FACTOR, is_head
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 
@@ -82,3 +85,42 @@ def test_an_output_as_wide_as_the_one_before_measures_itself() -> None:
 def test_an_input_without_a_limit_gives_none() -> None:
     judgement = compare(_record(own=0.6), _record(6e-6, own=0.6))
     assert judgement.verdict == "drift"
+
+
+def _of_widths(widths: list[int], limits: list[float]) -> LoadedRecord:
+    """Return a record of one step's outputs with these widths and envelopes, and as many gradients."""
+    made = make_record()
+    content = made.record.model_dump()
+    probe, count = content["evidence"]["probe"], len(widths)
+    tap = {"step": 0, "kind": "L", "dtype": "float32", "norm": 1.0, "sha256": "a" * 64}
+    probe["taps"] = [
+        tap | {"stage": stage, "name": f"m{place}", "shape": (1, width)}
+        for stage in ("forward", "gradient")
+        for place, width in enumerate(widths)
+    ]
+    errors = [limit / FACTOR for limit in limits] * 2
+    probe["envelope"] |= {"errors": errors, "fp64_errors": [None] * 2 * count}
+    sketches = {"sketch": np.zeros((2 * count, 64))}
+    return LoadedRecord(RunRecord.model_validate(content), made.folder, {**made.arrays, "sketches": sketches})
+
+
+def test_the_nearest_output_that_is_wide_enough_gives_the_limit() -> None:
+    generator = np.random.default_rng(7)
+    for _ in range(20):
+        widths = generator.choice([1, 2, 8, 16, 24, 64, 200], 40).tolist()
+        limits = generator.uniform(1e-4, 1e-2, 40).tolist()
+        record = _of_widths(widths, limits)
+        expected: list[float] = []
+        for place, width in enumerate(widths):
+            wide = [at for at in range(place) if is_head(width, widths[at])]
+            expected.append(max(limits[place], expected[wide[-1]] if wide else 0.0))
+        assert [tap.limit for tap in Pair(record, record).errors(0, "forward")] == pytest.approx(expected)
+
+
+def test_many_outputs_and_gradients_are_compared_in_one_pass() -> None:
+    """Outputs of one width have no head: a scan of all earlier ones, or a set for each gradient, takes minutes."""
+    count = 6_000
+    record = _of_widths([16] * count, [1e-3] * count)
+    pair = Pair(record, record)
+    assert len(pair.errors(0, "forward")) == count
+    assert gradient(pair, 0) is None

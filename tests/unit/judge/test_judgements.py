@@ -119,7 +119,9 @@ def test_a_rerun_on_a_different_machine_neither_confirms_nor_refutes() -> None:
 )
 def test_a_single_different_platform_is_named_from_three_on(off: str, count: int, noted: list[str]) -> None:
     names = "abcd"[:count]
-    bare: Change = lambda content: probe(content).update(envelope=None)  # noqa: E731
+    bare: Change = lambda content: probe(content).update(  # noqa: E731
+        envelope=None, lost_legs={"envelope": "out of memory"}
+    )
     records = {name: edit(named(name, **({"gradient_factor": 1.25} if name in off else {})), bare) for name in names}
     result = judge_round(records, "a", {})
     for name in names:

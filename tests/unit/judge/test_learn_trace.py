@@ -49,7 +49,7 @@ def separated(step: int, weights: tuple[str, ...] = WEIGHTS) -> tuple[str, ...]:
 def trace(
     side: LoadedRecord, request: Request, weights: tuple[str, ...] = WEIGHTS, draws: Any = (), **plan: Any
 ) -> LoadedRecord:
-    """Return what the trainer leaves for an experiment: the curve, and of a trace the probe's evidence of a few steps."""
+    """Return what the trainer leaves for an experiment: the curve, and the probe's evidence of a trace's steps."""
     experiment, learn = request.experiment, side.record.evidence.learn
     assert learn is not None
     if experiment.trace is None:
@@ -82,7 +82,8 @@ def untraced(side: LoadedRecord, request: Request, **plan: Any) -> LoadedRecord:
     assert learn is not None
     curve = learn.replace(steps=experiment.steps, losses=learn.losses[: experiment.steps])
     evidence = made.record.evidence.replace(probe=None, learn=curve.to_json())
-    return LoadedRecord(made.record.replace(experiment=experiment.to_json(), evidence=evidence), made.folder)
+    record = made.record.replace(experiment=experiment.to_json(), evidence=evidence)
+    return LoadedRecord(record, made.folder, made.arrays)
 
 
 Answer = Callable[[Request], LoadedRecord | None]
@@ -304,7 +305,18 @@ def test_a_dropout_that_only_one_side_calls_is_a_different_draw() -> None:
 def test_weights_that_change_between_two_steps_are_no_operator(learn: dict[str, int] | None, code: str) -> None:
     def with_spec(record: LoadedRecord) -> LoadedRecord:
         spec = record.record.spec.replace(learn=learn and {"steps": CURVE, **learn})
-        return LoadedRecord(record.record.model_copy(update={"spec": spec}), record.folder, record.arrays)
+        curve = record.record.evidence.learn
+        assert curve is not None
+        due = [step for step in (5, 8) if learn and (step % learn["evaluate_every"] == 0 or step == CURVE)]
+        ends = [curve.evaluations[0].replace(step=step).to_json() for step in due if step <= curve.steps]
+        log = [f"{step:016x}" for step in range(curve.steps)]
+        whole = curve.replace(
+            evaluations=ends, batches=log, rows=log, labels=log, learning_rates=[1e-3] * curve.steps,
+            start_sha256="f" * 64,
+        )  # fmt: skip
+        evidence = record.record.evidence.model_copy(update={"learn": whole})
+        changed = record.record.model_copy(update={"spec": spec, "evidence": evidence})
+        return LoadedRecord(changed, record.folder, record.arrays)
 
     reference, candidate = with_spec(curve()), with_spec(curve(5))
 

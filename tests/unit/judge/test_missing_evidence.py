@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from plumbline.digest import digest_array
 from plumbline.judge import compare
 from plumbline.judge.validity import stands_alone, validity
 from plumbline.judge.whole import missing_evidence, unequal_evidence
@@ -47,16 +49,19 @@ def leg(steps: int, **fields: Any) -> Change:
 
 def shards(*sizes: int) -> Change:
     def change(content: Content) -> None:
-        first = content["evidence"]["data"]["shards"][0]
-        parts = [{**first, "key": f"evaluation/{place}.parquet", "num_rows": n} for place, n in enumerate(sizes)]
-        content["evidence"]["data"]["shards"] = [first, *parts]
+        trained = list(content["evidence"]["data"]["shards"])[:3]
+        parts = [{**trained[0], "key": f"evaluation/{place}.parquet", "num_rows": n} for place, n in enumerate(sizes)]
+        content["evidence"]["data"]["shards"] = [*trained, *parts]
+        read = 24 + min(sum(sizes) or EVALUATION_ROWS, EVALUATION_ROWS)
+        content["evidence"]["data"]["num_rows"] = read
+        content["arrays"]["rows"] = {name: rows[:read] for name, rows in content["arrays"]["rows"].items()}
 
     return change
 
 
 LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
     "nothing": ((), []),
-    "data": ((without("data"),), [("probe.evidence", "inconclusive", None, None)]),
+    "data": ((without("data"),), [("data.evidence", "inconclusive", None, None)]),
     "model": ((without("model"),), [("probe.evidence", "inconclusive", None, None)]),
     "probe": ((without("probe"),), [("probe.evidence", "inconclusive", None, None)]),
     "learn and speed": ((without("learn", "speed"),), [
@@ -94,7 +99,12 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
     "errors of the envelope": (
         (lambda c: probe(c)["envelope"].update(errors=[1e-7] * 7),), [("probe.envelope", "invalid", 7, 30)],
     ),
-    "a gradient norm, as loss scaling skipped the step": ((at_step(3, gradient_norm=None, loss_scale=2.0),), []),
+    "a gradient norm, as loss scaling skipped the step": (
+        (in_spec("probe", precision="fp16"), at_step(3, gradient_norm=None, loss_scale=2.0)), [],
+    ),
+    "a gradient norm, beside a loss scale in fp32": (
+        (at_step(3, gradient_norm=None, loss_scale=1.0),), [("probe.steps", "inconclusive", None, None)],
+    ),
     "a gradient norm": ((at_step(3, gradient_norm=None),), [("probe.steps", "inconclusive", None, None)]),
     "parts of two steps": (
         (at_step(1, rng={}), at_step(4, gradients_sha256=None)), [("probe.steps", "inconclusive", None, None)],
@@ -147,8 +157,9 @@ def test_each_missing_item_is_counted(name: str, side: str) -> None:
 def test_a_record_without_parts_lacks_each_of_them() -> None:
     made = whole()
     assert lacks(LoadedRecord(made.record, made.folder)) == [
-        ("probe.batches", "invalid", None, None), ("probe.state", "invalid", 0, 6), ("probe.rows", "invalid", 0, 30),
-        ("probe.sketches", "invalid", None, None),
+        ("probe.batches", "invalid", None, None), ("probe.state", "invalid", 0, 6),
+        ("probe.sketches", "invalid", None, None), ("data.rows", "invalid", 0, 30),
+        *[("evaluation.part", "invalid", 0, 6)] * 3,
     ]  # fmt: skip
 
 
@@ -162,10 +173,6 @@ def test_a_curve_whose_last_step_is_no_multiple_is_evaluated_there_as_well() -> 
 @pytest.mark.parametrize(
     ("sizes", "rows", "bad"),
     [
-        ((), EVALUATION_ROWS, False),
-        ((), 1, False),
-        ((), 0, True),
-        ((), EVALUATION_ROWS + 1, True),
         ((9,), EVALUATION_ROWS, False),
         ((9,), EVALUATION_ROWS - 1, True),
         ((9,), EVALUATION_ROWS + 1, True),
@@ -176,12 +183,44 @@ def test_a_curve_whose_last_step_is_no_multiple_is_evaluated_there_as_well() -> 
 )
 def test_an_evaluation_has_the_rows_asked_for_or_all_of_its_split(sizes: tuple[int, ...], rows: int, bad: bool) -> None:
     ends = [evaluation(4, rows), evaluation(8, rows)]
-    changes = (shards(*sizes), evaluated(num_rows=rows), lambda c: c["evidence"]["learn"].update(evaluations=ends))
-    made = edit(whole(), *changes)
-    due = min(EVALUATION_ROWS, sum(sizes)) if sizes else EVALUATION_ROWS
+
+    def of_rows(content: Content) -> None:
+        part = {name: np.resize(array, (rows, *array.shape[1:])) for name, array in PART.items()}
+        content["arrays"]["evaluation"] = part
+        digests = {"rows_sha256": "row_ids", "predictions_sha256": "predictions", "logits_sha256": "logits"}
+        evaluated(num_rows=rows, **{name: digest_array(part[key]) for name, key in digests.items()})(content)
+        content["evidence"]["learn"].update(evaluations=ends)
+
+    made = edit(whole(), shards(*sizes), of_rows)
+    due = min(EVALUATION_ROWS, sum(sizes))
     checks = ["probe.evaluation", "learn.evaluation", "learn.evaluation"]
     assert lacks(made, "reference") == ([(check, "invalid", rows, due) for check in checks] if bad else [])
     assert lacks(made) == []
+
+
+PART = make_record().arrays["evaluation"]
+
+
+def of_shards(count: int) -> Change:
+    """Keep the first shards of the dataset: all but the last are of training rows."""
+
+    def change(content: Content) -> None:
+        content["evidence"]["data"].update(shards=content["evidence"]["data"]["shards"][:count])
+
+    return change
+
+
+@pytest.mark.parametrize("rows", [1, EVALUATION_ROWS])
+def test_a_dataset_without_shards_has_no_rows_to_evaluate(rows: int) -> None:
+    def ends(content: Content) -> None:
+        content["evidence"]["learn"].update(evaluations=[evaluation(4, rows), evaluation(8, rows)])
+
+    unnamed = ("data.shards", "invalid", None, None)
+    assert lacks(edit(whole(), of_shards(0), ends)) == [unnamed]
+    for kept_shards in (0, 3):
+        made = edit(whole(), of_shards(kept_shards), ends)
+        assert lacks(made, "reference") == [unnamed] * (3 if kept_shards else 4)
+        assert not stands_alone(made)
 
 
 def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
@@ -189,14 +228,17 @@ def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
     assert lacks(edit(whole(), experiment(), *bare)) == []
     assert lacks(edit(whole(), experiment(steps=5), *bare))[0] == ("probe.steps", "invalid", 6, 5)
     assert lacks(edit(whole(), experiment(), without("probe"))) == [("probe.evidence", "inconclusive", None, None)]
-    assert lacks(edit(whole(), experiment(part="learn"), without("probe", "speed"))) == []
+    assert lacks(edit(whole(), experiment(part="learn", steps=8), without("probe", "speed"))) == []
+    assert lacks(edit(whole(), experiment(part="learn", steps=7), without("probe", "speed"))) == [
+        ("learn.steps", "invalid", 8, 7)
+    ]
     assert lacks(edit(whole(), experiment(part="learn"), without("learn"))) == [
         ("learn.evidence", "inconclusive", None, None),
     ]
     # Of a trace, every step has taps.
-    traced = experiment(part="learn", steps=9, trace=3)
+    traced = experiment(part="learn", steps=8, trace=2)
     assert lacks(edit(whole(), traced)) == [("probe.taps", "invalid", 0, None)]
-    assert lacks(edit(whole(), experiment(part="learn", steps=9, trace=2)))[0] == ("probe.steps", "invalid", 6, 7)
+    assert lacks(edit(whole(), experiment(part="learn", steps=8, trace=1)))[0] == ("probe.steps", "invalid", 6, 7)
     # An experiment records no envelope, and a portable leg and an evaluation where it is asked for them.
     gone = (in_spec("probe", portable_steps=2), lambda c: probe(c).update(envelope=None))
     assert lacks(edit(whole(), experiment(), *gone)) == []
@@ -232,13 +274,19 @@ def test_two_last_evaluations_have_equally_many_rows(size: int) -> None:
     assert unequal(whole(), none) == unequal(none, whole()) == []
 
 
-def test_taps_of_two_architectures_are_not_compared() -> None:
+def test_taps_that_only_one_architecture_has_are_not_compared() -> None:
     fewer = taps_where(lambda tap: (tap["step"], tap["name"]) != (2, "layer.linear.weight"))
+    digest: Change = lambda content: content["evidence"]["model"].update(architecture_sha256="9" * 64)  # noqa: E731
     assert unequal(whole(), edit(whole(), fewer)) == [("probe.taps", 28, 30)]
     assert unequal(edit(whole(), fewer), whole()) == [("probe.taps", 28, 30)]
-    other: Change = lambda content: content["evidence"]["model"].update(architecture_sha256="9" * 64)  # noqa: E731
-    assert unequal(whole(), edit(whole(), fewer, other)) == []
-    assert unequal(whole(), edit(whole(), fewer, without("model"))) == []
+    assert unequal(whole(), edit(whole(), fewer, digest)) == [("probe.taps", 28, 30)]
+    assert unequal(whole(), edit(whole(), fewer, without_linear)) == []
+    assert unequal(whole(), edit(whole(), fewer, without("model"))) == [("probe.taps", 28, 30)]
+
+
+def without_linear(content: Content) -> None:
+    model = content["evidence"]["model"]
+    model["parameters"] = [each for each in model["parameters"] if each["name"] != "layer.linear.weight"]
 
 
 # Records that cannot be judged.
@@ -288,7 +336,7 @@ def test_a_loss_that_is_missing_is_invalid_at_its_first_step(side: int) -> None:
 @pytest.mark.parametrize("side", [0, 1])
 def test_an_experiment_is_not_compared_with_a_training(side: int) -> None:
     pair = [whole(), whole()]
-    pair[side] = edit(pair[side], experiment())
+    pair[side] = edit(pair[side], experiment(), lambda c: probe(c).update(envelope=None))
     assert [finding.check for finding in keep(validity(*pair))] == ["record.experiment"]
     assert not validity(pair[side], pair[side])
     assert compare(pair[0], pair[1]).verdict == "invalid"

@@ -128,8 +128,11 @@ def test_a_failed_selfcheck_is_a_drift_that_needs_no_other_difference() -> None:
     assert found["b"].verdict == "drift"
     for other in ("unknown", "pass"):
         assert judge_round({"a": checked("a", "pass"), "b": checked("b", other)}, "a", {})["b"].verdict == "pass"
+    # The right bits are the release's: a failure is no smaller if every platform shares it, or if there is one only.
     both = judge_round({"a": checked("a", "drift"), "b": checked("b", "drift")}, "a", {})
-    assert {result.verdict for result in both.values()} == {"pass"}
+    assert {result.verdict for result in both.values()} == {"drift"}
+    alone = judge_round({"a": checked("a", "drift")}, "a", {})["a"]
+    assert (alone.verdict, [cause.code for cause in alone.causes]) == ("drift", ["software"])
 
 
 def test_a_failed_selfcheck_says_which_of_two_platforms_is_off() -> None:

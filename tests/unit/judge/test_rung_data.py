@@ -40,7 +40,7 @@ def test_rows_that_differ_are_counted_named_and_placed() -> None:
     assert (found.findings[0].observed, code(found)) == (pytest.approx(2 / 30), "data.content")
     # Rows that only the evaluation reads.
     (found,), _ = both(data, plain, side(texts=texts({25: 4, 27: 4})))
-    assert (found.at.step, found.at.row, found.at.at) == (None, 25, "shard train/3.parquet row 1")
+    assert (found.at.step, found.at.row, found.at.at) == (None, 25, "shard evaluation/3.parquet row 1")
     # The order of reading decides which row comes first.
     order = list(range(ROWS))[::-1]
     (found,), _ = both(data, side(order=order), side(order=order, texts=texts(five)))

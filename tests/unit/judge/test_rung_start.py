@@ -91,13 +91,13 @@ def test_generators_are_named_with_the_step_that_changed_them(step: int) -> None
 # The shipped training.
 
 
-def test_only_the_candidates_failed_selfcheck_names_its_machine() -> None:
+def test_a_failed_selfcheck_names_its_machine() -> None:
     def checked(verdict: str, at: str) -> LoadedRecord:
         return side(lambda c: c["evidence"].update(selfcheck={"verdict": verdict, "at": at}))
 
     failed, passed, unknown = checked("drift", "loss of step 0"), checked("pass", ""), checked("unknown", "x")
     assert [failed_at(each) for each in (failed, passed, unknown, side())] == ["loss of step 0", None, None, None]
-    found = keep(selfcheck(passed, failed))
+    found = keep(selfcheck(failed))
     assert found is not None
     assert found[1].sure == "confirmed"
-    assert selfcheck(failed, passed) is selfcheck(failed, failed) is selfcheck(side(), unknown) is None
+    assert selfcheck(passed) is selfcheck(unknown) is selfcheck(side()) is None

@@ -1,0 +1,243 @@
+"""Completeness of a probe's sketched tensors: by a record itself, and beside another record. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from plumbline.judge.lacking import lacks
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import Evidence, ModelEvidence, ProbeEvidence, TapStage
+from plumbline.schema.verdict import Finding
+
+__all__ = ["missing_taps", "unequal_taps"]
+
+_STAGES: tuple[TapStage, ...] = ("forward", "gradient", "weight")
+_ROOT = "model"
+"""Name of the whole model's tap."""
+_CONTAINERS = ("ModuleList(", "ModuleDict(")
+"""Modules that only hold others: nothing calls them."""
+_NO_NAMES: dict[str, None] = {}
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """Names of the sketched tensors of a probe, and what the model shows of them."""
+
+    probe: ProbeEvidence
+    model: ModelEvidence | None
+
+    @cached_property
+    def names(self) -> Mapping[tuple[int, str], dict[str, None]]:
+        """Return by (step, stage) the names in the order of execution; a further call (`#`) is no tensor of its own."""
+        found: dict[tuple[int, str], dict[str, None]] = {}
+        for tap in self.probe.taps:
+            if "#" not in tap.name:
+                found.setdefault((tap.step, tap.stage), {})[tap.name] = None
+        return found
+
+    def at(self, step: int, stage: TapStage) -> dict[str, None]:
+        return self.names.get((step, stage), _NO_NAMES)
+
+    @cached_property
+    def called(self) -> dict[str, None]:
+        """Return the modules with an output at any step."""
+        return {name: None for (_, stage), names in self.names.items() if stage == "forward" for name in names}
+
+    @cached_property
+    def following(self) -> dict[tuple[int, str], str]:
+        """Return by (step, module) the module that is called next."""
+        outputs = {step: names for (step, stage), names in self.names.items() if stage == "forward"}
+        return {(step, name): after for step, names in outputs.items() for name, after in pairwise(names)}
+
+    @cached_property
+    def used(self) -> frozenset[tuple[int, str]]:
+        """Return (step, module) of the modules that contain a parameter with a gradient."""
+        return frozenset(
+            (step, module)
+            for (step, stage), names in self.names.items()
+            if stage == "gradient"
+            for name in names
+            for module in _around(name)
+        )
+
+    @cached_property
+    def modules(self) -> dict[str, str]:
+        """Return the class of each module, in the order of registration."""
+        return {name or _ROOT: kind for name, kind in (self.model.modules if self.model else ())}
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """Return the parameters that the model trains under their own name."""
+        return frozenset(p.name for p in (self.model.parameters if self.model else ()) if not p.tied_to)
+
+    @cached_property
+    def owners(self) -> frozenset[str]:
+        """Return the modules of these parameters."""
+        return frozenset(map(_owner, self.parameters))
+
+    @cached_property
+    def successors(self) -> dict[str, str]:
+        """Return the module that is registered after each module."""
+        return dict(pairwise(self.modules))
+
+    def parent(self, name: str) -> str | None:
+        """Return the nearest module around `name` that computes; `None` if the model names none."""
+        while name and name != _ROOT:
+            name = name.rpartition(".")[0] or _ROOT
+            if name in self.modules and not self.modules[name].startswith(_CONTAINERS):
+                return name
+        return None
+
+
+def _owner(parameter: str) -> str:
+    return parameter.rpartition(".")[0] or _ROOT
+
+
+def _around(name: str) -> Iterator[str]:
+    """Yield the names of all modules around a parameter."""
+    while name:
+        name = name.rpartition(".")[0]
+        yield name or _ROOT
+
+
+def missing_taps(loaded: LoadedRecord, probe: ProbeEvidence, asked: int, side: str) -> Iterator[Finding]:
+    """Yield a finding for tensors that a record should have sketched; at most one for their names."""
+    taps = _Taps(probe, loaded.record.evidence.model)
+    if probe.taps and "sketch" not in loaded.sketches:
+        detail = f"the {side} contains none for its {len(probe.taps)} taps"
+        yield lacks("probe.sketches", "invalid", "sketches", detail)
+    elif side == "reference" and (name := _not_finite(loaded, probe)):
+        detail = f"the {side}'s {name} contains a number that is not finite"
+        yield lacks("probe.sketches", "invalid", "sketches", detail)
+    if not any(tap.stage == "forward" for tap in probe.taps):
+        yield lacks("probe.taps", "inconclusive", "taps", f"the {side} sketched no module's output", 0, 1)
+        return
+    if problem := _unknown(taps):
+        yield lacks("probe.taps", "invalid", "taps", f"the {side} has {problem}")
+        return
+    yield from _at_steps(taps, sorted(_tapped_steps(loaded, asked)), side)
+
+
+def _not_finite(loaded: LoadedRecord, probe: ProbeEvidence) -> str:
+    """Return the first tensor that is not finite, or ""; loss scaling skips steps with such gradients."""
+    skipped = {step.step for step in probe.steps if step.gradient_norm is None and step.loss_scale is not None}
+    finite = np.isfinite(loaded.sketches.get("sketch", np.zeros((0, 1)))).all(axis=1)
+    for tap, is_finite in zip(probe.taps, np.atleast_1d(finite), strict=False):
+        if (tap.norm is None or not is_finite) and not (tap.stage == "gradient" and tap.step in skipped):
+            return f"{tap.stage} of {tap.name} at step {tap.step}"
+    return ""
+
+
+def _unknown(taps: _Taps) -> str:
+    """Return how the taps contradict the model: a tensor sketched twice, or of an unknown name."""
+    keys = [(tap.step, tap.stage, tap.name) for tap in taps.probe.taps]
+    if len(set(keys)) != len(keys):
+        return "a tensor that it sketched twice at one step"
+    if taps.model is None:
+        return ""
+    known: dict[str, Collection[str]] = {
+        "forward": taps.modules, "gradient": taps.parameters, "weight": taps.parameters,
+    }  # fmt: skip
+    for step, stage, name in keys:
+        base = name.partition("#")[0] if stage == "forward" else name
+        if base not in known[stage]:
+            return f"a {stage} of {name} at step {step}, which its model does not contain"
+    return ""
+
+
+def _tapped_steps(loaded: LoadedRecord, asked: int) -> set[int]:
+    spec, experiment = loaded.record.spec.probe, loaded.record.experiment
+    if experiment is not None and experiment.trace is not None:
+        return set(range(asked))
+    captured = {capture.step for capture in experiment.captures if capture.step < asked} if experiment else set()
+    return {step for step in spec.tap_steps if step < asked} | captured | {asked - 1} if spec else set()
+
+
+def _at_steps(taps: _Taps, steps: Sequence[int], side: str) -> Iterator[Finding]:
+    """Yield the first finding on the tensors of the tapped steps."""
+    for step in steps:
+        empty = next((stage for stage in _STAGES if not taps.at(step, stage)), None)
+        if empty is not None:
+            yield lacks("probe.taps", "invalid", "taps", f"the {side} has no {empty} taps at step {step}", 0)
+            return
+        held, own = taps.at(step, "weight"), taps.parameters
+        if own and held.keys() != own:
+            detail = f"the {side} sketched {len(held)} of {len(own)} parameters at step {step}"
+            yield lacks("probe.taps", "invalid", "taps", detail, len(held), len(own))
+            return
+        lost = _hidden(taps, step)
+        if lost is None and side == "reference":  # the comparison decides on a candidate that calls a module rarely
+            lost = next((name for name in taps.called if name not in taps.at(step, "forward")), None)
+        if lost is not None:
+            detail = f"the {side} has no forward of {lost} at step {step}, which it calls"
+            yield lacks("probe.taps", "invalid", "taps", detail, len(taps.at(step, "forward")))
+            return
+
+
+def _hidden(taps: _Taps, step: int) -> str | None:
+    """Return a module that was called without a sketch of its output.
+
+    A parameter with a gradient was used. If its module was not called, the module around it read the parameter; the
+    output of that module, or without one of the next module, shows the effect.
+    """
+    outputs = taps.at(step, "forward")
+    for name in dict.fromkeys(map(_owner, taps.at(step, "gradient"))):
+        if name in outputs or name not in taps.modules:
+            continue
+        shown = taps.parent(name) or taps.successors.get(name)
+        if shown not in outputs:
+            return name
+    return None
+
+
+def unequal_taps(left: Evidence, right: Evidence) -> Iterator[tuple[str, Finding]]:
+    """Yield (side, finding) if one record lacks taps of the other; at most one for each side.
+
+    Where the digests of all gradients differ, a parameter without a gradient is a drift, whose rung names it. A module
+    that a run never calls is no lost tap if another output shows its effect. A module that is called again, as
+    checkpointing does, has separate taps with a `#` in their names, which may differ.
+    """
+    if left.probe is None or right.probe is None:
+        return
+    ours, theirs = _Taps(left.probe, left.model), _Taps(right.probe, right.model)
+    pairs = list(zip(left.probe.steps, right.probe.steps, strict=False))
+    same_gradients = {a.step for a, b in pairs if a.gradients_sha256 == b.gradients_sha256}
+    same_logits = all(a.logits_sha256 == b.logits_sha256 for a, b in pairs)
+    for side, held, wanted in (("reference", ours, theirs), ("candidate", theirs, ours)):
+        lost = [
+            (step, stage, name)
+            for (step, stage), names in wanted.names.items()
+            if stage != "gradient" or step in same_gradients
+            for name in names
+            if name not in held.names.get((step, stage), _NO_NAMES) and _has(held, stage, name)
+            if stage != "forward" or not _is_shown(name, step, held, wanted, same_logits=same_logits)
+        ]
+        if lost:
+            step, stage, name = min(lost)
+            detail = f"the {side} has no {stage} of {name} at step {step}, which the other record has"
+            numbers = (len(held.probe.taps), len(wanted.probe.taps))
+            yield side, lacks("probe.taps", "invalid", "taps", detail, *numbers)
+
+
+def _has(taps: _Taps, stage: str, name: str) -> bool:
+    """Return whether the model contains the module or parameter, as far as the record shows."""
+    return taps.model is None or name in (taps.modules if stage == "forward" else taps.parameters)
+
+
+def _is_shown(name: str, step: int, held: _Taps, wanted: _Taps, *, same_logits: bool) -> bool:
+    """Return whether a module was never called, and another output of `held` shows the effect."""
+    if name in held.called or (same_logits and name in held.owners):
+        return False
+    outputs = held.at(step, "forward")
+    if wanted.following.get((step, name)) in outputs:
+        return True
+    # What is not called calls nothing either: the nearest module around shows the effect.
+    parent = held.parent(name)
+    while parent is not None and parent not in outputs and (step, name) not in held.used:
+        name, parent = parent, held.parent(parent)
+    return parent in outputs
