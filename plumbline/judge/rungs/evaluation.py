@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from plumbline.judge.evaluated_rows import changed_answers, loss_reach
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import limit as limit_of
@@ -15,6 +16,9 @@ from plumbline.schema.evidence import EvaluationEvidence
 from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["distance", "evaluation", "evaluation_numbers"]
+
+_EXACT = 1e-9
+"""Rounding of an accuracy, a quotient of two whole numbers."""
 
 
 def _both(pair: Pair) -> tuple[EvaluationEvidence, EvaluationEvidence] | None:
@@ -47,7 +51,7 @@ def evaluation(pair: Pair) -> Mismatch | None:
 
 
 def evaluation_numbers(pair: Pair) -> Mismatch | None:
-    """Return a mismatch of logits, or of numbers computed from equal logits."""
+    """Return a mismatch of logits, or of numbers that differ by more than their logits explain."""
     both = _both(pair)
     if both is None:
         return None
@@ -57,12 +61,34 @@ def evaluation_numbers(pair: Pair) -> Mismatch | None:
         if gap > limit:
             why = "the weights are the same, the logits of the evaluation are not"
             return _break(pair, "relative error of the logits", gap, limit, why, independent=False)
-        return None
+        # An experiment with a definition, such as the training's loss, leaves the evaluation's own function.
+        return None if pair.rounding else _beyond_logits(pair, left, right)
     for name in ("loss", "accuracy"):
         ours, theirs = getattr(left, name), getattr(right, name)
         limit = limit_of(None, "loss", pair.precision)
         if ours != theirs and relative(ours, theirs) > limit:
             return _break(pair, name, theirs, ours, f"the same logits give a different {name}", independent=False)
+    if left.predictions_sha256 != right.predictions_sha256:
+        why = "the same logits give different predictions"
+        return _break(pair, "predictions", right.predictions_sha256, left.predictions_sha256, why, independent=False)
+    return None
+
+
+def _beyond_logits(pair: Pair, left: EvaluationEvidence, right: EvaluationEvidence) -> Mismatch | None:
+    """Return a mismatch of numbers that differ by more than the rounding of their logits allows."""
+    if left.loss is not None or right.loss is not None:
+        reach = loss_reach(pair) + limit_of(None, "loss", pair.precision) * abs(left.loss or 0.0)
+        if left.loss is None or right.loss is None or abs(right.loss - left.loss) > reach:
+            why = "the loss differs by more than its logits explain"
+            return _break(pair, "loss", right.loss, left.loss, why, independent=False)
+    changed = changed_answers(pair, limit_of(None, "gradient", pair.precision, left.step))
+    if changed is None:
+        why = "predictions differ where the logits leave no choice"
+        return _break(pair, "predictions", right.predictions_sha256, left.predictions_sha256, why, independent=False)
+    shares = [share for share in (left.accuracy, right.accuracy) if share is not None]
+    if len(shares) == 1 or (len(shares) > 1 and abs(shares[1] - shares[0]) > changed + _EXACT):
+        why = "the accuracy differs by more than the predictions"
+        return _break(pair, "accuracy", right.accuracy, left.accuracy, why, independent=False)
     return None
 
 
