@@ -165,7 +165,7 @@ class Pair:
         own = self._own[1].exact(index)
         if own is not None or self.measured is None or self.measured.record.evidence.probe is None:
             return own
-        tap, probe = self.probes[1].taps[index], self.measured.record.evidence.probe
+        tap = self.probes[1].taps[index]
         return self._of_training.exact(self._measured_places.get((tap.step, tap.stage, tap.name), -1))
 
     def sketch(self, side: int, index: int) -> NDArray[np.float64] | None:

@@ -171,9 +171,11 @@ def test_a_failed_selfcheck_bears_no_witness() -> None:
     result = judge_round(records, "a", {})
     assert verdicts(result) == "drift pass"
     assert "software" in {cause.code for cause in result["a"].causes}
-    # Failed on all, it tells none apart: the suite's reference stays.
+    # Failed on all, it tells none apart: each is a drift by itself, and the suite's reference stays.
     records = {name: checked(name, "drift", **(OFF if name == "b" else {})) for name in "ab"}
-    assert verdicts(judge_round(records, "a", {})) == "pass drift"
+    result = judge_round(records, "a", {})
+    assert verdicts(result) == "drift drift"
+    assert {finding.against for finding in result["b"].findings} == {"platform a"}
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(0.4, "pass drift"), (0.2, "drift inconclusive")])
@@ -181,7 +183,7 @@ def test_the_suites_own_gates_say_who_is_healthy(margin: float, expected: str) -
     def ended(record: LoadedRecord, accuracy: float) -> LoadedRecord:
         evaluation = record.record.evidence.probe.evaluation.to_json()  # type: ignore[union-attr]
         learn = {
-            "steps": 2, "losses": [accuracy] * 2, "weights_sha256": "d" * 64,
+            "steps": 2, "losses": [0.7] * 2, "weights_sha256": "d" * 64,
             "evaluations": [evaluation | {"accuracy": accuracy, "num_rows": 4096}],
         }  # fmt: skip
         return edit(record, lambda content: content["evidence"].update(learn=learn))
