@@ -93,7 +93,7 @@ def test_a_repair_keeps_the_damaged_state_aside_and_begins_with_an_empty_one() -
     (aside,) = [info.key for info in store.list("alerts/damaged/")]
     assert read_bytes(store, aside) == b"cut off {"
     assert f"memory://test/{aside}" in line
-    assert "alerts/nightly.json: Invalid JSON" in line
+    assert "alerts/nightly.json: not JSON" in line
     assert make_book(store).change(add_round("a")).rounds == ("a",)
     assert make_book(store).repair() == ""
     assert make_book(store).read()[0].rounds == ("a",)
