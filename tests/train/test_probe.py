@@ -15,10 +15,13 @@ from transformers.models.bert import modeling_bert
 
 from plumbline.digest import digest_array
 from plumbline.judge import compare
+from plumbline.judge.canary import prove
+from plumbline.judge.spec_precision import different_precision
 from plumbline.launch import run_training
 from plumbline.records import load_record
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
+from plumbline.schema.suite import Gates
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.ranks import Ranks
@@ -189,11 +192,17 @@ def test_precisions_are_in_force_and_recorded(workshop: Workshop, precision: str
     taps = {tap.name: tap.dtype for tap in result.probe.taps if tap.stage == "forward"}
     assert taps["bert.encoder.layer.0.attention.self.query"] == dtype
     assert (result.probe.steps[0].loss_scale is not None) == (precision == "fp16")
+    # The judge takes the record for what its spec asks, and finds its canary's faults in it.
+    loaded = load_record(result.folder)
+    assert compare(loaded, loaded).verdict == "pass"
+    assert [each.verdict for each in prove(loaded, Gates())] == ["drift"] * 3
 
 
 def test_tf32_is_set_on_every_leaf_and_read_back(workshop: Workshop) -> None:
     probe = {"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0, "precision": "tf32"}
-    numerics = workshop.train(workshop.spec(probe=probe)).record.fingerprint.numerics
+    result = workshop.train(workshop.spec(probe=probe))
+    numerics = result.record.fingerprint.numerics
+    assert different_precision(load_record(result.folder)) is None
     leaves = {name: value for name, value in numerics.items() if name.endswith("fp32_precision")}
     assert len(leaves) == 9
     assert set(leaves.values()) == {"tf32"}
