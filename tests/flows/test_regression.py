@@ -271,7 +271,7 @@ def test_a_drift_is_alerted_though_the_outbox_takes_no_experiment_and_the_alert_
     assert (verdict.verdict, cause.code, cause.sure) == ("drift", "schedule", "likely")
     assert "could not be run" in cause.tried[0]
     assert [got["title"] for got in webhook.got] == ["[plumbline] sealed: drift on p01: schedule (likely)"]
-    note = next(note for note in verdict.notes if "alerts/sealed.json: Invalid JSON" in note)
+    note = next(note for note in verdict.notes if "alerts/sealed.json: not JSON" in note)
     assert note in webhook.got[0]["message"]
     book = AlertBook(CentralStore(open_store(suite.store)), "sealed")
     assert book.read()[0].rounds == (verdict.round,)  # the next night repeats nothing
