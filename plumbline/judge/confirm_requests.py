@@ -17,6 +17,10 @@ from plumbline.schema.experiment import Experiment, Replay
 __all__ = ["Request", "next_of_causes", "next_request", "unanswered"]
 
 
+_NAMES = {"experiment_id": "x", "suspect": ""}
+"""Fields of an experiment that do not change what it runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One experiment to run, its platform, and the record parts that it reads."""
@@ -29,9 +33,11 @@ class Request:
 def unanswered(request: Request, record: LoadedRecord) -> str:
     """Return why a record does not answer a request; empty if it does, or if its training failed.
 
-    A record without evidence differs from nothing: it would confirm every suspicion.
+    A record without evidence differs from nothing: it would confirm every suspicion. The record's name is bound by its
+    order; what it ran is compared here.
     """
-    if record.record.experiment != request.experiment:
+    experiment = record.record.experiment
+    if experiment is None or experiment.replace(**_NAMES) != request.experiment.replace(**_NAMES):
         return "the experiment's record is of a different experiment"
     if record.record.exit.status != "completed":
         return ""
