@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# A shell that starts the tests in the background has SIGINT ignored, and what they start would never hear of a Ctrl-C.
+# A shell that starts the tests in the background ignores SIGINT, and `nohup` SIGHUP: their children would inherit that.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _NOT_RUN = pytest.StashKey[dict[str, list[str]]]()

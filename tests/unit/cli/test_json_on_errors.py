@@ -62,7 +62,10 @@ def test_an_interruption(tmp_path: Path, number: signal.Signals) -> None:
         while not _waits_in_open(running.pid) and time.monotonic() < deadline and running.poll() is None:
             time.sleep(0.05)
         running.send_signal(number)
-        out, err = running.communicate(timeout=60)
+        try:
+            out, err = running.communicate(timeout=60)
+        finally:
+            running.kill()
     assert out, err
     document = json.loads(out)
     assert (document["verdict"], document["exit_code"]) == ("inconclusive", 3)
