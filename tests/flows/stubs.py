@@ -21,6 +21,7 @@ from prefect.states import Completed, Crashed, Failed, Pending, Running, State
 from plumbline.central import publish_record
 from plumbline.deployment import GATE, WATCH, Item, desired
 from plumbline.launch import run_training
+from plumbline.schema.expected import Expected
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.suite import Suite
@@ -58,7 +59,7 @@ def _create(suite: Suite, items: Sequence[Item]) -> None:
 
 
 def model_record(spec: RunSpec, data: str, folder: Path, environment: Mapping[str, str] | None = None) -> Path:
-    """Return one real training's record, for copies."""
+    """Return one real training's record, for copies: with the selfcheck of a training that a round ordered."""
     folder.mkdir(parents=True, exist_ok=True)
     write_spec(spec, folder / "spec.json")
     code = run_training(
@@ -69,6 +70,7 @@ def model_record(spec: RunSpec, data: str, folder: Path, environment: Mapping[st
         platform="model",
         record_id="model",
         environment=environment,
+        expected=Expected(),
     )
     if code:
         raise AssertionError(f"the training ended with exit code {code}")
