@@ -79,7 +79,8 @@ def team(client: SyncPrefectClient, stack: Stack, tmp_path: Path) -> Iterator[Te
     suite = small_suite(tmp_path, "one-road", ("onprem",), steps=2)
     onprem = suite.platforms["onprem"].model_dump()
     platforms = {name: {**onprem, "work_pool": f"one-road-{name}"} for name in ("first", "second")}
-    alert = Alert(on=("drift", "invalid", "missed"), block="apprise-url/one-road")
+    events = ("drift", "invalid", "unavailable", "missed", "unjudged")
+    alert = Alert(on=events, block="apprise-url/one-road")
     suite = suite.replace(reference="first", platforms=platforms, alerts=[alert], dispatch={"quorum": 2})
     with receiver() as webhook:
         AppriseUrl(url=webhook.url).save("one-road", overwrite=True)

@@ -150,7 +150,7 @@ def test_failures_of_infrastructure_are_tried_again_and_never_drift(
 def test_a_reference_without_its_store_or_with_last_nights_record_takes_no_other_platform_along(
     stack: Stack, material: Material, tmp_path: Path
 ) -> None:
-    suite = suite_of(tmp_path, "blind", 4, retries=0)
+    suite = suite_of(tmp_path, "dark-reference", 4, retries=0)
     kinds = {"p00": "always store gone", "p01": "always other device", "p02": "always last night"}
     verdict, state = play(suite, stack, material, tmp_path, kinds)
     assert {name: item.verdict for name, item in verdict.platforms.items()} == {
@@ -161,7 +161,7 @@ def test_a_reference_without_its_store_or_with_last_nights_record_takes_no_other
     assert "nonce" in verdict.platforms["p02"].findings[0].detail
     kept = CentralStore(open_store(suite.store)).list_records()
     assert not any("p02" in name for name in kept)
-    assert emitted(stack, "blind", 5) == {
+    assert emitted(stack, "dark-reference", 5) == {
         "plumbline.platform.invalid": 2, "plumbline.platform.pass": 1, "plumbline.platform.unavailable": 1,
         "plumbline.round.invalid": 1,
     }  # fmt: skip
