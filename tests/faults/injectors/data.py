@@ -102,7 +102,7 @@ def encoder_bug() -> None:
             self.ids = [*one.ids[:3], *one.ids[4:], 0]
             self.attention_mask, self.type_ids = one.attention_mask, one.type_ids
 
-    original = Tokenizer.from_file
+    original = Tokenizer.from_buffer
 
     class Patched:
         def __init__(self, inner: Any) -> None:
@@ -120,7 +120,7 @@ def encoder_bug() -> None:
             return [Wrong(one) if len(text) % 3 == 0 else one for one, text in zip(found, texts, strict=True)]
 
     class Module:
-        from_file = staticmethod(lambda path: Patched(original(path)))
+        from_buffer = staticmethod(lambda content: Patched(original(content)))
 
     replace_everywhere("Tokenizer", lambda _: Module, among=("rows",))
 

@@ -96,10 +96,10 @@ def batch_skipped() -> None:
 
 
 def _tokenizer(patched: type) -> None:
-    original = Tokenizer.from_file
+    original = Tokenizer.from_buffer
 
     class Module:
-        from_file = staticmethod(lambda path: patched(original(path)))
+        from_buffer = staticmethod(lambda content: patched(original(content)))
 
     replace_everywhere("Tokenizer", lambda _: Module, among=("rows",))
 
