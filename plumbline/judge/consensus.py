@@ -35,7 +35,7 @@ class TrustedReference:
 def trusted_reference(
     records: Records, reference: str, baselines: Records, gates: Mapping[str, Gates] | None = None
 ) -> TrustedReference:
-    """Return the platform to judge the others against, and the differences from it that accuse nobody.
+    """Return the platform to judge the others against, and the differences that are no drift.
 
     The answer is `reference` if every platform agrees with it, or if it agrees with its own baseline. Otherwise the
     platforms that agree with their own baselines vote. Without any, all sound platforms vote: their own baseline,

@@ -128,7 +128,7 @@ def _named(pair: Pair, run: SpeedEvidence) -> Named:
 
 
 def _cause(pair: Pair, first: Named, second: Named) -> Cause:
-    """Return the cause that the signs of both runs agree on: likely, as nothing was put back."""
+    """Return the likely cause: the one that the signs of both runs agree on."""
     code, why, evidence = first
     found = differences(pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
     if code is not None and code == second[0]:

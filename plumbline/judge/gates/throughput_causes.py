@@ -3,7 +3,7 @@
 First comes the phase that lost the time: data wait, copy to the device, communication, or compute. For compute: did the
 device report throttling, did others take as much of the machine as was lost, is the device slow outside of training as
 well, or is the software slower? Signs that contradict each other, or are too small for the loss, name no cause. Signs
-never confirm a cause: nothing was put back.
+never confirm a cause: no reference's value was restored.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _taken_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> f
     """Return the maximum share of the training's cores that others took.
 
     Others took no more than they run more than before, than the cores could not give to both, and than the training
-    used less. A core that was idle is nobody's loss.
+    used less. An idle core slows no process.
     """
     own, now = _mean(left, "own_cpu") or 1.0, _mean(right, "own_cpu")
     crowded = own + (_mean(right, "foreign_cpu") or 0.0) - num_cores
