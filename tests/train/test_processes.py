@@ -89,7 +89,7 @@ def killed_in_forward(rank: int, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def with_a_full_disk(rank: int, folder: Path) -> Iterator[None]:
-    """Let the second process write files of at most a KiB, into a cache of its own."""
+    """Limit the files of the second process, which has a separate cache, to one KiB."""
     if rank == 1:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # its log is a file, too
         arguments = (folder / "arguments").read_text().split("\n")

@@ -167,7 +167,7 @@ def test_a_round_moves_the_drift_to_an_interrupted_reference(healthy: bool) -> N
     gathered = GatheredRecords({Assignment(name, "w", MAIN): record for name, record in records.items()})
     results = judge_harvest(round_, gathered, {}, {})
     assert [result.verdict for result in results["w"].values()] == ["pass", "drift"]
-    if not healthy:  # a drift of its own stays
+    if not healthy:  # its drift from its own baseline stays
         own = Finding(check="speed.throughput", outcome="drift", against="baseline old")
         azure = results["w"]["azure"]
         results["w"]["azure"] = azure.replace(findings=(*azure.findings, own))

@@ -46,7 +46,7 @@ def test_a_drop_seen_twice_is_drift_and_its_cause_is_likely(code: str) -> None:
     slow = speed(**SLOW[code])
     judgement = compare(record(speed()), upgraded(record(slow)), confirms=slow)
     assert judgement.verdict == "drift"
-    # Two runs show the same signs; nothing was put back, so that nothing is confirmed.
+    # Two runs show the same signs, but no experiment restored a value: the cause stays likely.
     assert [(cause.code, cause.sure) for cause in judgement.causes] == [(code, "likely")]
     assert judgement.causes[0].evidence
 
@@ -88,7 +88,7 @@ def test_a_slow_gpu_is_the_device_and_no_contention() -> None:
 
 
 def test_cores_that_were_idle_excuse_nothing() -> None:
-    # A training on a GPU keeps one core busy; the second core of the machine runs somebody else's work.
+    # A training on a GPU keeps one core busy; another process uses the machine's second core.
     slow = slower(1.68, samples={"foreign_cpu": (0.9,) * 3})
     judgement = compare(record(speed()), record(slow), confirms=slow)
     assert judgement.verdict == "drift"
