@@ -10,26 +10,24 @@ AZURITE := infra/local/azurite/node_modules/.installed
 SUITE ?= deployments/suites/local.toml
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 CODE := plumbline flows tasks tests bench drills
-# A third process computes while the others wait for servers, children and disks.
-PARALLEL := --numprocesses=3 --dist=loadfile
-SHARED := tests/unit tests/contract tests/train tests/report_browser
-ALONE := tests/e2e/test_pass.py tests/e2e/test_drift.py
-# The files that take longest begin first.
-LONGEST := $(addprefix tests/,flows/test_one_road.py e2e/test_kills.py flows/test_nights.py)
-ROUNDS := $(wildcard tests/e2e/test_*.py tests/flows/test_*.py)
-WAITING := $(LONGEST) $(filter-out $(LONGEST) $(ALONE),$(ROUNDS))
+# A third process computes while the others wait for servers, children and disks. What takes longest begins first.
+PARALLEL := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+LONG := tests/faults tests/train
+SHORT := $(filter-out $(LONG) tests/e2e tests/flows,$(patsubst %/,%,$(wildcard tests/*/)))
+LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_kills.py e2e/test_pass.py flows/test_nights.py)
+ROUNDS := $(LONG_ROUNDS) $(filter-out $(LONG_ROUNDS),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py))
 
 .PHONY: run test check lint format upgrade-bench faults mutants gpu drill simulate lock clean browser FORCE
 
 run: $(INSTALLED) $(AZURITE)
 	$(BIN)/plumbline run $(SUITE)
 
-# The second call runs rounds in parallel. The third runs alone what judges throughput or uses all cores.
+# The second call has the rounds on real servers.
 test: export PLUMBLINE_NO_BROWSER := 1
-test: lint $(AZURITE) browser
-	$(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(SHARED)
-	$(BIN)/python -m pytest -q --durations=10 $(PARALLEL) --no-loadscope-reorder $(WAITING)
-	$(BIN)/python -m pytest -q --durations=10 tests $(patsubst %,--ignore=%,$(SHARED) $(WAITING))
+test:
+	$(MAKE) --jobs=2 lint $(AZURITE) browser
+	$(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(LONG) $(SHORT)
+	$(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(ROUNDS)
 
 check: lint
 	$(BIN)/python -m pytest -q $(PARALLEL) tests/unit

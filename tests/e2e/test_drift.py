@@ -1,4 +1,4 @@
-"""A deliberate drift is found, named, and fails the flow."""
+"""A deliberate drift is found, named, and fails the flow, though an experiment is lost with its retry."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 def test_the_cause_is_named_and_the_flow_fails(start):
     running = start(ROOT / "deployments/suites/local-drift.toml", "--keep")
+    running.wait_for("confirming")
+    running.kill_each("plumbline.train ", 2)
     exit_code, verdict, (rounds, trainings) = running.verdict_and_runs("plumbline-regression", "plumbline-training")
     assert (exit_code, verdict["verdict"]) == (1, "drift")
     assert verdict["platforms"]["aws-local"]["verdict"] == "pass"

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from plumbline.localstack.database import database_folder
-from tests.e2e.conftest import ROOT, assert_nothing_left, marks_of, small
+from tests.e2e.conftest import assert_nothing_left, marks_of, small
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -57,15 +57,3 @@ def test_a_round_whose_controller_is_killed_goes_on(start, suite):
     assert (code, verdict["verdict"]) in {(0, "pass"), (3, "inconclusive")}
     for platform in verdict["platforms"].values():
         assert platform["verdict"] == "pass" or platform["unavailable"] or platform["notes"]
-
-
-def test_an_experiment_that_is_lost_with_its_retry_is_asked_for_again(folder, start):
-    altered = ["{python}", f"{ROOT}/tests/faults/altered_data.py", "labels", "--data", "{data}", "--dataset", "reviews"]
-    drift = f"[local.azure-local]\nprepare = {json.dumps([*altered, '--share', '0.5'])}\n"
-    running = start(small("lost", folder, extra=drift))
-    running.wait_for("confirming")
-    running.kill_each("plumbline.train ", 2)
-    code, verdict = running.verdict()
-    assert (code, verdict["verdict"]) == (1, "drift")
-    causes = verdict["platforms"]["azure-local"]["causes"]
-    assert [(cause["code"], cause["sure"]) for cause in causes] == [("data.labels", "confirmed")], causes

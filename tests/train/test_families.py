@@ -25,6 +25,7 @@ from plumbline.train.families import check_map
 from plumbline.train.job import TrainJob, run_job
 from plumbline.train.model import build_model
 from plumbline.train.portable import leg
+from plumbline.train.weights import make_weights
 from tests.train.checkpoints import ACTIVATIONS, make_checkpoint, write_reviews
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -55,13 +56,19 @@ def prepared(root, suite):
 
 @pytest.fixture(scope="module")
 def family_of(tmp_path_factory) -> Callable[..., tuple[Path, RunSpec]]:
-    """Return a family's prepared folder and spec, made once: a process of its own makes the weights."""
+    """Return a family's prepared folder and spec, made once.
+
+    The weights are made here: `test_pieces.py` holds that a process of its own makes the same.
+    """
     made: dict[tuple[str, str], tuple[Path, RunSpec]] = {}
 
     def get(family, task="sequence-classification"):
         if (family, task) not in made:
             root = tmp_path_factory.mktemp(family)
-            made[family, task] = root, prepared(root, suite_of(root, make_checkpoint(family, root / "c"), task=task))
+            suite = suite_of(root, make_checkpoint(family, root / "c"), task=task)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("plumbline.prepare.make_weights", make_weights)
+                made[family, task] = root, prepared(root, suite)
         return made[family, task]
 
     return get
