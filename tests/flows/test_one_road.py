@@ -124,8 +124,10 @@ def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, t
     assert done.returncode == 0, done.stdout + done.stderr
     assert central.list_rounds() == ["by-hand"]
     assert central.get_round("by-hand").verdict == "pass"
-    # A cron of one minute, which gives no parameters, and the watch beside it.
-    team.suite = team.suite.replace(schedule=Schedule(cron="* * * * *", grace_seconds=600))
+    # A cron, which gives no parameters, and the watch beside it. Rounds of every minute would wait for each other, and
+    # each that waits starts a process again and again.
+    minutes = ",".join(str((time.gmtime().tm_min + ahead) % 60) for ahead in (2, 4, 6))
+    team.suite = team.suite.replace(schedule=Schedule(cron=f"{minutes} * * * *", grace_seconds=600))
     team.write(team.suite)
     assert team.run("plumbline", "deploy", "../suites/nightly.toml", "--controllers", _CONTROLLERS).returncode == 0
     watched = team.run("prefect", "deployment", "run", "plumbline-watch/one-road", "--watch")
