@@ -45,12 +45,13 @@ format: $(INSTALLED)
 faults: $(INSTALLED)
 	$(BIN)/python -m tests.faults
 
-# Change the judge's and the controller's code in small ways, and count the changes that the tests detect; hours for all,
+# Change what decides a verdict in small ways, and count the changes that the tests detect; hours for all,
 # MUTANTS="--sample 200" for some.
 mutants: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .venv/mutants cosmic-ray==8.7.0
 	PYTHONPATH=.venv/mutants $(BIN)/python bench/judge/mutants.py --group judge $(MUTANTS)
 	PYTHONPATH=.venv/mutants $(BIN)/python bench/judge/mutants.py --group controller $(MUTANTS)
+	PYTHONPATH=.venv/mutants $(BIN)/python bench/judge/mutants.py --group rounds $(MUTANTS)
 
 # Checks that need a GPU; exit code 2 without a GPU.
 gpu: $(PEERS)
