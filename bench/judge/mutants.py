@@ -3,9 +3,9 @@
 Mutants are cosmic-ray's, constants included, of the modules of one group: the judge, the controller's transport,
 dispatch and alerts, or what makes a round's verdict of records, judgements and earlier nights. Each is tried in a copy
 of the tree with the tests of its package. `--sample N` tries a random N of them, drawn by `--seed`. Left out:
-annotations, decorators and their arguments, an order of words, `is` for `==`. Result: `bench/results/mutants.json` or `mutants-GROUP.json`, with the change of every survivor, and with its reason if
-`surviving.toml` has one. After tests were added, `--update` tries what the result lacks and its survivors, and
-`--survivors` its survivors alone.
+annotations, decorators and their arguments, an order of words, `is` for `==`. Result: `bench/results/mutants.json` or
+`mutants-GROUP.json`, with the change of every survivor, and with its reason if `surviving.toml` has one. After tests
+were added, `--update` tries what the result lacks and its survivors, and `--survivors` its survivors alone.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ GROUPS = {
             Part(("plumbline/records",), ("tests/unit/records",)),
             Part(("plumbline/rounds",), ("tests/unit/rounds",)),
             Part(
-                _files("plumbline/history/", "decision detectors equivalence lasting limits night noise reference series"),
+                _files(
+                    "plumbline/history/", "decision detectors equivalence lasting limits night noise reference series"
+                ),
                 ("tests/unit/history", "tests/unit/rounds"),
             ),
         ),

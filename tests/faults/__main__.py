@@ -118,10 +118,10 @@ def _run(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="plumbline-faults-") as folder:
         if work:
             run_all(Path(folder), work, tuple(cores), on_result=book.add, seconds=args.seconds)
-        left = args.seconds - (time.monotonic() - began)
-        if not args.held_out and left > 0 and any(_is_due(item, seed, args, book) for item in SPEED for seed in seeds):
-            for result in run_speed(Path(folder), seeds, cores[0]):
-                book.add(result)
+        timed = [] if args.held_out else [(item, seed) for seed in seeds for item in SPEED]
+        if timed := [(item, seed) for item, seed in timed if _is_due(item, seed, args, book)]:
+            left = args.seconds - (time.monotonic() - began)
+            run_speed(Path(folder), timed, cores[0], on_result=book.add, seconds=left)
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -85,20 +86,21 @@ def _judged(trainer: Trainer, side: Side, baseline: LoadedRecord, entry: Entry, 
     )
 
 
-def run_speed(root: Path, seeds: list[int], core: int) -> list[Result]:
-    """Run every speed fault in sequence on one core."""
-    bench = Bench(root / "speed")
-    results = []
+def run_speed(
+    root: Path, work: Sequence[tuple[Entry, int]], core: int, *, on_result: Callable[[Result], None], seconds: float
+) -> None:
+    """Judge every (entry, seed) in order on one core; `on_result` gets each result, and none begins after `seconds`."""
+    bench, until = Bench(root / "speed"), time.monotonic() + seconds
     with Trainer(core, root / f"speed-{core}") as trainer:
-        for seed in seeds:
+        for entry, seed in work:
+            if time.monotonic() >= until:
+                return
             side = Side(bench.world.spec("speed", seed), bench.world.data, "left")
-            for entry in SPEED:
-                # The machine's own pace changes over minutes.
-                baseline = trainer.train(side, f"baseline-{seed}-{entry.name}")
-                if baseline is None:
-                    raise RuntimeError("the baseline failed")
-                result = _judged(trainer, side, baseline, entry, seed)
-                results.append(result)
-                mark = "  " if result.right else "! "
-                sys.stderr.write(mark + json.dumps(asdict(result), ensure_ascii=False) + "\n")
-    return results
+            # The machine's own pace changes over minutes.
+            baseline = trainer.train(side, f"baseline-{seed}-{entry.name}")
+            if baseline is None:
+                raise RuntimeError("the baseline failed")
+            result = _judged(trainer, side, baseline, entry, seed)
+            on_result(result)
+            mark = "  " if result.right else "! "
+            sys.stderr.write(mark + json.dumps(asdict(result), ensure_ascii=False) + "\n")
