@@ -222,8 +222,9 @@ def test_a_baseline_without_wall_time_is_held_against_the_median_step() -> None:
     assert needs_rerun(compare(record(old), record(slower)))
 
 
-def test_two_slow_runs_with_other_signs_are_unattributed() -> None:
-    judgement = compare(record(speed()), record(speed(**SLOW["loader"])), confirms=speed(**SLOW["transfer"]))
+@pytest.mark.parametrize(("first", "second"), [("loader", "transfer"), ("transfer", "loader")])
+def test_two_slow_runs_with_other_signs_are_unattributed(first: str, second: str) -> None:
+    judgement = compare(record(speed()), record(speed(**SLOW[first])), confirms=speed(**SLOW[second]))
     assert judgement.verdict == "drift"
     assert [cause.code for cause in judgement.causes] == ["unattributed"]
 
