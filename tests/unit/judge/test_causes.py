@@ -127,6 +127,20 @@ def test_a_fault_that_stays_confirms_nothing_else(reference: LoadedRecord, name:
     assert {code for code, sure in named(state).items() if sure == "confirmed"} <= {FAULTS[name].code}
 
 
+def test_taps_that_show_no_difference_confirm_nothing(reference: LoadedRecord) -> None:
+    plan = plan_of(FAULTS["untapped operator"])
+
+    def answer(request: Request) -> LoadedRecord:
+        is_rerun = request.runs_on == "candidate" and request.experiment.steps == STEPS
+        return experiment_record(replace(plan if is_rerun else Plan(), tap_steps=tapped(request)), request)
+
+    state, _ = run(reference, plan, answer)
+    assert "confirmed" not in named(state).values()
+    assert any(
+        "no module differs by more than rounding" in tried for cause in state.judgement.causes for tried in cause.tried
+    )
+
+
 PAIRS = [
     ("order", "operator"), ("order", "rates"), ("labels", "late update"), ("weights", "loss"),
     ("seed", "late gradient"), ("operator", "rates"), ("late operator", "loss"), ("loss", "update"),
