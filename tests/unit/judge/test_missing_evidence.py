@@ -223,6 +223,20 @@ def test_a_dataset_without_shards_has_no_rows_to_evaluate(rows: int) -> None:
         assert not stands_alone(made)
 
 
+@pytest.mark.parametrize(("count", "is_unnamed"), [(9_999, True), (10_000, False)])
+def test_only_a_record_that_may_name_its_first_shards_alone_may_name_none_to_evaluate(
+    count: int, is_unnamed: bool
+) -> None:
+    def many(content: Content) -> None:
+        first, *_ = content["evidence"]["data"]["shards"]
+        content["evidence"]["data"].update(
+            shards=[{**first, "key": f"train/{place}.parquet"} for place in range(count)]
+        )
+
+    checks = {check for check, *_ in lacks(edit(whole(), many), "reference")}
+    assert ("data.shards" in checks) == is_unnamed
+
+
 def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
     bare = (without("learn", "speed"),)
     assert lacks(edit(whole(), experiment(), *bare)) == []
