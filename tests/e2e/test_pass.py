@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def suite(folder):
-    """Return the local suite, whose throughput other tests beside this one may not fail: it has tests of its own."""
+    """Return the local suite with a wide throughput gate, as other tests slow its rounds."""
     path = folder / "local.toml"
     text = (ROOT / "deployments/suites/local.toml").read_text()
     assert "throughput_drop = 0.25" in text

@@ -58,7 +58,7 @@ def prepared(root, suite):
 def family_of(tmp_path_factory) -> Callable[..., tuple[Path, RunSpec]]:
     """Return a family's prepared folder and spec, made once.
 
-    The weights are made here: `test_pieces.py` holds that a process of its own makes the same.
+    This process makes the weights: `test_pieces.py` checks that a separate process makes the same.
     """
     made: dict[tuple[str, str], tuple[Path, RunSpec]] = {}
 
