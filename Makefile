@@ -14,7 +14,7 @@ CODE := plumbline flows tasks tests bench drills
 PARALLEL := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 LONG := tests/faults tests/train
 SHORT := $(filter-out $(LONG) tests/e2e tests/flows,$(patsubst %/,%,$(wildcard tests/*/)))
-LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_kills.py e2e/test_pass.py flows/test_nights.py)
+LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_pass.py e2e/test_drift.py flows/test_nights.py)
 ROUNDS := $(LONG_ROUNDS) $(filter-out $(LONG_ROUNDS),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py))
 
 .PHONY: run test check lint format upgrade-bench faults mutants gpu drill simulate lock clean browser FORCE

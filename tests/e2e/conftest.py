@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import FlowRunSort
@@ -72,13 +73,20 @@ class Round:
             assert self.process.poll() is None, f"ended before it said {words!r}: {self.lines}"
             time.sleep(0.05)
 
+    @property
+    def api_url(self) -> str:
+        """Return the URL of the stack's Prefect API."""
+        return f"{next(line.split()[-1] for line in self.lines if 'Prefect: http' in line)}/api"
+
+    @contextmanager
+    def client(self) -> Iterator[SyncPrefectClient]:
+        """Return a client of the stack's server."""
+        with temporary_settings({PREFECT_API_URL: self.api_url}), get_client(sync_client=True) as client:
+            yield client
+
     def flow_runs(self, flow: str) -> list[FlowRun]:
         """Return a flow's runs on the stack's server, oldest first."""
-        url = next(line.split()[-1] for line in self.lines if "Prefect: http" in line)
-        with (
-            temporary_settings({PREFECT_API_URL: f"{url}/api"}),
-            get_client(sync_client=True) as client,
-        ):
+        with self.client() as client:
             named = FlowFilter(name=FlowFilterName(any_=[flow]))
             return client.read_flow_runs(flow_filter=named, sort=FlowRunSort.EXPECTED_START_TIME_ASC)
 
@@ -165,23 +173,28 @@ def folder(tmp_path_factory):
         os.kill(pid, signal.SIGKILL)
 
 
+def begin(folder: Path, suite: Path, *options: str) -> Round:
+    """Start `plumbline run SUITE --json` in `folder`; the caller stops it."""
+    command = [sys.executable, "-m", "plumbline", "run", str(suite), "--json", *options]
+    process = subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    round_ = Round(process, folder)
+    stderr = process.stderr
+    round_.reader = threading.Thread(target=lambda: round_.lines.extend(stderr), daemon=True)
+    round_.reader.start()
+    return round_
+
+
 @pytest.fixture
 def start(folder):
     """Start `plumbline run SUITE --json`; whatever it leaves running fails the test."""
     begun = []
 
     def start(suite: Path, *options: str) -> Round:
-        command = [sys.executable, "-m", "plumbline", "run", str(suite), "--json", *options]
-        process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        round_ = Round(process, folder)
-        stderr = process.stderr
-        round_.reader = threading.Thread(target=lambda: round_.lines.extend(stderr), daemon=True)
-        round_.reader.start()
-        begun.append(round_)
-        return round_
+        begun.append(begin(folder, suite, *options))
+        return begun[-1]
 
     yield start
     for round_ in begun:

@@ -1,17 +1,24 @@
-"""The main job: two platforms pass, and a second night is held against the accepted first one."""
+"""The main job: two platforms pass, the next night is compared with the accepted one, and SIGKILL leaves nothing."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from plumbline.central import CentralStore
+from plumbline.localstack import services
+from plumbline.localstack.database import database_folder
 from plumbline.records import load_record
 from plumbline.stores import open_store
-from tests.e2e.conftest import ROOT
+from tests.e2e.conftest import ROOT, ROUND_SECONDS, Round, assert_nothing_left, begin, marks_of, processes_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -26,17 +33,26 @@ def suite(folder):
     return path
 
 
-def plumbline(folder, *arguments):
+@pytest.fixture(scope="module")
+def kept(folder: Path, suite: Path) -> Iterator[Round]:
+    """Start a round whose servers and workers stay up."""
+    running = begin(folder, suite, "--keep")
+    yield running
+    running.stop()
+
+
+def plumbline(folder: Path, *arguments: str, api_url: str = "") -> subprocess.CompletedProcess[str]:
+    prefect = services.prefect_environment(api_url, folder / "home") if api_url else {}
     return subprocess.run(
-        [sys.executable, "-m", "plumbline", *arguments], cwd=folder, capture_output=True, text=True, check=False,
-        timeout=120,
+        [sys.executable, "-m", "plumbline", *arguments], env={**os.environ, **prefect}, cwd=folder,
+        capture_output=True, text=True, check=False, timeout=ROUND_SECONDS,
     )  # fmt: skip
 
 
-def test_two_platforms_train_the_same_and_the_round_passes(folder, start, suite):
-    running = start(suite, "--keep")
-    code, verdict, (rounds,) = running.verdict_and_runs("plumbline-regression")
-    assert (code, verdict["verdict"]) == (0, "pass")
+def test_two_platforms_train_the_same_and_the_round_passes(folder, kept):
+    kept.wait_for("the stack stays up until Ctrl-C")
+    verdict = json.loads(kept.process.stdout.readline())
+    assert verdict["verdict"] == "pass"
     assert set(verdict["platforms"]) == {"aws-local", "azure-local"}
     central = CentralStore(open_store(f"file://{folder}/.plumbline/central"))
     evidence = {}
@@ -50,17 +66,18 @@ def test_two_platforms_train_the_same_and_the_round_passes(folder, start, suite)
         evidence[name] = [(step.batch, step.weights_sha256, step.rng) for step in probe.steps]
         assert loaded.record.evidence.data.shards
     assert evidence["aws-local"] == evidence["azure-local"]
-    assert [run.state_name for run in rounds] == ["Completed"]
+    assert [run.state_name for run in kept.flow_runs("plumbline-regression")] == ["Completed"]
     report = next((folder / ".plumbline/central/rounds").rglob("report.html")).read_text()
     assert "aws-local" in report
     assert any(note["code"] == "no-baseline" for note in verdict["platforms"]["aws-local"]["notes"])
 
 
-def test_the_second_night_is_held_against_the_accepted_baseline(folder, start, suite):
+def test_the_second_night_is_compared_with_the_accepted_baseline(folder, kept, suite):
     accepted = plumbline(folder, "baseline", "accept", str(suite))
     assert accepted.returncode == 0, accepted.stderr
-    code, verdict = start(suite).verdict()
-    assert code == 0
+    done = plumbline(folder, "run", str(suite), "--api", "--json", api_url=kept.api_url)
+    assert done.returncode == 0, done.stderr
+    verdict = json.loads(done.stdout)
     for platform in verdict["platforms"].values():
         against = {finding["against"] for finding in platform["findings"]}
         assert any(name.startswith("baseline") for name in against), against
@@ -74,3 +91,22 @@ def test_history_and_report_tell_of_the_rounds(folder, suite):
     assert history.returncode == 0, history.stderr
     platforms = json.loads(history.stdout)["platforms"]
     assert {name: len(platform["nights"]) for name, platform in platforms.items()} == {"aws-local": 2, "azure-local": 2}
+
+
+def test_kill_9_of_the_command_leaves_nothing_while_a_round_trains(folder, kept):
+    with kept.client() as client:
+        deployed = client.read_deployment_by_name("plumbline-regression/local")
+        client.create_flow_run_from_deployment(deployed.id)
+    deadline = time.monotonic() + ROUND_SECONDS
+    while not any("plumbline.train " in command for command in processes_of(folder).values()):
+        assert time.monotonic() < deadline, kept.flow_runs("plumbline-regression")
+        time.sleep(0.1)
+    (database,) = {database_folder(mark) for mark in marks_of(folder)}
+    assert database.is_dir()
+    os.kill(kept.process.pid, signal.SIGKILL)
+    kept.process.wait(10)
+    assert_nothing_left(folder)
+    deadline = time.monotonic() + 20
+    while database.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

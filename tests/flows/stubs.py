@@ -131,8 +131,9 @@ class StubWorkers:
     def _serve(self) -> None:
         with temporary_settings({PREFECT_API_URL: self._api_url}), get_client(sync_client=True) as client:
             turns = 0
-            while not self._stop.wait(0.2):
-                if turns % 10 == 0:
+            # Each turn is a request to the server.
+            while not self._stop.wait(0.4):
+                if turns % 5 == 0:
                     self._beat(client)
                 turns += 1
                 for run in self._scheduled(client):

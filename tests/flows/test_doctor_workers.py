@@ -108,3 +108,4 @@ def test_what_the_workers_see(
         assert result[f"{name}'s worker, outbox"]["well"]
         assert result[f"{name}'s worker, data"]["well"]
     assert result["aws's torch"]["well"]
+    assert any(where.startswith("controllers's ") for where in result), result.keys()

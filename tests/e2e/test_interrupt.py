@@ -1,0 +1,30 @@
+"""Ctrl-C during a round ends everything."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from tests.e2e.conftest import assert_nothing_left, small
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def suite(folder):
+    # Long enough that the command shows the probe while it runs.
+    return small("interrupt", folder, steps=32)
+
+
+def test_ctrl_c_stops_everything(folder, start, suite):
+    # `--keep` keeps what a round has left; one that is interrupted leaves nothing.
+    running = start(suite, "--keep")
+    running.wait_for("trains probe")
+    running.process.send_signal(signal.SIGINT)
+    code, out = running.end()
+    assert code == 3
+    assert json.loads(out)["error"]["message"] == "interrupted"
+    assert "interrupted" in "".join(running.lines)
+    assert_nothing_left(folder)
