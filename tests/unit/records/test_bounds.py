@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from plumbline.errors import CorruptDataError, InvalidInputError
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.base import read_model
 from plumbline.schema.record import RECORD_NAME, RunRecord
+from plumbline.schema.spec import RunSpec
 from tests.contract.records import make_record
 from tests.record_parts import record_parts
 from tests.unit.judge.made_records import evaluation, whole
@@ -123,6 +125,44 @@ def test_a_page_that_unpacks_to_megabytes_is_refused_whatever_the_footer_says(tm
     with_digests(made)
     with pytest.raises(CorruptDataError, match=r"unpacks to 83[0-9]{5} bytes for 80 rows"):
         _ = load_record(made).rows
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_pages_may_unpack_to_64_bytes_a_row_and_64_kib_a_group(tmp_path: Path, groups: int) -> None:
+    values = np.random.default_rng(0).integers(0, 2**63, ROWS, np.uint64)
+    made = with_rows(tmp_path, pa.table({"row_id": np.arange(ROWS), "text": values, "label": values}))
+    loaded, path = load_record(made), made / "rows.parquet"
+    table, most = pq.read_table(path), ROWS * 64 + groups * 65536
+    pq.write_table(table, path, compression="zstd", row_group_size=ROWS // groups)
+    data, column = path.read_bytes(), pq.ParquetFile(path).metadata.row_group(0).column(1)
+
+    def refusal(unpacked: int) -> str:
+        path.write_bytes(inflated(data, column, unpacked))
+        with pytest.raises(CorruptDataError) as caught:
+            _ = LoadedRecord(loaded.record, made).rows
+        return str(caught.value)
+
+    found = re.search("unpacks to ([0-9]+) bytes", refusal(1 << 20))
+    assert found is not None
+    others = int(found[1]) - (1 << 20)
+    assert f"unpacks to {most + 1} bytes" in refusal(most + 1 - others)
+    path.write_bytes(inflated(data, column, most - others))
+    assert len(LoadedRecord(loaded.record, made).rows["row_id"]) == ROWS
+
+
+@pytest.mark.parametrize(("groups", "refused"), [(1024, False), (1025, True)])
+def test_a_file_of_rows_has_at_most_1024_groups(tmp_path: Path, groups: int, *, refused: bool) -> None:
+    made = make_record(tmp_path / "made", "r", "aws")
+    content = json.loads((made / RECORD_NAME).read_bytes())
+    content["spec"]["probe"]["evaluation_rows"] = 10_000
+    spec = RunRecord.model_validate(content | {"spec_sha256": RunSpec.model_validate(content["spec"]).digest}).spec
+    pq.write_table(rows(groups), made / "rows.parquet", row_group_size=1, write_statistics=False)
+    loaded = load_record(with_digests(made, spec=spec.to_json(), spec_sha256=spec.digest))
+    if refused:
+        with pytest.raises(CorruptDataError, match="its row groups do not match its number of rows"):
+            _ = loaded.rows
+    else:
+        assert len(loaded.rows["row_id"]) == groups
 
 
 def test_no_byte_of_a_file_of_rows_does_anything_but_be_read_or_refused(tmp_path: Path) -> None:

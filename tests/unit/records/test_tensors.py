@@ -121,6 +121,103 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, data: bytes) -> None:
         read_tensors(tmp_path / "x")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [("F64", "float64"), ("F32", "float32"), ("F16", "float16"), ("I64", "int64"), ("I32", "int32"), ("I16", "int16"),
+     ("I8", "int8"), ("U8", "uint8"), ("BOOL", "bool"), ("U64", "uint64"), ("U32", "uint32"), ("U16", "uint16")],
+)  # fmt: skip
+def test_each_type_is_read_as_numpys(tmp_path: Path, dtype: str, name: str) -> None:
+    values = np.array([[1, 0, 1]], name)
+    header = {"t": {"dtype": dtype, "shape": [1, 3], "data_offsets": [1, 1 + values.nbytes]}}
+    path = _file(tmp_path / "x", {"__metadata__": {"format": "pt"}, **header}, b"!" + values.tobytes())
+    check_tensors(path)
+    found = read_tensors(path)
+    assert list(found) == ["t"]
+    assert (found["t"].dtype, found["t"].tolist()) == (values.dtype, values.tolist())
+
+
+def test_a_shape_may_have_64_dimensions_and_no_more(tmp_path: Path) -> None:
+    for dimensions in (64, 65):
+        entry = {"dtype": "U8", "shape": [1] * dimensions, "data_offsets": [0, 1]}
+        path = _file(tmp_path / "x", {"t": entry}, bytes(1))
+        if dimensions == 64:
+            assert read_tensors(path)["t"].ndim == 64
+        else:
+            with pytest.raises(CorruptDataError, match="65 dimensions"):
+                read_tensors(path)
+
+
+def test_a_file_may_have_100_000_tensors_and_no_more(tmp_path: Path) -> None:
+    names = [f"{number:x}" for number in range(100_001)]
+    entry = '{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
+    for count in (100_000, 100_001):
+        text = ("{" + ",".join(f'"{name}":{entry}' for name in names[:count]) + "}").encode()
+        (tmp_path / "x").write_bytes(len(text).to_bytes(8, "little") + text)
+        if count == 100_000:
+            check_tensors(tmp_path / "x")
+        else:
+            with pytest.raises(CorruptDataError, match="100001 tensors"):
+                check_tensors(tmp_path / "x")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_header_may_have_16_mib_and_no_more(tmp_path: Path, more: int) -> None:
+    text = b"{}" + b" " * ((16 << 20) - 2 + more)
+    (tmp_path / "x").write_bytes(len(text).to_bytes(8, "little") + text)
+    for read in (read_tensors, check_tensors):
+        if more:
+            with pytest.raises(CorruptDataError, match="the header is longer than the file"):
+                read(tmp_path / "x")
+        else:
+            read(tmp_path / "x")
+
+
+def test_a_header_may_end_with_the_file_and_no_later(tmp_path: Path) -> None:
+    for length, refused in ((2, False), (3, True)):
+        (tmp_path / "x").write_bytes(length.to_bytes(8, "little") + b"{}")
+        for read in (read_tensors, check_tensors):
+            if refused:
+                with pytest.raises(CorruptDataError, match="the header is longer than the file"):
+                    read(tmp_path / "x")
+            else:
+                read(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "refused"),
+    [([0, 4], [4, 8], False), ([0, 4], [3, 7], True), ([2, 6], [0, 4], True), ([0, 8], [8, 8], False),
+     ([0, 8], [2, 4], True), ([4, 8], [0, 4], False)],
+)  # fmt: skip
+def test_tensors_may_touch_and_not_overlap(
+    tmp_path: Path, first: list[int], second: list[int], *, refused: bool
+) -> None:
+    header = {
+        name: {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
+        for name, (start, end) in (("a", first), ("b", second))
+    }
+    path = _file(tmp_path / "x", header, bytes(range(8)))
+    if refused:
+        with pytest.raises(CorruptDataError, match="overlap"):
+            read_tensors(path)
+    else:
+        assert [array.tolist() for array in read_tensors(path).values()] == [
+            list(range(*first)), list(range(*second)),
+        ]  # fmt: skip
+
+
+def test_three_tensors_of_which_the_longest_covers_the_last_are_refused(tmp_path: Path) -> None:
+    offsets = {"a": [0, 8], "b": [8, 8], "c": [6, 8]}
+    header = {name: {"dtype": "U8", "shape": [e - s], "data_offsets": [s, e]} for name, (s, e) in offsets.items()}
+    with pytest.raises(CorruptDataError, match="overlap"):
+        read_tensors(_file(tmp_path / "x", header, bytes(8)))
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    for read in (read_tensors, check_tensors):
+        with pytest.raises(CorruptDataError, match="missing: cannot be read: No such file"):
+            read(tmp_path / "missing")
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_do_anything_but_be_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
