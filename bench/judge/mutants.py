@@ -70,7 +70,13 @@ GROUPS = {
     "rounds": Group(
         (
             Part(("plumbline/records",), ("tests/unit/records",)),
-            Part(("plumbline/rounds",), ("tests/unit/rounds",)),
+            Part(
+                ("plumbline/rounds",),
+                (
+                    *_files("tests/unit/judge/test_", "canary consensus withheld wrong_reference"),
+                    "tests/unit/report/test_cli.py", "tests/unit/rounds",
+                ),
+            ),
             Part(
                 _files(
                     "plumbline/history/", "decision detectors equivalence lasting limits night noise reference series"

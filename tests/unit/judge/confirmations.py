@@ -10,9 +10,9 @@ from plumbline.judge import compare
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
+from tests.kept_results import keep, kept
 
 from .conftest import Plan, make_record
-from .kept_verdicts import keep, kept
 
 __all__ = ["Laboratory", "confirm", "experiment_record", "rigid", "snapping"]
 

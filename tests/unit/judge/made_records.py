@@ -11,9 +11,9 @@ from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
+from tests.kept_results import kept
 
 from .conftest import EVALUATION_ROWS, STEPS, make_record, other_kernel
-from .kept_verdicts import kept
 
 compare = kept(compare)
 

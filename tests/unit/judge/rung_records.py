@@ -13,9 +13,9 @@ from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.record import RunRecord
+from tests.kept_results import keep
 
 from .conftest import STEPS, make_record
-from .kept_verdicts import keep
 
 Content = dict[str, Any]
 Change = Callable[[Content], None]

@@ -24,9 +24,9 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EvaluationEvidence, SpeedEvidence, Tap
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Divergence, Finding
+from tests.kept_results import kept
 
 from .conftest import STEPS, Plan, make_record, other_kernel
-from .kept_verdicts import kept
 from .made_speed import BREAKDOWN, COMPUTE, SAMPLES, record, speed, times
 
 accuracy_error = kept(accuracy_error)

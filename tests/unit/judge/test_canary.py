@@ -13,9 +13,9 @@ from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.plan import MAIN, Assignment
 from plumbline.schema.suite import Gates, Suite
 from plumbline.schema.verdict import Judgement, PlatformResult
+from tests.kept_results import kept
 
 from .conftest import make_record
-from .kept_verdicts import kept
 from .made_records import Change, edit, in_spec, probe
 from .made_speed import record, speed
 

@@ -12,9 +12,9 @@ from plumbline.judge.own_evaluation import OwnEvaluation, deviation, may_hide
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
+from tests.kept_results import keep
 
 from .conftest import make_record
-from .kept_verdicts import keep
 from .made_speed import only, record, speed
 from .test_restored import with_evaluation, with_step
 

@@ -13,10 +13,10 @@ from plumbline.judge import compare
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
+from tests.kept_results import keep
 
 from .confirmations import experiment_record
 from .conftest import STEPS, Plan, make_record, other_kernel
-from .kept_verdicts import keep
 
 _records: dict[str, LoadedRecord] = {}
 

@@ -12,9 +12,9 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.model import architecture, weights
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
+from tests.kept_results import kept
 
 from .conftest import EVALUATION_ROWS, STEPS, Plan, make_record, other_kernel
-from .kept_verdicts import kept
 from .made_records import codes, judge
 
 architecture = kept(architecture)

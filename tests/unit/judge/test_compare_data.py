@@ -14,9 +14,9 @@ from plumbline.judge.rungs.batch import batch
 from plumbline.judge.rungs.data import data
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
+from tests.kept_results import kept
 
 from .conftest import EVALUATION_ROWS, ROWS, STEPS, Plan, make_record
-from .kept_verdicts import kept
 from .made_records import codes, judge
 
 batch = kept(batch)

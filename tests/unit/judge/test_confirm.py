@@ -11,10 +11,10 @@ from plumbline.judge import compare
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
+from tests.kept_results import keep, kept
 
 from .confirmations import confirm, experiment_record, rigid, snapping
 from .conftest import Plan, make_record, other_kernel
-from .kept_verdicts import keep, kept
 
 compare = kept(compare)
 

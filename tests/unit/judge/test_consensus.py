@@ -14,9 +14,9 @@ from plumbline.rounds.judging import judge_harvest
 from plumbline.rounds.plan import MAIN, Assignment, Round
 from plumbline.schema.suite import Gates, Suite
 from plumbline.schema.verdict import PlatformResult
+from tests.kept_results import kept
 
 from .conftest import other_kernel, spec
-from .kept_verdicts import kept
 from .made_records import checked, edit, named, old
 
 judge_round = kept(judge_round)

@@ -12,9 +12,9 @@ from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, machin
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.experiment import Experiment
+from tests.kept_results import keep
 
 from .conftest import other_kernel
-from .kept_verdicts import keep
 from .test_learn_trace import CURVE, LOSSES, WEIGHTS, curve, separated, trace
 
 EVALUATION = curve().record.evidence.learn.evaluations[-1]  # type: ignore[union-attr]

@@ -14,9 +14,9 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Tap
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.verdict import Divergence, Finding
+from tests.kept_results import keep
 
 from .conftest import PARAMETERS, STEPS, make_record
-from .kept_verdicts import keep
 
 TRAINED = frozenset(PARAMETERS)
 _STAGES = {"clipped": "gradient", "state": "weights"}

@@ -14,9 +14,9 @@ from plumbline.judge.mismatches import Mismatch, Suspicion, is_same_place, with_
 from plumbline.judge.origin import origin, other_kernels
 from plumbline.judge.pair import Pair
 from plumbline.schema.verdict import Divergence, Finding
+from tests.kept_results import keep, kept
 
 from .conftest import STEPS, make_record, other_kernel
-from .kept_verdicts import keep, kept
 from .made_records import Change, at_step, edit, evaluated, probe, without
 
 compare = kept(compare)

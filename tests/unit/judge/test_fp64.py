@@ -15,10 +15,10 @@ from plumbline.judge.restored import check_restored
 from plumbline.judge.rungs.loss import loss
 from plumbline.judge.rungs.optimizer import update_numbers
 from plumbline.records import LoadedRecord
+from tests.kept_results import keep, kept
 
 from .confirmations import confirm, experiment_record
 from .conftest import Plan, make_record
-from .kept_verdicts import keep, kept
 
 check_restored = kept(check_restored)
 compare = kept(compare)

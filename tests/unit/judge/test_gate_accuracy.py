@@ -12,9 +12,9 @@ from plumbline.judge.gates.accuracy import learn, parting, shared_rows
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
+from tests.kept_results import kept
 
 from .conftest import make_record, other_kernel
-from .kept_verdicts import kept
 from .made_records import answered, learned
 
 compare = kept(compare)

@@ -14,9 +14,9 @@ from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
+from tests.kept_results import kept
 
 from .conftest import make_record, other_kernel
-from .kept_verdicts import kept
 from .made_speed import computed, only, run
 
 compare = kept(compare)

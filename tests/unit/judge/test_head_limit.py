@@ -13,9 +13,9 @@ from plumbline.judge.rungs.gradient import gradient
 from plumbline.judge.tolerance import FACTOR, is_head
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
+from tests.kept_results import kept
 
 from .conftest import WIDTH, make_record, other_kernel
-from .kept_verdicts import kept
 
 compare = kept(compare)
 

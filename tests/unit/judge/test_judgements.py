@@ -12,9 +12,9 @@ from plumbline.judge.consensus import own_error
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note
+from tests.kept_results import keep, kept
 
 from .conftest import make_record, other_kernel
-from .kept_verdicts import keep, kept
 from .made_records import Change, checked, edit, envelope, evaluation, in_spec, named, old, probe, whole
 
 compare = kept(compare)

@@ -10,9 +10,9 @@ import pytest
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
+from tests.kept_results import kept
 
 from .conftest import make_record, other_kernel
-from .kept_verdicts import kept
 
 compare = kept(compare)
 

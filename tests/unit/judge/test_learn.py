@@ -13,9 +13,9 @@ from plumbline.judge.confirm_learn import begin_confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Finding
+from tests.kept_results import keep, kept
 
 from .conftest import other_kernel
-from .kept_verdicts import keep, kept
 from .made_records import answered, learned
 
 compare = kept(compare)

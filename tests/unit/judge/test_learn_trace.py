@@ -18,9 +18,9 @@ from plumbline.judge.rungs.learning import learning
 from plumbline.records import LoadedRecord
 from plumbline.rounds.confirming import Case, absorb, wanted
 from plumbline.schema.evidence import LearnEvidence
+from tests.kept_results import keep, kept
 
 from .conftest import STEPS, make_record, other_kernel
-from .kept_verdicts import keep, kept
 from .made_records import learned
 
 compare = kept(compare)

@@ -18,9 +18,9 @@ from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import judge_harvest
 from plumbline.rounds.plan import MAIN, Assignment
 from plumbline.schema.verdict import Finding
+from tests.kept_results import keep
 
 from .conftest import make_record, other_kernel
-from .kept_verdicts import keep
 from .test_causes import failed
 from .test_curves import EVALUATION, with_evidence
 from .test_learn_trace import CURVE, curve, faulty, named, separated, trace

@@ -12,9 +12,9 @@ from plumbline.judge import compare
 from plumbline.judge.validity import stands_alone, validity
 from plumbline.judge.whole import missing_evidence, unequal_evidence
 from plumbline.records import LoadedRecord
+from tests.kept_results import keep, kept
 
 from .conftest import EVALUATION_ROWS, STEPS, make_record
-from .kept_verdicts import keep, kept
 from .made_records import (
     Change,
     Content,

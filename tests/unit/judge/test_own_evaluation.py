@@ -9,10 +9,10 @@ import pytest
 
 from plumbline.judge.own_evaluation import deviation, may_hide
 from plumbline.records import LoadedRecord
+from tests.kept_results import kept
 
 from .confirmations import confirm, experiment_record
 from .conftest import Plan, make_record
-from .kept_verdicts import kept
 
 deviation = kept(deviation)
 may_hide = kept(may_hide)

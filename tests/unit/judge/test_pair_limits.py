@@ -13,9 +13,9 @@ from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.tolerance import floor_of, growth, limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Tap
+from tests.kept_results import kept
 
 from .conftest import make_record, other_kernel
-from .kept_verdicts import kept
 from .made_records import (
     Change,
     Content,

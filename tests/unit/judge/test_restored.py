@@ -14,9 +14,9 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.restored import Outcome, agree_exactly, check_restored, disagreement, located
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Cause, CauseCode, Judgement
+from tests.kept_results import keep
 
 from .conftest import STEPS, Plan, make_record, other_kernel
-from .kept_verdicts import keep
 from .test_experiments import mismatch, suspected
 
 WAY = Intervention("a way", STEPS)

@@ -8,9 +8,9 @@ from plumbline.judge import judge_round, merge, trusted_reference
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Judgement
+from tests.kept_results import kept
 
 from .conftest import other_kernel
-from .kept_verdicts import kept
 from .made_records import checked, named, old
 
 judge_round = kept(judge_round)

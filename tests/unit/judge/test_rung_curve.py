@@ -11,8 +11,8 @@ from plumbline.judge.rungs.between_steps import between_steps
 from plumbline.judge.rungs.dropout import drew_differently, operator_of
 from plumbline.judge.rungs.learning import evaluating, first_logged_difference, learning
 from plumbline.records import LoadedRecord
+from tests.kept_results import keep
 
-from .kept_verdicts import keep
 from .rung_records import END, LEARN, STEP, Content, both, code, log, masked, side, why, with_learn
 
 # The learning curve.

@@ -11,9 +11,9 @@ from plumbline.digest import digest_json
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.data import data
 from plumbline.judge.rungs.tokenizer import tokenizer
+from tests.kept_results import keep
 
 from .conftest import EVALUATION_ROWS, LABELS, ROWS
-from .kept_verdicts import keep
 from .rung_records import LEARN, Change, Content, both, code, log, masked, side, why, with_learn
 
 # The dataset.

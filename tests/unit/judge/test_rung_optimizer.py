@@ -10,9 +10,9 @@ import pytest
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.optimizer import rate_suspicions, schedule, settings, update, update_numbers
 from plumbline.records import LoadedRecord
+from tests.kept_results import keep
 
 from .conftest import STEPS
-from .kept_verdicts import keep
 from .rung_numbers import NAMES, STEP, of_step, scaled
 from .rung_records import Change, Content, both, parameters, side, why
 

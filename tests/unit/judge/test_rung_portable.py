@@ -10,8 +10,8 @@ import pytest
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.portable import device, portable, portable_findings, proven_steps, reordered
 from plumbline.records import LoadedRecord
+from tests.kept_results import keep
 
-from .kept_verdicts import keep
 from .rung_records import Change, Content, both, side
 
 

@@ -9,8 +9,8 @@ from plumbline.judge.rungs.model import architecture, other_modules, restructure
 from plumbline.judge.rungs.rng import rng, rng_differs
 from plumbline.judge.rungs.selfcheck import failed_at, selfcheck
 from plumbline.records import LoadedRecord
+from tests.kept_results import keep
 
-from .kept_verdicts import keep
 from .rung_records import both, code, generators, parameters, side, why
 
 # The model.

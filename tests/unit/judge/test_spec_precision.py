@@ -10,9 +10,9 @@ from plumbline.judge import compare, judge_round
 from plumbline.judge.canary import prove
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
+from tests.kept_results import kept
 
 from .conftest import other_kernel
-from .kept_verdicts import kept
 from .made_records import edit, in_spec, named, old
 
 compare = kept(compare)

@@ -15,9 +15,9 @@ from plumbline.judge.gates.throughput import CHECK
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
+from tests.kept_results import kept
 
 from .conftest import make_record
-from .kept_verdicts import kept
 from .made_speed import COMPUTE, SAMPLES, only, record, speed, times, upgraded
 
 compare = kept(compare)

@@ -9,8 +9,7 @@ import pytest
 from plumbline.judge.suspects import differences, explains_rounding, rounding_fields, suspects_for
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import CauseCode
-
-from .kept_verdicts import keep
+from tests.kept_results import keep
 
 
 def machine(**changes: Any) -> Fingerprint:

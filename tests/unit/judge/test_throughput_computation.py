@@ -8,8 +8,8 @@ import pytest
 
 from plumbline.judge.gates.throughput_causes import explained_by_load, foreign_load, speed_cause
 from plumbline.schema.evidence import SpeedEvidence
+from tests.kept_results import keep, kept
 
-from .kept_verdicts import keep, kept
 from .made_speed import computed, run
 
 speed_cause = kept(speed_cause)

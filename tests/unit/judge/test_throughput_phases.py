@@ -8,8 +8,8 @@ import pytest
 
 from plumbline.judge.gates.throughput_causes import speed_cause
 from plumbline.schema.evidence import SpeedEvidence
+from tests.kept_results import kept
 
-from .kept_verdicts import kept
 from .made_speed import run
 
 speed_cause = kept(speed_cause)

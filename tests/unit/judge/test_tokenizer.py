@@ -12,10 +12,10 @@ from plumbline.judge.confirm import Confirmation
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
+from tests.kept_results import keep, kept
 
 from .confirmations import experiment_record
 from .conftest import BATCH, STEPS, Plan, make_record, other_kernel
-from .kept_verdicts import keep, kept
 
 compare = kept(compare)
 

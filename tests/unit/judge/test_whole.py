@@ -13,9 +13,9 @@ from plumbline.judge import compare
 from plumbline.judge.validity import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
+from tests.kept_results import kept
 
 from .conftest import EVALUATION_ROWS, STEPS, make_record, other_kernel
-from .kept_verdicts import kept
 from .made_records import LEARN, Content, evaluation, keep_taps, probe, whole
 
 compare = kept(compare)

@@ -14,9 +14,9 @@ from plumbline.judge.own_distance import OwnDistances
 from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import least_gradient
 from plumbline.records import LoadedRecord
+from tests.kept_results import kept
 
 from .conftest import make_record, other_kernel
-from .kept_verdicts import kept
 from .made_records import Change, Content, codes, edit, in_spec
 from .made_records import probe as probe_of
 

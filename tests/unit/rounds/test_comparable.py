@@ -22,6 +22,7 @@ from plumbline.rounds.software import machine_cause
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import Finding, PlatformResult
+from tests.kept_results import keep
 from tests.unit.judge.test_speed import SLOW, speed
 from tests.unit.rounds.test_nights import BASE, Nights, loaded, noise
 
@@ -65,7 +66,7 @@ def _tonight(
         found.records[assignment] = LoadedRecord(rerun.record.replace(record_id=name), rerun.folder, rerun.arrays)
     decided = decide_nights(round_, found, history, baselines)
     judged = judge_harvest(round_, found, baselines, {})
-    return apply_nights(judged, decided)["unit"]["left"], decided, len(asked)
+    return keep(apply_nights(judged, decided)["unit"]["left"]), decided, len(asked)
 
 
 def _finding(result: PlatformResult, check: str) -> Finding:

@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 from plumbline.history.decision import Answers
+from plumbline.history.limits import allowed_for, learned_margins
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import LineDecision, judge_lines
 from plumbline.history.segments import lines_of
 from plumbline.history.series import NightRow, SeriesFile, extended
 from plumbline.rounds.night_findings import apply_nights
 from plumbline.rounds.nights import NightDecisions, limits_of
+from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Finding, PlatformResult
+from tests.kept_results import keep
 from tests.unit.rounds.test_nights import BEGIN, suite_of
 
 MARGIN = 0.02
@@ -31,6 +34,8 @@ def tonight(
     metric: str = "accuracy",
     software: Sequence[str] | None = None,
     find: Finding | None = None,
+    *,
+    is_kept: bool = True,
 ) -> tuple[PlatformResult, LineDecision]:
     """Judge the last of these nights; its reruns repeat it."""
     keys = software or ["s"] * len(values)
@@ -48,7 +53,8 @@ def tonight(
     findings = (find or Finding(check="probe.equality", outcome="pass"),)
     result = PlatformResult(verdict=findings[0].outcome, findings=findings)
     nights = NightDecisions({"left": (decided,)})
-    return apply_nights({"unit": {"left": result}}, nights, MARGIN)["unit"]["left"], decided
+    judged = apply_nights({"unit": {"left": result}}, nights, MARGIN)["unit"]["left"]
+    return keep(judged) if is_kept else judged, decided
 
 
 def noisy(level: float, sd: float, count: int, seed: int = 0) -> list[float]:
@@ -73,7 +79,7 @@ def test_the_first_nights_of_an_accuracy_loss_never_pass(sd: float, lost: float,
         for night in range(1, 9):
             after = [0.9 - lost, *noisy(0.9 - lost, sd, night - 1, seed + 10)][::-1]
             software = ["a"] * 40 + ["b" if upgraded else "a"] * night
-            result, decided = tonight([*before, *after], software=software, find=UNSURE)
+            result, decided = tonight([*before, *after], software=software, find=UNSURE, is_kept=False)
             assert result.verdict != "pass", (seed, night, decided.decision.reason)
 
 
@@ -126,3 +132,16 @@ def test_the_margin_of_the_accuracy_is_the_suites_on_both_sides() -> None:
 def test_a_gain_of_accuracy_within_the_margin_asks_for_no_new_baseline() -> None:
     assert upgraded(0.9, 0.908, 8)[0].improved == ()
     assert upgraded(0.9, 0.93, 8)[0].improved == ("accuracy",)
+
+
+def test_the_limits_of_a_suite_are_those_of_its_series_gates_and_experiments() -> None:
+    content = SUITE.to_json()
+    (workload,), (platform,) = content["workloads"].values(), content["platforms"].values()
+    content["workloads"] = {f"w{number}": workload for number in range(3)}
+    content["platforms"] = dict.fromkeys(("left", "a", "b", "c", "d"), platform)
+    content["gates"] |= {"throughput_drop": 0.08, "false_alarms_a_year": 3.0, "questions_a_year": 40.0}
+    content["dispatch"] |= {"reruns": 2, "ab_blocks": 5}
+    assert limits_of(Suite.model_validate(content)) == allowed_for(
+        num_platforms=5, num_series=5 * 3 * len(METRICS), false_alarms_a_year=3.0, detections_a_year=40.0,
+        num_reruns=2, num_blocks=5, anchor_limit=0.04, margins=learned_margins(MARGIN, 0.08),
+    )  # fmt: skip

@@ -10,6 +10,9 @@ from plumbline.rounds.outcome import absent_result, headline, join, sum_up
 from plumbline.rounds.plan import night_of
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult
+from tests.kept_results import kept
+
+headline, join, sum_up = kept(headline), kept(join), kept(sum_up)
 
 PASS = PlatformResult(verdict="pass", findings=(Finding(check="probe.forward", outcome="pass"),), accuracy=0.9)
 DRIFT = PlatformResult(

@@ -25,6 +25,7 @@ from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.suite import Dispatch
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
+from tests.kept_results import keep
 from tests.unit.judge.test_speed import SLOW, speed
 from tests.unit.rounds.test_nights import BASE, BEGIN, Nights, loaded, noise
 
@@ -36,7 +37,7 @@ PAST = 40
 
 
 def _change(before: Fingerprint | None, after: Fingerprint, **dispatch: object):
-    return software_change(before, after, Dispatch.model_validate(dispatch), same_for_weeks=False)
+    return keep(software_change(before, after, Dispatch.model_validate(dispatch), same_for_weeks=False))
 
 
 def test_the_order_puts_back_each_package_that_differs() -> None:
@@ -128,7 +129,7 @@ def _tonight(nights: Nights, answer: Answer) -> tuple[PlatformResult, list[Assig
     result = apply_nights(judge_harvest(round_, found, baselines, {}), decided)["unit"]["left"]
     verdict = RoundVerdict(round=round_.id, suite="nightly", verdict="drift", platforms={"left": result})
     write_nights(round_, verdict, decided, baselines, central=nights.central, now=BEGIN)
-    return result, asked
+    return keep(result), asked
 
 
 def _finding(result: PlatformResult):

@@ -13,6 +13,7 @@ from plumbline.rounds.judging import judge_harvest, stand_in
 from plumbline.rounds.plan import MAIN
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import PlatformResult
+from tests.kept_results import keep
 from tests.unit.judge.conftest import make_record, spec
 
 FAILED = {"exit": {"status": "failed", "code": "non-finite", "message": "the loss is nan", "part": "probe"}}
@@ -28,7 +29,7 @@ def judged(**changed: dict[str, Any]) -> dict[str, PlatformResult]:
     })  # fmt: skip
     records = {Assignment(name, "w", MAIN): record(name, **changed.get(name, {})) for name in suite.platforms}
     round_ = Round("20261122-020000-abc", suite, {"w": spec()})
-    return judge_harvest(round_, GatheredRecords(records), {}, {})["w"]
+    return keep(judge_harvest(round_, GatheredRecords(records), {}, {})["w"])
 
 
 def record(name: str, **plan: Any) -> LoadedRecord:

@@ -19,7 +19,8 @@ from plumbline.rounds.nights import History, decide_nights, night_reruns
 from plumbline.rounds.plan import MAIN, RERUN, Assignment
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.suite import Suite
-from plumbline.schema.verdict import PlatformResult
+from plumbline.schema.verdict import Finding, PlatformResult
+from tests.kept_results import keep
 from tests.unit.rounds.test_nights import BASE, BEGIN, loaded, suite_of
 from tests.unit.rounds.test_software import _with
 
@@ -57,7 +58,7 @@ def nights(count: int, sd: float) -> list[NightRow]:
 
 def tonight(  # noqa: PLR0917 - one night's numbers
     num_nights: int, sd: float, drop: float, rerun: float | None = None, accepted: float = 0.0,
-    suite: Suite = LARGE, before: Fingerprint = HERE,
+    suite: Suite = LARGE, before: Fingerprint = HERE, others: tuple[Finding, ...] = (),
 ) -> PlatformResult:  # fmt: skip
     """Judge a night as a round does; `drop`, `rerun` and `accepted` are relative slow-downs of the step."""
     rerun = drop if rerun is None else rerun
@@ -69,7 +70,9 @@ def tonight(  # noqa: PLR0917 - one night's numbers
     for one in {*asked, Assignment("left", "unit", RERUN)}:
         found.records[one] = loaded(num_nights, rerun, one.what)
     decided = decide_nights(round_, found, History({"left": series}), baselines)
-    return apply_nights(judge_harvest(round_, found, baselines, {}), decided)["unit"]["left"]
+    judged = judge_harvest(round_, found, baselines, {})["unit"]["left"]
+    judged = judged.replace(findings=(*judged.findings, *others))
+    return keep(apply_nights({"unit": {"left": judged}}, decided)["unit"]["left"])
 
 
 def _gate(result: PlatformResult):
@@ -95,6 +98,17 @@ def test_a_drop_against_a_lucky_record_is_withdrawn_by_the_nights() -> None:
     assert "withdrawn: the reference of 23 nights rules out a loss of 5.00%" in _gate(result).detail
     # As few nights as do not know their own noise withdraw nothing.
     assert tonight(15, 0.01, 0.0, accepted=-0.06).verdict == "drift"
+
+
+def test_nights_of_throughput_withdraw_nothing_else() -> None:
+    others = tuple(
+        Finding(check=check, outcome=outcome, observed=0.06, limit=0.05, detail="d")
+        for check, outcome in (("speed.memory", "drift"), ("learn.accuracy", "inconclusive"), ("speed.steps", "pass"))
+    )
+    result = tonight(30, 0.01, 0.0, accepted=-0.06, others=others)
+    assert _gate(result).outcome == "pass"
+    assert all(other in result.findings for other in others)
+    assert result.verdict == "drift"
 
 
 def test_both_runs_have_to_rule_the_drop_out() -> None:

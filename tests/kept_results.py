@@ -1,13 +1,14 @@
-"""Verdicts of the judge's tests, kept whole in `kept/`: causes, places, numbers, sentences, experiments.
+"""Results of tests, kept whole in `kept/` beside them: verdicts, causes, places, numbers, sentences, experiments.
 
-A test asserts what it is about; the kept verdict holds the rest, so that no rule, number or sentence of the judge
-changes unnoticed. After an intended change, write the verdicts again and read their difference:
+A test asserts what it is about; the kept result holds the rest, so that no rule, number or sentence changes unnoticed.
+After an intended change, write the results again and read their difference:
 
-    PLUMBLINE_KEEP_VERDICTS=1 python -m pytest tests/unit/judge
+    PLUMBLINE_KEEP_VERDICTS=1 python -m pytest tests/unit/judge tests/unit/history tests/unit/rounds
 
 in one process, and all tests of a file: a file keeps what the run asked for, and nothing else.
 
-Numbers with a point or exponent may differ by 5%: their last digits belong to the processor's matrix products.
+Numbers with a point or exponent may differ by 5%: their last digits belong to the processor's matrix products. So does
+what is left of a zero.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from plumbline.schema.base import Model
 
 __all__ = ["keep", "kept"]
 
-_FOLDER = Path(__file__).with_name("kept")
+_ROOT = Path(__file__).parents[1]
 _IS_WRITING = bool(os.environ.get("PLUMBLINE_KEEP_VERDICTS"))
 if _IS_WRITING and "PYTEST_XDIST_WORKER" in os.environ:
     raise RuntimeError("PLUMBLINE_KEEP_VERDICTS: each process would write its own tests alone (leave out -n)")
 _FLOAT = re.compile(r"-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)(?![.\d])")
 P = ParamSpec("P")
 R = TypeVar("R")
-_calls: Counter[tuple[str, str]] = Counter()
+_calls: Counter[tuple[Path, str]] = Counter()
 
 
 def kept(function: Callable[P, R]) -> Callable[P, R]:
@@ -50,14 +51,14 @@ def kept(function: Callable[P, R]) -> Callable[P, R]:
 
 def keep(result: R) -> R:
     """Hold a result to the kept one of the running test, or write it; return it."""
-    module, test = _running_test()
-    place = _calls[(module, test)]
-    _calls[(module, test)] += 1
+    path, test = _running_test()
+    place = _calls[(path, test)]
+    _calls[(path, test)] += 1
     found = _plain(result)
-    results = _load(module)
+    results = _load(path)
     if _IS_WRITING:
         results[test] = [*results.get(test, [])[:place], found]
-        _write(module, results)
+        _write(path, results)
         return result
     known = results.get(test, [])
     assert place < len(known), f"result {place} of {test} is not kept: see {__name__}"
@@ -66,24 +67,25 @@ def keep(result: R) -> R:
     return result
 
 
-def _running_test() -> tuple[str, str]:
+def _running_test() -> tuple[Path, str]:
+    """Return the file of the running test's module, and its name."""
     path, _, test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].partition("::")
-    return Path(path).stem, test
+    module = _ROOT / path
+    return module.parent / "kept" / f"{module.stem}.json", test
 
 
 @functools.cache
-def _load(module: str) -> dict[str, list[Any]]:
-    path = _FOLDER / f"{module}.json"
+def _load(path: Path) -> dict[str, list[Any]]:
     if _IS_WRITING or not path.is_file():
         return {}
     content: dict[str, list[Any]] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
 
-def _write(module: str, results: Mapping[str, list[Any]]) -> None:
-    _FOLDER.mkdir(exist_ok=True)
+def _write(path: Path, results: Mapping[str, list[Any]]) -> None:
+    path.parent.mkdir(exist_ok=True)
     lines = [f"{json.dumps(test)}: [\n{_lines(results[test])}]" for test in sorted(results)]
-    (_FOLDER / f"{module}.json").write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+    path.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
 
 
 def _lines(results: list[Any]) -> str:
@@ -127,7 +129,9 @@ def _is_same(known: Any, found: Any) -> bool:
     if isinstance(known, str) and isinstance(found, str):
         numbers = [[float(number) for number in _FLOAT.findall(text)] for text in (known, found)]
         same_words = _FLOAT.sub("#", known) == _FLOAT.sub("#", found)
-        return same_words and all(math.isclose(a, b, rel_tol=0.05) for a, b in zip(*numbers, strict=True))
+        return same_words and all(
+            math.isclose(a, b, rel_tol=0.05, abs_tol=1e-15) for a, b in zip(*numbers, strict=True)
+        )
     if isinstance(known, float) or isinstance(found, float):
-        return isinstance(found, (int, float)) and math.isclose(known, found, rel_tol=0.05)
+        return isinstance(found, (int, float)) and math.isclose(known, found, rel_tol=0.05, abs_tol=1e-15)
     return type(known) is type(found) and bool(known == found)
