@@ -1,4 +1,4 @@
-"""Processes of one training, forked from a server that has imported torch once, and ended as torchrun ends them."""
+"""Processes of one training, forked from a server that has imported torch once; several end as torchrun ends them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,26 @@ import torch
 
 from plumbline.train.__main__ import main
 
-__all__ = ["run_ranks"]
+__all__ = ["run_alone", "run_ranks"]
 
 _SECONDS = 90.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["plumbline.train.job", "datasets", __name__])
 
 
-def _rank(rank: int, world: int, port: int, around: Callable[..., AbstractContextManager[None]], folder: Path) -> None:
+Around = Callable[..., AbstractContextManager[None]]
+
+
+def _rank(rank: int, world: int, port: int, around: Around, folder: Path) -> None:
     """Run the trainer's command as one rank, within `around(rank, folder)`."""
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
     }  # fmt: skip
+    _command(rank, around, folder)
+
+
+def _command(rank: int, around: Around, folder: Path) -> None:
     torch.set_num_threads(1)
     log = os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
@@ -37,9 +44,21 @@ def _rank(rank: int, world: int, port: int, around: Callable[..., AbstractContex
     raise SystemExit(code)
 
 
-def run_ranks(
-    arguments: Sequence[str], folder: Path, around: Callable[..., AbstractContextManager[None]], *, world: int = 2
-) -> list[int | None]:
+def run_alone(arguments: Sequence[str], folder: Path, around: Around) -> int | None:
+    """Train with one process; return its exit code, negative after a signal."""
+    (folder / "arguments").write_text("\n".join(arguments))
+    process = _CONTEXT.Process(target=_command, args=(0, around, folder))
+    try:
+        process.start()
+        process.join(_SECONDS)
+        assert process.exitcode is not None, "the training hangs"
+        return process.exitcode
+    finally:
+        process.kill()
+        process.join()
+
+
+def run_ranks(arguments: Sequence[str], folder: Path, around: Around, *, world: int = 2) -> list[int | None]:
     """Train with `world` processes; return their exit codes, negative after a signal.
 
     As with torchrun, the store lives outside the ranks, and once a rank fails, the others get SIGTERM.

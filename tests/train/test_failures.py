@@ -515,17 +515,6 @@ def test_another_machine_than_the_suite_names_is_found_before_anything_is_staged
     assert not (tmp_path / "cache").exists()
 
 
-def test_the_record_repeats_its_order(workshop: Workshop, tmp_path: Path) -> None:
-    spec = workshop.spec(probe={"steps": 1, "envelope_seeds": 0})
-    write_spec(spec, tmp_path / "spec.json")
-    code = run_training(
-        tmp_path / "spec.json", tmp_path / "out", data=workshop.url, cache=workshop.folder / "cache", platform="here",
-        record_id="r-1", round_id="night", attempt=1, nonce="4711", expected=Expected(accelerator="cpu"),
-    )  # fmt: skip
-    record = read_record(tmp_path / "out")
-    assert (code, record.round_id, record.attempt, record.nonce) == (0, "night", 1, "4711")
-
-
 @pytest.mark.parametrize(
     ("leg", "place", "error"),
     [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from plumbline.train import learn as learn_module
 from plumbline.train.batches import Batch
 from plumbline.train.engine import Engine, Outcome
 from tests.train.conftest import Trained, Workshop, processes_below
+from tests.train.forked_ranks import run_alone, run_ranks
 
 LEARN = {"steps": 24, "evaluate_every": 8, "checkpoint_every": 4, "evaluation_rows": 40}
 
@@ -78,27 +80,36 @@ def test_masks_do_not_depend_on_micro_batches(workshop: Workshop, undisturbed: T
     assert all(abs(a - b) < 1e-5 for a, b in pairs)
 
 
-def kill_at(command: list[str], wanted_step: int) -> None:
-    """Start a training, and kill it at the given progress."""
-    environment = trainer_environment({"OMP_NUM_THREADS": "1"})
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
-        for line in child.stderr:
-            event = json.loads(line) if line.startswith("{") else {}
-            if event.get("part") == "learn" and event["step"] >= wanted_step:
-                os.killpg(child.pid, signal.SIGKILL)
-        child.wait(30)
-    assert child.returncode == -signal.SIGKILL
+class SignalAt:
+    """A training that gets this signal in the middle of a step, on one of its ranks."""
+
+    def __init__(self, number: signal.Signals, step: int, rank: int = 0) -> None:
+        self.number, self.step, self.rank = number, step, rank
+
+    @contextlib.contextmanager
+    def __call__(self, rank: int, _folder: Path) -> Iterator[None]:
+        plain = Engine.step
+
+        def step(engine: Engine, place: int, batch: Batch) -> Outcome:
+            if place == self.step and rank == self.rank:
+                os.kill(os.getpid(), self.number)
+            return plain(engine, place, batch)
+
+        Engine.step = step  # type: ignore[method-assign]
+        yield
 
 
-def test_killed_and_started_again_it_ends_on_the_same_bits(workshop: Workshop, undisturbed: Trained) -> None:
+def test_killed_and_started_again_it_ends_on_the_same_bits(
+    workshop: Workshop, undisturbed: Trained, tmp_path: Path
+) -> None:
     spec, out = learning(workshop), workshop.out()
-    command = workshop.command(spec, out)
-    for step in (4, 16):
-        kill_at(command, step)
+    _, _, _, *arguments = workshop.command(spec, out)
+    for step in (6, 18):
+        assert run_alone(arguments, tmp_path, SignalAt(signal.SIGKILL, step)) == -signal.SIGKILL
         assert not (out / "record.json").exists()
-    done = workshop.train_apart(spec, out=out)
+    done = workshop.train(spec, out=out)
     assert ending(done.record) == ending(undisturbed.record)
-    assert len(done.record.evidence.learn.resumed_at) >= 1
+    assert done.record.evidence.learn.resumed_at == (4, 16)
     assert {part.key: part.sha256 for part in done.record.parts} == {
         part.key: part.sha256 for part in undisturbed.record.parts
     }
@@ -180,38 +191,18 @@ def test_asked_to_stop_it_stops_and_says_so(workshop: Workshop) -> None:
     assert (out / "checkpoint").is_dir()
 
 
-def _rank(number: int, out: Path) -> int:
-    """Return the process of a rank of the training into `out`."""
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            line, variables = (path.parent / "cmdline").read_bytes(), path.read_bytes().split(b"\0")
-        except OSError:
-            continue  # it has ended since it was listed
-        if str(out).encode() in line.split(b"\0") and f"RANK={number}".encode() in variables:
-            return int(path.parent.name)
-    raise AssertionError(f"no rank {number} runs")
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_asked_to_stop_one_of_two_processes_stops_both_with_a_checkpoint(workshop: Workshop, number: int) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_asked_to_stop_one_of_two_processes_stops_both_with_a_checkpoint(
+    workshop: Workshop, tmp_path: Path, rank: int
+) -> None:
     """A signal reaches ranks at different steps. Each on its own, they wait for one another until they are killed."""
     spec, out = learning(workshop, steps=5000, checkpoint_every=4000, evaluate_every=5000), workshop.out()
-    python, *rest = workshop.command(spec, out)
-    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *rest]
-    environment = trainer_environment({"OMP_NUM_THREADS": "1"})
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
-        killer = threading.Timer(60, lambda: [os.kill(item, signal.SIGKILL) for item in (_rank(0, out), _rank(1, out))])
-        killer.start()
-        for line in child.stderr:
-            event = json.loads(line) if line.startswith("{") else {}
-            if event.get("part") == "learn" and event["step"] == 50:
-                os.kill(_rank(number, out), signal.SIGTERM)
-        killer.cancel()
+    _, _, _, *arguments = workshop.command(spec, out)
+    assert run_ranks(arguments, tmp_path, SignalAt(signal.SIGTERM, 50, rank)) == [3, 3]
     record = read_record(out)
     assert (record.exit.status, record.exit.code, record.exit.part) == ("failed", "stopped", "learn")
     state = json.loads((out / "checkpoint" / "state.json").read_bytes())
     assert 50 < state["progress"]["step"] == record.evidence.learn.steps < 4000
-    assert not processes_below(out)
 
 
 def test_a_deadline_leaves_nothing_running(workshop: Workshop) -> None:

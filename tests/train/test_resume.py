@@ -41,7 +41,7 @@ def killed_once_uploaded(command: list[str], exchange: CheckpointExchange) -> No
 @pytest.mark.timeout(240)
 def test_another_machine_goes_on_and_ends_on_the_same_bits(workshop: Workshop, tmp_path: Path) -> None:
     spec = workshop.spec(probe=None, learn=LEARN)
-    undisturbed = workshop.train_apart(spec)
+    undisturbed = workshop.train(spec)
     outbox = open_store(f"file://{tmp_path}/outbox")
     first, second = tmp_path / "first" / "record", tmp_path / "second" / "record"
     first.parent.mkdir()
