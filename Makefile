@@ -10,6 +10,8 @@ AZURITE := infra/local/azurite/node_modules/.installed
 SUITE ?= deployments/suites/local.toml
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 CODE := plumbline flows tasks tests bench drills
+# Bytecode is kept even where the machine says not to: without it every process compiles torch and Prefect anew.
+export PYTHONDONTWRITEBYTECODE :=
 # A third process computes while the others wait for servers, children and disks. What takes longest begins first.
 PARALLEL := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 LONG := tests/faults tests/train
