@@ -32,11 +32,10 @@ from plumbline.errors import (
     UnavailableError,
     record_code,
 )
-from plumbline.launch import run_training, trainer_environment
+from plumbline.launch import trainer_environment
 from plumbline.schema.expected import Expected
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.schema.record import read_record
-from plumbline.schema.spec import write_spec
 from plumbline.stores import StoreUnavailableError, open_store
 from plumbline.train import digests
 from plumbline.train.clock import StepClock
