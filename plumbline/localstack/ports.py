@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import socket
 import sys
+from contextlib import ExitStack
 
 from plumbline.errors import ConfigurationError
 
 __all__ = ["reserve_port"]
 
 _HOST = "127.0.0.1"
-_reserved: list[socket.socket] = []
+_reserved = ExitStack()
+"""Sockets that this process holds to its end."""
+atexit.register(_reserved.close)
 
 
 def reserve_port(wanted: int | None = None) -> int:
@@ -34,7 +38,7 @@ def reserve_port(wanted: int | None = None) -> int:
             f"port {wanted} is in use", where=_HOST, hint="omit --port, or stop the process that listens on it"
         ) from error
     if sys.platform == "linux":
-        _reserved.append(probe)
+        _reserved.enter_context(probe)
     else:
         probe.close()
     return port
