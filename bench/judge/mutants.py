@@ -73,7 +73,7 @@ GROUPS = {
             Part(
                 ("plumbline/rounds",),
                 (
-                    *_files("tests/unit/judge/test_", "canary consensus withheld wrong_reference"),
+                    *_files("tests/unit/judge/test_", "canary consensus learning_causes withheld wrong_reference"),
                     "tests/unit/report/test_cli.py", "tests/unit/rounds",
                 ),
             ),

@@ -17,7 +17,7 @@ from plumbline.history.decision import Call, Software, advance
 from plumbline.history.equivalence import equivalence, mcnemar, runs_to_resolve
 from plumbline.history.limits import Allowed, Margin, allowed_for
 from plumbline.history.noise import noise_floor, recommended_drop
-from plumbline.history.reference import Reference, reference_of
+from plumbline.history.reference import Reference, autocorrelation, reference_of
 from tests.kept_results import keep
 
 ALLOWED = allowed_for(num_platforms=4, num_series=40)
@@ -139,6 +139,35 @@ def test_what_is_decided_against_an_anchor(tonight: float) -> None:
     past = replace(past_of(SERIES["forty quiet nights"]), anchor=anchor)
     for answers in (Answers(), Answers((CENTRE + tonight,) * 4)):
         keep(decide(past, CENTRE + tonight, ALLOWED, answers, software="equal"))
+
+
+def test_the_newest_five_nights_count_against_an_anchor() -> None:
+    anchor = Reference(CENTRE, 0.004, 30, 0.0)
+    moved = steady(44, sd=0.004) + 0.03 * (np.arange(44) >= 40)
+    for values in (moved, moved[::-1]):  # a loss of the last four nights, then one of the first four
+        keep(decide(replace(Past(values), anchor=anchor), CENTRE + 0.03, ALLOWED, software="equal"))
+
+
+@pytest.mark.parametrize("level", [0, 12, 41])
+def test_a_loss_is_dated_among_all_nights_of_its_level(level: int) -> None:
+    values = np.where(np.arange(41) % 5 == 2, np.nan, step(41, 36, 0.06))
+    prior = reference_of(values[:30], floor=1e-3)
+    past = Past(values, level=level, cusum_start=level, prior=prior)
+    decision = keep(decide(past, CENTRE + 0.06, ALLOWED, Answers((CENTRE + 0.06,) * 4), software="equal"))
+    keep(advance(past, CENTRE + 0.06, decision).level)
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 25])
+def test_a_new_level_has_its_own_spread_from_ten_nights_on(count: int) -> None:
+    prior = Reference(CENTRE, 0.05, 30, 0.2)
+    found = keep(reference_of(steady(count, sd=0.002), floor=1e-3, prior=prior))
+    assert found is not None
+    assert (found.spread == prior.spread) == (count < 10)
+
+
+def test_values_whose_squares_vanish_have_no_autocorrelation() -> None:
+    assert autocorrelation(np.tile([1e-200, -1e-200], 15)) == 0.0
+    keep(autocorrelation(steady(40, rho=0.5)))
 
 
 @pytest.mark.parametrize("tonight", [0.0, 0.02, 0.045, 0.06])

@@ -17,7 +17,7 @@ from plumbline.rounds.confirming import absorb, apply_cases, open_cases, wanted
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import judge_harvest
 from plumbline.rounds.plan import MAIN, Assignment
-from plumbline.schema.verdict import Finding
+from plumbline.schema.verdict import Cause, Finding
 from tests.kept_results import keep
 
 from .conftest import make_record, other_kernel
@@ -181,6 +181,11 @@ def test_a_round_moves_the_drift_to_an_interrupted_reference(healthy: bool) -> N
     # A second platform that shows the same says it once.
     again = apply_cases({"w": {"aws": aws, "azure": results["w"]["azure"]}}, cases)["w"]["aws"]
     assert (again.findings, again.causes) == (aws.findings, aws.causes)
+    # Causes that it had before stay.
+    others = tuple(Cause(code=code, sure="likely", why="x") for code in ("data.order", "software"))
+    known = aws.replace(causes=others)
+    more = apply_cases({"w": {"aws": known, "azure": results["w"]["azure"]}}, cases)["w"]["aws"]
+    assert more.causes == (*others, *aws.causes)
     assert (azure.verdict, azure.causes) == ("inconclusive" if healthy else "drift", ())
     (reason,) = (finding for finding in azure.findings if finding.check == "platform.difference")
     assert (reason.outcome, reason.against) == ("inconclusive", "platform aws")
