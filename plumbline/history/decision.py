@@ -146,9 +146,8 @@ def decide(
     if not detections:
         return open_call or _quiet(here, reference, allowed)
     suspected = _SuspectedLoss(here, reference, detections, allowed, answers, software, past)
-    first = int(np.flatnonzero(kept)[level]) if level < len(values) else past.level
     within = suspected.within_margin() if allowed.margin is not None and over_anchor is None else None
-    decision = _with_index(within or suspected.decision(), first, kept)
+    decision = _with_index(within or suspected.decision(), past.level, kept)
     return open_call if open_call is not None and decision.verdict != "drift" else decision
 
 
@@ -170,12 +169,12 @@ def advance(past: Past, tonight: float, decision: Decision) -> Past:
     return replace(past, values=values)
 
 
-def _with_index(decision: Decision, first: int, kept: NDArray[np.bool_]) -> Decision:
+def _with_index(decision: Decision, level: int, kept: NDArray[np.bool_]) -> Decision:
     """Count the onset's index among all nights, including missing values."""
     if decision.onset is None:
         return decision
     places = np.append(np.flatnonzero(kept), len(kept))
-    places = places[places >= first]
+    places = places[places >= level]
     moved = Onset(int(places[min(decision.onset.index, len(places) - 1)]), decision.onset.shape, decision.onset.size)
     return replace(decision, onset=moved)
 
@@ -207,8 +206,7 @@ def _over_anchor(past: Past, values: Values, tonight: float, allowed: Allowed) -
     """
     if past.anchor is None:
         return None
-    recent = np.append(values[-4:], tonight)
-    lost = lasting_loss(recent, past.anchor, allowed.software_alpha, ranked=False)
+    lost = lasting_loss(np.append(values, tonight), past.anchor, allowed.software_alpha, ranked=False)
     if lost.holds and lost.size > allowed.anchor_limit:
         return Detection("anchor", max(len(values) - past.level, 0), lost.size, allowed.anchor_limit)
     return None

@@ -227,3 +227,10 @@ def test_an_ab_is_no_night_of_the_series(nights: Nights) -> None:
     series = read_history(Round("x", nights.suite, {"unit": BASE.spec}), nights.central).series["left"]
     assert len(series) == PAST + 1
     assert all(name.endswith("-main") for name in series.record)
+
+
+def test_the_keys_of_a_night_stay_as_they_are() -> None:
+    """With other keys for the same environment, every series of a team would begin anew, by other software."""
+    row = row_of(loaded(0, 0.0).record)
+    assert row is not None
+    assert (row.software, row.hardware) == ("2457de9608c21f9b", "m, 2 cores")
