@@ -84,7 +84,7 @@ def judge_lines(
     for history in lines:
         last = len(history.values) - 1
         past = past_of(history, until=last)
-        tonight = float(history.metric.scores(history.values[last:])[0])
+        tonight = float(history.metric.scores(history.values[last:]).item())
         key = (history.workload, history.metric.name)
         given = (answers or {}).get(key, Answers())
         limits = allowed.of(history.metric.name)
@@ -117,7 +117,7 @@ def call_entry(judged: LineDecision) -> CallEntry | None:
         reason=judged.reason,
         new=new,
         answered=decision.reason == "machine" and decision.difference is not None,
-        since=history.times[min(onset.index, len(history.times) - 1)] if onset else None,
+        since=history.times[onset.index] if onset else None,
         shape=onset.shape if onset else "",
         centre=decision.reference.centre if decision.reference else None,
         size=max(onset.size, 0.0) if onset else None,

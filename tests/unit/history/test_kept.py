@@ -15,6 +15,7 @@ import pytest
 from plumbline.history import Answers, Past, decide
 from plumbline.history.decision import Call, Software, advance
 from plumbline.history.equivalence import equivalence, mcnemar, runs_to_resolve
+from plumbline.history.lasting import lasting_loss
 from plumbline.history.limits import Allowed, Margin, allowed_for
 from plumbline.history.noise import noise_floor, recommended_drop
 from plumbline.history.reference import Reference, autocorrelation, reference_of
@@ -146,6 +147,16 @@ def test_the_newest_five_nights_count_against_an_anchor() -> None:
     moved = steady(44, sd=0.004) + 0.03 * (np.arange(44) >= 40)
     for values in (moved, moved[::-1]):  # a loss of the last four nights, then one of the first four
         keep(decide(replace(Past(values), anchor=anchor), CENTRE + 0.03, ALLOWED, software="equal"))
+
+
+@pytest.mark.parametrize("count", [5, 7, 12])
+def test_so_many_nights_show_a_loss_that_lasts(count: int) -> None:
+    """At this level five nights need ten more, seven need seven, and twelve need five."""
+    reference = reference_of(steady(count), floor=1e-3)
+    assert reference is not None
+    here = np.append(steady(count), CENTRE + 0.1 + np.arange(10) ** 2 * 0.001)
+    lengths = [keep(lasting_loss(here[: count + more], reference, 5e-4)).num_nights for more in (4, 5, 7, 10)]
+    assert lengths == [{5: 10, 7: 7, 12: 5}[count]] * 4
 
 
 @pytest.mark.parametrize("level", [0, 12, 41])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from plumbline.errors import CorruptDataError
 from plumbline.records import LoadedRecord
+from tests.record_parts import write_arrays
 from tests.unit.judge.conftest import BATCH, LENGTH, STEPS
 from tests.unit.judge.made_records import edit, whole
 
@@ -44,6 +46,16 @@ def test_whole_parts_are_given_as_they_are() -> None:
     made.read_parts()
     assert made.batches["input_ids"].shape == (STEPS, BATCH, LENGTH)
     assert made.batches["labels"].shape == made.batches["row_ids"].shape == (STEPS, BATCH)
+
+
+def test_a_part_that_a_record_lacks_is_empty_whatever_others_it_has(tmp_path: Path) -> None:
+    made = whole()
+    for left_out in ("answers", "batches", "evaluation", "rows", "sketches", "state"):
+        arrays = {name: arrays for name, arrays in made.arrays.items() if name not in {left_out, "capture"}}
+        parts = [part.to_json() for part in write_arrays(tmp_path / left_out, arrays)]
+        loaded = LoadedRecord(made.record.replace(parts=parts), tmp_path / left_out)
+        assert getattr(loaded, left_out) == loaded.capture == {}
+        assert all(getattr(loaded, name).keys() == arrays[name].keys() for name in arrays)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint32"])

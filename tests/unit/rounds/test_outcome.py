@@ -7,10 +7,11 @@ import pytest
 from plumbline.rounds import Round
 from plumbline.rounds.gathered import Absence
 from plumbline.rounds.outcome import absent_result, headline, join, sum_up
-from plumbline.rounds.plan import night_of
+from plumbline.rounds.plan import Assignment, night_of
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult
 from tests.kept_results import kept
+from tests.unit.judge.conftest import spec
 
 headline, join, sum_up = kept(headline), kept(join), kept(sum_up)
 
@@ -130,3 +131,25 @@ def test_several_workloads_make_one_result_whose_checks_say_which() -> None:
 def test_names_of_rounds_tell_the_night() -> None:
     assert night_of("20261120-020000-abc") == "2026-11-20"
     assert night_of("mine") == "mine"
+
+
+def test_the_headline_has_the_first_cause_and_the_first_finding_alone() -> None:
+    second = Cause(code="software", sure="likely", why="torch changed")
+    found = (*DRIFT.findings, Finding(check="learn.loss", outcome="drift", observed=0.5, limit=0.1))
+    result = DRIFT.replace(causes=(*DRIFT.causes, second), findings=found)
+    verdict = sum_up(make_round(), {"aws": PASS, "azure": result, "gcp": PASS})
+    assert headline(verdict) == (
+        "drift: azure: data.labels (confirmed), the labels of 3 rows differ; "
+        "data.rows 0.01 against a limit of 0.0 share, row 115 differs"
+    )
+
+
+def test_reruns_and_an_ab_measure_the_speed_alone() -> None:
+    probe, speed = {"steps": 4, "evaluation_rows": 8}, {"steps": 10}
+    both, slow = (spec().replace(probe=part, speed=speed) for part in (probe, None))
+    for made, what, parts in (
+        (both, "main", ("probe", "speed")), (both, "rerun", ("speed",)), (both, "rerun-2", ("speed",)),
+        (slow, "rerun", ("speed",)), (spec(), "rerun", ("probe",)),
+    ):  # fmt: skip
+        round_ = Round("20261120-020000-abc", make_round().suite, {"w": made})
+        assert round_.order(Assignment("aws", "w", what), 0).spec.parts == parts
