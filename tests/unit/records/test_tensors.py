@@ -68,6 +68,7 @@ def test_the_header_alone_shows_a_cut_file(tmp_path: Path) -> None:
         {"dtype": "F32", "shape": [4], "data_offsets": [0, 8]},
         {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]},
         {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]},
+        {"dtype": "U8", "shape": [-2, -4], "data_offsets": [0, 8]},
         {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]},
         {"dtype": "PICKLE", "shape": [2], "data_offsets": [0, 8]},
         {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 8]},
@@ -78,8 +79,9 @@ def test_the_header_alone_shows_a_cut_file(tmp_path: Path) -> None:
 )
 def test_an_entry_that_does_not_fit_is_refused(tmp_path: Path, entry: object) -> None:
     path = _file(tmp_path / "x", {"t": entry}, bytes(8))
-    with pytest.raises(CorruptDataError, match="x"):
-        read_tensors(path)
+    for read in (read_tensors, check_tensors):
+        with pytest.raises(CorruptDataError, match="x"):
+            read(path)
 
 
 NO_NUMBERS = ["Infinity", "-Infinity", "NaN", "1e999", "8.0", "8.5", "true", "null", '"8"', "[8]", "9" * 5000]
@@ -113,7 +115,15 @@ def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x00" * 7, b"\xff" * 64, (10).to_bytes(8, "little") + b"{", b"\x02" + bytes(7) + b"[]"]
+    "data",
+    [
+        b"",
+        b"\x00" * 7,
+        (200_000).to_bytes(8, "little") + b"[" * 200_000,
+        b"\xff" * 64,
+        (10).to_bytes(8, "little") + b"{",
+        b"\x02" + bytes(7) + b"[]",
+    ],
 )
 def test_a_file_that_is_none_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x").write_bytes(data)
