@@ -87,17 +87,17 @@ ANSWERS: dict[str, tuple[Answers, Software]] = {
 
 def runs(loss: float) -> np.ndarray:
     """Return [6 blocks, 2] runs of an A/B."""
-    return CENTRE + loss + steady(12, sd=0.0008).reshape(6, 2) - CENTRE
+    return loss + steady(12, sd=0.0008).reshape(6, 2)
 
 
-def past_of(values: np.ndarray) -> Past:
+def nights_before(values: np.ndarray) -> Past:
     return Past(values[:-1])
 
 
 @pytest.mark.parametrize("name", SERIES)
 def test_what_is_decided_without_experiments(name: str) -> None:
     values = SERIES[name]
-    decision = keep(decide(past_of(values), float(values[-1]), ALLOWED))
+    decision = keep(decide(nights_before(values), float(values[-1]), ALLOWED))
     assert decision.verdict != "drift"
     assert decision.needs in {"reruns", ""}
 
@@ -110,9 +110,9 @@ def test_what_is_decided_by_reruns(name: str, answered: str) -> None:
     assert answers.reruns is not None
     tonight = float(values[-1])
     here = replace(answers, reruns=tuple(tonight + offset for offset in answers.reruns))
-    decision = keep(decide(past_of(values), tonight, ALLOWED, here, software=software))
+    decision = keep(decide(nights_before(values), tonight, ALLOWED, here, software=software))
     assert decision.needs == ""
-    keep(advance(past_of(values), tonight, decision).level)
+    keep(advance(nights_before(values), tonight, decision).level)
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.003, 0.008, 0.05])
@@ -121,9 +121,9 @@ def test_what_is_decided_by_an_ab(loss: float, num_tested: int) -> None:
     values = SERIES["forty nights, then a loss"]
     tonight = float(values[-1])
     answers = Answers((tonight,) * 4, runs(loss), runs(0.0)[::-1], num_tested)
-    decision = keep(decide(past_of(values), tonight, ALLOWED, answers))
+    decision = keep(decide(nights_before(values), tonight, ALLOWED, answers))
     assert decision.difference is not None
-    keep(advance(past_of(values), tonight, decision).cusum_start)
+    keep(advance(nights_before(values), tonight, decision).cusum_start)
 
 
 @pytest.mark.parametrize("changes", [{"num_reruns": 0}, {"num_blocks": 0}, {"least_change": 0.2}])
@@ -131,13 +131,15 @@ def test_what_a_suite_with_less_is_told(changes: dict[str, float]) -> None:
     values = SERIES["a loss of twenty nights"]
     answers = Answers((float(values[-1]),) * 4)
     for given in (Answers(), answers):
-        keep(decide(past_of(values), float(values[-1]), replace(ALLOWED, **changes), given, software="can-differ"))
+        keep(
+            decide(nights_before(values), float(values[-1]), replace(ALLOWED, **changes), given, software="can-differ")
+        )
 
 
 @pytest.mark.parametrize("tonight", [0.0, 0.01, 0.024, 0.05, 0.2])
 def test_what_is_decided_against_an_anchor(tonight: float) -> None:
     anchor = Reference(CENTRE - 0.03, 0.008, 30, 0.1)
-    past = replace(past_of(SERIES["forty quiet nights"]), anchor=anchor)
+    past = replace(nights_before(SERIES["forty quiet nights"]), anchor=anchor)
     for answers in (Answers(), Answers((CENTRE + tonight,) * 4)):
         keep(decide(past, CENTRE + tonight, ALLOWED, answers, software="equal"))
 

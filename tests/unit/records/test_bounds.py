@@ -23,6 +23,7 @@ from plumbline.schema.spec import RunSpec
 from tests.contract.records import make_record
 from tests.record_parts import record_parts
 from tests.unit.judge.made_records import evaluation, whole
+from tests.unit.records.test_parquet_pages import varint
 
 ROWS = 2 * 8 + 64
 """What the spec of `make_record` reads at most: 2 steps of 8 rows, and 64 rows of evaluation."""
@@ -103,14 +104,6 @@ def inflated(data: bytes, column: Any, unpacked: int) -> bytes:
     head = b"\x15" + fields[0] + b"\x15" + size + b"\x15" + varint(2 * room)
     page = head + data[at:end] + body
     return data[:start] + page + data[start + len(page) :]
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
 
 
 def test_a_page_that_unpacks_to_megabytes_is_refused_whatever_the_footer_says(tmp_path: Path) -> None:

@@ -22,6 +22,25 @@ def _file(path: Path, header: object, body: bytes = b"") -> Path:
     return path
 
 
+def refusals(path: Path) -> list[str]:
+    """Return what each of the two readers says against a file, without its name; nothing if it is read."""
+    said = []
+    for read in (read_tensors, check_tensors):
+        try:
+            read(path)
+        except CorruptDataError as error:
+            said.append(str(error).removeprefix(f"{path}: "))
+    return said
+
+
+def _text(path: Path, text: bytes, length: int | None = None) -> Path:
+    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text)
+    return path
+
+
+TOO_LONG = ["not a safetensors file: the header is longer than the file"] * 2
+
+
 def test_what_the_library_writes_is_read_back(tmp_path: Path) -> None:
     tensors = {
         "a/b": np.arange(6, dtype=np.float64).reshape(2, 3),
@@ -146,51 +165,30 @@ def test_each_type_is_read_as_numpys(tmp_path: Path, dtype: str, name: str) -> N
     assert (found["t"].dtype, found["t"].tolist()) == (values.dtype, values.tolist())
 
 
-def test_a_shape_may_have_64_dimensions_and_no_more(tmp_path: Path) -> None:
-    for dimensions in (64, 65):
-        entry = {"dtype": "U8", "shape": [1] * dimensions, "data_offsets": [0, 1]}
-        path = _file(tmp_path / "x", {"t": entry}, bytes(1))
-        if dimensions == 64:
-            assert read_tensors(path)["t"].ndim == 64
-        else:
-            with pytest.raises(CorruptDataError, match="65 dimensions"):
-                read_tensors(path)
+@pytest.mark.parametrize(("dimensions", "said"), [(64, 0), (65, 2)])
+def test_a_shape_may_have_64_dimensions_and_no_more(tmp_path: Path, dimensions: int, said: int) -> None:
+    entry = {"dtype": "U8", "shape": [1] * dimensions, "data_offsets": [0, 1]}
+    found = refusals(_file(tmp_path / "x", {"t": entry}, bytes(1)))
+    assert found == ["not a safetensors file: a tensor of 65 dimensions"] * said
 
 
-def test_a_file_may_have_100_000_tensors_and_no_more(tmp_path: Path) -> None:
-    names = [f"{number:x}" for number in range(100_001)]
+@pytest.mark.parametrize(("count", "said"), [(100_000, 0), (100_001, 2)])
+def test_a_file_may_have_100_000_tensors_and_no_more(tmp_path: Path, count: int, said: int) -> None:
     entry = '{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
-    for count in (100_000, 100_001):
-        text = ("{" + ",".join(f'"{name}":{entry}' for name in names[:count]) + "}").encode()
-        (tmp_path / "x").write_bytes(len(text).to_bytes(8, "little") + text)
-        if count == 100_000:
-            check_tensors(tmp_path / "x")
-        else:
-            with pytest.raises(CorruptDataError, match="100001 tensors"):
-                check_tensors(tmp_path / "x")
+    text = "{" + ",".join(f'"{number:x}":{entry}' for number in range(count)) + "}"
+    found = refusals(_text(tmp_path / "x", text.encode()))
+    assert found == ["not a safetensors file: 100001 tensors"] * said
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_a_header_may_have_16_mib_and_no_more(tmp_path: Path, more: int) -> None:
-    text = b"{}" + b" " * ((16 << 20) - 2 + more)
-    (tmp_path / "x").write_bytes(len(text).to_bytes(8, "little") + text)
-    for read in (read_tensors, check_tensors):
-        if more:
-            with pytest.raises(CorruptDataError, match="the header is longer than the file"):
-                read(tmp_path / "x")
-        else:
-            read(tmp_path / "x")
+def test_a_header_may_have_16_mib_and_no_more(tmp_path: Path) -> None:
+    text = b"{}" + b" " * ((16 << 20) - 2)
+    assert refusals(_text(tmp_path / "x", text)) == []
+    assert refusals(_text(tmp_path / "x", text + b" ")) == TOO_LONG
 
 
 def test_a_header_may_end_with_the_file_and_no_later(tmp_path: Path) -> None:
-    for length, refused in ((2, False), (3, True)):
-        (tmp_path / "x").write_bytes(length.to_bytes(8, "little") + b"{}")
-        for read in (read_tensors, check_tensors):
-            if refused:
-                with pytest.raises(CorruptDataError, match="the header is longer than the file"):
-                    read(tmp_path / "x")
-            else:
-                read(tmp_path / "x")
+    assert refusals(_text(tmp_path / "x", b"{}", 2)) == []
+    assert refusals(_text(tmp_path / "x", b"{}", 3)) == TOO_LONG
 
 
 @pytest.mark.parametrize(
