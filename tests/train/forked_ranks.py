@@ -20,13 +20,11 @@ __all__ = ["run_alone", "run_ranks"]
 _SECONDS = 90.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["plumbline.train.job", "datasets", __name__])
-
-
 Around = Callable[..., AbstractContextManager[None]]
 
 
 def _rank(rank: int, world: int, port: int, around: Around, folder: Path) -> None:
-    """Run the trainer's command as one rank, within `around(rank, folder)`."""
+    """Run the trainer's command as one rank of several."""
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -35,6 +33,7 @@ def _rank(rank: int, world: int, port: int, around: Around, folder: Path) -> Non
 
 
 def _command(rank: int, around: Around, folder: Path) -> None:
+    """Run the trainer's command with the arguments in `folder`, within `around(rank, folder)`."""
     torch.set_num_threads(1)
     log = os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)

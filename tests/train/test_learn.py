@@ -81,7 +81,7 @@ def test_masks_do_not_depend_on_micro_batches(workshop: Workshop, undisturbed: T
 
 
 class SignalAt:
-    """A training that gets this signal in the middle of a step, on one of its ranks."""
+    """A training one of whose ranks gets this signal at the start of a step."""
 
     def __init__(self, number: signal.Signals, step: int, rank: int = 0) -> None:
         self.number, self.step, self.rank = number, step, rank

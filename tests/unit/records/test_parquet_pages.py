@@ -23,9 +23,9 @@ def i32(value: int, *, step: int = 1) -> bytes:
     return bytes([step << 4 | 5]) + varint(2 * value)
 
 
-def page(unpacked: int, packed: int, rest: bytes = b"", body: bytes | None = None) -> bytes:
+def page(unpacked: int, packed: int, rest: bytes = b"") -> bytes:
     """Return a page: type, sizes, further fields, the end of its header, and its content."""
-    return i32(DATA_PAGE) + i32(unpacked) + i32(packed) + rest + STOP + (bytes(packed) if body is None else body)
+    return i32(DATA_PAGE) + i32(unpacked) + i32(packed) + rest + STOP + bytes(packed)
 
 
 def struct(fields: bytes, *, step: int = 2) -> bytes:
