@@ -37,7 +37,7 @@ __all__ = ["main"]
 
 NAME = "drill-upgrade"
 CULPRIT = "plumbline-test-hook absent → 2.0"
-GATE, TRAINER = "flows.upgrade.gate", "plumbline.train"
+GATE, TRAINER = "plumbline.flows.upgrade.gate", "plumbline.train"
 _SECONDS = 900
 
 

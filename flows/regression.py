@@ -15,14 +15,14 @@ from plumbline.errors import ExitCode, PlumblineError, SupersededError
 from plumbline.rounds.outcome import headline
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from tasks.alert import alert_about_verdict, alert_without_verdict
-from tasks.confirm import confirm_causes, confirm_software, confirm_throughput
-from tasks.dispatch import dispatch_trainings
-from tasks.events import Phases, ProgressReporter
-from tasks.gather import gather_records
-from tasks.judge import conclude, judge_records
-from tasks.open_round import check_suite, name_round, open_round, run_name, take_over
-from tasks.report import add_notes, emit_verdict, publish, report_round, show_in_ui
+from plumbline.tasks.alert import alert_about_verdict, alert_without_verdict
+from plumbline.tasks.confirm import confirm_causes, confirm_software, confirm_throughput
+from plumbline.tasks.dispatch import dispatch_trainings
+from plumbline.tasks.events import Phases, ProgressReporter
+from plumbline.tasks.gather import gather_records
+from plumbline.tasks.judge import conclude, judge_records
+from plumbline.tasks.open_round import check_suite, name_round, open_round, run_name, take_over
+from plumbline.tasks.report import add_notes, emit_verdict, publish, report_round, show_in_ui
 
 __all__ = ["ERROR_STATE_NAMES", "STATE_NAMES", "regression"]
 

@@ -8,8 +8,8 @@ from prefect.states import Completed, Failed
 
 from plumbline.dispatch import TrainingOrder
 from plumbline.errors import ExitCode
-from tasks.prefect_client.flow_runs import INVALID
-from tasks.train import train_and_publish
+from plumbline.tasks.prefect_client.flow_runs import INVALID
+from plumbline.tasks.train import train_and_publish
 
 __all__ = ["training"]
 

@@ -7,19 +7,14 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort
 from prefect.states import Completed, Failed
 
-from flows.regression import ERROR_STATE_NAMES, STATE_NAMES
 from plumbline.errors import ExitCode, PlumblineError, SupersededError
+from plumbline.flows.regression import ERROR_STATE_NAMES, STATE_NAMES
 from plumbline.schema.suite import Suite
-from plumbline.upgrade.campaign import Budget
-from plumbline.upgrade.candidate import Candidate
-from plumbline.upgrade.orders import UpgradeOrder
-from plumbline.upgrade.outcome import UpgradeOutcome, headline
-from plumbline.upgrade.request import UpgradeRequest
-from tasks.alert import alert_without_verdict
-from tasks.events import Phases, ProgressReporter
-from tasks.open_round import name_round, run_name, take_over
-from tasks.prefect_client.flow_runs import INVALID
-from tasks.upgrade import (
+from plumbline.tasks.alert import alert_without_verdict
+from plumbline.tasks.events import Phases, ProgressReporter
+from plumbline.tasks.open_round import name_round, run_name, take_over
+from plumbline.tasks.prefect_client.flow_runs import INVALID
+from plumbline.tasks.upgrade import (
     alert_about_upgrade,
     judge_here,
     open_upgrade,
@@ -27,6 +22,11 @@ from tasks.upgrade import (
     start_round,
     train_candidate,
 )
+from plumbline.upgrade.campaign import Budget
+from plumbline.upgrade.candidate import Candidate
+from plumbline.upgrade.orders import UpgradeOrder
+from plumbline.upgrade.outcome import UpgradeOutcome, headline
+from plumbline.upgrade.request import UpgradeRequest
 
 __all__ = ["gate", "upgrade"]
 

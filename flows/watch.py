@@ -7,7 +7,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
 from plumbline.schema.suite import Suite
-from tasks.watch import check_missed
+from plumbline.tasks.watch import check_missed
 
 __all__ = ["watch"]
 

@@ -35,9 +35,9 @@ from plumbline.rounds import Round
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
-from tasks.open_round import refuse_superseded
-from tasks.prefect_client.api import PREFECT_ERRORS
-from tasks.prefect_client.notifications import Blocks, send
+from plumbline.tasks.open_round import refuse_superseded
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
+from plumbline.tasks.prefect_client.notifications import Blocks, send
 
 __all__ = ["alert_about_verdict", "alert_once", "alert_without_verdict", "deliver_pending", "send_directly"]
 

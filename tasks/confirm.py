@@ -17,9 +17,9 @@ from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import reruns_needed
 from plumbline.rounds.nights import night_abs, night_reruns
 from plumbline.stores import open_store
-from tasks.dispatch import dispatch_trainings
-from tasks.gather import gather_records
-from tasks.judge import Judged, judge_records
+from plumbline.tasks.dispatch import dispatch_trainings
+from plumbline.tasks.gather import gather_records
+from plumbline.tasks.judge import Judged, judge_records
 
 __all__ = ["confirm_causes", "confirm_software", "confirm_throughput"]
 

@@ -18,8 +18,8 @@ from plumbline.dispatch import Limits, Recorded, Result, TrainingOrder, run_jobs
 from plumbline.errors import PlumblineError
 from plumbline.rounds import Assignment, Round
 from plumbline.stores import Store, open_store
-from tasks.prefect_client.api import server_clock
-from tasks.prefect_client.orchestrator import PrefectOrchestrator
+from plumbline.tasks.prefect_client.api import server_clock
+from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
 
 __all__ = ["dispatch_trainings"]
 

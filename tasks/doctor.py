@@ -26,11 +26,11 @@ from plumbline.doctor.stores import Visit
 from plumbline.errors import ExitCode, InvalidInputError, PlumblineError
 from plumbline.schema.base import read_model
 from plumbline.schema.suite import Suite
-from tasks.prefect_client.api import PREFECT_ERRORS, server_errors, wait_for_api
-from tasks.prefect_client.deployments import create_deployment
-from tasks.prefect_client.flow_runs import read_pool
-from tasks.prefect_client.notifications import stored_fingerprint
-from tasks.watch import due_times
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, server_errors, wait_for_api
+from plumbline.tasks.prefect_client.deployments import create_deployment
+from plumbline.tasks.prefect_client.flow_runs import read_pool
+from plumbline.tasks.prefect_client.notifications import stored_fingerprint
+from plumbline.tasks.watch import due_times
 
 __all__ = ["CONTROLLERS", "check_server", "check_workers"]
 
@@ -251,7 +251,8 @@ def _start(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -> UU
     )
     name = f"plumbline-doctor/{suite.name}-{place}"
     fields: dict[str, Any] = {
-        "entrypoint": "flows.doctor.doctor", "work_pool": pool, "tags": ["plumbline-doctor"], "parameters": {},
+        "entrypoint": "plumbline.flows.doctor.doctor", "work_pool": pool,
+        "tags": ["plumbline-doctor"], "parameters": {},
         "description": "Check the machine of a worker; started by `plumbline doctor --workers`.",
         "cron": None, "timezone": None, "collision_strategy": None,
     }  # fmt: skip

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-from tasks.prefect_client.api import PREFECT_ERRORS
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 
 __all__ = ["Phases", "ProgressReporter"]
 

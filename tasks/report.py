@@ -20,8 +20,8 @@ from plumbline.rounds.series import write_nights
 from plumbline.rounds.verdict_events import round_events
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
-from tasks.judge import Judged
-from tasks.open_round import refuse_superseded
+from plumbline.tasks.judge import Judged
+from plumbline.tasks.open_round import refuse_superseded
 
 __all__ = ["add_notes", "emit_verdict", "publish", "report_round", "show_in_ui"]
 

@@ -27,8 +27,8 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import write_spec
 from plumbline.staging.part import disk_errors
 from plumbline.stores import RetryPolicy, Store, open_store
-from tasks.events import ProgressReporter
-from tasks.prefect_client.api import PREFECT_ERRORS
+from plumbline.tasks.events import ProgressReporter
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 
 if TYPE_CHECKING:
     from plumbline.experiments.environment import Interpreters

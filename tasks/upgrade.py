@@ -31,6 +31,15 @@ from plumbline.rounds.published_specs import read_specs
 from plumbline.rounds.secret import round_secret
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
+from plumbline.tasks.alert import alert_once
+from plumbline.tasks.dispatch import dispatch_trainings
+from plumbline.tasks.events import ProgressReporter
+from plumbline.tasks.gather import gather_records
+from plumbline.tasks.open_round import check_suite, refuse_superseded
+from plumbline.tasks.prefect_client.api import server_clock
+from plumbline.tasks.prefect_client.flow_runs import check_image_pools
+from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
+from plumbline.tasks.train import PATIENCE, orphan_watch
 from plumbline.upgrade.campaign import Budget
 from plumbline.upgrade.candidate import read_candidate, read_image
 from plumbline.upgrade.image_upgrade import ImageUpgrade, with_gathered
@@ -60,15 +69,6 @@ from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
 from plumbline.upgrade.sharing import SharedTrials
 from plumbline.upgrade.trials import Trials
 from plumbline.upgrade.work import claimed
-from tasks.alert import alert_once
-from tasks.dispatch import dispatch_trainings
-from tasks.events import ProgressReporter
-from tasks.gather import gather_records
-from tasks.open_round import check_suite, refuse_superseded
-from tasks.prefect_client.api import server_clock
-from tasks.prefect_client.flow_runs import check_image_pools
-from tasks.prefect_client.orchestrator import PrefectOrchestrator
-from tasks.train import PATIENCE, orphan_watch
 
 __all__ = [
     "alert_about_upgrade",

@@ -28,9 +28,9 @@ from plumbline.deployment import REGRESSION
 from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.stores import open_store
-from tasks.alert import deliver_pending, send_directly
-from tasks.prefect_client.api import PREFECT_ERRORS
-from tasks.prefect_client.notifications import Blocks
+from plumbline.tasks.alert import deliver_pending, send_directly
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
+from plumbline.tasks.prefect_client.notifications import Blocks
 
 __all__ = ["check_missed", "check_missed_rounds", "due_times"]
 

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _test(suite: Suite) -> tuple[list[str], list[str]]:
-    from tasks.prefect_client.notifications import Blocks, send
+    from plumbline.tasks.prefect_client.notifications import Blocks, send
 
     subject, body = probe_message(suite.name, datetime.now(UTC))
     known = Blocks(suite, os.environ)
@@ -61,7 +61,7 @@ def _blocks(suite: Suite) -> list[str]:
 
 
 def _check(suite: Suite) -> tuple[list[str], list[str]]:
-    from tasks.watch import check_missed_rounds
+    from plumbline.tasks.watch import check_missed_rounds
 
     missed, failed = check_missed_rounds(suite)
     return [missed] if missed else [], failed

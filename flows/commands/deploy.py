@@ -58,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
 def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
     from prefect import get_client
 
-    from tasks.prefect_client import deployments
-    from tasks.prefect_client.api import server_errors, wait_for_api
-    from tasks.prefect_client.notifications import Blocks
-    from tasks.watch import due_times
+    from plumbline.tasks.prefect_client import deployments
+    from plumbline.tasks.prefect_client.api import server_errors, wait_for_api
+    from plumbline.tasks.prefect_client.notifications import Blocks
+    from plumbline.tasks.watch import due_times
 
     if suite.schedule is not None:
         due_times(suite.schedule, datetime.now(UTC), 1, where=str(args.suite))

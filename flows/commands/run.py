@@ -129,9 +129,9 @@ def _wait_for_interrupt(stack: Stack) -> None:
 
 def _on_api(args: argparse.Namespace, suite: Suite, display: Display) -> RoundVerdict:
     """Start the deployed round, follow it, and return its verdict."""
-    from flows.commands.deploy import publish_data
-    from tasks.prefect_client.api import server_errors, wait_for_api
-    from tasks.prefect_client.round_run import API_SECONDS, RoundRun
+    from plumbline.flows.commands.deploy import publish_data
+    from plumbline.tasks.prefect_client.api import server_errors, wait_for_api
+    from plumbline.tasks.prefect_client.round_run import API_SECONDS, RoundRun
 
     wait_for_api(API_SECONDS, display.say)
     if args.prepare:

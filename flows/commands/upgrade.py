@@ -74,8 +74,8 @@ def _new_id() -> str:
 
 def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Display) -> UpgradeOutcome:
     """Start the deployed flow, and return its outcome; an interruption cancels it."""
-    from tasks.prefect_client.api import server_errors, wait_for_api
-    from tasks.prefect_client.round_run import API_SECONDS, UpgradeRun
+    from plumbline.tasks.prefect_client.api import server_errors, wait_for_api
+    from plumbline.tasks.prefect_client.round_run import API_SECONDS, UpgradeRun
 
     candidate = {"image": args.image} if args.image else _candidate(load_lock(args.candidate), suite)
     parameters = {

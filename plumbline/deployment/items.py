@@ -117,14 +117,14 @@ def _deployments(suite: Suite, controllers: str) -> Iterator[Item]:
     for name, platform in suite.platforms.items():
         yield _deployment(
             training_deployment(suite.name, name),
-            entrypoint="flows.training.training",
+            entrypoint="plumbline.flows.training.training",
             work_pool=platform.work_pool,
             tags=[*tags, f"platform:{name}"],
             description=f"One training on {name}; a round of {suite.name} dispatches it.",
         )
         yield _deployment(
             gate_deployment(suite.name, name),
-            entrypoint="flows.upgrade.gate",
+            entrypoint="plumbline.flows.upgrade.gate",
             work_pool=platform.work_pool,
             tags=[*tags, f"platform:{name}"],
             description=f"The upgrade gate on {name}; an upgrade of {suite.name} dispatches it.",
@@ -132,7 +132,7 @@ def _deployments(suite: Suite, controllers: str) -> Iterator[Item]:
     schedule = suite.schedule
     yield _deployment(
         f"{REGRESSION}/{suite.name}",
-        entrypoint="flows.regression.regression",
+        entrypoint="plumbline.flows.regression.regression",
         work_pool=controllers,
         tags=[*tags, "plumbline-round"],
         description=f"One round of {suite.name}: train on every platform, compare, name the cause, report, alert.",
@@ -143,7 +143,7 @@ def _deployments(suite: Suite, controllers: str) -> Iterator[Item]:
     )
     yield _deployment(
         f"{UPGRADE}/{suite.name}",
-        entrypoint="flows.upgrade.upgrade",
+        entrypoint="plumbline.flows.upgrade.upgrade",
         work_pool=controllers,
         # With the tag of rounds, a crashed run is resumed, and a run without a verdict is alerted.
         tags=[*tags, "plumbline-round"],
@@ -154,7 +154,7 @@ def _deployments(suite: Suite, controllers: str) -> Iterator[Item]:
     if schedule and any("missed" in alert.on for alert in suite.alerts):
         yield _deployment(
             f"{WATCH}/{suite.name}",
-            entrypoint="flows.watch.watch",
+            entrypoint="plumbline.flows.watch.watch",
             work_pool=controllers,
             tags=tags,
             description=f"Alert about missed rounds of {suite.name}, and send alerts that are pending.",

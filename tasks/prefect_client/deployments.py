@@ -25,7 +25,7 @@ from prefect.utilities.callables import parameter_schema
 
 from plumbline.deployment import Item, PlanItem, compare_items, suite_tag
 from plumbline.errors import ConfigurationError
-from tasks.prefect_client.notifications import Blocks, block_id, stored_fingerprint
+from plumbline.tasks.prefect_client.notifications import Blocks, block_id, stored_fingerprint
 
 __all__ = ["apply", "create_deployment", "observe", "plan", "prune"]
 

@@ -25,7 +25,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from plumbline.dispatch import ChildRun, ChildState
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import Suite
-from tasks.prefect_client.api import server_errors
+from plumbline.tasks.prefect_client.api import server_errors
 
 __all__ = [
     "CANCELLED_BY_ROUND",

@@ -35,7 +35,7 @@ from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError
 from plumbline.escape import Channel, escape, printable
 from plumbline.schema.suite import AlertEvent, Suite
-from tasks.prefect_client.api import PREFECT_ERRORS
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 
 __all__ = ["AppriseUrl", "Blocks", "block_id", "send", "stored_fingerprint"]
 

@@ -15,8 +15,8 @@ from prefect.states import Cancelled, Cancelling
 from plumbline.dispatch import ChildRun, Job, Recorded
 from plumbline.dispatch.loop import Run
 from plumbline.errors import ConfigurationError
-from tasks.prefect_client.api import PREFECT_ERRORS
-from tasks.prefect_client.flow_runs import (
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
+from plumbline.tasks.prefect_client.flow_runs import (
     CANCELLED_BY_ROUND,
     Progress,
     read_children,

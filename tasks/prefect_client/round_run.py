@@ -28,9 +28,9 @@ from plumbline.errors import (
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, wait_for_api
+from plumbline.tasks.prefect_client.flow_runs import read_pool, read_progress, read_round_runs
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
-from tasks.prefect_client.api import PREFECT_ERRORS, wait_for_api
-from tasks.prefect_client.flow_runs import read_pool, read_progress, read_round_runs
 
 __all__ = ["API_SECONDS", "RoundRun", "UpgradeRun"]
 

@@ -15,7 +15,7 @@ from plumbline.errors import DiskFullError
 from plumbline.experiments.transport import has_record
 from plumbline.schema.record import read_record
 from plumbline.stores import open_store
-from tasks import train as module
+from plumbline.tasks import train as module
 from tests.contract.records import make_record
 
 

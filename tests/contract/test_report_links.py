@@ -27,7 +27,7 @@ from plumbline.rounds.reporting import write_report
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
-from tasks.prefect_client.notifications import AppriseUrl
+from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
 from tests.faultserver.google import GoogleServer
 from tests.flows.webhook_server import receiver

@@ -21,7 +21,7 @@ from plumbline.stores import (
     open_store,
     read_bytes,
 )
-from tasks import gather, train
+from plumbline.tasks import gather, train
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_azure
 from tests.faultserver import FaultServer
 from tests.memory_store import MemoryStore

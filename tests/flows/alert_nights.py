@@ -11,8 +11,8 @@ from plumbline.central import CentralStore
 from plumbline.schema.suite import Alert
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult, RoundVerdict
 from plumbline.stores import open_store
-from tasks.alert import deliver_pending
-from tasks.prefect_client.notifications import Blocks
+from plumbline.tasks.alert import deliver_pending
+from plumbline.tasks.prefect_client.notifications import Blocks
 from tests.flows.small_suite import small_suite
 
 __all__ = ["ALERTS", "NIGHT", "NOBODY", "book_of", "night", "verdict"]

@@ -24,7 +24,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from plumbline.localstack.process import find_by_mark, stop
 from plumbline.localstack.stack import CONTROLLERS, Stack
 from plumbline.schema.suite import Suite
-from tasks.prefect_client.flow_runs import read_pool
+from plumbline.tasks.prefect_client.flow_runs import read_pool
 from tests.flows.small_suite import small_suite, to_toml
 
 __all__ = ["RunningRound", "RunningStack", "running_stack"]
@@ -189,7 +189,7 @@ class RunningStack:
 
     def controllers(self) -> list[int]:
         """Return the processes of the rounds' flow runs."""
-        return self.processes_in("flows.regression.regression")
+        return self.processes_in("plumbline.flows.regression.regression")
 
     def processes_in(self, entrypoint: str) -> list[int]:
         """Return the stack's flow-run processes of one entrypoint."""

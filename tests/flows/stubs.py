@@ -26,7 +26,7 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
-from tasks.prefect_client.deployments import apply, plan
+from plumbline.tasks.prefect_client.deployments import apply, plan
 from tests.flows.small_suite import small_suite
 
 __all__ = ["Material", "StubWorkers", "deploy", "deploy_round", "model_record", "suite_of"]

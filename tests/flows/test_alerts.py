@@ -34,10 +34,10 @@ from plumbline.rounds import Round
 from plumbline.schema.suite import Alert, AlertEvent, Schedule, Suite
 from plumbline.schema.verdict import Cause, Finding, PlatformResult
 from plumbline.stores import open_store
-from tasks.alert import alert_about_verdict, alert_without_verdict, deliver_pending
-from tasks.prefect_client.notifications import AppriseUrl, send
-from tasks.report import add_notes
-from tasks.watch import check_missed_rounds
+from plumbline.tasks.alert import alert_about_verdict, alert_without_verdict, deliver_pending
+from plumbline.tasks.prefect_client.notifications import AppriseUrl, send
+from plumbline.tasks.report import add_notes
+from plumbline.tasks.watch import check_missed_rounds
 from tests.flows.alert_nights import ALERTS, NIGHT, NOBODY, book_of, night, verdict
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import deploy_round

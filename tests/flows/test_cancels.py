@@ -11,8 +11,8 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.states import Cancelled, Cancelling, Running
 
 from plumbline.dispatch import ChildState, Job
-from tasks.prefect_client.flow_runs import read_children
-from tasks.prefect_client.orchestrator import PrefectOrchestrator
+from plumbline.tasks.prefect_client.flow_runs import read_children
+from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
 
 JOB = Job(key="r-aws-w", platform="aws", start_seconds=100, run_seconds=1000, retries=1)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
-from tasks.prefect_client import api
+from plumbline.tasks.prefect_client import api
 
 
 class NoClock:

@@ -19,9 +19,9 @@ from plumbline.deployment import UPGRADE_EVENT, desired, suite_parameters
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.rounds import Round
 from plumbline.schema.suite import Schedule, Suite, read_suite
-from tasks.prefect_client import deployments
-from tasks.prefect_client.api import server_errors
-from tasks.prefect_client.notifications import AppriseUrl
+from plumbline.tasks.prefect_client import deployments
+from plumbline.tasks.prefect_client.api import server_errors
+from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, deploy
 

@@ -12,7 +12,7 @@ from prefect.blocks.notifications import PagerDutyWebHook
 
 from plumbline.cli.main import main
 from plumbline.schema.suite import Alert, Suite
-from tasks.prefect_client.notifications import send
+from plumbline.tasks.prefect_client.notifications import send
 from tests.flows.alert_nights import NOBODY, book_of, night
 from tests.flows.small_suite import to_toml
 from tests.flows.webhook_server import Internet, internet

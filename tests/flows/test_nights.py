@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.regression import regression
 from plumbline.alerts import AlertBook
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.central.series import extend_series, read_series
 from plumbline.cli.main import main
+from plumbline.flows.regression import regression
 from plumbline.history.series import row_of
 from plumbline.judge import comparison
 from plumbline.judge.ladder import Ladder

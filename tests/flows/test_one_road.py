@@ -22,8 +22,8 @@ from plumbline.localstack.process import Child, start, stop
 from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.stores import open_store
-from tasks.prefect_client.flow_runs import read_pool
-from tasks.prefect_client.notifications import AppriseUrl
+from plumbline.tasks.prefect_client.flow_runs import read_pool
+from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.small_suite import small_suite, to_toml
 from tests.flows.webhook_server import Receiver, receiver
 

@@ -9,8 +9,8 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import PrefectHTTPStatusError
 
-from flows.regression import regression
 from plumbline.deployment import suite_parameters
+from plumbline.flows.regression import regression
 from plumbline.schema.suite import Suite
 from tests.flows.stubs import deploy
 

@@ -24,13 +24,13 @@ from prefect.client.schemas.objects import StateType
 from prefect.deployments import run_deployment
 from prefect.exceptions import Abort
 
-from flows.regression import regression
 from plumbline.alerts import AlertBook
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.deployment import training_deployment
 from plumbline.dispatch import Limits
+from plumbline.flows.regression import regression
 from plumbline.localstack.stack import Stack
 from plumbline.records import load_record
 from plumbline.rounds import Round
@@ -40,7 +40,7 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
-from tasks.prefect_client.notifications import AppriseUrl
+from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, Measurement, StubWorkers, deploy_round, suite_of
 from tests.flows.webhook_server import receiver
@@ -215,7 +215,7 @@ def test_a_platform_whose_outbox_refuses_the_controller_is_unavailable_and_the_o
     monkeypatch.setenv("AWS_PROFILE", "robot")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("flows.regression.Limits", lambda: Limits(settle_seconds=1.0))
+    monkeypatch.setattr("plumbline.flows.regression.Limits", lambda: Limits(settle_seconds=1.0))
     suite = suite_of(tmp_path, "roleless", 3, retries=0)
     barred = suite.platforms["p01"].replace(outbox="s3://outbox/of/p01")
     suite = suite.replace(platforms={**suite.platforms, "p01": barred})

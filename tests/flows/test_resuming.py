@@ -21,8 +21,8 @@ from plumbline.localstack.stack import Stack
 from plumbline.rounds.claim import Controller, claim_round
 from plumbline.schema.suite import Alert, Suite
 from plumbline.stores import open_store
-from tasks.prefect_client import deployments
-from tasks.prefect_client.notifications import AppriseUrl
+from plumbline.tasks.prefect_client import deployments
+from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.stubs import deploy_round
 from tests.flows.webhook_server import receiver
 

@@ -13,8 +13,8 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.localstack.ports import reserve_port
-from tasks.prefect_client.api import wait_for_api
-from tasks.prefect_client.round_run import RoundRun
+from plumbline.tasks.prefect_client.api import wait_for_api
+from plumbline.tasks.prefect_client.round_run import RoundRun
 from tests.flows.stubs import suite_of
 
 ANSWERS = {"/api/health": True, "/api/hello": "hello", "/api/admin/version": "3.8.8"}

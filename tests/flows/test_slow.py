@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flows.regression import regression
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
+from plumbline.flows.regression import regression
 from plumbline.localstack.stack import Stack
 from plumbline.rounds.published_specs import write_specs
 from plumbline.schema.record import RunRecord

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.regression import regression
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore, publish_record
 from plumbline.central.series import extend_series, read_series
 from plumbline.dispatch import TrainingOrder
 from plumbline.experiments.ab import run_ab
 from plumbline.experiments.environment import Interpreters, build_environments
+from plumbline.flows.regression import regression
 from plumbline.history.series import row_of
 from plumbline.localstack.stack import Stack
 from plumbline.rounds.published_specs import write_specs

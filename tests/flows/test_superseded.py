@@ -15,8 +15,8 @@ from plumbline.rounds.claim import Controller, claim_round
 from plumbline.schema.suite import Alert
 from plumbline.schema.verdict import Cause, PlatformResult, RoundVerdict
 from plumbline.stores import open_store
-from tasks.alert import alert_about_verdict, alert_without_verdict
-from tasks.report import publish, report_round
+from plumbline.tasks.alert import alert_about_verdict, alert_without_verdict
+from plumbline.tasks.report import publish, report_round
 from tests.flows.stubs import suite_of
 
 NAME = "20261123-020000-late"

@@ -12,13 +12,14 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, De
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Completed, Pending, Running
 
-from flows.upgrade import gate, upgrade
 from plumbline.central import CentralStore
 from plumbline.deployment import REGRESSION
 from plumbline.digest import digest_bytes
+from plumbline.flows.upgrade import gate, upgrade
 from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Alert, Suite
 from plumbline.stores import open_store
+from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.upgrade.answer import Culprit, UpgradeAnswer
 from plumbline.upgrade.candidate import Candidate
 from plumbline.upgrade.changes import PackageChange
@@ -33,7 +34,6 @@ from plumbline.upgrade.orders import (
 )
 from plumbline.upgrade.orders import suite_of as suite_of_worker
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
-from tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.stubs import StubWorkers, deploy, suite_of
 from tests.flows.webhook_server import receiver
 

@@ -11,8 +11,8 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, State
 
-from flows.upgrade import upgrade
 from plumbline.central import CentralStore
+from plumbline.flows.upgrade import upgrade
 from plumbline.localstack.stack import Stack
 from plumbline.rounds.published_specs import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord

@@ -13,8 +13,8 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Pending, Running
 
-from flows.upgrade import upgrade
 from plumbline.central import CentralStore
+from plumbline.flows.upgrade import upgrade
 from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Gates, Suite
 from plumbline.stores import open_store

@@ -19,8 +19,8 @@ from plumbline.localstack import services
 from plumbline.localstack.process import start, stop
 from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Suite
-from tasks.prefect_client.deployments import observe
-from tasks.prefect_client.notifications import AppriseUrl
+from plumbline.tasks.prefect_client.deployments import observe
+from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, StubWorkers, suite_of
 

@@ -65,11 +65,11 @@ def test_a_command_that_cannot_be_loaded_is_no_drift(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(_argv: list[str]) -> list[Any]:
-        raise ImportError("flows.commands.run is cut off")
+        raise ImportError("plumbline.flows.commands.run is cut off")
 
     monkeypatch.setattr(command_line, "_commands", broken)
     assert main(["history", "suite.toml"]) == 3
-    assert "flows.commands.run is cut off" in capsys.readouterr().err
+    assert "plumbline.flows.commands.run is cut off" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -192,3 +192,15 @@ def test_a_terminal_gets_no_escape_sequence_of_an_error(
 ) -> None:
     assert main(failing(monkeypatch, CorruptDataError("\x1b[2Jgone \x9b1m"))) == 4
     assert not set(capsys.readouterr().err) & {"\x1b", "\x9b"}
+
+
+def test_a_team_s_own_flows_and_tasks_do_not_hide_the_product_s(tmp_path: Path) -> None:
+    for name in ("flows", "tasks"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the folder of the team')\n")
+    argv = [sys.executable, "-m", "plumbline", "run", "nosuch.toml"]
+    output = subprocess.run(
+        argv, cwd=tmp_path, env=os.environ | {"PYTHONPATH": "."}, capture_output=True, text=True, check=False
+    )
+    assert (output.returncode, output.stdout) == (2, "")
+    assert output.stderr.startswith("plumbline: nosuch.toml: ")

@@ -21,10 +21,10 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from flows.commands import doctor, upgrade
 from plumbline.cli.main import build_parser
 from plumbline.doctor import examine_recipients
 from plumbline.doctor.driver import least_driver
+from plumbline.flows.commands import doctor, upgrade
 from plumbline.schema.suite import read_suite
 
 ROOT = Path(__file__).resolve().parents[3]

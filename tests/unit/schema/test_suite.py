@@ -17,7 +17,7 @@ from plumbline.rounds.plan import MAIN, RERUN, Round
 from plumbline.schema import suite_values
 from plumbline.schema.base import first_problem
 from plumbline.schema.suite import Schedule, Suite, read_suite
-from tasks.watch import due_times
+from plumbline.tasks.watch import due_times
 
 SUITE = """
 name = "nightly"

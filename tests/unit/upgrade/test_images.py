@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from flows.commands import upgrade as command
 from plumbline.errors import ConfigurationError
+from plumbline.flows.commands import upgrade as command
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import Absence
 from plumbline.rounds.plan import Round

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands import upgrade as command
 from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.flows.commands import upgrade as command
 from plumbline.schema.suite import Alert, Suite
 from plumbline.upgrade.answer import Culprit, UpgradeAnswer
 from plumbline.upgrade.candidate import LOCK_FILES_NAME, MAX_INLINE_BYTES, Candidate, read_candidate
