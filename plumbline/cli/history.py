@@ -13,10 +13,12 @@ from plumbline.central.series import rebuild_series, records_of_rounds, write_se
 from plumbline.cli.nights import Night, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
-from plumbline.history.external import parse_external
+from plumbline.history.external import Receipt, parse_external
 from plumbline.history.limits import allowed_for
+from plumbline.history.metrics import Worse
 from plumbline.history.segments import MetricHistory
 from plumbline.history.summary import ChangeSummary, LineSummary, summarise
+from plumbline.report.words import clean
 from plumbline.rounds.nights import limits_of
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
@@ -33,13 +35,14 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--from", type=Path, dest="source", metavar="FILE", help="judge the series of a CSV or JSONL file"
     )
-    parser.add_argument(
-        "--higher-is-worse",
-        action="append",
-        default=[],
-        metavar="METRIC",
-        help="with --from: a larger value of this metric is a loss; may be repeated",
-    )
+    for way, size in (("higher", "larger"), ("lower", "smaller")):
+        parser.add_argument(
+            f"--{way}-is-worse",
+            action="append",
+            default=[],
+            metavar="METRIC",
+            help=f"with --from: a {size} value of this metric is a loss; may be repeated (default: by its name)",
+        )
     parser.add_argument("--platform", help="only this platform")
     parser.add_argument("--last", type=int, default=90, metavar="N", help="maximum number of nights (default: 90)")
     parser.add_argument("--rebuild", action="store_true", help="rebuild the series files from the records")
@@ -98,7 +101,8 @@ def _external(args: argparse.Namespace) -> int:
         text = args.source.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidInputError("is not UTF-8 text", where=str(args.source)) from error
-    lines: Sequence[MetricHistory] = parse_external(text, where=str(args.source), higher_is_worse=args.higher_is_worse)
+    external = parse_external(text, where=str(args.source), worse=_worse(args))
+    lines: Sequence[MetricHistory] = external.histories
     if args.platform is not None:
         lines = [line for line in lines if line.platform == args.platform]
     if not lines:
@@ -106,10 +110,46 @@ def _external(args: argparse.Namespace) -> int:
     allowed = allowed_for(num_platforms=len({line.platform for line in lines}), num_series=len(lines))
     summaries = [summarise(line, allowed) for line in lines]
     if args.json:
-        print(json.dumps({"from": str(args.source), "lines": [summary.to_json() for summary in summaries]}, indent=2))
+        receipt = external.receipt.to_json()
+        lines_json = [summary.to_json() for summary in summaries]
+        print(json.dumps({"from": str(args.source), "receipt": receipt, "lines": lines_json}, indent=2))
     else:
+        _print_receipt(args.source, external.receipt)
         _print_lines(summaries)
     return int(ExitCode.PASS)
+
+
+def _worse(args: argparse.Namespace) -> dict[str, Worse]:
+    """Return the directions that the options name; raise if one metric has both."""
+    named: dict[str, Worse] = dict.fromkeys(args.lower_is_worse, "lower")
+    for name in args.higher_is_worse:
+        if name in named:
+            raise ConfigurationError(f"{name!r} has --lower-is-worse too", where="history", key="--higher-is-worse")
+        named[name] = "higher"
+    return named
+
+
+_SOURCES = {"option": "by option", "name": "by name", "assumed": "assumed; --{other}-is-worse METRIC changes it"}
+
+
+def _print_receipt(source: Path, receipt: Receipt) -> None:
+    """Print how the file was read: what was assumed, left out or is missing."""
+    print(f"{source}: {receipt.rows} rows, {receipt.first} to {receipt.last}, {receipt.num_series} series")
+    groups: dict[tuple[Worse, str], list[str]] = {}
+    for direction in receipt.directions:
+        groups.setdefault((direction.worse, direction.source), []).append(clean(direction.metric, 80))
+    for (way, by), names in groups.items():
+        about = _SOURCES[by].format(other="lower" if way == "higher" else "higher")
+        print(f"  {way} is worse: {', '.join(names)} ({about})")
+    if signed := [clean(direction.metric, 80) for direction in receipt.directions if direction.has_sign]:
+        print(f"  zero or negative values: {', '.join(signed)}; changes are shares of the typical size")
+    if receipt.repeated:
+        print(f"  {receipt.repeated} rows repeat a time of their series: the last row with a value counts")
+    if receipt.ignored_columns:
+        print(f"  ignored columns: {', '.join(clean(name, 80) for name in receipt.ignored_columns)}")
+    for ended in receipt.ended:
+        about = clean(f"{ended.platform} {ended.workload} {ended.metric}")
+        print(f"  {about}: last value {ended.last}, {ended.missing_nights} nights before the newest row")
 
 
 def _print_nights(platform: str, nights: Sequence[Night]) -> None:
@@ -124,7 +164,7 @@ def _print_nights(platform: str, nights: Sequence[Night]) -> None:
 
 def _print_lines(lines: Sequence[LineSummary]) -> None:
     for line in lines:
-        about = " ".join(part for part in (line.platform, line.workload, line.metric) if part)
+        about = clean(" ".join(part for part in (line.platform, line.workload, line.metric) if part))
         if line.reference is None:
             print(f"  {about}: {line.nights} nights, too few for a reference")
         else:
@@ -135,7 +175,7 @@ def _print_lines(lines: Sequence[LineSummary]) -> None:
         for change in line.changes:
             print(f"    {_change(change)}")
         if line.reason not in ("quiet", "learning"):
-            print(f"    tonight: {line.verdict}: {line.sentence}")
+            print(f"    tonight: {line.verdict}: {clean(line.sentence, 1000)}")
 
 
 def _change(change: ChangeSummary) -> str:

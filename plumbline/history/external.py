@@ -1,6 +1,6 @@
 """Series of other tools, from CSV or JSON lines.
 
-Columns: time, platform, metric, value. Pure.
+Columns: time, metric, value, and optionally platform and workload. Pure.
 """
 
 from __future__ import annotations
@@ -9,56 +9,189 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
+from statistics import median
+from typing import Literal
 
-from plumbline.errors import InvalidInputError
-from plumbline.history.metrics import metric_of
+from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.history.metrics import Metric, Worse, metric_of, worse_by_name
 from plumbline.history.segments import MetricHistory
+from plumbline.schema.base import Model
+from plumbline.schema.suggestions import suggest_or_list
 
-__all__ = ["parse_external"]
+__all__ = ["Direction", "ExternalSeries", "Receipt", "parse_external"]
 
 _NEEDED = ("time", "metric", "value")
+_COLUMNS = (*_NEEDED, "platform", "workload")
+_COMPACT = re.compile(r"(?:19|20|21)\d{6}(?:\.0)?")
+"""A date as one number, which read as seconds would be a day of August 1970."""
+_LATE = 1.5
+"""Number of usual steps between nights after which a night is missing."""
+
+_Key = tuple[str, str, str]
+
+
+class Direction(Model):
+    """Which values of a metric are worse, and who said so."""
+
+    metric: str
+    worse: Worse
+    source: Literal["option", "name", "assumed"]
+    has_sign: bool = False
+    """Whether a value is zero or negative, so that differences are shares of the typical size."""
+
+
+class EndedSeries(Model):
+    """Series without a value in the newest night of the file."""
+
+    platform: str
+    workload: str
+    metric: str
+    last: str
+    missing_nights: int
+
+
+class Receipt(Model):
+    """How a file was read."""
+
+    rows: int
+    first: str
+    last: str
+    num_series: int
+    directions: tuple[Direction, ...]
+    repeated: int = 0
+    """Rows that a later row of the same time and series replaces."""
+    ended: tuple[EndedSeries, ...] = ()
+    ignored_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalSeries:
+    """Histories of a file, and how it was read."""
+
+    histories: tuple[MetricHistory, ...]
+    receipt: Receipt
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     time: float
-    platform: str
-    metric: str
+    key: _Key
     value: float | None
 
 
-def parse_external(text: str, *, where: str, higher_is_worse: Sequence[str] = ()) -> tuple[MetricHistory, ...]:
-    """Return one history per platform and metric, ordered by time.
+def parse_external(text: str, *, where: str, worse: Mapping[str, Worse] = {}) -> ExternalSeries:
+    """Return one history per platform, workload and metric, ordered by time.
 
-    Raise `InvalidInputError` with the row and the key. `platform` is optional. A time is ISO 8601 or seconds since
-    1970; an empty value, `null` or `nan` is missing.
+    `worse` has the directions of metrics that the user named. Raise `InvalidInputError` with the row and the key, and
+    `ConfigurationError` for a named metric that does not exist. A time is ISO 8601, a date such as 20261030, or seconds
+    since 1970; an empty value, `null` or `nan` is missing.
     """
-    rows = [_row(content, f"{where}: row {number}") for number, content in _contents(text, where)]
+    columns: dict[str, None] = {}
+    rows = []
+    for number, content in _contents(text, where):
+        columns |= dict.fromkeys(filter(None, content))
+        rows.append(_row(content, f"{where}: row {number}"))
     if not rows:
         raise InvalidInputError("contains no row", where=where, hint="columns: time, platform, metric, value")
-    rows_of: dict[tuple[str, str], list[_Row]] = {}
+    series: dict[_Key, list[_Row]] = {}
+    for row in sorted(rows, key=lambda row: row.time):
+        series.setdefault(row.key, []).append(row)
+    directions = _directions(rows, worse, where)
+    last = max(row.time for row in rows)
+    kept = {key: _last_of_each_time(series[key]) for key in sorted(series)}
+    ended = {key: missing for key, own_rows in kept.items() if (missing := _missing_nights(own_rows, last))}
+    receipt = Receipt(
+        rows=len(rows),
+        first=_day(min(row.time for row in rows)),
+        last=_day(last),
+        num_series=len(kept),
+        directions=tuple(directions.values()),
+        repeated=len(rows) - sum(map(len, kept.values())),
+        ended=tuple(_ended(key, kept[key], missing) for key, missing in ended.items()),
+        ignored_columns=tuple(name for name in columns if name not in _COLUMNS),
+    )
+    histories = [
+        _history(key, [*own_rows, _Row(last, key, None)] if key in ended else own_rows, directions[key[2]])
+        for key, own_rows in kept.items()
+    ]
+    return ExternalSeries(tuple(histories), receipt)
+
+
+def _history(key: _Key, rows: Sequence[_Row], direction: Direction) -> MetricHistory:
+    platform, workload, name = key
+    names = tuple(f"row-{place + 1}" for place in range(len(rows)))
+    values = tuple(row.value for row in rows)
+    metric = _metric(name, direction, values)
+    return MetricHistory(platform, workload, metric, tuple(row.time for row in rows), names, names, values, ())
+
+
+def _metric(name: str, direction: Direction, values: Iterable[float | None]) -> Metric:
+    """Return the metric on the scale of its values.
+
+    A logarithm has no zero and no negative values: with one, differences are shares of the typical size.
+    """
+    metric = replace(metric_of(name), worse=direction.worse)
+    if not direction.has_sign or metric.scale != "relative":
+        return metric
+    sizes = [abs(value) for value in values if value]
+    return replace(metric, scale="linear", typical=max(median(sizes), 1e-300) if sizes else 1.0)
+
+
+def _directions(rows: Sequence[_Row], worse: Mapping[str, Worse], where: str) -> dict[str, Direction]:
+    signed = {row.key[2] for row in rows if row.value is not None and row.value <= 0}
+    names = sorted({row.key[2] for row in rows})
+    for name, way in worse.items():
+        if name not in names:
+            hint = suggest_or_list(name, names)
+            raise ConfigurationError(f"no metric {name!r}", where=where, key=f"--{way}-is-worse", hint=hint)
+    return {name: _direction(name, worse.get(name), has_sign=name in signed) for name in names}
+
+
+def _direction(name: str, named: Worse | None, *, has_sign: bool) -> Direction:
+    metric = metric_of(name)
+    states = metric.unit or metric.scale == "absolute" or worse_by_name(name)
+    source: Literal["option", "name", "assumed"] = "option" if named else "name" if states else "assumed"
+    return Direction(metric=name, worse=named or metric.worse, source=source, has_sign=has_sign)
+
+
+def _last_of_each_time(rows: Sequence[_Row]) -> list[_Row]:
+    """Return one row for each time: the file's last one with a value, as a rerun replaces a run."""
+    newest: dict[float, _Row] = {}
     for row in rows:
-        rows_of.setdefault((row.platform, row.metric), []).append(row)
-    return tuple(
-        _line(platform, metric, own_rows, higher_is_worse) for (platform, metric), own_rows in sorted(rows_of.items())
+        if row.value is not None or row.time not in newest:
+            newest[row.time] = row
+    return list(newest.values())
+
+
+def _missing_nights(rows: Sequence[_Row], last: float) -> int:
+    """Return how many nights of the file passed since the series' last row, in its own usual steps."""
+    late = last - rows[-1].time
+    steps = [after.time - before.time for before, after in pairwise(rows)]
+    step = median(steps) if steps else 86400.0
+    return round(late / step) if late > _LATE * step else 0
+
+
+def _ended(key: _Key, rows: Sequence[_Row], missing: int) -> EndedSeries:
+    platform, workload, metric = key
+    return EndedSeries(
+        platform=platform, workload=workload, metric=metric, last=_day(rows[-1].time), missing_nights=missing
     )
 
 
-def _line(platform: str, name: str, rows: list[_Row], higher_is_worse: Sequence[str]) -> MetricHistory:
-    ordered = sorted(rows, key=lambda row: row.time)
-    metric = metric_of(name, worse="higher" if name in higher_is_worse else "lower")
-    names = tuple(f"row-{place + 1}" for place in range(len(ordered)))
-    values = tuple(row.value for row in ordered)
-    return MetricHistory(platform, "external", metric, tuple(row.time for row in ordered), names, names, values, ())
+def _day(time: float) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"
 
 
 def _contents(text: str, where: str) -> Iterator[tuple[int, Mapping[str, object]]]:
+    # Newlines of all systems, and no others: a JSON string may contain U+2028.
+    lines = io.StringIO(text, newline=None)
     if not text.lstrip().startswith("{"):
-        # Newlines of all systems.
-        reader = csv.DictReader(io.StringIO(text, newline=None))
+        reader = csv.DictReader(lines)
         try:
             missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
             if missing:
@@ -68,7 +201,7 @@ def _contents(text: str, where: str) -> Iterator[tuple[int, Mapping[str, object]
         except csv.Error as error:
             raise InvalidInputError(f"not CSV: {error}", where=where) from error
         return
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
@@ -87,22 +220,25 @@ def _row(content: Mapping[str, object], where: str) -> _Row:
     metric = str(content["metric"] or "").strip()
     if not metric:
         raise InvalidInputError("missing", where=where, key="metric")
-    platform = str(content.get("platform") or "series")
-    return _Row(_time(content["time"], where), platform, metric, _value(content["value"], where))
+    key = str(content.get("platform") or "series"), str(content.get("workload") or "external"), metric
+    return _Row(_time(content["time"], where), key, _value(content["value"], where))
 
 
 def _time(value: object, where: str) -> float:
+    text = str(value).strip()
     try:
-        seconds = float(str(value))
+        seconds = float(text) if not _COMPACT.fullmatch(text) else math.nan
     except ValueError:
+        seconds = math.nan
+    if math.isnan(seconds):
         try:
-            parsed = datetime.fromisoformat(str(value).strip())
+            parsed = datetime.fromisoformat(text.removesuffix(".0"))
         except ValueError as error:
             hint = "ISO 8601, such as 2026-11-22T02:00:00Z, or seconds since 1970"
-            raise InvalidInputError(f"{str(value)[:60]!r} is not a time", where=where, key="time", hint=hint) from error
+            raise InvalidInputError(f"{text[:60]!r} is not a time", where=where, key="time", hint=hint) from error
         seconds = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
     if not 0 <= seconds < 253_402_300_800:
-        raise InvalidInputError(f"{str(value)[:60]!r} is not a time after 1970", where=where, key="time")
+        raise InvalidInputError(f"{text[:60]!r} is not a time after 1970", where=where, key="time")
     return seconds
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +15,9 @@ from plumbline.history.reference import HUGE
 from plumbline.schema.evidence import LearnEvidence, SpeedEvidence
 from plumbline.schema.record import RunRecord
 
-__all__ = ["METRICS", "Metric", "metric_of", "read_metrics"]
+__all__ = ["METRICS", "Metric", "Worse", "metric_of", "read_metrics", "worse_by_name"]
+
+Worse = Literal["lower", "higher"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +26,20 @@ class Metric:
 
     name: str
     unit: str
-    worse: Literal["lower", "higher"]
-    scale: Literal["relative", "absolute"] = "relative"
+    worse: Worse
+    scale: Literal["relative", "absolute", "linear"] = "relative"
     floor: float = 1e-3
     """Minimum SD of a night, on the scale: smaller differences do not count."""
     part_of: str = ""
     """Metric of the whole: a part that grows without the whole is a shift of cost."""
+    typical: float = 1.0
+    """Size of a value on the linear scale, whose differences are shares of it."""
 
     def scores(self, values: Sequence[float | None]) -> NDArray[np.float64]:
         """Return values as scores, of which higher is worse.
 
-        Scores are signed logs on the relative scale, otherwise signed values. A missing or non-finite value, and a
-        non-positive value on the relative scale, become `nan`.
+        Scores are signed logs on the relative scale, otherwise signed values, on the linear scale as shares of the
+        typical size. A missing or non-finite value, and a non-positive value on the relative scale, become `nan`.
         """
         # NumPy converts `None` to `nan`.
         array = np.array(values, dtype=np.float64)
@@ -42,18 +47,18 @@ class Metric:
         if self.scale == "relative":
             array[array <= 0] = math.nan
             array = np.log(array)
-        array = np.clip(array, -HUGE, HUGE)
+        array = np.clip(array / self.typical, -HUGE, HUGE)
         return -array if self.worse == "lower" else array
 
     def value(self, score: float) -> float:
         """Return the value of a score."""
         plain = -score if self.worse == "lower" else score
-        return math.exp(plain) if self.scale == "relative" else plain
+        return math.exp(plain) if self.scale == "relative" else plain * self.typical + 0.0
 
     def change(self, score: float) -> float:
         """Return a difference of scores for display.
 
-        It is relative, or absolute where the metric is; negative is lower.
+        It is relative, or absolute where the metric is. Negative is lower.
         """
         plain = -score if self.worse == "lower" else score
         return math.expm1(min(plain, 700.0)) if self.scale == "relative" else plain
@@ -71,12 +76,42 @@ METRICS = (
 _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
-def metric_of(name: str, *, worse: Literal["lower", "higher"] = "lower") -> Metric:
+def metric_of(name: str) -> Metric:
     """Return the metric of this name.
 
-    An unknown metric has a relative scale.
+    An unknown metric has a relative scale, and the direction of its name, by default that of a rate.
     """
-    return _BY_NAME.get(name) or Metric(name, "", worse)
+    return _BY_NAME.get(name) or Metric(name, "", worse_by_name(name) or "lower")
+
+
+_COSTS = frozenset({
+    "s", "sec", "secs", "second", "seconds", "ms", "msec", "msecs", "us", "ns", "millis", "milliseconds",
+    "microseconds", "nanoseconds", "minutes", "hours", "latency", "time", "walltime", "runtime", "duration",
+    "elapsed", "delay", "wait", "stall", "loss", "nll", "perplexity", "ppl", "error", "errors", "mse", "rmse",
+    "mae", "wer", "cer", "failures", "retries", "memory", "mem", "rss", "vram", "bytes", "kb", "mb", "mib", "gb",
+    "gib", "cost", "overhead",
+})  # fmt: skip
+_RATES = frozenset({
+    "fps", "qps", "tps", "mfu", "throughput", "speed", "accuracy", "acc", "f1", "auc", "bleu", "rouge", "precision",
+    "recall",
+})  # fmt: skip
+_RATIO = re.compile(r"/(?=(?:s|sec|second|min|minute|hour|step|iter|it|sample|token|batch|epoch)s?$)")
+_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+
+
+def worse_by_name(name: str) -> Worse | None:
+    """Return the direction that a metric's name states; `None` if none.
+
+    Times, losses, errors and sizes are costs: a higher value is worse. Of a ratio the numerator decides, as samples
+    per second are no time. A slash before anything but a unit separates folders (`train/loss`).
+    """
+    own_name = _RATIO.sub(" per ", name).rsplit("/", maxsplit=1)[-1]
+    words = [word.lower() for word in _WORDS.findall(own_name)]
+    numerator = set(words[: words.index("per")] if "per" in words else words)
+    is_cost, is_rate = bool(numerator & _COSTS), bool(numerator & _RATES)
+    if is_cost != is_rate:
+        return "higher" if is_cost else "lower"
+    return "lower" if "per" in words and not is_cost else None
 
 
 def read_metrics(record: RunRecord) -> dict[str, float | None]:

@@ -180,7 +180,7 @@ def sentence(judged: LineDecision) -> str:
 
 def _size(judged: LineDecision) -> str:
     change, decision = judged.line.metric.change, judged.decision
-    form = "{:+.2%}" if judged.line.metric.scale == "relative" else "{:+.4f}"
+    form = "{:+.4f}" if judged.line.metric.scale == "absolute" else "{:+.2%}"
     text = form.format(change(decision.size or 0.0))
     if decision.low is None or decision.high is None:
         return text

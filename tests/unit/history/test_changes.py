@@ -1,18 +1,15 @@
-"""Change points: valid on noise, dated, quick; episodes; external series; equivalence."""
+"""Change points: valid on noise, dated, quick; episodes; equivalence."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline.cli.main import main
 from plumbline.history.changepoints import changes
 from plumbline.history.episodes import episodes
 from plumbline.history.equivalence import equivalence, mcnemar, runs_to_resolve
@@ -113,46 +110,6 @@ def test_a_creep_is_one_episode_and_a_step_another() -> None:
     assert abs(result[0].index - 100) <= 2
     assert abs(result[1].index - 200) <= 12
     assert result[1].low <= 108 <= result[1].high + 1
-
-
-def test_an_external_series_is_judged_by_the_same_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    values = 200 + 2 * _generator(5).normal(size=90)
-    values[60:] *= 0.93
-    rows = [f"2026-{1 + day // 28:02d}-{1 + day % 28:02d},aws,tokens,{value}" for day, value in enumerate(values)]
-    path = tmp_path / "series.csv"
-    path.write_text("\n".join(["time,platform,metric,value", *reversed(rows)]))
-    assert main(["history", "--from", str(path), "--json"]) == 0
-    (line,) = json.loads(capsys.readouterr().out)["lines"]
-    (change,) = line["changes"]
-    assert (change["shape"], change["worse"], change["since"]) == ("step", True, "2026-03-05")
-    assert change["change"] == pytest.approx(-0.07, abs=0.01)
-    lines = [json.dumps({"time": 86400 * day, "metric": "ms", "value": value}) for day, value in enumerate(values)]
-    path.write_text("\n".join(lines))
-    assert main(["history", "--from", str(path), "--json", "--higher-is-worse", "ms"]) == 0
-    (line,) = json.loads(capsys.readouterr().out)["lines"]
-    assert line["changes"][0]["worse"] is False
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "the column does not exist"),
-        ("time,metric,value\n", "contains no row"),
-        ("time,metric,value\nyesterday,a,1\n", "row 2: time: 'yesterday' is not a time"),
-        ("time,metric,value\n1,a,fast\n", "row 2: value: 'fast' is not a number"),
-        ('{"time": 1, "metric": "a"}', "row 1: value: missing"),
-        ('{"time": 1,', "row 1: not JSON"),
-    ],
-)
-def test_a_wrong_file_is_one_clear_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
-) -> None:
-    path = tmp_path / "series.csv"
-    path.write_text(text)
-    assert main(["history", "--from", str(path)]) == 4
-    err = capsys.readouterr().err.strip()
-    assert words in err
-    assert "\n" not in err
 
 
 def test_equivalence_takes_enough_runs_and_says_how_many() -> None:
