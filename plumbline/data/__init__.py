@@ -1,6 +1,7 @@
 """Datasets: generated or imported, built reproducibly, and published to stores."""
 
 from plumbline.data.build import MANIFEST_NAME, build_dataset, read_manifest
+from plumbline.data.origins import row_origins
 from plumbline.data.publish import Published, publish, publish_weights, weights_key
 from plumbline.data.spec import architecture, make_spec
 
@@ -13,5 +14,6 @@ __all__ = [
     "publish",
     "publish_weights",
     "read_manifest",
+    "row_origins",
     "weights_key",
 ]

@@ -8,7 +8,7 @@ import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from plumbline.data.classes import LabelIndex
 from plumbline.data.columns import ColumnOptions
 from plumbline.data.files import SourceFile, is_file_source, locate
 from plumbline.data.hub import HubSource, read_hub
+from plumbline.data.origins import write_origins
 from plumbline.data.readers import read_rows
 from plumbline.data.rows import RawRow, Row, label_name
 from plumbline.data.shards import store_bytes, write_shards, write_whole
@@ -43,6 +44,8 @@ class _Content:
     train: SpooledRows
     evaluation: SpooledRows
     source: str
+    keys: dict[str, str] = field(default_factory=dict)
+    """Names of the source's files in messages, with their names within the source."""
     classes: tuple[str, ...] = ()
     best_accuracy: float | None = None
 
@@ -113,6 +116,7 @@ def _write(content: _Content, source: DatasetSource, name: str, task: Task, out:
         pad_token_id=padding,
         train=tuple(train),
         evaluation=tuple(evaluation),
+        origins=write_origins(out, chain(content.train, content.evaluation), content.keys),
     )
 
 
@@ -165,7 +169,9 @@ def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
         train, evaluation = _split(first, name, source.evaluation_rows)
     if len(train) + len(evaluation) < _LEAST_ROWS or not len(evaluation) or not len(train):
         raise InvalidInputError(f"has fewer than {_LEAST_ROWS} rows", where=name)
-    return _Content(train[: source.train_rows], evaluation[: source.evaluation_rows], sources.label, classes)
+    return _Content(
+        train[: source.train_rows], evaluation[: source.evaluation_rows], sources.label, sources.keys, classes
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +182,7 @@ class _Sources:
     evaluation: Iterable[RawRow] | None
     label: str
     classes: tuple[str, ...] | None = None
+    keys: dict[str, str] = field(default_factory=dict)
 
 
 def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path) -> _Sources:
@@ -185,7 +192,7 @@ def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path) -> 
         located = locate(name, downloads / "train")
         sources = _Sources(
             _rows(located.train, options), _rows(located.evaluation, options) if located.evaluation else None,
-            located.label,
+            located.label, keys=_keys((*located.train, *located.evaluation)),
         )  # fmt: skip
     else:
         hub = HubSource(name, source.config, source.split, source.evaluation_split, source.revision)
@@ -197,7 +204,7 @@ def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path) -> 
         hint = "a file, a folder, a glob or a store URL"
         raise ConfigurationError("is not a file", where=source.evaluation_path, key="evaluation_path", hint=hint)
     apart = locate(source.evaluation_path, downloads / "evaluation")
-    return replace(sources, evaluation=_rows(apart.train, options))
+    return replace(sources, evaluation=_rows(apart.train, options), keys={**sources.keys, **_keys(apart.train)})
 
 
 def _check_hub_keys(source: DatasetSource) -> None:
@@ -206,6 +213,10 @@ def _check_hub_keys(source: DatasetSource) -> None:
         if getattr(source, key) is not None:
             hint = "for datasets of the Hugging Face Hub only; evaluation_path names files that evaluate"
             raise ConfigurationError("is set for files", where=source.path or "", key=key, hint=hint)
+
+
+def _keys(files: Sequence[SourceFile]) -> dict[str, str]:
+    return {file.name: file.key for file in files}
 
 
 def _rows(files: Sequence[SourceFile], options: ColumnOptions) -> Iterator[RawRow]:

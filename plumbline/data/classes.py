@@ -7,7 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from plumbline.data.rows import MAX_LABEL, RawRow, Row
+from plumbline.data.rows import MAX_LABEL, Place, RawRow, Row
 from plumbline.errors import InvalidInputError
 from plumbline.schema.manifest import ClassRows
 from plumbline.schema.suggestions import suggest_or_list
@@ -30,7 +30,7 @@ class LabelIndex:
     def __init__(self, where: str) -> None:
         self._where = where
         self._numbers: dict[str, int] = {}
-        self._places: dict[str, str] = {}
+        self._places: dict[str, Place] = {}
         self.num_rows = 0
 
     def rows(self, rows: Iterable[RawRow]) -> Iterator[Row]:
@@ -38,21 +38,23 @@ class LabelIndex:
         for row in rows:
             number = None if row.label is None else self._number(row.label, row.place)
             self.num_rows += 1
-            yield Row(row.text, number, row.pair)
+            yield Row(row.text, number, row.pair, row.place)
 
-    def _number(self, label: str, place: str) -> int:
+    def _number(self, label: str, place: Place) -> int:
         known = self._numbers.get(label)
         if known is not None:
             return known
         if len(self._numbers) > MAX_LABEL:
             text = f"more than {MAX_LABEL + 1:,} different labels"
-            raise InvalidInputError(text, where=place, hint="name the column of the classes with --label-column")
+            raise InvalidInputError(text, where=str(place), hint="name the column of the classes with --label-column")
         self._places[label] = place
         return self._numbers.setdefault(label, len(self._numbers))
 
     def classes(self, given: Sequence[str] | None) -> tuple[tuple[str, ...], array[int]]:
         """Return the ordered class names, and the class of each number."""
-        order, spelling = class_order(self._places, given, self._where, self.num_rows)
+        order, spelling = class_order(
+            {label: str(place) for label, place in self._places.items()}, given, self._where, self.num_rows
+        )
         places = {name: place for place, name in enumerate(order)}
         return order, array("h", [places[spelling.get(label, label)] for label in self._numbers])
 

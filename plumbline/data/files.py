@@ -33,6 +33,8 @@ class SourceFile:
 
     path: Path
     name: str
+    key: str
+    """Name within the source, independent of the source's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def _local(name: str) -> dict[str, SourceFile]:
             str(file.relative_to(path).as_posix()): file for file in sorted(path.rglob("*")) if file.is_file()
         }
     elif path.exists() or not _WILD.search(name):
-        return {path.name: SourceFile(path, name)}
+        return {path.name: SourceFile(path, name, path.name)}
     else:
         root = Path(_root(str(path)))
         local_files = {
@@ -95,7 +97,7 @@ def _local(name: str) -> dict[str, SourceFile]:
             for file in map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207 - a pattern of the user
             if file.is_file()
         }
-    return {key: SourceFile(local_files[key], str(local_files[key])) for key in _data_files(local_files, name)}
+    return {key: SourceFile(local_files[key], str(local_files[key]), key) for key in _data_files(local_files, name)}
 
 
 def _root(pattern: str) -> str:
@@ -132,7 +134,7 @@ def _from_store(name: str, folder: Path) -> dict[str, SourceFile]:
             buffer = memoryview(bytearray(_CHUNK_BYTES))
             while count := reader.readinto(buffer):
                 file.write(buffer[:count])
-        files[key] = SourceFile(path, f"{base}/{key}")
+        files[key] = SourceFile(path, f"{base}/{key}", key)
     return files
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from plumbline.data.columns import ColumnOptions
-from plumbline.data.rows import RawRow, checked_row
+from plumbline.data.rows import Place, RawRow, checked_row
 from plumbline.errors import (
     DISK_FULL,
     AccessError,
@@ -229,9 +229,9 @@ def _is_labelled(split: Any, options: ColumnOptions) -> bool:
 def _rows(where: str, rows: Any, options: ColumnOptions, names: Sequence[str] | None) -> Iterator[RawRow]:
     columns = options.resolve(rows.column_names, where)
     for number, values in enumerate(rows, start=1):
-        place = f"{where} row {number}"
+        place = Place(where, "row", number)
         if names is not None and columns.label is not None:
-            label = _name(values[columns.label], names, place, columns.label)
+            label = _name(values[columns.label], names, str(place), columns.label)
             yield checked_row({**values, columns.label: label}, columns, place)
         else:
             yield checked_row(values, columns, place)

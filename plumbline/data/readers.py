@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from plumbline.data.columns import ColumnOptions, Columns
 from plumbline.data.dialect import SAMPLE_CHARS, Dialect, encoding_of, sniff
-from plumbline.data.rows import MAX_TEXT_CHARS, RawRow, checked_row
+from plumbline.data.rows import MAX_TEXT_CHARS, Place, RawRow, checked_row
 from plumbline.errors import ConfigurationError, InvalidInputError
 
 __all__ = ["COMPRESSIONS", "SUFFIXES", "format_of", "read_rows"]
@@ -32,7 +32,7 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\x04\x22\x4d\x18": "lz4"}
 _FOREIGN = {b"PK\x03\x04": "a ZIP archive", b"\xfd7zXZ": "xz", b"7z\xbc\xaf": "a 7z archive"}
 
-_Values = Iterator[tuple[str, Mapping[str, Any]]]
+_Values = Iterator[tuple[Place, Mapping[str, Any]]]
 
 
 def format_of(name: str) -> str:
@@ -59,7 +59,7 @@ def read_rows(source: Path, options: ColumnOptions, where: str = "") -> Iterator
     for place, values in readers[kind](source, options, where):
         if columns is None:
             columns = options.resolve([str(name) for name in values], where)
-        yield checked_row(values, columns, f"{where}, {place}")
+        yield checked_row(values, columns, place)
     if columns is None:
         raise InvalidInputError("contains no row", where=where)
 
@@ -113,15 +113,17 @@ def _records(file: io.TextIOWrapper, dialect: Dialect, where: str) -> _Values:
     reader = csv.reader(file, strict=True, delimiter=dialect.delimiter, quoting=dialect.quoting)
     header: list[str] = []
     try:
+        line = 1
         for record in reader:
+            first, line = line, reader.line_num + 1
             if not record or not header:
                 header = header or record
                 continue
-            place = f"line {reader.line_num}"
+            place = Place(where, "line", first)
             if len(record) != len(header):
                 more = "more" if len(record) > len(header) else "fewer"
                 problem, hint = f"has {more} fields than the header", "quote texts that contain the delimiter"
-                raise InvalidInputError(problem, where=f"{where}, {place}", hint=hint)
+                raise InvalidInputError(problem, where=str(place), hint=hint)
             yield place, _Fields(header, record)
     except csv.Error as error:
         raise InvalidInputError(f"not CSV in UTF-8: {error}", where=f"{where}, line {reader.line_num + 1}") from error
@@ -160,14 +162,14 @@ def _jsonl(source: Path, _options: ColumnOptions, where: str) -> _Values:
         number = 0
         while line := file.readline(_MAX_LINE_BYTES + 1):
             number += 1
-            place = f"line {number}"
+            place = Place(where, "line", number)
             if len(line) > _MAX_LINE_BYTES:
-                raise InvalidInputError(f"longer than {_MAX_LINE_BYTES:,} bytes", where=f"{where}, {place}")
+                raise InvalidInputError(f"longer than {_MAX_LINE_BYTES:,} bytes", where=str(place))
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if not line.strip():
                 continue
-            yield place, _object(_parsed(line, f"{where}, {place}"), f"{where}, {place}")
+            yield place, _object(_parsed(line, str(place)), str(place))
 
 
 def _parsed(data: bytes, where: str) -> Any:
@@ -207,7 +209,8 @@ def _json(source: Path, options: ColumnOptions, where: str) -> _Values:
 
 def _objects(document: Iterable[Any], where: str) -> _Values:
     for number, values in enumerate(document, start=1):
-        yield f"row {number}", _object(values, f"{where}, row {number}")
+        place = Place(where, "row", number)
+        yield place, _object(values, str(place))
 
 
 def _is_object(line: bytes) -> bool:
@@ -232,6 +235,6 @@ def _parquet(source: Path, options: ColumnOptions, where: str) -> _Values:
             for batch in file.iter_batches(columns=names, batch_size=_BATCH_ROWS):
                 for values in batch.to_pylist():
                     number += 1
-                    yield f"row {number}", values
+                    yield Place(where, "row", number), values
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"not Parquet: {str(error)[:120]}", where=where) from error

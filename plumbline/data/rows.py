@@ -9,12 +9,25 @@ from typing import Any, NamedTuple
 from plumbline.data.columns import Columns
 from plumbline.errors import InvalidInputError
 
-__all__ = ["MAX_LABEL", "MAX_TEXT_CHARS", "RawRow", "Row", "checked_row", "label_name"]
+__all__ = ["MAX_LABEL", "MAX_TEXT_CHARS", "Place", "RawRow", "Row", "checked_row", "label_name"]
 
 MAX_TEXT_CHARS = 100_000
 MAX_LABEL = 9_999
 _WHOLE = re.compile(r"([+-]?\d{1,15})(\.0*)?")
 _LONGEST_LABEL = 200
+
+
+class Place(NamedTuple):
+    """Place of a row in the user's own file: `reviews.csv`, `line`, 17."""
+
+    file: str
+    unit: str
+    """`line` in a file of text, `row` in any other."""
+    number: int
+
+    def __str__(self) -> str:
+        """Return the place as an error message names it."""
+        return f"{self.file}, {self.unit} {self.number}"
 
 
 class Row(NamedTuple):
@@ -23,25 +36,27 @@ class Row(NamedTuple):
     text: str
     label: int | None
     pair: str | None = None
+    place: Place | None = None
+    """Of an imported row."""
 
 
 class RawRow(NamedTuple):
-    """Row of a file: the label is a name without class; `place` locates the row."""
+    """Row of a file: the label is a name without class."""
 
     text: str
     label: str | None
     pair: str | None
-    place: str
+    place: Place
 
 
-def checked_row(values: Any, columns: Columns, where: str) -> RawRow:
-    """Return the row of the mapping `values`; raise with `where` and the column."""
-    pair = columns.pair
+def checked_row(values: Any, columns: Columns, place: Place) -> RawRow:
+    """Return the row of the mapping `values`; raise with its place and the column."""
+    pair, where = columns.pair, str(place)
     return RawRow(
         text=_checked_text(values.get(columns.text), where=where, key=columns.text),
         label=None if columns.label is None else label_name(values.get(columns.label), where, columns.label),
         pair=None if pair is None else _checked_text(values.get(pair), where=where, key=pair),
-        place=where,
+        place=place,
     )
 
 

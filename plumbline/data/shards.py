@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from plumbline.data.rows import Row
 from plumbline.schema.manifest import DataFile, Shard
 
-__all__ = ["store_bytes", "write_shards", "write_whole"]
+__all__ = ["parquet_bytes", "store_bytes", "write_shards", "write_whole"]
 
 _KEY_DIGITS = 12
 
@@ -67,17 +67,22 @@ def _parquet(rows: Sequence[Row], first_id: int) -> bytes:
     if rows[0].label is not None:
         fields.append(pa.field("label", pa.int64(), nullable=False))
         columns.append(pa.array([row.label for row in rows], pa.int64()))
+    return parquet_bytes(pa.Table.from_arrays(columns, schema=pa.schema(fields)))
+
+
+def parquet_bytes(table: pa.Table, *, dictionary: bool | list[str] = False) -> bytes:
+    """Return a Parquet file of one row group, whose bytes depend on the table alone."""
     sink = io.BytesIO()
     pq.write_table(
-        pa.Table.from_arrays(columns, schema=pa.schema(fields)),
+        table,
         sink,
         version="2.6",
         data_page_version="1.0",
         compression="zstd",
         compression_level=3,
-        use_dictionary=False,
+        use_dictionary=dictionary,
         write_statistics=False,
         store_schema=False,
-        row_group_size=len(rows),
+        row_group_size=table.num_rows,
     )
     return sink.getvalue()

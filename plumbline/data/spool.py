@@ -16,13 +16,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.data.rows import Row
+from plumbline.data.rows import Place, Row
 
 __all__ = ["Spool", "SpooledRows"]
 
-_HEAD = struct.Struct("<IIh")
+_HEAD = struct.Struct("<IIhIQ")
 _NO_LABEL = -1
 _NO_PAIR = 0xFFFFFFFF
+_NO_PLACE = 0xFFFFFFFF
 
 
 class Spool:
@@ -32,6 +33,7 @@ class Spool:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed in `__exit__`
+        self._files = _Files()
 
     def __enter__(self) -> Self:
         return self
@@ -47,43 +49,69 @@ class Spool:
             text = row.text.encode()
             pair = b"" if row.pair is None else row.pair.encode()
             label = _NO_LABEL if row.label is None else row.label
-            self._file.write(_HEAD.pack(len(text), _NO_PAIR if row.pair is None else len(pair), label))
+            place = self._files.packed(row.place)
+            self._file.write(_HEAD.pack(len(text), _NO_PAIR if row.pair is None else len(pair), label, *place))
             self._file.write(text + pair)
             places.append(position)
             position += _HEAD.size + len(text) + len(pair)
         self._file.flush()
-        return SpooledRows(self._file.fileno(), np.frombuffer(places, dtype=np.uint64))
+        return SpooledRows(self._file.fileno(), np.frombuffer(places, dtype=np.uint64), self._files)
+
+
+class _Files:
+    """Numbers of the files that rows come from."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._names: list[tuple[str, str]] = []
+
+    def packed(self, place: Place | None) -> tuple[int, int]:
+        """Return the file's number, and the row's number in it."""
+        if place is None:
+            return _NO_PLACE, 0
+        number = self._numbers.setdefault(place[:2], len(self._names))
+        if number == len(self._names):
+            self._names.append(place[:2])
+        return number, place.number
+
+    def place(self, file: int, number: int) -> Place | None:
+        """Return the place of a packed row."""
+        return None if file == _NO_PLACE else Place(*self._names[file], number)
 
 
 class SpooledRows:
     """Ordered rows of a spool, re-readable while the spool is open."""
 
-    def __init__(self, descriptor: int, places: NDArray[np.uint64], classes: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, descriptor: int, places: NDArray[np.uint64], files: _Files, classes: Sequence[int] | None = None
+    ) -> None:
         self._descriptor = descriptor
         self._places = places
+        self._files = files
         self._classes = classes
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __getitem__(self, piece: slice) -> SpooledRows:
-        return SpooledRows(self._descriptor, self._places[piece], self._classes)
+        return SpooledRows(self._descriptor, self._places[piece], self._files, self._classes)
 
     def __iter__(self) -> Iterator[Row]:
         for place in self._places:
-            length, pair_length, label = _HEAD.unpack(os.pread(self._descriptor, _HEAD.size, place))
+            length, pair_length, label, *origin = _HEAD.unpack(os.pread(self._descriptor, _HEAD.size, place))
             paired = pair_length != _NO_PAIR
             data = os.pread(self._descriptor, length + (pair_length if paired else 0), int(place) + _HEAD.size)
             number = None if label == _NO_LABEL else label if self._classes is None else self._classes[label]
-            yield Row(data[:length].decode(), number, data[length:].decode() if paired else None)
+            pair = data[length:].decode() if paired else None
+            yield Row(data[:length].decode(), number, pair, self._files.place(*origin))
 
     def ordered(self, order: NDArray[Any]) -> SpooledRows:
         """Return the same rows in a different order."""
-        return SpooledRows(self._descriptor, self._places[order], self._classes)
+        return SpooledRows(self._descriptor, self._places[order], self._files, self._classes)
 
     def labelled(self, classes: Sequence[int]) -> SpooledRows:
         """Return the same rows with the class `classes[label]` for each label."""
-        return SpooledRows(self._descriptor, self._places, classes)
+        return SpooledRows(self._descriptor, self._places, self._files, classes)
 
     @property
     def texts(self) -> Iterable[str]:

@@ -16,7 +16,7 @@ Task = Literal["sequence-classification", "masked-lm"]
 
 MAX_FILE_BYTES = 1 << 40
 MAX_SHARDS = 100_000
-_NEWER = {"classes", "pairs", "pad_token_id"}
+_NEWER = {"classes", "pairs", "pad_token_id", "origins"}
 
 
 Key = Annotated[str, AfterValidator(safe_key)]
@@ -71,6 +71,8 @@ class Manifest(Model):
     vocab_size: int = Field(ge=5, le=2_000_000)
     train: tuple[Shard, ...] = Field(min_length=1, max_length=MAX_SHARDS, fail_fast=True)
     evaluation: tuple[Shard, ...] = Field(min_length=1, max_length=MAX_SHARDS, fail_fast=True)
+    origins: DataFile | None = None
+    """Parquet file of the user's own file and line of each row; only of imported data."""
 
     @property
     def digest(self) -> str:
@@ -95,8 +97,8 @@ class Manifest(Model):
 
     @property
     def files(self) -> tuple[DataFile, ...]:
-        """Return all files to stage, the tokenizer first."""
-        return (self.tokenizer, *self.shards)
+        """Return all files to publish, the tokenizer first."""
+        return (self.tokenizer, *self.shards, *((self.origins,) if self.origins else ()))
 
     @model_validator(mode="after")
     def _keys_are_distinct(self) -> Self:
