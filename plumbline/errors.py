@@ -80,6 +80,8 @@ class Refusal(StrEnum):
     CREDENTIALS = "credentials"
     PERMISSIONS = "permissions"
     CLOCK = "clock"
+    ARCHIVED = "archived"
+    """Not of the caller: the object is in a storage class that cannot be read at once."""
     UNKNOWN = "unknown"
 
 

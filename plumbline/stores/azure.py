@@ -22,7 +22,7 @@ from urllib.parse import quote, urlsplit
 
 from plumbline.errors import AccessError, ConfigurationError
 from plumbline.stores.azure_access import AzureAccess, ReadAuthorization, find_access
-from plumbline.stores.azure_errors import ProtectedError, no_credentials, response_error, sdk_error
+from plumbline.stores.azure_errors import sdk_error
 from plumbline.stores.body import HttpBody, body_of, range_of
 from plumbline.stores.direct import DirectReads, DirectResponse
 from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
@@ -33,6 +33,7 @@ from plumbline.stores.protocol import (
     ObjectMissingError,
     PreconditionFailedError,
 )
+from plumbline.stores.service_errors import AZURE, Answer, ProtectedError, no_credentials, response_error
 from plumbline.stores.upload import media_type, opened
 
 __all__ = ["AzureStore"]
@@ -87,7 +88,8 @@ class AzureStore:
     def _connect(self) -> _Connected:
         connect, read = self._timeouts
         try:
-            access = find_access(self._account)
+            with self._errors(""):
+                access = find_access(self._account)
             client = self._make_client(access)
         except ValueError as error:
             what = "the Blob client cannot be made from this environment"
@@ -127,10 +129,11 @@ class AzureStore:
         try:
             yield
         except AzureError as error:
-            raise sdk_error(error, self.url, key) from error
+            is_anonymous = self._made is not None and self._made.access.is_anonymous
+            raise sdk_error(error, self.url, key, is_anonymous=is_anonymous) from error
         except binascii.Error as error:
             # Signing decodes the account's key.
-            raise no_credentials(self.url, key) from error
+            raise no_credentials(AZURE, self.url, key) from error
 
     def _blob(self, key: str) -> Any:
         return self._client.get_blob_client(joined(self._prefix, checked_key(key, self.url)))
@@ -155,8 +158,8 @@ class AzureStore:
         response = connected.pool.get(target, headers, where=self.url)
         if response.status not in (200, 206):
             response.release(at_end=False)
-            code, retry = response.header("x-ms-error-code"), response.header("retry-after")
-            raise response_error(response.status, code, retry, self.url, key)
+            answer = Answer(response.status, response.header("x-ms-error-code"), response.header("retry-after"))
+            raise response_error(AZURE, answer, self.url, key, is_anonymous=connected.access.is_anonymous)
         return response
 
     def stat(self, key: str) -> ObjectInfo:
@@ -204,7 +207,8 @@ class AzureStore:
         signing: dict[str, Any] = {"account_key": access.key}
         if not access.key:
             if access.identity is None:
-                raise AccessError("a SAS token cannot sign a link", where=self.url, hint=_LINK_HINT)
+                way = "no credentials" if access.is_anonymous else "a SAS token"
+                raise AccessError(f"{way} cannot sign a link", where=self.url, hint=_LINK_HINT)
             from azure.storage.blob import BlobServiceClient
 
             service = BlobServiceClient(access.endpoint, credential=access.identity)

@@ -2,12 +2,12 @@
 
 `AZURE_STORAGE_CONNECTION_STRING` if it names the same account; else `PLUMBLINE_AZURE_ENDPOINT` (`{account}` is filled
 in) or the public cloud's address, with `AZURE_STORAGE_KEY`, `AZURE_STORAGE_SAS_TOKEN` or azure-identity's
-`DefaultAzureCredential`.
+`DefaultAzureCredential`. An environment without any of them sends requests without credentials, which a public
+container answers.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import formatdate
 from typing import Any
+
+from plumbline.variables import variable
 
 __all__ = ["AzureAccess", "ReadAuthorization", "Renewed", "find_access"]
 
@@ -25,7 +27,7 @@ _EARLY_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class AzureAccess:
-    """Access to an account: connection string or endpoint, with key, SAS token or identity."""
+    """Access to an account: connection string or endpoint, with key, SAS token or identity, or without credentials."""
 
     account: str
     endpoint: str
@@ -33,6 +35,11 @@ class AzureAccess:
     key: str = ""
     sas: str = ""
     identity: Any = None
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Return whether this environment has no credentials."""
+        return not (self.connection_string or self.key or self.sas or self.identity)
 
     @property
     def credential(self) -> Any:
@@ -47,23 +54,27 @@ class AzureAccess:
 
 
 def find_access(account: str) -> AzureAccess:
-    """Return the environment's access to `account`; raise `ValueError` for a damaged connection string."""
-    pattern = os.environ.get("PLUMBLINE_AZURE_ENDPOINT", "https://{account}.blob.core.windows.net")
+    """Return the environment's access to `account`; raise `ValueError` for a damaged connection string.
+
+    Raises azure-core's errors if a source of tokens refuses, or does not answer.
+    """
+    pattern = variable("PLUMBLINE_AZURE_ENDPOINT", "https://{account}.blob.core.windows.net")
     endpoint = pattern.replace("{account}", account)
-    text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
+    text = variable("AZURE_STORAGE_CONNECTION_STRING")
     if f"AccountName={account};" in f"{text};":
         from azure.core.utils import parse_connection_string
 
         given = parse_connection_string(text)
         sas = given.get("sharedaccesssignature", "").lstrip("?")
         return AzureAccess(account, endpoint, text, key=given.get("accountkey", ""), sas=sas)
-    if key := os.environ.get("AZURE_STORAGE_KEY"):
+    if key := variable("AZURE_STORAGE_KEY"):
         return AzureAccess(account, endpoint, key=key)
-    if token := os.environ.get("AZURE_STORAGE_SAS_TOKEN"):
+    if token := variable("AZURE_STORAGE_SAS_TOKEN"):
         return AzureAccess(account, endpoint, sas=token.lstrip("?"))
     from plumbline.stores.azure_identity import Identity
 
-    return AzureAccess(account, endpoint, identity=Identity())
+    identity = Identity()
+    return AzureAccess(account, endpoint, identity=identity if identity.exists(_SCOPE) else None)
 
 
 class Renewed:
@@ -109,4 +120,6 @@ class ReadAuthorization:
         """Return the target with its authorization, and further headers."""
         if self._access.identity is not None:
             return target, {"Authorization": self._renewed.get(), "x-ms-date": formatdate(usegmt=True)}
+        if self._access.is_anonymous:
+            return target, {}
         return f"{target}?{self._access.sas if not self._access.key else self._renewed.get()}", {}

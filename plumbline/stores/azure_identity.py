@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
-import os
 import threading
 from typing import Any
 from urllib.parse import urlsplit
+
+from plumbline.variables import variable
 
 __all__ = ["Identity"]
 
@@ -68,12 +69,28 @@ class Identity:
         self._is_proven = True
         return token
 
+    def exists(self, *scopes: str) -> bool:
+        """Return whether this environment has an identity; raise as `get_token` if one is refused.
+
+        Without one no source of tokens answers, and none is named.
+        """
+        from azure.core.exceptions import ClientAuthenticationError
+
+        try:
+            self.get_token(*scopes)
+        except ClientAuthenticationError:
+            is_answered = self._last.status is not None and not _is_link_local(self._last.url)
+            if is_answered or variable("AZURE_TOKEN_CREDENTIALS"):
+                raise
+            return False
+        return True
+
     def _may_pass(self) -> bool:
         status = self._last.status
         if status is not None:
             return status >= 500 or status in _BUSY
         # Without a named identity, a machine outside Azure looks for a metadata service that does not exist.
-        is_probe = not (self._is_proven or os.environ.get("AZURE_TOKEN_CREDENTIALS")) and _is_link_local(self._last.url)
+        is_probe = not (self._is_proven or variable("AZURE_TOKEN_CREDENTIALS")) and _is_link_local(self._last.url)
         return bool(self._last.url) and not is_probe
 
 

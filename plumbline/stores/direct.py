@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from plumbline import __version__
 from plumbline.errors import ConfigurationError
 from plumbline.stores.protocol import StoreUnavailableError
+from plumbline.stores.service_errors import unsendable
 
 __all__ = ["DirectReads", "DirectResponse"]
 
@@ -65,12 +66,15 @@ class DirectReads:
         """Send a GET of `target`, a quoted path with its query; return the unread response.
 
         Raises:
+            AccessError: if a header or the target has a character that is not allowed.
             StoreUnavailableError: if the host does not answer.
         """
         given = {"User-Agent": f"plumbline/{__version__}", **headers}
         try:
             return self._send_kept(target, given) or self._send(self._connect(), target, given)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if (refused := unsendable(error, where)) is not None:
+                raise refused from error
             raise StoreUnavailableError(f"no answer: {type(error).__name__}", where=where) from error
 
     def keep(self, connection: http.client.HTTPConnection) -> None:

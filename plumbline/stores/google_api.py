@@ -4,43 +4,25 @@ Credentials are Google's own chain (Application Default Credentials): a service 
 federation (`GOOGLE_APPLICATION_CREDENTIALS`), gcloud's login (`gcloud auth application-default login`), or the
 metadata server of the machine or pod. `GOOGLE_CLOUD_QUOTA_PROJECT` is the project that a requester-pays bucket bills.
 `PLUMBLINE_GS_ENDPOINT` replaces the endpoint; `STORAGE_EMULATOR_HOST` does so without credentials, as in Google's own
-clients.
+clients. An environment without credentials sends requests without them, which a public bucket answers.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import warnings
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from plumbline.errors import AccessError, ConfigurationError, PlumblineError, Refusal
-from plumbline.stores.body import retry_after
-from plumbline.stores.protocol import (
-    BucketMissingError,
-    ObjectMissingError,
-    PreconditionFailedError,
-    StoreUnavailableError,
-)
+from plumbline.errors import ConfigurationError, PlumblineError
+from plumbline.stores.protocol import StoreUnavailableError
+from plumbline.stores.service_errors import GOOGLE, Answer, no_credentials, response_error, unsendable
+from plumbline.variables import variable
 
 __all__ = ["GoogleApi", "MediaResponse"]
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_HINT = (
-    "check the credentials of this environment: GOOGLE_APPLICATION_CREDENTIALS, "
-    "`gcloud auth application-default login`, or the machine's service account"
-)
-_PAYER_HINT = "a requester-pays bucket bills a project: set GOOGLE_CLOUD_QUOTA_PROJECT"
-_RETENTION_HINT = "the bucket's retention or hold protects the object: keep replaceable objects in a different bucket"
-_PASSING_REASONS = {"rateLimitExceeded", "userRateLimitExceeded", "backendError", "internalError"}
-_REFUSALS = {
-    **dict.fromkeys(("authError", "required", "UNAUTHENTICATED"), Refusal.CREDENTIALS),
-    **dict.fromkeys(("forbidden", "insufficientPermissions", "PERMISSION_DENIED"), Refusal.PERMISSIONS),
-}
-_RETENTION_REASONS = {"retentionPolicyNotMet", "objectUnderActiveHold"}
 _POOL = 64
 
 
@@ -83,19 +65,21 @@ class GoogleApi:
         self._session: Any = None
         self.credentials: Any = None
         self.endpoint = ""
+        self._is_anonymous = False
+        """Whether this environment has no credentials: only a public bucket answers."""
 
     def connect(self) -> None:
         """Find the endpoint and the credentials, once.
 
         Raises:
-            AccessError: if Google's chain has no credentials.
+            AccessError: if the credentials that this environment names are missing or damaged.
             ConfigurationError: if credentials would be sent unencrypted to a different machine.
         """
         with self._lock:
             if self._session is not None:
                 return
-            emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
-            endpoint = os.environ.get("PLUMBLINE_GS_ENDPOINT", "") or emulator
+            emulator = variable("STORAGE_EMULATOR_HOST")
+            endpoint = variable("PLUMBLINE_GS_ENDPOINT", emulator)
             anonymous = bool(emulator) and endpoint == emulator
             self.endpoint = self._checked_endpoint(endpoint or "https://storage.googleapis.com", anonymous=anonymous)
             self.credentials = self._find_credentials(anonymous=anonymous)
@@ -125,6 +109,10 @@ class GoogleApi:
                 warnings.simplefilter("ignore")
                 return google.auth.default(scopes=[_SCOPE])[0]
         except exceptions.GoogleAuthError as error:
+            is_absent = isinstance(error, exceptions.DefaultCredentialsError)
+            if is_absent and not variable("GOOGLE_APPLICATION_CREDENTIALS"):
+                self._is_anonymous = True
+                return AnonymousCredentials()  # type: ignore[no-untyped-call]
             raise self._no_credentials(error) from error
 
     def _make_session(self) -> Any:
@@ -151,11 +139,14 @@ class GoogleApi:
         except GoogleAuthError as error:
             raise self._no_credentials(error) from error
         except (RequestException, OSError) as error:
+            if (refused := unsendable(error, self._where)) is not None:
+                raise refused from error
             raise StoreUnavailableError(f"no answer: {type(error).__name__}", where=self._where) from error
         if response.status_code in expected:
             return response
         with response:
-            raise self._refused(response.status_code, _reason(response), response.headers, key)
+            answer = Answer(response.status_code, _reason(response), response.headers.get("Retry-After", ""))
+            raise response_error(GOOGLE, answer, self._where, key, is_anonymous=self._is_anonymous)
 
     def json(self, method: str, path: str, *, key: str, **options: Any) -> Any:
         """Send a request; return the JSON document of the response."""
@@ -176,24 +167,7 @@ class GoogleApi:
         # The metadata server or the token service does not answer, as in a pod's first seconds.
         if getattr(error, "retryable", False) or (isinstance(error, TransportError) and _status(error) != 404):
             return StoreUnavailableError(f"no access token: {name}", where=self._where)
-        text = f"no usable credentials: {name}"
-        return AccessError(text, where=self._where, hint=_HINT, refusal=Refusal.CREDENTIALS)
-
-    def _refused(self, status: int, reason: str, headers: Mapping[str, str], key: str) -> PlumblineError:
-        if status in (304, 412):
-            return PreconditionFailedError("the object has changed", where=self._where, key=key)
-        if status in (404, 410):
-            missing = ObjectMissingError if key else BucketMissingError
-            return missing("no such object" if key else "no such bucket", where=self._where, key=key)
-        if status >= 500 or status in (408, 429) or reason in _PASSING_REASONS:
-            wait = retry_after(headers.get("Retry-After", ""))
-            return StoreUnavailableError(f"HTTP {status} {reason}", where=self._where, retry_after_seconds=wait)
-        if status in (401, 403):
-            hint = _RETENTION_HINT if reason in _RETENTION_REASONS else _HINT
-            text, refusal = f"refused: HTTP {status} {reason}", _REFUSALS.get(reason, Refusal.UNKNOWN)
-            return AccessError(text, where=self._where, key=key, hint=hint, refusal=refusal)
-        hint = _PAYER_HINT if reason in ("required", "UserProjectMissing") else ""
-        return ConfigurationError(f"HTTP {status} {reason}", where=self._where, key=key, hint=hint)
+        return no_credentials(GOOGLE, self._where, why=name)
 
 
 def _status(error: Any) -> int:

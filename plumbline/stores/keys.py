@@ -5,7 +5,7 @@ from __future__ import annotations
 from plumbline.errors import InvalidInputError
 from plumbline.schema.key import safe_key
 
-__all__ = ["checked_key", "joined", "plain_etag", "quoted_etag"]
+__all__ = ["checked_key", "is_folder_marker", "joined", "plain_etag", "quoted_etag"]
 
 
 def checked_key(key: str, where: str) -> str:
@@ -14,6 +14,11 @@ def checked_key(key: str, where: str) -> str:
         return safe_key(key)
     except ValueError as error:
         raise InvalidInputError(str(error), where=where, key="key") from error
+
+
+def is_folder_marker(key: str, size: int) -> bool:
+    """Return whether an object stands for a folder: a console's empty `reviews/`, or Hadoop's `reviews_$folder$`."""
+    return not key or key.endswith("/") or (not size and key.endswith("_$folder$"))
 
 
 def joined(prefix: str, key: str) -> str:

@@ -9,6 +9,7 @@ from plumbline.errors import ConfigurationError
 from plumbline.schema.store_url import parse_store_url
 from plumbline.stores.protocol import Store
 from plumbline.stores.retry import RetryingStore, RetryPolicy
+from plumbline.variables import clean_variables
 
 __all__ = ["Timeouts", "open_store"]
 
@@ -26,6 +27,7 @@ def open_store(url: str, *, policy: RetryPolicy | None = None, timeouts: Timeout
 
     No request is sent yet, so a wrong bucket or credential fails at the first use.
     """
+    clean_variables()
     timeouts = timeouts or Timeouts()
     return RetryingStore(_backend(url.rstrip("/"), timeouts), policy or RetryPolicy())
 

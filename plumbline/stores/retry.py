@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from plumbline.digest import digest_bytes, digest_file
 from plumbline.errors import UnavailableError
+from plumbline.stores.keys import is_folder_marker
 from plumbline.stores.protocol import (
     ObjectExistsError,
     ObjectInfo,
@@ -208,8 +209,9 @@ class RetryingStore:
         return self._call(key, lambda: self.inner.stat(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Return all objects whose key starts with `prefix`, as one complete list."""
-        return iter(self._call(prefix, lambda: list(self.inner.list(prefix))))
+        """Return all objects whose key starts with `prefix`, as one complete list without folder markers."""
+        infos = self._call(prefix, lambda: list(self.inner.list(prefix)))
+        return iter([info for info in infos if not is_folder_marker(info.key, info.size)])
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
         """Write a new object; a retry accepts its own earlier write."""

@@ -1,16 +1,16 @@
 """Amazon S3 and services with its API, through botocore.
 
 botocore is boto3's core; without boto3 a process starts sooner. Credentials, region and endpoint come from its chain
-(`AWS_*` variables, profile, instance or workload identity); its retries are off, since `plumbline.stores.retry` is
-above. Every upload carries its MD5, without which a bucket with Object Lock refuses it.
-`PLUMBLINE_S3_REQUEST_PAYER=requester` agrees to pay in a requester-pays bucket; `PLUMBLINE_S3_SSE` (`aws:kms`, with
-`PLUMBLINE_S3_KMS_KEY_ID`) asks for an encryption that the bucket's policy demands.
+(`AWS_*` variables, profile, instance or workload identity); an environment without credentials sends unsigned requests,
+which a public bucket answers. Its retries are off, since `plumbline.stores.retry` is above. Every upload carries its
+MD5, without which a bucket with Object Lock refuses it. `PLUMBLINE_S3_REQUEST_PAYER=requester` agrees to pay in a
+requester-pays bucket; `PLUMBLINE_S3_SSE` (`aws:kms`, with `PLUMBLINE_S3_KMS_KEY_ID`) asks for an encryption that the
+bucket's policy demands.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,9 +28,11 @@ from plumbline.stores.protocol import (
     ObjectMissingError,
     PreconditionFailedError,
 )
-from plumbline.stores.s3_errors import api_errors, credential_errors, response_error
+from plumbline.stores.s3_errors import api_errors, credential_errors
 from plumbline.stores.s3_reads import S3Reads, error_code, redirected_region
+from plumbline.stores.service_errors import S3, Answer, no_credentials, response_error
 from plumbline.stores.upload import Body, content_md5, media_type, opened
+from plumbline.variables import variable
 
 __all__ = ["S3Store"]
 
@@ -53,10 +55,6 @@ class S3Store:
         self._region: str | None = None
         """The bucket's region, once the service has named a different one than the environment."""
 
-    @property
-    def _client(self) -> Any:
-        return self._connected()[0]
-
     def _connected(self) -> tuple[Any, S3Reads]:
         """Return the SDK's client, and the reads that it signs, with credentials that do not end yet."""
         with self._lock:
@@ -70,8 +68,9 @@ class S3Store:
 
     def _connect(self) -> tuple[Any, S3Reads]:
         import botocore.session
+        from botocore import UNSIGNED
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError, NoCredentialsError
+        from botocore.exceptions import BotoCoreError
 
         connect, read = self._timeouts
         config = Config(
@@ -86,9 +85,10 @@ class S3Store:
         session = botocore.session.get_session()
         with credential_errors(self.url):
             credentials = session.get_credentials()
-            if credentials is None:
-                raise NoCredentialsError
-            credentials.get_frozen_credentials()
+            if credentials is not None:
+                credentials.get_frozen_credentials()
+            else:
+                config = config.merge(Config(signature_version=UNSIGNED))
         try:
             client = session.create_client("s3", region_name=self._region, config=config)
         except (BotoCoreError, ValueError) as error:
@@ -104,8 +104,9 @@ class S3Store:
     def _call(self, operation: str, key: str, **arguments: Any) -> Any:
         name = {"Key": joined(self._prefix, key)} if key else {}
         arguments |= _demanded(operation)
-        with api_errors(self.url, key):
-            return getattr(self._client, operation)(Bucket=self._bucket, **name, **arguments)
+        client, reads = self._connected()
+        with api_errors(self.url, key, is_anonymous=reads.is_anonymous):
+            return getattr(client, operation)(Bucket=self._bucket, **name, **arguments)
 
     @contextmanager
     def open(
@@ -132,7 +133,8 @@ class S3Store:
             with self._lock:
                 self._region, self._made = region, None
             return self._get(key, name, headers)
-        raise response_error(response.status, code, response.header("retry-after"), self.url, key)
+        answer = Answer(response.status, code, response.header("retry-after"))
+        raise response_error(S3, answer, self.url, key, is_anonymous=reads.is_anonymous)
 
     def stat(self, key: str) -> ObjectInfo:
         """Return size and etag."""
@@ -174,8 +176,11 @@ class S3Store:
     def presign(self, key: str, seconds: int) -> str:
         """Return a link, valid for `seconds` or until the credentials end."""
         name = {"Bucket": self._bucket, "Key": joined(self._prefix, checked_key(key, self.url))}
+        client, reads = self._connected()
+        if reads.is_anonymous:
+            raise no_credentials(S3, self.url, key)
         with api_errors(self.url, key):
-            return str(self._client.generate_presigned_url("get_object", Params=name, ExpiresIn=seconds))
+            return str(client.generate_presigned_url("get_object", Params=name, ExpiresIn=seconds))
 
     def _put(self, key: str, body: Body, size: int, **arguments: Any) -> ObjectInfo:
         answer = self._call(
@@ -225,10 +230,10 @@ class S3Store:
 def _demanded(operation: str) -> dict[str, str]:
     """Return the request arguments that the environment requires for this bucket."""
     arguments: dict[str, str] = {}
-    if payer := os.environ.get("PLUMBLINE_S3_REQUEST_PAYER"):
+    if payer := variable("PLUMBLINE_S3_REQUEST_PAYER"):
         arguments["RequestPayer"] = payer
-    if operation in _UPLOADS and (encryption := os.environ.get("PLUMBLINE_S3_SSE")):
+    if operation in _UPLOADS and (encryption := variable("PLUMBLINE_S3_SSE")):
         arguments["ServerSideEncryption"] = encryption
-        if key := os.environ.get("PLUMBLINE_S3_KMS_KEY_ID"):
+        if key := variable("PLUMBLINE_S3_KMS_KEY_ID"):
             arguments["SSEKMSKeyId"] = key
     return arguments

@@ -5,7 +5,6 @@ A call of the SDK's `get_object` costs more CPU time than a request from here, w
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from http.client import HTTPException
@@ -14,6 +13,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from plumbline import __version__
 from plumbline.stores.direct import DirectReads, DirectResponse
+from plumbline.variables import variable
 
 __all__ = ["S3Reads", "error_code", "redirected_region"]
 
@@ -34,10 +34,18 @@ class S3Reads:
         # A link to any object shows how the SDK addresses the bucket, and for which region and service it signs.
         link = urlsplit(self._link("x"))
         self._origin, self._root = f"{link.scheme}://{link.netloc}", link.path[:-1]
-        *_, self.region, self._service, _ = parse_qs(link.query)["X-Amz-Credential"][0].split("/")
+        if self.is_anonymous:
+            self.region, self._service = str(client.meta.region_name), "s3"
+        else:
+            *_, self.region, self._service, _ = parse_qs(link.query)["X-Amz-Credential"][0].split("/")
         self._pool = DirectReads(
             self._origin, connect_seconds=connect_seconds, read_seconds=read_seconds, ca_bundle=ca_bundle
         )
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Return whether this environment has no credentials, so that requests are not signed."""
+        return self._credentials is None
 
     def _link(self, name: str) -> str:
         address = {"Bucket": self._bucket, "Key": name}
@@ -45,14 +53,15 @@ class S3Reads:
 
     def renew(self) -> None:
         """Renew credentials that end soon; raise the errors that `s3_errors.credential_errors` converts."""
-        self._credentials.get_frozen_credentials()
+        if self._credentials is not None:
+            self._credentials.get_frozen_credentials()
 
     def get(self, name: str, headers: Mapping[str, str], *, where: str) -> DirectResponse:
         """Request an object; raise the errors that `s3_errors.api_errors` converts."""
-        payer = os.environ.get("PLUMBLINE_S3_REQUEST_PAYER", "")
+        payer = variable("PLUMBLINE_S3_REQUEST_PAYER")
         given = {**headers, **({"x-amz-request-payer": payer} if payer else {})}
         # As in the SDK: store operators identify callers by this variable.
-        agent = f"plumbline/{__version__} app/{os.environ.get('AWS_SDK_UA_APP_ID', '')}".removesuffix(" app/")
+        agent = f"plumbline/{__version__} app/{variable('AWS_SDK_UA_APP_ID')}".removesuffix(" app/")
         if self._service == "s3":
             target = self._root + quote(name, safe="/-_.~")
             return self._pool.get(target, {"User-Agent": agent, **self._signed(target, given)}, where=where)
@@ -64,6 +73,8 @@ class S3Reads:
         from botocore.auth import S3SigV4Auth
         from botocore.awsrequest import AWSRequest
 
+        if self.is_anonymous:
+            return dict(headers)
         request = AWSRequest("GET", self._origin + target, headers=dict(headers))
         S3SigV4Auth(self._credentials.get_frozen_credentials(), self._service, self.region).add_auth(request)
         return dict(request.headers.items())

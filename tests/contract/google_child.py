@@ -1,4 +1,4 @@
-"""Process with Google's credentials from its environment: `google_child.py URL [sign]`.
+"""Process with Google's credentials from its environment: `google_child.py URL [KEY]`.
 
 google-auth reads the metadata server's address once, when it is imported.
 """
@@ -12,13 +12,14 @@ from plumbline.errors import PlumblineError
 from plumbline.stores import RetryPolicy, open_store, read_bytes
 
 
-def main(url: str) -> None:
-    """Write, replace and read an object; print the result or the error."""
+def main(url: str, key: str = "") -> None:
+    """Write, replace and read an object, or only read `key`; print the result or the error."""
     store = open_store(url, policy=RetryPolicy(attempts=3, first_seconds=0.01))
     try:
-        etag = store.create("key", b"bytes").etag
-        store.swap("key", b"others", if_match=etag)
-        answer = {"read": read_bytes(store, "key").decode()}
+        if not key:
+            etag = store.create("key", b"bytes").etag
+            store.swap("key", b"others", if_match=etag)
+        answer = {"read": read_bytes(store, key or "key").decode()}
     except PlumblineError as error:
         answer = {"error": type(error).__name__, "what": str(error)}
     sys.stdout.write(json.dumps(answer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +22,7 @@ from plumbline.stores import (
     RetryPolicy,
     StoreUnavailableError,
     open_store,
+    presign,
     read_bytes,
 )
 from plumbline.stores.s3 import S3Store
@@ -196,12 +198,14 @@ def check_refusal(url: str, kind: Any, words: str) -> None:
         ("s3://bucket", 403, "SignatureDoesNotMatch", Refusal.CREDENTIALS),
         ("s3://bucket", 400, "ExpiredToken", Refusal.CREDENTIALS),
         ("s3://bucket", 403, "RequestTimeTooSkewed", Refusal.CLOCK),
-        ("s3://bucket", 403, "InvalidObjectState", Refusal.UNKNOWN),
+        ("s3://bucket", 403, "InvalidObjectState", Refusal.ARCHIVED),
         (f"az://{ACCOUNT}/box", 403, "AuthorizationPermissionMismatch", Refusal.PERMISSIONS),
         (f"az://{ACCOUNT}/box", 403, "AuthenticationFailed", Refusal.CREDENTIALS),
         (f"az://{ACCOUNT}/box", 401, "InvalidAuthenticationInfo", Refusal.CREDENTIALS),
         (f"az://{ACCOUNT}/box", 400, "InvalidAuthenticationInfo", Refusal.CREDENTIALS),
         (f"az://{ACCOUNT}/box", 403, "AccountIsDisabled", Refusal.UNKNOWN),
+        (f"az://{ACCOUNT}/box", 409, "BlobArchived", Refusal.ARCHIVED),
+        (f"az://{ACCOUNT}/box", 409, "BlobBeingRehydrated", Refusal.ARCHIVED),
         ("gs://bucket", 401, "authError", Refusal.CREDENTIALS),
         ("gs://bucket", 403, "forbidden", Refusal.PERMISSIONS),
         ("gs://bucket", 403, "retentionPolicyNotMet", Refusal.UNKNOWN),
@@ -216,6 +220,9 @@ def test_a_refusal_is_typed_by_the_services_code_for_reads_and_writes(
         with pytest.raises(AccessError, match=code) as caught:
             use()
         assert caught.value.refusal is refusal
+        archived = refusal is Refusal.ARCHIVED
+        assert (f"is archived: HTTP {status} {code} (hint: " in str(caught.value)) == archived
+        assert not (archived and "credentials" in str(caught.value))
 
 
 def test_a_new_object_that_a_policy_protects_exists_already(refusing: Refusing) -> None:
@@ -238,13 +245,103 @@ def test_a_folder_of_a_hierarchical_namespace_is_no_object(
     """The Blob API shows such a folder as an empty blob with this mark."""
     give_azure(clean_environment, f"{servers.blob}/{{account}}")
     store: Any = open_store(f"az://{ACCOUNT}/folders/x")
-    client = store.inner._client
+    client = store.inner._connected().client
     client.create_container()
     client.get_blob_client("x/folder").upload_blob(b"", metadata={"hdi_isfolder": "true"})
     store.create("folder/key", b"bytes")
     assert [info.key for info in store.list()] == ["folder/key"]
     with pytest.raises(ObjectMissingError, match="no such object"):
         store.stat("folder")
+
+
+def test_markers_of_folders_are_no_objects(servers: Servers, clean_environment: pytest.MonkeyPatch) -> None:
+    """The S3 console's "Create folder", and Hadoop, leave empty objects."""
+    give_aws(clean_environment, servers.s3)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="markers")
+    for key in ("x/", "x/folder/", "x/folder_$folder$"):
+        client.put_object(Bucket="markers", Key=key, Body=b"")
+    store = open_store("s3://markers/x")
+    store.create("folder/empty", b"")
+    store.create("folder/price_$folder$", b"bytes")
+    assert [info.key for info in store.list()] == ["folder/empty", "folder/price_$folder$"]
+
+
+def test_a_public_bucket_is_read_without_credentials(servers: Servers, clean_environment: pytest.MonkeyPatch) -> None:
+    give_aws(clean_environment, servers.s3)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="public")
+    client.put_object(Bucket="public", Key="x/key", Body=b"bytes", ACL="public-read")
+    client.put_object(Bucket="public", Key="x/private", Body=b"bytes")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        clean_environment.delenv(name)
+    store = open_store("s3://public/x", policy=ONCE)
+    assert [info.key for info in store.list()] == ["key", "private"]
+    assert read_bytes(store, "key") == b"bytes"
+    refused = (
+        "no usable credentials: a request without any is refused, HTTP 403 "
+        "(hint: check the credentials of this environment"
+    )
+    with pytest.raises(AccessError, match=re.escape(refused)) as caught:
+        read_bytes(store, "private")
+    assert caught.value.refusal is Refusal.CREDENTIALS
+    with pytest.raises(AccessError, match="no usable credentials"):
+        presign(store, "key")
+
+
+def test_a_public_container_is_read_without_credentials(
+    servers: Servers, clean_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    for container, access in (("public", "container"), ("private", None)):
+        store: Any = open_store(f"az://{ACCOUNT}/{container}")
+        store.inner._connected().client.create_container(public_access=access)
+        store.create("key", b"bytes")
+    clean_environment.delenv("AZURE_STORAGE_KEY")
+    # The sources of an identity that would ask the network or a tool.
+    clean_environment.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://[fe80::1]:1")
+    clean_environment.setenv("PATH", str(tmp_path))
+    clean_environment.setattr(time, "sleep", lambda _: None)
+    public = open_store(f"az://{ACCOUNT}/public", policy=ONCE)
+    assert [info.key for info in public.list()] == ["key"]
+    assert (read_bytes(public, "key"), public.stat("key").size) == (b"bytes", 5)
+    private = open_store(f"az://{ACCOUNT}/private", policy=ONCE)
+    for use in (lambda: read_bytes(private, "key"), lambda: private.stat("key"), lambda: list(private.list())):
+        with pytest.raises(AccessError, match="no usable credentials: a request without any is refused"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "value"),
+    [
+        ("s3://bucket", "AWS_ACCESS_KEY_ID", "AKID\nMORE"),
+        ("s3://bucket", "AWS_SESSION_TOKEN", "two\nlines"),
+        (f"az://{ACCOUNT}/box", "AZURE_STORAGE_SAS_TOKEN", "sv=1&sig=a\nb"),
+    ],
+)
+def test_a_credential_that_no_request_can_carry_is_refused_at_once(
+    refusing: Refusing, clean_environment: pytest.MonkeyPatch, url: str, name: str, value: str
+) -> None:
+    if name == "AZURE_STORAGE_SAS_TOKEN":
+        clean_environment.delenv("AZURE_STORAGE_KEY")
+    clean_environment.setenv(name, value)
+    store = open_store(url)
+    # Azure's SDK quotes the line break in its own requests.
+    for use in (lambda: read_bytes(store, "key"), *([lambda: list(store.list())] if url.startswith("s3:") else [])):
+        with pytest.raises(AccessError, match="a character that is not allowed"):
+            use()
+    assert refusing.seen == []
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "\n"), (" ", "\r\n"), ('"', '"'), ("'", "'\n")])
+def test_a_key_with_a_line_break_or_quotes_around_it_is_the_key(
+    refusing: Refusing, clean_environment: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    """As `echo`, an env file and a CI system's form leave it."""
+    clean_environment.setenv("AWS_ACCESS_KEY_ID", f"{before}AKID{after}")
+    clean_environment.setenv("AWS_SESSION_TOKEN", "")
+    open_store("s3://bucket", policy=ONCE).stat("key")
+    assert "Credential=AKID/" in refusing.seen[-1]["authorization"]
 
 
 def test_a_deleted_object_of_a_versioned_bucket_can_be_made_again(

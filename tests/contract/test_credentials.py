@@ -296,16 +296,6 @@ def test_a_source_of_tokens_that_does_not_answer_passes(
         assert isinstance(error := failing(USES[use], store), StoreUnavailableError), error
 
 
-@pytest.mark.usefixtures("identity")
-def test_a_machine_outside_azure_without_a_login_is_refused_access_at_once(
-    clean_environment: pytest.MonkeyPatch,
-) -> None:
-    """Its metadata address, which belongs to the link, never answers: a retry would not help."""
-    clean_environment.setenv("AZURE_TOKEN_CREDENTIALS", "")
-    clean_environment.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://[fe80::1]:1")
-    assert isinstance(error := failing(USES["open"], az()), AccessError), error
-
-
 @pytest.mark.parametrize("use", ["open", "stat", "link"])
 def test_a_damaged_key_of_an_account_is_refused_access(clean_environment: pytest.MonkeyPatch, use: str) -> None:
     clean_environment.setenv("AZURE_STORAGE_KEY", "abc")

@@ -60,8 +60,8 @@ def store(account: Path) -> Store:
     return open_store("gs://bucket/prefix", policy=QUICK)
 
 
-def in_a_process(url: str = "gs://bucket/prefix") -> dict[str, str]:
-    command = [sys.executable, str(CHILD), url]
+def in_a_process(*arguments: str) -> dict[str, str]:
+    command = [sys.executable, str(CHILD), *(arguments or ["gs://bucket/prefix"])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert not done.stderr
     answer: dict[str, str] = json.loads(done.stdout)
@@ -90,9 +90,19 @@ def test_without_any_credentials_one_line_names_three_ways(
     clean_environment.setenv("NO_GCE_CHECK", "true")
     answer = in_a_process()
     assert answer["error"] == "AccessError"
+    assert "no usable credentials: a request without any is refused, HTTP 401 required" in answer["what"]
     assert "gcloud auth application-default login" in answer["what"]
     assert "\n" not in answer["what"]
-    assert google.authorizations == [], "nor are Amazon's credentials sent to Google"
+    assert set(google.authorizations) == {""}, "nor are Amazon's credentials sent to Google"
+
+
+def test_a_public_bucket_is_read_without_credentials(
+    google: GoogleServer, clean_environment: pytest.MonkeyPatch
+) -> None:
+    clean_environment.setenv("NO_GCE_CHECK", "true")
+    google.is_public = True
+    google.objects["data/part-0.csv"] = (1, b"bytes", "text/csv")
+    assert in_a_process("gs://bucket/data", "part-0.csv") == {"read": "bytes"}
 
 
 def test_a_damaged_credentials_file_is_one_line(account: Path) -> None:

@@ -8,7 +8,7 @@ import boto3
 import pytest
 
 from plumbline.data import build_dataset
-from plumbline.errors import PlumblineError
+from plumbline.errors import AccessError, PlumblineError
 from plumbline.schema.suite import DatasetSource
 from plumbline.stores import open_store
 from tests.unit.data.people_files import ROWS, SHARDS, delimited
@@ -17,7 +17,10 @@ from tests.unit.data.people_files import ROWS, SHARDS, delimited
 @pytest.fixture
 def bucket(aws):  # noqa: ARG001 - it sets the environment
     name = f"data-{uuid.uuid4().hex[:12]}"
-    boto3.client("s3").create_bucket(Bucket=name)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket=name)
+    for key in ("mine/", "mine/shards/", "mine/shards/data/"):  # the console's "Create folder"
+        client.put_object(Bucket=name, Key=key, Body=b"")
     store = open_store(f"s3://{name}")
     store.create("mine/rows.csv", delimited(ROWS))
     for key, data in SHARDS.items():
@@ -48,3 +51,14 @@ def test_nothing_there_is_one_line(bucket, tmp_path, place):
         content(f"{bucket}/{place}", tmp_path / "out")
     assert f"{bucket}/{place}" in str(caught.value)
     assert "contains no data file" in str(caught.value)
+
+
+def test_an_archived_file_is_named_as_such(bucket, tmp_path):
+    client, name = boto3.client("s3"), bucket.removeprefix("s3://")
+    client.put_object(Bucket=name, Key="cold/rows.csv", Body=delimited(ROWS), StorageClass="GLACIER")
+    with pytest.raises(AccessError) as caught:
+        content(f"{bucket}/cold", tmp_path / "out")
+    assert str(caught.value) == (
+        f"{bucket}/cold: rows.csv: is archived: HTTP 403 InvalidObjectState (hint: restore the object first "
+        "(S3 Glacier), or copy it to a storage class that can be read at once)"
+    )

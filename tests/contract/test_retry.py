@@ -233,12 +233,6 @@ def test_a_url_that_cannot_be_meant_is_refused(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_no_credentials_at_all_is_an_error_that_says_so(clean_environment: pytest.MonkeyPatch) -> None:
-    clean_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(AccessError, match=r"NoCredentialsError.*check the credentials"):
-        open_store("s3://bucket/x").stat("key")
-
-
 def test_a_connection_string_counts_for_its_own_account_only(
     clean_environment: pytest.MonkeyPatch, fault_server: FaultServer
 ) -> None:

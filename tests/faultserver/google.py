@@ -61,6 +61,8 @@ class GoogleServer:
         """Statuses that the metadata server gives before its first token."""
         self.broken_chunks: list[int] = []
         """For each next chunk: the bytes kept of it before a 503; negative: kept, and answered 308."""
+        self.is_public = False
+        """Whether requests without a token are answered."""
         self.session_host = ""
         """Another host in the address of an upload session."""
         self._next_generation = 1_700_000_000_000_000
@@ -172,8 +174,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._signed(parts.path, parts.query, query)
         authorization = self.headers.get("Authorization", "")
         owner.authorizations.append(authorization)
-        if authorization.removeprefix("Bearer ") not in owner.tokens:
-            return self._refuse(401, "authError")
+        is_known = authorization.removeprefix("Bearer ") in owner.tokens if authorization else owner.is_public
+        if not is_known:
+            return self._refuse(401, "authError" if authorization else "required")
         return self._api(parts.path, query, body)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815

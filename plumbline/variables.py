@@ -1,0 +1,42 @@
+"""Reader of environment variables: every setting, address and credential of the product.
+
+A secret that was made with `echo`, an env file with quotes, or a missing secret of a CI job gives a value with a line
+break, quotes, or nothing: values are stripped, and an empty one is an absent one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+
+__all__ = ["clean_variables", "variable"]
+
+_QUOTES = "\"'"
+_FOREIGN = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "PREFECT_API_", "PREFECT_UI_URL", "STORAGE_EMULATOR_", "HF_")
+"""Names that the clouds' SDKs, Prefect's client and Hugging Face read by themselves."""
+
+
+def variable(name: str, default: str = "") -> str:
+    """Return a variable's value; `default` if it is absent or empty."""
+    return _cleaned(os.environ.get(name, "")) or default
+
+
+def clean_variables(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Clean the variables that libraries read by themselves; remove the empty ones.
+
+    Called where a command starts, before Prefect is imported, and before an SDK is used.
+    """
+    for name in [name for name in environment if name.startswith(_FOREIGN)]:
+        given = environment[name]
+        if not (value := _cleaned(given)):
+            del environment[name]
+        elif value != given:
+            environment[name] = value
+
+
+def _cleaned(value: str) -> str:
+    """Return a value without surrounding space and one pair of surrounding quotes."""
+    value = value.strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in _QUOTES:
+        return value[1:-1].strip()
+    return value
