@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from prefect.states import Completed
 from plumbline.doctor import look_here
 from plumbline.doctor.stores import Visit, examine_store
 from plumbline.doctor.training_stack import check_stack
+from plumbline.variables import variable
 
 __all__ = ["doctor"]
 
@@ -20,7 +20,7 @@ __all__ = ["doctor"]
 @flow(name="plumbline-doctor", persist_result=False)
 def doctor(visits: list[Visit], trains: bool = False) -> State[None]:
     """Check this machine, its stores and training stack; the state's message is the report."""
-    cache = Path(os.environ.get("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser()
+    cache = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser()
     stores = tuple(examine_store(visit) for visit in visits)
     selfcheck = check_stack() if trains else None
     return Completed(message=look_here(cache, datetime.now(UTC), stores, selfcheck).model_dump_json())

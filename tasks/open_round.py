@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +18,7 @@ from plumbline.rounds.secret import round_secret
 from plumbline.schema.suite import Suite, parse_suite
 from plumbline.schema.suite_file import with_tuples
 from plumbline.stores import open_store
+from plumbline.variables import variable
 
 __all__ = [
     "check_suite",
@@ -82,7 +82,7 @@ def open_round(suite: Suite, round_id: str) -> Round:
     central = CentralStore(open_store(suite.store))
     round_ = Round(round_id, suite, read_specs(central, suite), round_secret(central, round_id))
     central.put_text(start_key(suite.name, round_id, datetime.now(UTC)), "")
-    lock = os.environ.get("PLUMBLINE_LOCK")
+    lock = variable("PLUMBLINE_LOCK")
     get_run_logger().info("round %s of %s, lock %s", round_id, suite.name, lock or "not named (PLUMBLINE_LOCK)")
     if missing := suite.workloads.keys() - round_.specs.keys():
         raise ConfigurationError(f"no spec for {', '.join(sorted(missing))}", where=suite.name)

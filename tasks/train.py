@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
@@ -29,6 +28,7 @@ from plumbline.staging.part import disk_errors
 from plumbline.stores import RetryPolicy, Store, open_store
 from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
+from plumbline.variables import variable
 
 if TYPE_CHECKING:
     from plumbline.experiments.environment import Interpreters
@@ -47,14 +47,14 @@ PATIENCE = RetryPolicy(attempts=100, deadline_seconds=600.0)
 @task(name="train", task_run_name="{order.record_id}", persist_result=False)
 def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
     """Train and publish the record; return exit code and last output line."""
-    cache = Path(os.environ.get("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve()
+    cache = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve()
     work = cache / "work" / order.record_id
     shutil.rmtree(work, ignore_errors=True)
     with disk_errors(cache):
         work.mkdir(parents=True)
     outbox = open_store(order.outbox)
     logger = get_run_logger()
-    logger.info("lock %s", os.environ.get("PLUMBLINE_LOCK") or "not named (PLUMBLINE_LOCK)")
+    logger.info("lock %s", variable("PLUMBLINE_LOCK") or "not named (PLUMBLINE_LOCK)")
     try:
         # Around the upload too: the controller treats a training without progress for a minute as lost.
         with ProgressReporter(logger) as progress, orphan_watch() as is_orphaned:

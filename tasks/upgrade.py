@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -69,6 +68,7 @@ from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
 from plumbline.upgrade.sharing import SharedTrials
 from plumbline.upgrade.trials import Trials
 from plumbline.upgrade.work import claimed
+from plumbline.variables import variable
 
 __all__ = [
     "alert_about_upgrade",
@@ -257,9 +257,9 @@ def alert_about_upgrade(suite: Suite, outcome: UpgradeOutcome) -> list[str]:
 @task(name="gate", task_run_name="{order.record_id}", persist_result=False)
 def judge_here(order: UpgradeOrder) -> PlatformReport:
     """Judge the candidate in this worker's environment, and publish the report."""
-    work = Path(os.environ.get("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve() / "upgrade"
+    work = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve() / "upgrade"
     logger = get_run_logger()
-    current = os.environ.get("PLUMBLINE_LOCK", "")
+    current = variable("PLUMBLINE_LOCK")
     found: dict[str, object] = {"record_id": order.record_id, "platform": order.platform, "nonce": order.nonce}
     with ProgressReporter(logger) as progress, orphan_watch() as is_orphaned:
 

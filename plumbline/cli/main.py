@@ -25,6 +25,7 @@ from plumbline import __version__, cli
 from plumbline.errors import WRONG_PATH, ExitCode, PlumblineError
 from plumbline.escape import printable
 from plumbline.localstack.signals import terminations_interrupt
+from plumbline.variables import clean_variables
 
 __all__ = ["build_parser", "main"]
 
@@ -141,6 +142,7 @@ def _run(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
     text = sys.argv[1:] if argv is None else list(argv)
+    clean_variables()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name from a record must not end the command where a terminal has few characters.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from plumbline.errors import ConfigurationError
 from plumbline.escape import printable
 from plumbline.schema.suite import read_suite
+from plumbline.variables import variable
 
 if TYPE_CHECKING:
     from plumbline.upgrade.answer import UpgradeAnswer
@@ -95,7 +95,7 @@ def _locks(args: argparse.Namespace) -> Locks:
     from plumbline.upgrade.locks import read_lock
     from plumbline.upgrade.session import Locks
 
-    current = args.current or (Path(os.environ["PLUMBLINE_LOCK"]) if os.environ.get("PLUMBLINE_LOCK") else None)
+    current = args.current or (Path(lock) if (lock := variable("PLUMBLINE_LOCK")) else None)
     candidate = read_lock(args.candidate, extras=args.extra)
     return Locks(candidate, read_lock(current, extras=args.extra) if current else None)
 

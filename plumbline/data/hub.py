@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from plumbline.errors import (
     UnavailableError,
 )
 from plumbline.schema.suggestions import suggest_or_list
+from plumbline.variables import variable
 
 __all__ = ["HubRows", "HubSource", "ask_hub", "quiet_hub", "reachable_commit", "read_hub"]
 
@@ -166,7 +166,7 @@ def _refusal(error: BaseException | None, where: str, key: str, asked: str) -> P
 
 def _commit(source: HubSource) -> str:
     """Return the commit of the requested revision; "" offline."""
-    if any(os.environ.get(name, "").upper() in {"1", "TRUE", "YES", "ON"} for name in _OFFLINE):
+    if any(variable(name).upper() in {"1", "TRUE", "YES", "ON"} for name in _OFFLINE):
         return ""
     return reachable_commit(source.repository, "dataset", source.revision, source.name)
 

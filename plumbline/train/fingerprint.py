@@ -15,6 +15,7 @@ import torch
 from plumbline.digest import digest_file
 from plumbline.schema.fingerprint import Cpu, Fingerprint, Gpu, Scalar
 from plumbline.train.ranks import Ranks
+from plumbline.variables import variable
 
 __all__ = ["ask_devices", "read_fingerprint"]
 
@@ -88,7 +89,7 @@ def _topology(ranks: Ranks) -> dict[str, str]:
     topology = {"backend": str(dist.get_backend()), "processes": str(ranks.world)}
     for name in ("NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET"):
         if dist.get_backend() == "nccl":
-            topology[name] = os.environ.get(name, "unset")
+            topology[name] = variable(name, "unset")
     if ranks.device.type == "cuda":
         peers = range(torch.cuda.device_count())
         topology["peer_access"] = ",".join(
@@ -98,7 +99,7 @@ def _topology(ranks: Ranks) -> dict[str, str]:
 
 
 def _lock_sha256() -> str:
-    path = os.environ.get("PLUMBLINE_LOCK", "")
+    path = variable("PLUMBLINE_LOCK")
     return digest_file(Path(path)) if path and Path(path).is_file() else ""
 
 
@@ -143,6 +144,6 @@ def read_fingerprint(ranks: Ranks, numerics: dict[str, Scalar], mantissa_bits: d
         numerics=numerics,
         mantissa_bits=mantissa_bits,
         environment=variables,
-        container_image=os.environ.get("PLUMBLINE_IMAGE", ""),
+        container_image=variable("PLUMBLINE_IMAGE"),
         lock_sha256=_lock_sha256(),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from plumbline.schema.fingerprint import Scalar
 from plumbline.schema.spec import Precision
 from plumbline.train.failure import TrainingFailedError
+from plumbline.variables import variable
 
 __all__ = ["apply_settings", "autocast", "read_settings", "seed_generators"]
 
@@ -116,8 +116,8 @@ def read_settings() -> dict[str, Scalar]:
         "autocast.cuda": torch.is_autocast_enabled("cuda"),
         "num_threads": torch.get_num_threads(),
         "num_interop_threads": torch.get_num_interop_threads(),
-        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED"),
-        "CUBLAS_WORKSPACE_CONFIG": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        "PYTHONHASHSEED": variable("PYTHONHASHSEED") or None,
+        "CUBLAS_WORKSPACE_CONFIG": variable("CUBLAS_WORKSPACE_CONFIG") or None,
     }
 
 
@@ -130,7 +130,7 @@ def apply_settings(precision: Precision, *, strict: bool, part: str) -> dict[str
             raise TrainingFailedError(
                 f"reads {settings[name]!r} after being set to {value!r}", code="setting", part=part, key=name
             )
-    if strict and torch.cuda.is_available() and os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in {":4096:8", ":16:8"}:
+    if strict and torch.cuda.is_available() and variable("CUBLAS_WORKSPACE_CONFIG") not in {":4096:8", ":16:8"}:
         hint = "start the training with `plumbline train`, which sets it to :4096:8"
         raise TrainingFailedError(
             "is not set, so cuBLAS is not deterministic",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from plumbline.variables import variable
+
 __all__ = ["own_jiffies", "own_processes"]
 
 
@@ -31,7 +33,7 @@ def own_processes() -> set[int]:
     a different training of the same shell.
     """
     me = os.getpid()
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if int(variable("WORLD_SIZE", "1")) == 1:
         return {me}
     candidates = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     parents = {process: int(fields[1]) for process in candidates if (fields := _words(process))}

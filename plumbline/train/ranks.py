@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ import torch.distributed as dist
 
 from plumbline.errors import ConfigurationError
 from plumbline.train.failure import PeerLostError
+from plumbline.variables import variable
 
 __all__ = ["Ranks", "join_ranks"]
 
@@ -77,8 +77,8 @@ def _device(local_rank: int) -> torch.device:
 @contextlib.contextmanager
 def join_ranks() -> Iterator[Ranks]:
     """Join torchrun's processes, if any: NCCL on GPUs, gloo elsewhere."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    device = _device(int(os.environ.get("LOCAL_RANK", "0")))
+    world = int(variable("WORLD_SIZE", "1"))
+    device = _device(int(variable("LOCAL_RANK", "0")))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if world == 1:

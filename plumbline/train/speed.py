@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from plumbline.train.microbench import microbenchmarks
 from plumbline.train.model import attention_of, build_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.sampler import Sampler
+from plumbline.variables import variable
 
 __all__ = ["WINDOW", "SpeedRun", "found_warm"]
 
@@ -124,7 +124,7 @@ class SpeedRun:
 
     def _measure_machine(self) -> dict[str, float]:
         """Return the machine's rates; none where the parent needs none."""
-        if os.environ.get(MICROBENCHMARKS) == "off":
+        if variable(MICROBENCHMARKS) == "off":
             return {}
         return microbenchmarks(self.context.ranks.device, self.speed.precision, self.context.out)
 

@@ -23,6 +23,7 @@ from plumbline.upgrade.folders import build_once, link_files
 from plumbline.upgrade.installed import Installed, installed_packages
 from plumbline.upgrade.locks.model import Lock
 from plumbline.upgrade.store import PackageStore
+from plumbline.variables import variable
 
 __all__ = ["VARIABLES", "Environment", "Environments", "check_current", "is_on_python_path"]
 
@@ -147,7 +148,7 @@ def is_on_python_path(package: Installed) -> bool:
 
     Every environment imports from there first.
     """
-    entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    entries = [entry for entry in variable("PYTHONPATH").split(os.pathsep) if entry]
     return package.root.resolve() in [Path(entry).resolve() for entry in entries]
 
 

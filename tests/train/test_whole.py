@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.compared import Comparisons
-from plumbline.judge.whole import stands_alone
+from plumbline.judge.validity import stands_alone, validity
 from plumbline.records import load_record
 from tests.train.conftest import Workshop
 
@@ -20,13 +19,13 @@ PARTS = {
 def test_a_record_of_every_part_is_whole(workshop: Workshop, accumulation: int) -> None:
     spec = workshop.spec(**PARTS, optimizer={"accumulation_steps": accumulation})
     record = load_record(workshop.train(spec).folder)
-    assert Comparisons().of(record, record).problems == ()
+    assert validity(record, record) == []
     assert compare(record, record, throughput=False).verdict == "pass"
 
 
 def test_a_masked_lm_record_is_whole(masked: Workshop) -> None:
     record = load_record(masked.train(masked.spec(**PARTS)).folder)
-    assert Comparisons().of(record, record).problems == ()
+    assert validity(record, record) == []
 
 
 def test_a_record_of_an_experiment_is_whole(workshop: Workshop) -> None:
