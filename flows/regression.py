@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
@@ -15,6 +14,7 @@ from plumbline.errors import ExitCode, PlumblineError, SupersededError
 from plumbline.rounds.outcome import headline
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
+from plumbline.staging.scratch import scratch_folder
 from plumbline.tasks.alert import alert_about_verdict, alert_without_verdict
 from plumbline.tasks.confirm import confirm_causes, confirm_software, confirm_throughput
 from plumbline.tasks.dispatch import dispatch_trainings
@@ -41,8 +41,8 @@ ERROR_STATE_NAMES = {
 def regression(suite: Suite, round_id: str = "") -> State[None]:
     """Run one round; the final state's name is the verdict."""
     try:
-        with ProgressReporter(get_run_logger()) as progress, TemporaryDirectory(prefix="plumbline-") as folder:
-            verdict = _run_round(suite, round_id, Phases(progress, _PHASES), Path(folder))
+        with ProgressReporter(get_run_logger()) as progress, scratch_folder() as folder:
+            verdict = _run_round(suite, round_id, Phases(progress, _PHASES), folder)
             progress.show(100.0, "done", f"done: {verdict.verdict}")
     except SupersededError as error:
         raise Abort(str(error)) from error  # leave the run's state to the later start

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,7 @@ from plumbline.errors import ExitCode, InvalidInputError, UnavailableError
 from plumbline.parent_watch import PARENT_WATCH
 from plumbline.schema.expected import Expected
 from plumbline.schema.record import read_record
+from plumbline.staging.scratch import scratch_folder
 
 __all__ = ["DETERMINISM", "MICROBENCHMARKS", "make_weights", "run_training", "trainer_environment"]
 
@@ -197,8 +197,8 @@ def run_training(
 
 def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
     """Make a model's initial weights in a trainer process; return their SHA-256."""
-    with tempfile.TemporaryDirectory() as folder:
-        described = Path(folder) / "model.json"
+    with scratch_folder() as folder:
+        described = folder / "model.json"
         described.write_text(json.dumps(model), encoding="utf-8")
         command = [sys.executable, "-m", "plumbline.train.weights", str(described), str(seed), str(out)]
         done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, check=False)

@@ -6,7 +6,6 @@ import argparse
 import getpass
 import json
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ from plumbline.rounds.judging import BASELINE_CHECK
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
+from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import open_store
 
 __all__ = ["last_round", "register", "run"]
@@ -195,9 +195,9 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str) -> lis
         detail = wrong[0].detail if wrong else ""
         raise InconclusiveError(f"is invalid and cannot be approved: {detail}", where=f"{verdict.round}: {platform}")
     records: dict[str, RunRecord] = {}
-    with tempfile.TemporaryDirectory(prefix="plumbline-") as folder:
+    with scratch_folder() as folder:
         for record_id in result.records:
-            record = read_record(central.get_record(record_id, Path(folder)))
+            record = read_record(central.get_record(record_id, folder))
             records.setdefault(record.spec_sha256, record)
     return list(records.values())
 

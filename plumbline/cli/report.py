@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from plumbline.rounds.report_link import link_to
 from plumbline.rounds.reporting import keep_report, record_links, report_key
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
+from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import ObjectMissingError, open_store
 
 __all__ = ["register", "run"]
@@ -97,10 +97,10 @@ def _text(args: argparse.Namespace, verdict: RoundVerdict) -> str:
 
 def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out: Path | None) -> str:
     site = suite.report_url if suite else ""
-    with tempfile.TemporaryDirectory(prefix="plumbline-") as folder:
-        records = {name: _records(central, verdict, name, Path(folder)) for name in verdict.platforms}
+    with scratch_folder() as folder:
+        records = {name: _records(central, verdict, name, folder) for name in verdict.platforms}
         records = {name: loaded for name, loaded in records.items() if loaded}
-        before = {name: _baselines(central, name, loaded, Path(folder)) for name, loaded in records.items()}
+        before = {name: _baselines(central, name, loaded, folder) for name, loaded in records.items()}
         earlier = [past for past in read_rounds(central, verdict.suite, _NIGHTS) if past.round < verdict.round]
         page = render_report(
             verdict,

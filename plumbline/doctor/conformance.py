@@ -6,18 +6,17 @@ Every step works under a new prefix, and removes its objects. A failed step name
 from __future__ import annotations
 
 import secrets
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from plumbline.digest import digest_bytes, digest_file
 from plumbline.doctor.checks import CheckResult, from_error
 from plumbline.doctor.refusals import explain_refusal
 from plumbline.errors import AccessError, ExitCode, PlumblineError
+from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import (
     ObjectExistsError,
     ObjectMissingError,
@@ -131,8 +130,8 @@ class _Trial:
         _demand(winners == 1, f"{winners} of {_WRITERS} writers of one key succeed")
 
     def large(self) -> None:
-        with tempfile.TemporaryDirectory(prefix="plumbline-") as folder:
-            path = Path(folder) / "large"
+        with scratch_folder() as folder:
+            path = folder / "large"
             path.write_bytes(secrets.token_bytes(1 << 20) * (_LARGE_BYTES >> 20))
             self.store.create(self.key("large"), path)
             self._refused(lambda: self.store.create(self.key("large"), path), ObjectExistsError, "replaces on create")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plumbline.errors import DISK_FULL, DiskFullError, UnavailableError
 
-__all__ = ["Part", "claim", "disk_errors"]
+__all__ = ["Part", "claim", "disk_errors", "is_still", "try_lock"]
 
 _OPEN_MODE = 0o644
 
@@ -100,10 +100,10 @@ def claim(path: Path, final: Path, *, wait: Callable[[], None]) -> Iterator[Part
     while not final.exists():
         descriptor = _opened(path)
         try:
-            if not _locked(descriptor):
+            if not try_lock(descriptor):
                 wait()
                 continue
-            if not _is_still(descriptor, path):
+            if not is_still(descriptor, path):
                 continue
             if final.exists():
                 # A different process finished in between, and this one created a new empty part.
@@ -131,7 +131,8 @@ def _opened(path: Path) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _locked(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file exclusively; return false if a different process holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -139,7 +140,7 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def _is_still(descriptor: int, path: Path) -> bool:
+def is_still(descriptor: int, path: Path) -> bool:
     """Return whether `path` still names the locked file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())

@@ -10,12 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from plumbline.errors import UnavailableError
+from plumbline.staging.scratch import scratch_folder
 from plumbline.upgrade.locks.model import Pin
 
 __all__ = ["Installer", "choose_installer"]
@@ -61,8 +61,8 @@ class Installer:
 
         Return `None`, or the installer's message if it fails.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            listed = Path(folder) / "requirements.txt"
+        with scratch_folder() as folder:
+            listed = folder / "requirements.txt"
             listed.write_text("".join(f"{pin.requirement}\n" for pin in pins), encoding="utf-8")
             done = self._run([*self._install_command(), "--target", str(target), "-r", str(listed)], str(target))
         return None if done.returncode == 0 else _last_words(done)
@@ -81,13 +81,13 @@ class Installer:
         """
         if pin.url:
             return
-        with tempfile.TemporaryDirectory() as folder:
+        with scratch_folder() as folder:
             # Whether the pinned version exists is known already: here, that the index answers at all.
             command = [sys.executable, *_PIP, "download", "--quiet", "--no-deps", "--no-cache-dir", *self._arguments]
-            done = self._run([*command, "--dest", folder, "pip"], "pip")
+            done = self._run([*command, "--dest", str(folder), "pip"], "pip")
             if done.returncode == 0:
                 return
-            known = self._run([*command, "--dest", folder, pin.name], pin.name)
+            known = self._run([*command, "--dest", str(folder), pin.name], pin.name)
         if known.returncode:
             raise UnavailableError(f"no index has it: {_last_words(known)}", where=pin.requirement)
 
