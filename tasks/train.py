@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -15,7 +14,7 @@ from prefect import get_client, get_run_logger, task
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 
-from plumbline.central import publish_record, shared_checkpoint
+from plumbline.central import publish_record, shared_checkpoint, upload_policy
 from plumbline.central.checkpoints import CheckpointExchange
 from plumbline.dispatch import TrainingOrder
 from plumbline.errors import ExitCode, PlumblineError
@@ -25,7 +24,8 @@ from plumbline.schema.ab import AbOrder
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import write_spec
 from plumbline.staging.part import disk_errors
-from plumbline.stores import RetryPolicy, Store, open_store
+from plumbline.staging.scratch import scratch_folder
+from plumbline.stores import Store, open_store
 from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.variables import variable
@@ -33,69 +33,75 @@ from plumbline.variables import variable
 if TYPE_CHECKING:
     from plumbline.experiments.environment import Interpreters
 
-__all__ = ["PATIENCE", "orphan_watch", "train_and_publish"]
+__all__ = ["orphan_watch", "train_and_publish"]
 
 _SPARE_SECONDS = 120.0
 """Seconds after the controller's deadline, for a training without a controller."""
 _ORPHANED_SECONDS = 75.0
 """Seconds without a controller before a training ends; crashed controllers restart at once."""
 _CONTROLLER_POLL_SECONDS = 15.0
-# Wait for the record's upload as long as the controller's deadline permits.
-PATIENCE = RetryPolicy(attempts=100, deadline_seconds=600.0)
 
 
 @task(name="train", task_run_name="{order.record_id}", persist_result=False)
 def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
     """Train and publish the record; return exit code and last output line."""
+    began = time.monotonic()
     cache = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve()
-    work = cache / "work" / order.record_id
-    shutil.rmtree(work, ignore_errors=True)
-    with disk_errors(cache):
-        work.mkdir(parents=True)
     outbox = open_store(order.outbox)
     logger = get_run_logger()
     logger.info("lock %s", variable("PLUMBLINE_LOCK") or "not named (PLUMBLINE_LOCK)")
-    try:
-        # Around the upload too: the controller treats a training without progress for a minute as lost.
-        with ProgressReporter(logger) as progress, orphan_watch() as is_orphaned:
-            with disk_errors(cache):
-                write_spec(order.spec, work / "spec.json")
-            experiment = fetch_bundle(outbox, order.experiment_id, work / "experiment") if order.experiment_id else None
+    # Around the upload too: the controller treats a training without progress for a minute as lost.
+    with (
+        _work_folder(cache, order.record_id) as work, ProgressReporter(logger) as progress,
+        orphan_watch() as is_orphaned,
+    ):  # fmt: skip
+        with disk_errors(cache):
+            write_spec(order.spec, work / "spec.json")
+        experiment = fetch_bundle(outbox, order.experiment_id, work / "experiment") if order.experiment_id else None
 
-            def run(out: Path, python: Path | None = None) -> int:
-                return run_training(
-                    work / "spec.json",
-                    out,
-                    data=order.data,
-                    cache=cache,
-                    platform=order.platform,
-                    record_id=order.record_id,
-                    round_id=order.round_id,
-                    attempt=order.attempt,
-                    nonce=order.nonce,
-                    expected=order.expected,
-                    num_processes=order.expected.gpus,
-                    experiment=experiment,
-                    python=python,
-                    on_progress=progress.on_progress,
-                    timeout_seconds=order.run_seconds + _SPARE_SECONDS,
-                    should_stop=is_orphaned.is_set,
-                )
+        def run(out: Path, python: Path | None = None) -> int:
+            return run_training(
+                work / "spec.json",
+                out,
+                data=order.data,
+                cache=cache,
+                platform=order.platform,
+                record_id=order.record_id,
+                round_id=order.round_id,
+                attempt=order.attempt,
+                nonce=order.nonce,
+                expected=order.expected,
+                num_processes=order.expected.gpus,
+                experiment=experiment,
+                python=python,
+                on_progress=progress.on_progress,
+                timeout_seconds=order.run_seconds + _SPARE_SECONDS,
+                should_stop=is_orphaned.is_set,
+            )
 
-            record: Path | None = work / "record"
-            with _checkpoint(order, outbox, work / "record" / "checkpoint", logger) as checkpoint:
-                if order.ab is None:
-                    code = run(work / "record")
-                else:
-                    code, record = _run_ab(order.ab, cache, work, run)
-            if record is not None and (record / RECORD_NAME).is_file():
-                publish_record(open_store(order.outbox, policy=PATIENCE), record)
-            if code == ExitCode.PASS and checkpoint is not None:
-                with suppress(PlumblineError):
-                    checkpoint.clear()
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        record: Path | None = work / "record"
+        with _checkpoint(order, outbox, work / "record" / "checkpoint", logger) as checkpoint:
+            if order.ab is None:
+                code = run(work / "record")
+            else:
+                code, record = _run_ab(order.ab, cache, work, run)
+        if record is not None and (record / RECORD_NAME).is_file():
+            policy = upload_policy(time.monotonic() - began)
+            publish_record(open_store(order.outbox, policy=policy), record)
+        if code == ExitCode.PASS and checkpoint is not None:
+            with suppress(PlumblineError):
+                checkpoint.clear()
     return code, progress.last_line
+
+
+@contextmanager
+def _work_folder(cache: Path, record_id: str) -> Iterator[Path]:
+    """Yield a training's folder in the cache; remove those that killed trainings left there."""
+    with ExitStack() as stack:
+        with disk_errors(cache):
+            (cache / "work").mkdir(parents=True, exist_ok=True)
+            work = stack.enter_context(scratch_folder(f"{record_id}-", cache / "work"))
+        yield work
 
 
 def _run_ab(

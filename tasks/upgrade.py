@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import cast
 
 import httpx
@@ -20,7 +19,7 @@ from prefect.events import emit_event
 from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
-from plumbline.central import CentralStore
+from plumbline.central import CentralStore, upload_policy
 from plumbline.deployment import REGRESSION, gate_deployment, suite_tag
 from plumbline.digest import digest_file
 from plumbline.dispatch import Limits, Recorded, Result, TrainingRun, run_jobs
@@ -29,6 +28,7 @@ from plumbline.rounds import Assignment, Round
 from plumbline.rounds.published_specs import read_specs
 from plumbline.rounds.secret import round_secret
 from plumbline.schema.suite import Suite
+from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import open_store
 from plumbline.tasks.alert import alert_once
 from plumbline.tasks.dispatch import dispatch_trainings
@@ -38,7 +38,7 @@ from plumbline.tasks.open_round import check_suite, refuse_superseded
 from plumbline.tasks.prefect_client.api import server_clock
 from plumbline.tasks.prefect_client.flow_runs import check_image_pools
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
-from plumbline.tasks.train import PATIENCE, orphan_watch
+from plumbline.tasks.train import orphan_watch
 from plumbline.upgrade.campaign import Budget
 from plumbline.upgrade.candidate import read_candidate, read_image
 from plumbline.upgrade.image_upgrade import ImageUpgrade, with_gathered
@@ -226,10 +226,10 @@ def _train_in_both_images(upgrade: ImageUpgrade) -> dict[str, PlatformOutcome]:
     trainings = {name: upgrade.begin(name) for name in upgrade.request.chosen_platforms}
     notes: dict[Assignment, tuple[str, ...]] = {}
     ends = time.monotonic() + budget.seconds
-    with TemporaryDirectory(prefix="plumbline-") as folder:
+    with scratch_folder() as folder:
         while asked := [assignment for each in trainings.values() for assignment in each.wanted(budget.trials)]:
             results = dispatch_trainings(upgrade.round, asked, Limits())
-            gathered = gather_records(upgrade.round, results, Path(folder))
+            gathered = gather_records(upgrade.round, results, folder)
             notes |= gathered.notes
             trainings = {name: with_gathered(each, gathered) for name, each in trainings.items()}
             if time.monotonic() > ends:
@@ -258,7 +258,7 @@ def alert_about_upgrade(suite: Suite, outcome: UpgradeOutcome) -> list[str]:
 def judge_here(order: UpgradeOrder) -> PlatformReport:
     """Judge the candidate in this worker's environment, and publish the report."""
     work = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve() / "upgrade"
-    logger = get_run_logger()
+    logger, began = get_run_logger(), time.monotonic()
     current = variable("PLUMBLINE_LOCK")
     found: dict[str, object] = {"record_id": order.record_id, "platform": order.platform, "nonce": order.nonce}
     with ProgressReporter(logger) as progress, orphan_watch() as is_orphaned:
@@ -291,5 +291,5 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
             if is_orphaned.is_set():
                 raise  # no controller waits for the report
             report = PlatformReport(**found, error=str(error)[:4000], exit_code=int(error.exit_code))
-        publish_report(open_store(order.outbox, policy=PATIENCE), report)
+        publish_report(open_store(order.outbox, policy=upload_policy(time.monotonic() - began)), report)
     return report

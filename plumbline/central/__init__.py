@@ -5,6 +5,15 @@ from __future__ import annotations
 from plumbline.central.central_store import CentralStore
 from plumbline.central.checkpoints import shared_checkpoint
 from plumbline.central.gathering import Gathered, find_record, gather
-from plumbline.central.outbox import fetch_record, publish_record
+from plumbline.central.outbox import fetch_record, publish_record, upload_policy
 
-__all__ = ["CentralStore", "Gathered", "fetch_record", "find_record", "gather", "publish_record", "shared_checkpoint"]
+__all__ = [
+    "CentralStore",
+    "Gathered",
+    "fetch_record",
+    "find_record",
+    "gather",
+    "publish_record",
+    "shared_checkpoint",
+    "upload_policy",
+]

@@ -16,6 +16,7 @@ from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import MAX_PART_BYTES, MAX_RECORD_BYTES, RECORD_NAME, RunRecord, check_content, read_record
 from plumbline.staging.part import disk_errors
 from plumbline.stores.protocol import Store
+from plumbline.stores.retry import RetryPolicy
 from plumbline.stores.writing import ensure_object, read_bytes
 
 __all__ = [
@@ -28,9 +29,11 @@ __all__ = [
     "publish_record",
     "receive",
     "record_key",
+    "upload_policy",
 ]
 
 RECORDS = "records"
+_UPLOAD_SECONDS = (60.0, 600.0)
 _BUFFER_BYTES = 1 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -44,6 +47,15 @@ def record_key(record_id: str, name: str = RECORD_NAME) -> str:
     if _NAME.fullmatch(record_id) is None:
         raise InvalidInputError(f"{record_id[:80]!r} is not a record's id", key="record_id")
     return f"{RECORDS}/{record_id}/{name}"
+
+
+def upload_policy(training_seconds: float) -> RetryPolicy:
+    """Return the retry policy of a record's upload: for as long as its training took, within one to ten minutes.
+
+    A training that failed at once, as its store is away, is repeated sooner than the store may come back.
+    """
+    least, most = _UPLOAD_SECONDS
+    return RetryPolicy(attempts=100, deadline_seconds=min(most, max(least, training_seconds)))
 
 
 def publish_record(store: Store, folder: Path) -> None:

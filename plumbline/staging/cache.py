@@ -175,7 +175,8 @@ class Cache:
                 with self._eviction(fcntl.LOCK_EX):
                     self._evict(needed)
             if self._missing(needed):
-                text = f"{needed} bytes are needed, {self._free_bytes(self.folder)} are free"
+                free = self._free_bytes(self.folder)
+                text = f"{needed:,} bytes and a reserve of {_RESERVE_BYTES:,} are needed, {free:,} are free"
                 raise DiskFullError(text, where=str(self.folder), hint=_FULL_HINT)
 
     def _missing(self, needed: int) -> int:

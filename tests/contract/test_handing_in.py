@@ -61,6 +61,9 @@ def test_the_record_is_handed_in_under_a_beating_heart(tmp_path: Path, monkeypat
     monkeypatch.setattr(module, "run_training", trained)
     monkeypatch.setattr(module, "publish_record", publish)
     order = make_order(tmp_path)
+    killed = tmp_path / "cache/work/record-0-killed"
+    killed.mkdir(parents=True)
+    (killed / ".plumbline-owner").touch()
     with disable_run_logger():
         assert module.train_and_publish.fn(order) == (0, "")
     assert handed_in == [True]

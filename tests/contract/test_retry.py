@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plumbline.errors import AccessError, ConfigurationError, UnavailableError, record_code
+from plumbline.central import find_record, publish_record, upload_policy
+from plumbline.dispatch import ChildRun, ChildState, Job, Limits, Recorded, TrainingOrder, run_jobs
+from plumbline.errors import AccessError, ConfigurationError, PlumblineError, UnavailableError, record_code
 from plumbline.stores import (
     ObjectExistsError,
     ObjectInfo,
@@ -21,8 +24,10 @@ from plumbline.stores import (
     open_store,
     read_bytes,
 )
-from plumbline.tasks import gather, train
+from plumbline.tasks import gather
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_azure
+from tests.contract.records import make_record
+from tests.contract.test_handing_in import make_order
 from tests.faultserver import FaultServer
 from tests.memory_store import MemoryStore
 
@@ -39,8 +44,11 @@ class World:
         self.now += seconds
 
     def policy(self, **changes: Any) -> RetryPolicy:
-        made = RetryPolicy(sleep=self.sleep, clock=lambda: self.now, random=lambda: 1.0)
-        return replace(made, **changes)
+        return replace(self.like(RetryPolicy()), **changes)
+
+    def like(self, policy: RetryPolicy) -> RetryPolicy:
+        """Return the policy on this world's time."""
+        return replace(policy, sleep=self.sleep, clock=lambda: self.now, random=lambda: 1.0)
 
 
 class Flaky(MemoryStore):
@@ -98,7 +106,7 @@ def test_what_takes_long_is_not_what_fails() -> None:
     assert store.calls == 2
 
 
-@pytest.mark.parametrize(("patience", "seconds"), [(gather.PATIENCE, 60.0), (train.PATIENCE, 480.0)])
+@pytest.mark.parametrize(("patience", "seconds"), [(gather.PATIENCE, 60.0), (upload_policy(3600.0), 480.0)])
 def test_an_outbox_may_be_away_while_a_finished_training_waits(patience: RetryPolicy, seconds: float) -> None:
     """Refused at once each time, as a server that restarts does: six quick attempts would be over in 15 s."""
     world = World()
@@ -115,6 +123,62 @@ def test_an_outbox_may_be_away_while_a_finished_training_waits(patience: RetryPo
         world.now = 0.0
         policy = replace(patience, sleep=world.sleep, clock=lambda: world.now, random=lambda drawn=drawn: drawn)
         assert RetryingStore(store, policy).stat("key").size == 1
+
+
+class Unreachable(MemoryStore):
+    """Store that refuses every connection."""
+
+    def create(self, *_: object) -> ObjectInfo:
+        raise passing()
+
+    def open(self, *_: object, **__: object) -> Any:
+        raise passing()
+
+
+class Workers:
+    """Workers whose trainings fail after 12 s, on fake time; no store answers, to workers and controller alike."""
+
+    def __init__(self, record: Path, order: TrainingOrder) -> None:
+        self.world, self.order, self.record = World(), order, record
+        self.ended: dict[tuple[str, int], float] = {}
+
+    def online(self, platforms: Sequence[str]) -> dict[str, bool]:
+        return dict.fromkeys(platforms, True)
+
+    def find(self, _: object) -> set[tuple[str, int]]:
+        return set()
+
+    def start(self, job: Job, attempt: int) -> bool:
+        worker, seconds = World(), 12.0
+        with pytest.raises(UnavailableError):
+            publish_record(RetryingStore(Unreachable(), worker.like(upload_policy(seconds))), self.record)
+        self.ended[job.key, attempt] = self.world.now + seconds + worker.now
+        return True
+
+    def observe(self, runs: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ChildRun]:
+        now = self.world.now
+        states = {run: ChildState.FAILED if now >= self.ended[run] else ChildState.RUNNING for run in runs}
+        # The heartbeats of a worker continue during its upload.
+        return {run: ChildRun(state, "no answer", f"{now}") for run, state in states.items()}
+
+    def cancel(self, runs: Sequence[tuple[str, int]], *, force: bool = False) -> None:
+        raise AssertionError(runs, force)
+
+    def recorded(self, *_: object) -> Recorded | None:
+        with suppress(PlumblineError):
+            return find_record(RetryingStore(Unreachable(), self.world.policy()), self.order)
+        return None
+
+
+def test_stores_that_stay_away_are_reported_within_five_minutes(tmp_path: Path) -> None:
+    """The uploads alone took 20 minutes: 10 for each of two trainings that had failed in 12 s."""
+    workers = Workers(make_record(tmp_path / "record", "record-1", "aws"), make_order(tmp_path))
+    job = Job(key="job", platform="aws", start_seconds=600.0, run_seconds=7200.0, retries=1)
+    world = workers.world
+    results = run_jobs([job], workers, clock=lambda: world.now, sleep=world.sleep, limits=Limits())
+    assert results["job"].why == "the run failed: no answer"
+    assert (results["job"].attempt, results["job"].attempts) == (None, 2)
+    assert world.now < 300.0, "seconds until the controller says so"
 
 
 def test_jitter_is_between_half_and_all_of_the_wait() -> None:

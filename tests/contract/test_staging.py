@@ -250,7 +250,9 @@ def test_too_little_room_is_told_before_the_first_byte(tmp_path: Path) -> None:
     store = SlowStore()
     published(store, make_dataset(2, 1000))
     with Stager(store, "reviews", Cache(tmp_path, free_bytes=lambda _: 10_000)) as stager:
-        with pytest.raises(DiskFullError, match="10000 are free"):
+        with pytest.raises(
+            DiskFullError, match=r"^\S+: 3,500 bytes and a reserve of 67,108,864 are needed, 10,000 are free"
+        ):
             stager.start(stager.manifest.files)
         assert store.opened == ["reviews/manifest.json"]
 
