@@ -14,6 +14,7 @@ from typing import Any
 from plumbline.deployment import Item, PlanItem, desired, lines
 from plumbline.deployment.file_urls import with_absolute_urls
 from plumbline.deployment.prefect_yaml import to_prefect_yaml
+from plumbline.doctor.stores import check_destinations
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
 
@@ -48,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
         args.write_prefect_yaml.write_text(text, encoding="utf-8")
         print(f"{args.write_prefect_yaml} written")
         return int(ExitCode.PASS)
+    if args.publish and not args.dry_run:
+        check_destinations(suite)
     changes = _deploy(args, suite)
     if args.publish and not args.dry_run:
         publish_data(suite, args.state, lambda line: print(line, file=sys.stderr))

@@ -11,13 +11,20 @@ from typing import Literal, NamedTuple
 
 from plumbline.doctor.checks import CheckResult, from_error
 from plumbline.doctor.refusals import explain_refusal
-from plumbline.errors import AccessError, ExitCode, PlumblineError
+from plumbline.errors import (
+    AccessError,
+    ConfigurationError,
+    ExitCode,
+    InvalidInputError,
+    PlumblineError,
+    UnavailableError,
+)
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.suite import Suite
 from plumbline.stores import BucketMissingError, ObjectMissingError, RetryPolicy, Store, open_store, read_bytes
 
-__all__ = ["LEAST_BYTES", "Visit", "examine_disk", "examine_store", "examine_stores", "room"]
+__all__ = ["LEAST_BYTES", "Visit", "check_destinations", "examine_disk", "examine_store", "examine_stores", "room"]
 
 LEAST_BYTES = 2 << 30
 _QUICK = RetryPolicy(attempts=2)
@@ -42,6 +49,20 @@ def examine_stores(suite: Suite, state: Path) -> Iterator[CheckResult]:
         visits.append(Visit(f"{name}: outbox", platform.outbox, "write and read"))
     with ThreadPoolExecutor(min(16, len(visits)), thread_name_prefix="doctor") as pool:
         yield from pool.map(examine_store, visits)
+
+
+def check_destinations(suite: Suite) -> None:
+    """Raise the first problem of a store that publishing writes to, before anything is built for it."""
+    urls = {platform.data: f"{name}: data" for name, platform in reversed(suite.platforms.items())}
+    visits = [Visit(where, url, "write, replace and read") for url, where in urls.items() if url != suite.store]
+    visits = [Visit("central store", suite.store, "write, replace and read"), *reversed(visits)]
+    with ThreadPoolExecutor(min(16, len(visits)), thread_name_prefix="destinations") as pool:
+        failed = [result for result in pool.map(examine_store, visits) if not result.well]
+    if failed:
+        kinds = {ExitCode.INCONCLUSIVE: UnavailableError, ExitCode.INVALID: InvalidInputError}
+        kind = kinds.get(ExitCode(failed[0].code), ConfigurationError)
+        others = f"; also: {', '.join(result.where for result in failed[1:])}" if failed[1:] else ""
+        raise kind(f"{failed[0].what}{others}", where=failed[0].where, hint=failed[0].hint)
 
 
 def examine_disk(where: str, folder: Path, least: int = LEAST_BYTES) -> CheckResult:

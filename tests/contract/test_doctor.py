@@ -16,6 +16,7 @@ import boto3
 import pytest
 from azure.storage.blob import AccountSasPermissions, BlobServiceClient, ResourceTypes, generate_account_sas
 
+from plumbline.cli.main import main
 from plumbline.doctor.checks import CheckResult
 from plumbline.doctor.stores import Visit, examine_store
 from plumbline.localstack.ports import reserve_port
@@ -216,3 +217,40 @@ def test_azure_missing_container(blob: pytest.MonkeyPatch) -> None:
     for needs, dataset in (("write and read", ""), ("read", "reviews")):
         assert visit_azure("nowhere", needs, dataset).what == f"az://{ACCOUNT}/nowhere/team: no such container"
     assert "contains no dataset other" in visit_azure(needs="read", dataset="other").what
+
+
+SUITE = """
+name = "{name}"
+store = "file://{folder}/central"
+reference = "a"
+[workloads.w]
+model = "tiny"
+data = "reviews"
+seed = 1
+batch_size = 8
+[workloads.w.probe]
+steps = 4
+[platforms.a]
+work_pool = "a"
+data = "file://{folder}/data"
+outbox = "file://{folder}/outbox"
+[platforms.b]
+work_pool = "b"
+data = "s3://not-made/data"
+outbox = "file://{folder}/outbox"
+"""
+
+
+@pytest.mark.usefixtures("aws")
+def test_publishing_into_a_bucket_that_does_not_exist_ends_before_anything_is_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After 67 s of building it ended with "no such object"."""
+    path, state = tmp_path / "suite.toml", tmp_path / "state"
+    path.write_text(SUITE.format(name="team", folder=tmp_path))
+    assert main(["deploy", str(path), "--publish", "--state", str(state)]) == 2
+    assert capsys.readouterr().err == (
+        "plumbline: b: data: s3://not-made/data: no such bucket "
+        "(hint: create it, or correct the suite: s3://not-made/data)\n"
+    )
+    assert not state.exists()
