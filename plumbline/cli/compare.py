@@ -15,7 +15,7 @@ from plumbline.judge.reruns import rerun_problem
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates, read_suite
-from plumbline.schema.verdict import Judgement, Note, exit_code
+from plumbline.schema.verdict import Finding, Judgement, Note, exit_code
 
 __all__ = ["register", "run"]
 
@@ -94,9 +94,15 @@ def _lines(judgement: Judgement) -> Iterator[str]:
         for line in (*cause.evidence, *(f"suspect {name}" for name in cause.suspects), *cause.tried):
             yield f"    {line}"
     for finding in judgement.findings:
-        number = "" if finding.observed is None else f" {finding.observed}"
-        limit = "" if finding.limit is None else f" (limit {finding.limit})"
         detail = f": {finding.detail}" if finding.detail else ""
-        yield f"  {finding.outcome} {finding.check} {finding.metric}{number}{limit}{detail}".rstrip()
+        yield f"  {finding.outcome} {finding.check} {finding.metric}{_measured(finding)}{detail}".rstrip()
     for note in judgement.notes:
         yield f"  {note}"
+
+
+def _measured(finding: Finding) -> str:
+    """Return a number with its limit, or a text with the reference's text."""
+    if isinstance(finding.observed, str) and isinstance(finding.limit, str):
+        return f": {finding.limit} → {finding.observed}"
+    limit = "" if finding.limit is None else f" (limit {finding.limit})"
+    return limit if finding.observed is None else f" {finding.observed}{limit}"

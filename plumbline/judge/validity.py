@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from plumbline.errors import InvalidInputError
+from plumbline.judge.spec_differences import spec_findings
 from plumbline.judge.whole import missing_evidence, unequal_evidence
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
@@ -18,11 +19,10 @@ def validity(reference: LoadedRecord, candidate: LoadedRecord) -> list[Finding]:
     """Return a finding for each reason against judging the pair."""
     left, right = reference.record, candidate.record
     if left.spec_sha256 != right.spec_sha256:
-        return [
-            _bad(
-                "record.spec", "invalid", "SHA-256 of the spec", right.spec_sha256, left.spec_sha256, detail=_OTHER_TASK
-            )
-        ]
+        digest = _bad(
+            "record.spec", "invalid", "SHA-256 of the spec", right.spec_sha256, left.spec_sha256, detail=_OTHER_TASK
+        )
+        return [digest, *spec_findings(reference, candidate)]
     findings = [*defects(reference, "reference"), *defects(candidate, "candidate")]
     if (left.experiment is None) != (right.experiment is None):
         detail = "one of the records is an experiment's, not a training's"

@@ -1,0 +1,171 @@
+"""Differences of two specs: the keys, and of different datasets the classes and rows. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.digest import digest_bytes
+from plumbline.errors import InvalidInputError
+from plumbline.records import LoadedRecord
+from plumbline.schema.spec import RunSpec
+from plumbline.schema.verdict import Finding
+
+__all__ = ["label_names", "spec_findings"]
+
+_MAX_KEYS = 40
+_MAX_NAMED = 5
+_MAX_VALUE = 120
+_MAX_LABELS = 10_000
+_NONE = "none"
+_KNOWN_OTHERWISE = ("data.class_names", "data.manifest_sha256")
+
+
+def spec_findings(reference: LoadedRecord, candidate: LoadedRecord) -> list[Finding]:
+    """Return a finding for each key in which two specs differ, with the reference's and the candidate's value."""
+    left, right = (dict(_leaves(side.record.spec.model_dump(mode="json"))) for side in (reference, candidate))
+    keys = [key for key in dict.fromkeys([*left, *right]) if left.get(key) != right.get(key)]
+    findings = [_finding("record.spec", key, left.get(key), right.get(key)) for key in keys[:_MAX_KEYS]]
+    if len(keys) > _MAX_KEYS:
+        findings.append(_finding("record.spec", f"{len(keys) - _MAX_KEYS} more keys"))
+    if any(key in keys for key in _KNOWN_OTHERWISE):
+        findings += _dataset(reference, candidate)
+    return findings
+
+
+def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value with its dotted key; a part that one spec lacks is one value."""
+    for name, value in content.items():
+        if isinstance(value, dict) and prefix + name not in ("probe", "speed", "learn"):
+            yield from _leaves(value, f"{prefix}{name}.")
+        elif isinstance(value, dict):
+            yield prefix + name, "present"
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _finding(check: str, metric: str, left: Any = None, right: Any = None, detail: str = "") -> Finding:
+    observed, limit = (None if value is None and detail else _text(value) for value in (right, left))
+    return Finding(check=check, outcome="invalid", metric=metric, observed=observed, limit=limit, detail=detail)
+
+
+def _text(value: Any) -> str:
+    text = _NONE if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 1]}…"
+
+
+def _dataset(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[Finding]:
+    """Yield how two datasets differ, as far as both records show: tokenizer, sizes, classes, texts, labels."""
+    left, right = reference.record.evidence.data, candidate.record.evidence.data
+    if left is None or right is None:
+        side = "reference" if left is None else "candidate"
+        yield _finding("record.data", "rows", detail=f"the {side} has not read its dataset")
+        return
+    if left.tokenizer_sha256 != right.tokenizer_sha256:
+        yield _finding("record.data", "SHA-256 of the tokenizer", left.tokenizer_sha256, right.tokenizer_sha256)
+    sizes = [sum(shard.num_rows for shard in side.shards) for side in (left, right)]
+    if sizes[0] != sizes[1]:
+        yield _finding("record.data", "rows of the dataset", sizes[0], sizes[1])
+    try:
+        rows = reference.rows, candidate.rows
+    except InvalidInputError as error:
+        yield _finding("record.data", "rows", detail=str(error))
+        return
+    if all(rows):
+        names = tuple(label_names(side.record.spec) for side in (reference, candidate))
+        yield from _classes(rows, names)
+        yield from _texts(rows)
+        yield from _labels(rows, names)
+
+
+def label_names(spec: RunSpec) -> dict[int, str]:
+    """Return the name of each label by its value in `rows.parquet`, which is a digest's first 8 bytes."""
+    names = spec.data.class_names or tuple(f"label {number}" for number in range(spec.model.num_labels or 0))
+    return {
+        int.from_bytes(bytes.fromhex(digest_bytes(number.to_bytes(8, "little", signed=True)))[:8], "little"): name
+        for number, name in enumerate(names[:_MAX_LABELS])
+    }
+
+
+Rows = dict[str, NDArray[Any]]
+Names = Mapping[int, str]
+
+
+def _classes(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> Iterator[Finding]:
+    """Yield the number of rows read of each class, of the classes whose number differs."""
+    counts = [
+        Counter({_name(own, value): int(count) for value, count in zip(*_counted(side["label"]), strict=True)})
+        for side, own in zip(rows, names, strict=True)
+    ]
+    differing = [name for name in sorted({*counts[0], *counts[1]}) if counts[0][name] != counts[1][name]]
+    for name in differing[:_MAX_NAMED]:
+        yield _finding("record.data", f"rows read of class {name!r}", counts[0][name], counts[1][name])
+    if len(differing) > _MAX_NAMED:
+        more = f"of {len(differing) - _MAX_NAMED} more classes the number differs"
+        yield _finding("record.data", "rows read by class", detail=more)
+
+
+def _counted(values: NDArray[Any]) -> tuple[list[int], list[int]]:
+    found, counts = np.unique(values, return_counts=True)
+    return found.tolist(), counts.tolist()
+
+
+def _name(names: Names, value: int) -> str:
+    return names.get(value, f"label {value:x}")
+
+
+def _texts(rows: tuple[Rows, Rows]) -> Iterator[Finding]:
+    """Yield how many texts only one side has read."""
+    for mine, other, side in ((*rows, "reference"), (*rows[::-1], "candidate")):
+        only = ~np.isin(mine["text"], other["text"])
+        if only.any():
+            count, num_rows = int(only.sum()), len(only)
+            detail = f"{count} of the {num_rows} rows that the {side} read: {_numbers(mine['row_id'][only])}"
+            yield _finding("record.data", f"texts only in the {side}", detail=detail)
+
+
+def _numbers(row_ids: NDArray[Any]) -> str:
+    more = ", …" if len(row_ids) > _MAX_NAMED else ""
+    return f"row{'s' if len(row_ids) > 1 else ''} {', '.join(map(str, row_ids[:_MAX_NAMED].tolist()))}{more}"
+
+
+def _labels(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> Iterator[Finding]:
+    """Yield the texts that both sides read once, with classes of different names."""
+    once = [side["text"][_once(side["text"])] for side in rows]
+    shared = np.intersect1d(once[0], once[1], assume_unique=True)
+    places = [_places(side["text"], shared) for side in rows]
+    pairs = [
+        (int(at), int(here), _name(names[0], mine), _name(names[1], other))
+        for at, here, mine, other in zip(
+            rows[0]["row_id"][places[0]], rows[1]["row_id"][places[1]],
+            rows[0]["label"][places[0]].tolist(), rows[1]["label"][places[1]].tolist(), strict=True,
+        )
+    ]  # fmt: skip
+    changed = sorted(pair for pair in pairs if pair[2] != pair[3])
+    if not changed:
+        return
+    shown = "; ".join(
+        f"row {at}{'' if at == here else f' (candidate: {here})'}: {before} → {after}"
+        for at, here, before, after in changed[:_MAX_NAMED]
+    )
+    more = "; …" if len(changed) > _MAX_NAMED else ""
+    detail = f"{len(changed)} of the {len(shared)} texts that both read once: {shown}{more}"
+    yield _finding("record.data", "same text, different label", detail=detail)
+
+
+def _once(values: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the places of the values that appear once."""
+    _, first, counts = np.unique(values, return_index=True, return_counts=True)
+    return first[counts == 1]
+
+
+def _places(values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:
+    order = np.argsort(values, kind="stable")
+    found: NDArray[np.intp] = order[np.searchsorted(values, wanted, sorter=order)]
+    return found
