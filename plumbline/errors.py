@@ -19,6 +19,8 @@ from __future__ import annotations
 import errno
 from enum import IntEnum, StrEnum
 
+from plumbline.escape import printable
+
 __all__ = [
     "DISK_FULL",
     "INFRASTRUCTURE",
@@ -67,7 +69,8 @@ class PlumblineError(Exception):
     def __str__(self) -> str:
         place = ": ".join(part for part in (self.where, self.key) if part)
         line = f"{place}: {self.what}" if place else self.what
-        return f"{line} (hint: {self.hint})" if self.hint else line
+        # The text may come from a record, and ends on a terminal, in a log or in a run's state.
+        return printable(f"{line} (hint: {self.hint})" if self.hint else line)
 
 
 class ConfigurationError(PlumblineError):

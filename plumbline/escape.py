@@ -1,7 +1,7 @@
 """Escaping of untrusted text for the channel that shows it. Pure.
 
 An error message, a hostname or a file's name comes from a worker: it may contain a tag, a mention or an escape
-sequence.
+sequence, or begin a line with a command of a CI runner.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import unicodedata
 from typing import Literal
 
-__all__ = ["Channel", "escape", "printable"]
+__all__ = ["Channel", "clean", "escape", "inert", "one_line", "printable"]
 
 Channel = Literal["plain", "html", "slack", "markdown"]
 
@@ -22,15 +22,36 @@ _REPLACEMENT = "\ufffd"
 _ANGLES = str.maketrans({"<": "\u2039", ">": "\u203a"})
 _MENTION = re.compile(r"([@!])(?=\w)")
 _LINK = re.compile(r"\](?=\()")
+_COMMAND = re.compile(r"^[^\S\n]*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
+"""A line that GitHub (`::error::`, `##[group]`), Azure (`##vso[`) or TeamCity (`##teamcity[`) would execute."""
+_MAX_CHARS = 400
 _JOINER = "\u2060"
 """Invisible character that breaks a mention or a link, but not a word."""
 
 
 def printable(text: str) -> str:
-    """Return `text` without control characters, except newlines and tabs."""
-    return "".join(
-        char if char in _KEPT or unicodedata.category(char) not in _HIDDEN else _REPLACEMENT for char in text
-    )
+    """Return `text` without control characters, except newlines and tabs, and without commands of CI runners."""
+    return inert("".join(char if char in _KEPT or not _is_hidden(char) else _REPLACEMENT for char in text))
+
+
+def inert(text: str) -> str:
+    """Return lines of which a CI runner executes none, with the terminal's colours."""
+    return _COMMAND.sub(r"\g<0> ", text)
+
+
+def one_line(text: str) -> str:
+    """Return printable `text` in one line, with its indentation."""
+    return printable(text.replace("\n", " "))
+
+
+def clean(text: object, limit: int = _MAX_CHARS) -> str:
+    """Return one bounded, printable line without indentation."""
+    line = " ".join(printable(" ".join(str(text)[: 4 * limit].split())).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _is_hidden(char: str) -> bool:
+    return unicodedata.category(char) in _HIDDEN
 
 
 def escape(text: str, channel: Channel) -> str:

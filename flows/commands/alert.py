@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from plumbline.alerts import probe_message
+from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
 
@@ -39,9 +39,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"told": sent, "failed": failed}))
     else:
-        print("\n".join(sent) or "no alert to send")
+        for line in sent or ["no alert to send"]:
+            say(line)
         for line in failed:
-            print(f"plumbline: {line}", file=sys.stderr)
+            say(f"plumbline: {line}", to_stderr=True)
     return int(ExitCode.INCONCLUSIVE if failed else ExitCode.PASS)
 
 

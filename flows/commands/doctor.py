@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from plumbline.cli.options import say
 from plumbline.deployment.file_urls import with_absolute_urls
 from plumbline.doctor import CheckResult, examine_conformance, examine_recipients, examine_stores, worst_code
 from plumbline.errors import ConfigurationError
@@ -58,7 +59,8 @@ def _report(args: argparse.Namespace, results: list[CheckResult]) -> int:
 def _print(results: list[CheckResult]) -> None:
     for result in results:
         sign = "ok  " if result.well else "FAIL"
-        hint = f"\n     hint: {result.hint}" if result.hint and not result.well else ""
-        print(f"{sign} {result.where}: {result.what}{hint}")
+        say(f"{sign} {result.where}: {result.what}")
+        if result.hint and not result.well:
+            say(f"     hint: {result.hint}")
     num_failed = sum(not result.well for result in results)
     print(f"{num_failed} of {len(results)} checks failed" if num_failed else f"all {len(results)} checks passed")

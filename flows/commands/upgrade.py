@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 from plumbline.cli import upgrade as on_this_machine
 from plumbline.cli.display import Display
+from plumbline.cli.options import say
 from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError
 from plumbline.escape import printable
@@ -151,8 +151,8 @@ def _print(outcome: UpgradeOutcome) -> None:
     print(f"{outcome.verdict}: upgrade {outcome.upgrade}")
     for name, result in outcome.platforms.items():
         lines = text_lines(result.answer) if result.answer is not None else iter([f"{result.verdict}: {result.why}"])
-        print(printable(f"{name}: {next(lines)}").replace("\n", " "))
+        say(f"{name}: {next(lines)}")
         for line in lines:
-            print(printable(line).replace("\n", " "))
+            say(line)
         for note in result.notes:
-            print(printable(f"  {note}"), file=sys.stderr)
+            say(f"  {note}", to_stderr=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from plumbline.baseline.book import baseline_key
 from plumbline.baseline.schema import Accepted, accepted
 from plumbline.central import CentralStore
 from plumbline.cli.nights import read_round, read_rounds
+from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError, InvalidInputError
 from plumbline.rounds.judging import BASELINE_CHECK
 from plumbline.schema.record import RunRecord, read_record
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
             change = {"accept": _accept, "reject": _reject, "restore": _restore}[args.action]
             baselines = tuple(change(args, suite, central, platforms))
     for why in damaged.values():
-        print(f"plumbline: a baseline is damaged: {why} ({_REPLACED})", file=sys.stderr)
+        say(f"plumbline: a baseline is damaged: {why} ({_REPLACED})", to_stderr=True)
     if args.json:
         documents = [{**baseline.to_json(), "current": baseline.current} for baseline in baselines]
         print(json.dumps({"baselines": documents, "damaged": dict(damaged)}, indent=2))
@@ -146,10 +146,10 @@ def _accept(args: argparse.Namespace, suite: Suite, central: CentralStore, platf
     _, damaged = _of(central, platforms)
     for record in records:
         if why := damaged.get(baseline_key(record.spec_sha256, record.platform)):
-            print(f"plumbline: replaces a damaged baseline and its accepted records: {why}", file=sys.stderr)
+            say(f"plumbline: replaces a damaged baseline and its accepted records: {why}", to_stderr=True)
         else:
             for line in _compared(book.read(record.spec_sha256, record.platform), accepted(record)):
-                print(f"plumbline: {record.platform}: {line}", file=sys.stderr)
+                say(f"plumbline: {record.platform}: {line}", to_stderr=True)
     return [book.accept(record, note) for record in records]
 
 
@@ -254,21 +254,21 @@ def _log(args: argparse.Namespace, suite: Suite, central: CentralStore, platform
         print(json.dumps({"log": entries}, indent=2))
         return int(ExitCode.PASS)
     if not entries:
-        print("no decision yet: approve the records of a round with `plumbline baseline accept SUITE`")
+        say("no decision yet: approve the records of a round with `plumbline baseline accept SUITE`")
     for entry in entries:
         note = entry["note"]
         when = str(note["when"] or "")[:16].replace("T", " ")
         extra = " (forced)" if note["forced"] else " (anchor)" if note["as_anchor"] else ""
         about = f"{entry['platform']}  {entry['workload']}  {entry['record_id']}"
-        print(f"{when}  {entry['action']}{extra}  {about}  {note['who']}  {note['why']}".rstrip())
+        say(f"{when}  {entry['action']}{extra}  {about}  {note['who']}  {note['why']}".rstrip())
     return int(ExitCode.PASS)
 
 
 def _print(baselines: Sequence[Baseline]) -> None:
     if not baselines:
-        print("no baseline yet: approve the records of a round with `plumbline baseline accept SUITE`")
+        say("no baseline yet: approve the records of a round with `plumbline baseline accept SUITE`")
     for baseline in baselines:
-        print(
+        say(
             f"{baseline.platform}  {baseline.workload}  spec {baseline.spec_sha256[:12]}  "
             f"{len(baseline.records)} accepted"
         )
@@ -276,6 +276,6 @@ def _print(baselines: Sequence[Baseline]) -> None:
             speed = "" if entry.samples_per_second is None else f"  {entry.samples_per_second:.4g} samples/s"
             accuracy = "" if entry.accuracy is None else f"  accuracy {entry.accuracy:.4f}"
             mark = "  ← current" if entry.record_id == baseline.current else ""
-            print(f"  {entry.started_at:%Y-%m-%d %H:%M}  {entry.record_id}{accuracy}{speed}{mark}")
+            say(f"  {entry.started_at:%Y-%m-%d %H:%M}  {entry.record_id}{accuracy}{speed}{mark}")
         if baseline.noise.relative_sd is not None:
-            print(f"  noise floor {baseline.noise.relative_sd:.2%} of the throughput over {baseline.noise.runs} runs")
+            say(f"  noise floor {baseline.noise.relative_sd:.2%} of the throughput over {baseline.noise.runs} runs")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError
-from plumbline.escape import printable
 from plumbline.judge import compare
 from plumbline.judge.reruns import rerun_problem
 from plumbline.records import LoadedRecord, load_record
@@ -80,7 +80,7 @@ def _confirming(rerun: Path, candidate: LoadedRecord) -> tuple[SpeedEvidence | N
 
 def _print(judgement: Judgement) -> None:
     for line in _lines(judgement):
-        print(printable(line).replace("\n", " "))
+        say(line)
 
 
 def _lines(judgement: Judgement) -> Iterator[str]:

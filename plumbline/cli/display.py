@@ -15,6 +15,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from plumbline.escape import clean, one_line
+
 __all__ = ["PHASES", "Display"]
 
 _WORTH_SECONDS = 0.05
@@ -78,7 +80,7 @@ class Display:
     def say(self, message: str) -> None:
         """Print a message above the live display."""
         elapsed = time.monotonic() - self._begun
-        self.console.print(Text(f"{elapsed:6.1f} s  {message}"), soft_wrap=True)
+        self.console.print(Text(f"{elapsed:6.1f} s  {one_line(message)}"), soft_wrap=True)
 
     def phase(self, name: str) -> None:
         """Start a phase, and end the one before."""
@@ -106,7 +108,9 @@ class Display:
         for name, row in self._rows.items():
             busy = row.phase == "running"
             bar: RenderableType = ProgressBar(total=100, completed=row.percent, width=24) if busy else Text("")
-            table.add_row(Text(name, style="bold"), PHASES.get(row.phase, row.phase), bar, row.text if busy else "")
+            table.add_row(
+                Text(name, style="bold"), PHASES.get(row.phase, row.phase), bar, Text(clean(row.text) if busy else "")
+            )
         elapsed = time.monotonic() - self._begun
         spinner = Spinner("dots", Text(f"{self.title}: {self._phase or 'ending'}, {elapsed:.0f} s"))
         return Group(spinner, table)

@@ -11,7 +11,7 @@ from typing import Any
 from plumbline.central import CentralStore
 from plumbline.central.series import rebuild_series, records_of_rounds, write_series
 from plumbline.cli.nights import Night, read_all_series, read_lines, read_nights
-from plumbline.cli.options import at_least
+from plumbline.cli.options import at_least, say
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.history.external import Receipt, parse_external
 from plumbline.history.limits import allowed_for
@@ -134,48 +134,48 @@ _SOURCES = {"option": "by option", "name": "by name", "assumed": "assumed; --{ot
 
 def _print_receipt(source: Path, receipt: Receipt) -> None:
     """Print how the file was read: what was assumed, left out or is missing."""
-    print(f"{source}: {receipt.rows} rows, {receipt.first} to {receipt.last}, {receipt.num_series} series")
+    say(f"{source}: {receipt.rows} rows, {receipt.first} to {receipt.last}, {receipt.num_series} series")
     groups: dict[tuple[Worse, str], list[str]] = {}
     for direction in receipt.directions:
         groups.setdefault((direction.worse, direction.source), []).append(clean(direction.metric, 80))
     for (way, by), names in groups.items():
         about = _SOURCES[by].format(other="lower" if way == "higher" else "higher")
-        print(f"  {way} is worse: {', '.join(names)} ({about})")
+        say(f"  {way} is worse: {', '.join(names)} ({about})")
     if signed := [clean(direction.metric, 80) for direction in receipt.directions if direction.has_sign]:
-        print(f"  zero or negative values: {', '.join(signed)}; changes are shares of the typical size")
+        say(f"  zero or negative values: {', '.join(signed)}; changes are shares of the typical size")
     if receipt.repeated:
-        print(f"  {receipt.repeated} rows repeat a time of their series: the last row with a value counts")
+        say(f"  {receipt.repeated} rows repeat a time of their series: the last row with a value counts")
     if receipt.ignored_columns:
-        print(f"  ignored columns: {', '.join(clean(name, 80) for name in receipt.ignored_columns)}")
+        say(f"  ignored columns: {', '.join(clean(name, 80) for name in receipt.ignored_columns)}")
     for ended in receipt.ended:
         about = clean(f"{ended.platform} {ended.workload} {ended.metric}")
-        print(f"  {about}: last value {ended.last}, {ended.missing_nights} nights before the newest row")
+        say(f"  {about}: last value {ended.last}, {ended.missing_nights} nights before the newest row")
 
 
 def _print_nights(platform: str, nights: Sequence[Night]) -> None:
     if nights:
-        print(platform)
+        say(platform)
     for night in nights:
         accuracy = "" if night.accuracy is None else f"  accuracy {night.accuracy:.4f}"
         speed = "" if night.samples_per_second is None else f"  {night.samples_per_second:.4g} samples/s"
         causes = f"  {', '.join(night.causes)}" if night.causes else ""
-        print(f"  {night.round}  {night.verdict}{accuracy}{speed}{causes}")
+        say(f"  {night.round}  {night.verdict}{accuracy}{speed}{causes}")
 
 
 def _print_lines(lines: Sequence[LineSummary]) -> None:
     for line in lines:
         about = clean(" ".join(part for part in (line.platform, line.workload, line.metric) if part))
         if line.reference is None:
-            print(f"  {about}: {line.nights} nights, too few for a reference")
+            say(f"  {about}: {line.nights} nights, too few for a reference")
         else:
             spread = f" ± {line.relative_sd or 0:.2%}"
-            print(f"  {about}: reference {line.reference:.4g} {line.unit}{spread} of {line.reference_nights} nights")
+            say(f"  {about}: reference {line.reference:.4g} {line.unit}{spread} of {line.reference_nights} nights")
         for start in line.segments:
-            print(f"    {start.since} {start.round}: {start.what} changed: {start.before} → {start.after}")
+            say(f"    {start.since} {start.round}: {start.what} changed: {start.before} → {start.after}")
         for change in line.changes:
-            print(f"    {_change(change)}")
+            say(f"    {_change(change)}")
         if line.reason not in ("quiet", "learning"):
-            print(f"    tonight: {line.verdict}: {clean(line.sentence, 1000)}")
+            say(f"    tonight: {line.verdict}: {clean(line.sentence, 1000)}")
 
 
 def _change(change: ChangeSummary) -> str:

@@ -22,8 +22,8 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 from plumbline import __version__, cli
+from plumbline.cli.options import say
 from plumbline.errors import WRONG_PATH, ExitCode, PlumblineError
-from plumbline.escape import printable
 from plumbline.localstack.signals import terminations_interrupt
 from plumbline.variables import clean_variables
 
@@ -88,9 +88,7 @@ class _Failure:
 
 
 def _say(failure: _Failure, *, as_json: bool) -> int:
-    # The text may come from a record: remove control characters.
-    line = printable(failure.line).replace("\n", " ")
-    print(f"plumbline: {line}", file=sys.stderr)
+    say(f"plumbline: {failure.line}", to_stderr=True)
     if as_json:
         print(json.dumps(failure.to_json()))
     return int(failure.code)

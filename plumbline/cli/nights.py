@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.central.series import read_series
+from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.history.metrics import METRICS, metric_of
 from plumbline.history.segments import MetricHistory, lines_of
@@ -65,7 +65,7 @@ def latest_first(central: CentralStore) -> Iterator[RoundVerdict]:
         try:
             yield central.get_round(name)
         except InvalidInputError as error:
-            print(f"plumbline: the round {name} is skipped: {error}", file=sys.stderr)
+            say(f"plumbline: the round {name} is skipped: {error}", to_stderr=True)
 
 
 def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdict]:

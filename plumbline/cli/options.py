@@ -1,13 +1,15 @@
-"""Checks of command-line options, before any work starts."""
+"""Options of commands, checked before any work starts, and lines of their output."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from plumbline.errors import ConfigurationError
+from plumbline.escape import one_line
 
-__all__ = ["at_least", "check_file", "check_folder"]
+__all__ = ["at_least", "check_file", "check_folder", "say"]
 
 
 def at_least(option: str, value: int, least: int) -> int:
@@ -38,6 +40,11 @@ def check_folder(path: Path, *, option: str = "--out") -> None:
         raise _refusal(there if there != folder else path, option, "is not a folder", "name a different one")
     if not os.access(there, os.W_OK | os.X_OK):
         raise _refusal(there if there != folder else path, option, "may not be written into", "name a different folder")
+
+
+def say(line: str, *, to_stderr: bool = False) -> None:
+    """Print one line, whose text may come from a record or a worker."""
+    print(one_line(line), file=sys.stderr if to_stderr else sys.stdout)
 
 
 def _refusal(path: Path, option: str, what: str, hint: str) -> ConfigurationError:

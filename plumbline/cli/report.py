@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.nights import latest_first, read_round, read_rounds
-from plumbline.cli.options import check_file
+from plumbline.cli.options import check_file, say
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.records import LoadedRecord, load_record
 from plumbline.report.history import RoundHistory, points_of
@@ -115,7 +115,7 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out
         keep_report(central, verdict.round, page)
         link = link_to(central, report_key(verdict.round), site)
         if link.note:
-            print(f"plumbline: {link.note}", file=sys.stderr)
+            say(f"plumbline: {link.note}", to_stderr=True)
         return link.url
     out.write_text(page, encoding="utf-8")
     return str(out)
@@ -134,10 +134,10 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str, into: 
         try:
             loaded = load_record(central.get_record(record_id, into))
         except ObjectMissingError:
-            print(f"plumbline: the record {record_id} is no longer in the store", file=sys.stderr)
+            say(f"plumbline: the record {record_id} is no longer in the store", to_stderr=True)
             continue
         except InvalidInputError as error:
-            print(f"plumbline: the record {record_id} is skipped: {error}", file=sys.stderr)
+            say(f"plumbline: the record {record_id} is skipped: {error}", to_stderr=True)
             continue
         known = records.get(loaded.record.spec.workload)
         if loaded.record.experiment is None and (
@@ -157,7 +157,7 @@ def _baselines(central: CentralStore, platform: str, records: list[LoadedRecord]
             if baseline is not None and baseline.current is not None:
                 found.append(load_record(central.get_record(baseline.current, into)))
         except InvalidInputError as error:
-            print(f"plumbline: the baseline of {platform} is skipped: {error}", file=sys.stderr)
+            say(f"plumbline: the baseline of {platform} is skipped: {error}", to_stderr=True)
     return found
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError
-from plumbline.escape import printable
 from plumbline.schema.suite import read_suite
 from plumbline.variables import variable
 
@@ -81,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     budget = Budget(args.max_trials, args.max_seconds)
     settings = UpgradeSettings(args.work.resolve(), tuple(args.pip), budget, searches_releases=args.releases)
     with claimed(args.work):
-        answer = judge_upgrade(suite, workload, locks, settings, _say)
+        answer = judge_upgrade(suite, workload, locks, settings, _progress)
     _write_reports(args, answer)
     if args.json:
         print(json.dumps(answer.document(), indent=2))
@@ -110,12 +109,12 @@ def _write_reports(args: argparse.Namespace, answer: UpgradeAnswer) -> None:
             path.write_text(getattr(report, f"{name}_report")(answer), encoding="utf-8")
 
 
-def _say(line: str) -> None:
-    print(printable(line).replace("\n", " "), file=sys.stderr)
+def _progress(line: str) -> None:
+    say(line, to_stderr=True)
 
 
 def _print(answer: UpgradeAnswer) -> None:
     from plumbline.upgrade.report import text_lines
 
     for line in text_lines(answer):
-        print(printable(line).replace("\n", " "))
+        say(line)

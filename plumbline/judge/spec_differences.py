@@ -162,7 +162,8 @@ def _labels(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> Iterator[Findi
 def _once(values: NDArray[Any]) -> NDArray[np.intp]:
     """Return the places of the values that appear once."""
     _, first, counts = np.unique(values, return_index=True, return_counts=True)
-    return first[counts == 1]
+    single: NDArray[np.intp] = first[counts == 1]
+    return single
 
 
 def _places(values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from plumbline.escape import inert
 from plumbline.report.words import (
     NONE,
     SYMBOLS,
@@ -60,7 +61,8 @@ def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: st
         if value:
             # Addresses and commands are never wrapped, so that they can be copied.
             page.write(f"{word:7}{clean(value)}\n")
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+    # A long word that was wrapped may begin a line with a command.
+    return inert("\n".join(line.rstrip() for line in page.getvalue().split("\n")).rstrip("\n") + "\n")
 
 
 def _table(verdict: RoundVerdict) -> Table:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import get_args
 
+from plumbline.escape import clean
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Outcome, PlatformResult
 
 __all__ = [
@@ -82,14 +83,6 @@ HINTS: dict[str, str] = {
 assert set(CAUSES) == set(HINTS) == set(get_args(CauseCode))  # noqa: S101 - a code without text is a defect
 
 _SURE_ORDER = {"confirmed": 0, "likely": 1, "unattributed": 2}
-_MAX_CHARS = 400
-
-
-def clean(text: object, limit: int = _MAX_CHARS) -> str:
-    """Return one bounded, printable line of untrusted text."""
-    line = "".join(char if char.isprintable() else " " for char in str(text)[: 4 * limit])
-    line = " ".join(line.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def number(value: float | str | None) -> str:

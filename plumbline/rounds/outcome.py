@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plumbline.escape import one_line
 from plumbline.rounds.gathered import Absence
 from plumbline.rounds.plan import Round
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult, RoundVerdict, worst
@@ -91,13 +92,13 @@ def headline(verdict: RoundVerdict) -> str:
     """Return one line: the outcome, and the worst platform's check, numbers and cause."""
     if verdict.verdict == "pass":
         passed = [name for name, result in verdict.platforms.items() if result.verdict == "pass"]
-        return "; ".join([f"pass: {', '.join(passed)}", *verdict.notes])
+        return one_line("; ".join([f"pass: {', '.join(passed)}", *verdict.notes]))
     lines = [
         f"{name}: {_why(result)}"
         for name, result in verdict.platforms.items()
         if result.verdict == verdict.verdict or (verdict.verdict == "inconclusive" and result.unavailable)
     ]
-    return f"{verdict.verdict}: " + "; ".join(lines or list(verdict.notes) or ["no check ran"])
+    return one_line(f"{verdict.verdict}: " + "; ".join(lines or list(verdict.notes) or ["no check ran"]))
 
 
 def _why(result: PlatformResult) -> str:

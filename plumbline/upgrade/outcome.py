@@ -11,6 +11,7 @@ from typing import Any, Literal
 from plumbline.alerts import AlertMessage
 from plumbline.central import CentralStore
 from plumbline.errors import ExitCode
+from plumbline.escape import one_line
 from plumbline.report.markdown import safe
 from plumbline.report.words import SYMBOLS
 from plumbline.schema.base import Model, Name, read_model
@@ -149,7 +150,7 @@ def headline(outcome: UpgradeOutcome) -> str:
     parts = [
         f"{name}: {platform.sentences[0]}" for name, platform in outcome.platforms.items() if platform.verdict != "pass"
     ] or [f"training is the same on {', '.join(outcome.platforms)}"]
-    return f"{outcome.verdict}: {'; '.join(parts)}"[:_MOST_CHARACTERS]
+    return one_line(f"{outcome.verdict}: {'; '.join(parts)}")[:_MOST_CHARACTERS]
 
 
 def summary(outcome: UpgradeOutcome) -> str:

@@ -6,7 +6,11 @@ import html
 
 import pytest
 
-from plumbline.escape import Channel, escape, printable
+from plumbline.errors import InvalidInputError
+from plumbline.escape import Channel, clean, escape, one_line, printable
+from plumbline.report.terminal import verdict_table
+from plumbline.rounds.outcome import headline
+from plumbline.schema.verdict import RoundVerdict
 
 EVIL = "out of memory <img src=x onerror=a()> <!channel> @everyone [pay](http://x.example) \x1b[2J\x9b1m \u202egnp"
 CHANNELS: tuple[Channel, ...] = ("plain", "html", "slack", "markdown")
@@ -47,3 +51,29 @@ def test_words_numbers_and_lines_stay_as_they_are() -> None:
     text = "probe.forward: 0.0003 relative, the limit is 2e-06\n\tround: 20261122-020000-abc"
     assert [escape(text, channel) for channel in ("plain", "slack")] == [text, text]
     assert printable("Zürich, 東京") == "Zürich, 東京"
+
+
+COMMANDS = ["::error::no", "  ::add-mask::x", "##[group]no", "##vso[task.complete result=Failed;]", "##teamcity[x]"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_records_text_is_no_command_of_a_ci_runner(command: str) -> None:
+    """A runner executes such a line of a job's log, wherever the line comes from."""
+    shown = [printable(f"first\n{command}"), one_line(f"{command}\nnext"), clean(command)]
+    shown.append(str(InvalidInputError(command)))
+    for text in "\n".join(shown).splitlines():
+        assert not text.lstrip().startswith("::")
+        assert "##" not in text
+    assert printable("at::native::add") == "at::native::add"
+
+
+def test_a_rounds_state_and_table_execute_nothing_of_a_records_text() -> None:
+    why = "\x1b[2J\x1b]0;pwned\x07 " + "x" * 120 + " ::error::no " + "y" * 180 + "::error::no\n::error::no"
+    finding = {"check": "record.exit", "outcome": "invalid", "detail": why}
+    platform = {"verdict": "invalid", "findings": [finding], "unavailable": why}
+    verdict = RoundVerdict.model_validate(
+        {"round": "r", "verdict": "invalid", "platforms": {"aws": platform}, "notes": [why], "report": why}
+    )
+    for text in (headline(verdict), verdict_table(verdict)):
+        assert "\x1b" not in text
+        assert not [line for line in text.splitlines() if line.lstrip().startswith("::")]

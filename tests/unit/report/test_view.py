@@ -205,5 +205,5 @@ def test_durations_and_cleaned_text():
     assert [seconds(value) for value in (None, 0.0005, 0.25, 12.34, 125, 7325)] == [
         "—", "500 µs", "250 ms", "12.3 s", "2 min 05 s", "2 h 02 min",
     ]  # fmt: skip
-    assert clean("a\x1b[31mred\x00\n\u202egnp.exe") == "a [31mred gnp.exe"
+    assert clean("a\x1b[31mred\x00\n\u202egnp.exe") == "a\ufffd[31mred\ufffd \ufffdgnp.exe"
     assert len(clean("x" * 10_000)) == 400
