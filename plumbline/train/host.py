@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from plumbline.train.control_groups import quota_use
 from plumbline.train.processes import own_jiffies
 
 __all__ = ["Host", "Reading"]
@@ -17,30 +18,32 @@ _STACKED = ("loop", "ram", "zram", "dm-", "md", "sr")
 """Block devices on top of other devices or memory: their traffic is counted below, or is no disk's."""
 
 
-def _number(path: Path, key: str | None = None) -> float | None:
-    """Return a number in a kernel file, by `key` if there are several."""
-    try:
-        text = path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError):
-        return None
-    fields = (
-        text.split()
-        if key is None
-        else next((line.split()[1:] for line in text.splitlines() if line.startswith(f"{key} ")), [])
-    )
-    try:
-        return float(fields[0])
-    except (IndexError, ValueError):
-        return None
+def _allowed_cores() -> set[int]:
+    """Return the processors that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return set(affinity(0)) if affinity else set(range(os.cpu_count() or 1))
 
 
-def _machine_jiffies() -> list[float]:
-    """Return the machine's CPU time by kind, in jiffies."""
+def _cores_jiffies() -> list[float]:
+    """Return the CPU time of the allowed processors by kind, in jiffies.
+
+    Load on processors that this process may not use takes nothing from it.
+    """
     try:
-        line = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0]
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return []
-    return [float(word) for word in line.split()[1:9]]
+    allowed = {f"cpu{number}" for number in _allowed_cores()}
+    rows = [fields[1:9] for line in lines if (fields := line.split()) and fields[0] in allowed]
+    return [sum(map(float, column)) for column in zip(*rows, strict=True)]
+
+
+def _clock_mhz() -> float | None:
+    try:
+        kilohertz = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq").read_text(encoding="ascii")
+        return float(kilohertz) / 1000
+    except (OSError, ValueError):
+        return None
 
 
 def _disks() -> tuple[float, float, float] | None:
@@ -61,18 +64,10 @@ class Host:
     """Reader of CPU, quota, pressure, page-fault and disk activity."""
 
     def __init__(self) -> None:
-        self._machine, self._own = _machine_jiffies(), own_jiffies()
-        self._throttled, self._faults = self._throttled_seconds(), self._major_faults()
+        self._cores, self._own = _cores_jiffies(), own_jiffies()
+        self._throttled, self._faults = quota_use().throttled_seconds, self._major_faults()
         self._disks = _disks()
         self._at = time.monotonic()
-
-    @staticmethod
-    def _throttled_seconds() -> float | None:
-        microseconds = _number(Path("/sys/fs/cgroup/cpu.stat"), "throttled_usec")
-        if microseconds is not None:
-            return microseconds / 1e6
-        nanoseconds = _number(Path("/sys/fs/cgroup/cpu/cpu.stat"), "throttled_time")
-        return None if nanoseconds is None else nanoseconds / 1e9
 
     @staticmethod
     def _major_faults() -> float:
@@ -80,19 +75,25 @@ class Host:
 
         return float(resource.getrusage(resource.RUSAGE_SELF).ru_majflt)
 
-    def _cpu(self) -> Reading:
-        """Return the cores' worth of stolen, foreign and own CPU time."""
-        machine, own, before = _machine_jiffies(), own_jiffies(), self._machine
+    def _cpu(self, elapsed: float) -> Reading:
+        """Return the cores' worth of stolen, foreign and own CPU time, and what the quota held back."""
+        now, own, before = _cores_jiffies(), own_jiffies(), self._cores
+        mine, quota = own - self._own, quota_use()
         reading: Reading = {"cpu_steal": None, "foreign_cpu": None, "own_cpu": None}
-        total = sum(machine) - sum(before)
-        if machine and before and total > 0:
-            cores = (os.cpu_count() or 1) / total
-            idle = machine[3] + machine[4] - before[3] - before[4]
-            steal, mine = machine[7] - before[7], own - self._own
+        total = sum(now) - sum(before)
+        if now and before and total > 0:
+            cores = len(_allowed_cores()) / total
+            idle = now[3] + now[4] - before[3] - before[4]
+            steal = now[7] - before[7]
             others = max(0.0, total - idle - steal - mine)
             reading = {"cpu_steal": cores * steal, "foreign_cpu": cores * others, "own_cpu": cores * mine}
-        self._machine, self._own = machine, own
-        return reading
+        held = None
+        if quota.throttled_seconds is not None and self._throttled is not None:
+            held = quota.throttled_seconds - self._throttled
+            # The kernel sums the time over processors: many threads wait for more seconds than pass.
+            held = min(held / elapsed, held / max(held + mine / os.sysconf("SC_CLK_TCK"), 1e-3))
+        self._cores, self._own, self._throttled = now, own, quota.throttled_seconds
+        return reading | {"cgroup_throttled": held, "cpu_quota": quota.cores}
 
     def _disk(self, elapsed: float) -> Reading:
         """Return the rates of all disks, and the busiest disk's busy share."""
@@ -107,22 +108,16 @@ class Host:
         """Return the activity since the last reading."""
         now = time.monotonic()
         elapsed, self._at = max(now - self._at, 1e-3), now
-        throttled, faults = self._throttled_seconds(), self._major_faults()
-        share = None
-        if throttled is not None and self._throttled is not None:
-            share = (throttled - self._throttled) / elapsed
-        new_faults = (faults - self._faults) / elapsed
-        self._throttled, self._faults = throttled, faults
-        kilohertz = _number(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"))
+        faults = self._major_faults()
+        new_faults, self._faults = (faults - self._faults) / elapsed, faults
         return {
             "load": os.getloadavg()[0],
-            **self._cpu(),
-            "cgroup_throttled": share,
+            **self._cpu(elapsed),
             "major_faults": new_faults,
             "memory_pressure": _pressure("memory"),
             "io_pressure": _pressure("io"),
             **self._disk(elapsed),
-            "cpu_clock_mhz": None if kilohertz is None else kilohertz / 1000,
+            "cpu_clock_mhz": _clock_mhz(),
         }
 
 

@@ -10,6 +10,7 @@ from plumbline.judge.gates.throughput_causes import (
     Named,
     explained_by_load,
     foreign_load,
+    lacks_cores,
     lost_share,
     speed_cause,
 )
@@ -105,7 +106,7 @@ def _rerun(
         return [_finding(again, gates, "pass", f"a first run lost {drop:.1%}; the rerun does not confirm it")], []
     named = _named(pair, right), _named(pair, confirms)
     numbers = f"lost {drop:.1%}, and {again:.1%} in an independent rerun"
-    others = (*foreign_load(left, right), *foreign_load(left, confirms))
+    others = (*foreign_load(left, right, cores), *foreign_load(left, confirms, cores))
     is_clear = named[0][0] is not None and named[0][0] == named[1][0]
     if not is_clear and others and _is_excused(left, (right, confirms), gates, cores):
         detail = f"{numbers}; the machine was not quiet: {others[0]}"
@@ -145,7 +146,9 @@ def _cause(pair: Pair, first: Named, second: Named) -> Cause:
 
 
 def _is_excused(left: SpeedEvidence, runs: tuple[SpeedEvidence, SpeedEvidence], gates: Gates, num_cores: int) -> bool:
-    """Return whether foreign load reduces one of the drops to within the limit."""
+    """Return whether foreign load took the cores of a run, or reduces one of the drops to within the limit."""
+    if any(lacks_cores(left, run, num_cores) for run in runs):
+        return True
     kept = [((1 - (lost_share(left, run) or 0.0)), 1 - explained_by_load(left, run, num_cores)) for run in runs]
     return any(share >= (1 - gates.throughput_drop) * left_over for share, left_over in kept)
 

@@ -1,9 +1,10 @@
 """Causes of a slower run, from the step's breakdown, samplers and microbenchmarks.
 
 First comes the phase that lost the time: data wait, copy to the device, communication, or compute. For compute: did the
-device report throttling, did others take as much of the machine as was lost, is the device slow outside of training as
-well, or is the software slower? Signs that contradict each other, or are too small for the loss, name no cause. Signs
-never confirm a cause: no reference's value was restored.
+device or a CPU quota hold the training back, did others take as much of the machine as was lost, is the device slow
+outside of training as well, or is the software slower? Signs that contradict each other, or are too small for the loss,
+name no cause. A machine without an idle core is no measure of its device or its software. Signs never confirm a cause:
+no reference's value was restored.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.verdict import CauseCode
 
-__all__ = ["Named", "explained_by_load", "foreign_load", "lost_share", "speed_cause"]
+__all__ = ["Named", "explained_by_load", "foreign_load", "lacks_cores", "lost_share", "speed_cause"]
 
 _SHARE = 0.6
 """Minimum share of the lost time for a phase to be named."""
@@ -42,15 +43,20 @@ _PHASES: dict[str, str] = {
     "optimizer": "compute",
     "communication": "communication",
 }
+_LEAST_CORES = 0.15
+_HELD_BACK = 0.03
 _SIGNS = (
     ("cpu_steal", 0.03, "stolen CPU time"),
-    ("cgroup_throttled", 0.03, "share of time held back by the CPU quota"),
-    ("foreign_cpu", 0.15, "cores that other processes took"),
+    ("cgroup_throttled", _HELD_BACK, "share of time held back by the CPU quota"),
+    ("foreign_cpu", _LEAST_CORES, "cores that other processes took"),
     ("foreign_gpu_processes", 0.5, "other processes on the GPU"),
     ("memory_pressure", 0.05, "share of time stalled on memory"),
 )
 _EXPLAINED = 0.5
-"""Minimum share of the loss that foreign load has to explain to be its cause: less is not most of it."""
+"""Minimum share of the loss that foreign load or a quota has to explain to be its cause: less is not most of it."""
+
+_FULL = 0.95
+"""Minimum share of the cores in use, or stolen, for a machine that has none to give."""
 
 Named = tuple[CauseCode | None, str, tuple[str, ...]]
 
@@ -69,18 +75,22 @@ def speed_cause(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> Na
     if phase == "communication":
         return None, "each step waits longer for the other processes: a slower link, or a slower process", lines
     if phase == "compute":
-        return _computing(left, right, lost, lines, explained_by_load(left, right, num_cores))
+        return _computing(left, right, lost, lines, num_cores)
     return None, "the signs do not point to a single cause", (*lines, f"the run lost {lost:.1%}")
 
 
 def _computing(
-    left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tuple[str, ...], explained: float
+    left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tuple[str, ...], num_cores: int
 ) -> Named:
     throttled, less = _throttled(left, right, lost), _less_of_the_machine(left, right, lost)
-    device, others = _device(left, right, lost), foreign_load(left, right)
+    device, others = _device(left, right, lost), foreign_load(left, right, num_cores)
     if throttled:
         return "throttling", "the device lowered its clock", throttled
-    if others and explained >= _EXPLAINED * lost and not _more_work(left, right):
+    has_more_work, quota = _more_work(left, right), _quota(left, right, lost)
+    if quota and not has_more_work:
+        return "throttling", "a CPU quota held the training back", quota
+    explained = explained_by_load(left, right, num_cores)
+    if others and explained >= _EXPLAINED * lost and not has_more_work:
         share = f"other load explains at most {explained:.1%} of throughput"
         return "contention", "the training got a smaller share of the machine", (*less, *others, share)
     if device and not others:
@@ -90,14 +100,39 @@ def _computing(
     return None, "the machine was not quiet, and its load does not explain the loss", (*device, *less, *others)
 
 
-def foreign_load(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
-    """Return a line for each load that is clearly above the baseline's."""
+def foreign_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> tuple[str, ...]:
+    """Return a line for each load that is clearly above the baseline's, or that left no core to the training."""
     lines = []
     for name, least, label in _SIGNS:
         before, after = _mean(left, name), _mean(right, name)
-        if after is not None and after - (before or 0.0) > least:
-            lines.append(f"{label}: {after:.3g} instead of {before or 0.0:.3g}")
+        if after is None:
+            continue
+        is_full = name == "foreign_cpu" and lacks_cores(left, right, num_cores)
+        if after - (before or 0.0) > least or is_full:
+            was = "unknown" if before is None else f"{before:.3g}"
+            lines.append(f"{label}: {after:.3g} instead of {was}{f', of {num_cores}' if is_full else ''}")
     return tuple(lines)
+
+
+def lacks_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> bool:
+    """Return whether others left the training fewer cores than it asks for.
+
+    It asks for what it used in the baseline; where the baseline's machine was full as well, for all cores. The test is
+    absolute: on a machine that is busy every night, the load grows little.
+    """
+    own = _mean(right, "own_cpu")
+    if own is None or not _is_full(right, num_cores):
+        return False
+    wanted = num_cores if _is_full(left, num_cores) else _mean(left, "own_cpu")
+    return wanted is not None and own < _FULL * wanted
+
+
+def _is_full(side: SpeedEvidence, num_cores: int) -> bool:
+    """Return whether the training and others had all cores in use."""
+    own, others = _mean(side, "own_cpu"), _mean(side, "foreign_cpu")
+    if own is None or others is None or others <= _LEAST_CORES:
+        return False
+    return own + others + (_mean(side, "cpu_steal") or 0.0) >= _FULL * num_cores
 
 
 def lost_share(left: SpeedEvidence, right: SpeedEvidence) -> float | None:
@@ -122,9 +157,24 @@ def explained_by_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int)
     multiply, because different loads cannot take the same time.
     """
     kept = 1 - min(max(_stolen(right) - _stolen(left), 0.0), 1.0)
-    for name in ("cgroup_throttled", "memory_pressure"):
-        kept *= 1 - min(_more(left, right, name), 1.0)
+    kept *= (1 - _held_back(left, right)) * (1 - min(_more(left, right, "memory_pressure"), 1.0))
     return 1 - kept * (1 - _taken_cores(left, right, num_cores)) * (1 - _taken_device(left, right))
+
+
+def _held_back(left: SpeedEvidence, right: SpeedEvidence) -> float:
+    """Return the share of the baseline's throughput that a CPU quota costs."""
+    before, after = (min(_mean(side, "cgroup_throttled") or 0.0, 1.0) for side in (left, right))
+    return max(1 - (1 - after) / (1 - before), 0.0) if before < 1 else 0.0
+
+
+def _quota(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
+    """Return the lines about a CPU quota, if it explains most of the loss."""
+    if _held_back(left, right) < max(_HELD_BACK, _EXPLAINED * lost):
+        return ()
+    was, now = (_mean(side, "cgroup_throttled") for side in (left, right))
+    before, after = (_median(side, "cpu_quota") for side in (left, right))
+    cores = () if after is None else (f"CPU quota: {after:.3g} cores instead of {'none' if before is None else f'{before:.3g}'}",)
+    return (f"held back by the CPU quota: {now or 0.0:.0%} of the time instead of {'unknown' if was is None else f'{was:.0%}'}", *cores)
 
 
 def _stolen(side: SpeedEvidence) -> float:
@@ -137,13 +187,13 @@ def _stolen(side: SpeedEvidence) -> float:
 def _taken_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> float:
     """Return the maximum share of the training's cores that others took.
 
-    Others took no more than they run more than before, than the cores could not give to both, and than the training
-    used less. An idle core slows no process.
+    Others took no more than the cores could not give to both, and than the training used less. An idle core slows no
+    process; a number that was not read says nothing.
     """
-    own, now = _mean(left, "own_cpu") or 1.0, _mean(right, "own_cpu")
-    crowded = own + (_mean(right, "foreign_cpu") or 0.0) - num_cores
-    less = own if now is None else own - now
-    return max(min(_more(left, right, "foreign_cpu"), crowded, less) / own, 0.0)
+    own, now, others = _mean(left, "own_cpu"), _mean(right, "own_cpu"), _mean(right, "foreign_cpu")
+    if not own or now is None or others is None:
+        return 0.0
+    return max(min(own + others - num_cores, own - now) / own, 0.0)
 
 
 def _taken_device(left: SpeedEvidence, right: SpeedEvidence) -> float:

@@ -294,9 +294,9 @@ def test_the_throughput_limit(drop: float, outcome: str) -> None:
 )  # fmt: skip
 def test_a_load_counts_from_a_share_on(name: str, value: float, is_foreign: bool) -> None:
     loaded = speed(samples={name: (value,) * 3})
-    assert bool(foreign_load(speed(), loaded)) is is_foreign
-    assert not foreign_load(loaded, loaded)
-    assert not foreign_load(loaded, speed())
+    assert bool(foreign_load(speed(), loaded, 2)) is is_foreign
+    assert not foreign_load(loaded, loaded, 2)
+    assert not foreign_load(loaded, speed(), 2)
 
 
 def code(slow: SpeedEvidence, before: SpeedEvidence | None = None) -> str | None:
@@ -347,10 +347,11 @@ def test_being_idle_or_set_so_is_no_throttling(reason: int) -> None:
     assert code(speed(breakdown=SLOW, samples={"gpu_throttle_reasons": (float(reason),) * 4})) == "software"
 
 
-@pytest.mark.parametrize(("side", "named"), [(0.002, "contention"), (-0.002, None)])
-def test_load_is_the_cause_when_it_explains_half_of_the_loss(side: float, named: str | None) -> None:
-    samples = {"cgroup_throttled": (LOST / 2 + side,) * 3, "own_cpu": (0.8,) * 3}
-    assert code(speed(breakdown=SLOW, samples=samples)) == named
+@pytest.mark.parametrize("side", [0.002, -0.002])
+@pytest.mark.parametrize(("name", "named"), [("memory_pressure", "contention"), ("cgroup_throttled", "throttling")])
+def test_load_is_the_cause_when_it_explains_half_of_the_loss(side: float, name: str, named: str) -> None:
+    samples = {name: (LOST / 2 + side,) * 3, "own_cpu": (0.8,) * 3, "foreign_cpu": (0.0,) * 3}
+    assert code(speed(breakdown=SLOW, samples=samples)) == (named if side > 0 else None)
 
 
 @pytest.mark.parametrize("own", [0.5, 0.895, 0.905])
@@ -383,5 +384,5 @@ def test_a_disk_is_slower_from_three_tenths_on(rate: float, is_named: bool) -> N
 
 def test_samples_that_were_not_read_say_nothing() -> None:
     blank = dict.fromkeys(SAMPLES, (None,) * 3)
-    assert not foreign_load(speed(samples=blank), speed(samples=blank))
+    assert not foreign_load(speed(samples=blank), speed(samples=blank), 2)
     assert code(speed(breakdown=SLOW, samples=blank)) == "software"

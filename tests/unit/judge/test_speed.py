@@ -141,10 +141,28 @@ def test_a_loaded_machine_is_inconclusive_and_names_nothing() -> None:
 
 
 def test_less_of_the_machine_is_not_blamed_for_more_work() -> None:
-    both = speed(breakdown=times(3.0, *COMPUTE), samples={"own_cpu": (0.6, 0.6, 0.6), "foreign_cpu": (1.9, 1.9, 1.9)})
+    both = speed(breakdown=times(3.0, *COMPUTE), samples={"own_cpu": (0.6, 0.6, 0.6), "foreign_cpu": (1.2, 1.2, 1.2)})
     judgement = compare(record(speed()), record(both), confirms=both)
     assert judgement.verdict == "drift"
     assert [cause.code for cause in judgement.causes] == ["unattributed"]
+
+
+@pytest.mark.parametrize(
+    ("own", "foreign", "factor", "verdict", "causes"),
+    [(0.2, 1.75, 1.5, "inconclusive", []), (0.3, 1.7, 1.8, "drift", ["contention"])],
+    ids=["other load explains a part", "other load explains most"],
+)
+def test_a_machine_that_is_busy_on_both_nights_accuses_no_device(
+    own: float, foreign: float, factor: float, verdict: str, causes: list[str]
+) -> None:
+    """Load 21 on two cores: others use 1.83 of them, and tonight's microbenchmarks are slow as well."""
+    busy = speed(samples={"own_cpu": (own,) * 3, "foreign_cpu": (foreign,) * 3, "load": (19.0,) * 3})
+    samples = {"own_cpu": (0.17,) * 3, "foreign_cpu": (1.83,) * 3, "load": (21.0,) * 3}
+    slow = slower(factor, samples=samples, rates={"gemm_flops": 4e11, "gemm_flops_after": 5e11})
+    judgement = compare(record(busy), record(slow), confirms=slow)
+    assert judgement.verdict == verdict
+    assert [cause.code for cause in judgement.causes] == causes
+    assert any("1.83 instead of" in finding.detail for finding in judgement.findings)
 
 
 def loaded(lost: float, **samples: float) -> SpeedEvidence:
@@ -170,9 +188,11 @@ def loaded(lost: float, **samples: float) -> SpeedEvidence:
         (0.245, {"cgroup_throttled": 0.2}, "drift"),
         (0.235, {"memory_pressure": 0.2}, "inconclusive"),
         (0.245, {"memory_pressure": 0.2}, "drift"),
-        # The training had one core of two, and now has a half: others run 1.6.
-        (0.52, {"foreign_cpu": 1.6, "own_cpu": 0.5}, "inconclusive"),
-        (0.53, {"foreign_cpu": 1.6, "own_cpu": 0.5}, "drift"),
+        # The training had one core of two, and now has a half: others run 1.39, and a tenth of a core is idle.
+        (0.418, {"foreign_cpu": 1.39, "own_cpu": 0.5}, "inconclusive"),
+        (0.425, {"foreign_cpu": 1.39, "own_cpu": 0.5}, "drift"),
+        # No core is idle: what the training would do with the rest of the machine was not measured.
+        (0.9, {"foreign_cpu": 1.5, "own_cpu": 0.5}, "inconclusive"),
         # 1.25 cores of others leave it three quarters of one.
         (0.28, {"foreign_cpu": 1.25, "own_cpu": 0.5}, "inconclusive"),
         (0.29, {"foreign_cpu": 1.25, "own_cpu": 0.5}, "drift"),

@@ -32,14 +32,14 @@ LEAST = {
 def test_a_load_is_named_only_clearly_above_the_baselines(name: str, before: float | None) -> None:
     baseline = loaded(**({} if before is None else {name: before}))
     edge = (before or 0.0) + LEAST[name]
-    assert keep(foreign_load(baseline, loaded(**{name: edge + 1e-6})))
+    assert keep(foreign_load(baseline, loaded(**{name: edge + 1e-6}), 64))
     for quiet in (edge - 1e-6, 0.0):
-        assert foreign_load(baseline, loaded(**{name: quiet})) == ()
-    assert foreign_load(baseline, loaded()) == ()
+        assert foreign_load(baseline, loaded(**{name: quiet}), 64) == ()
+    assert foreign_load(baseline, loaded(), 64) == ()
 
 
 def test_a_load_that_is_exactly_at_its_least_is_not_named() -> None:
-    assert foreign_load(loaded(foreign_gpu_processes=0.5), loaded(foreign_gpu_processes=1.0)) == ()
+    assert foreign_load(loaded(foreign_gpu_processes=0.5), loaded(foreign_gpu_processes=1.0), 1) == ()
     code, _, lines = speed_cause(computed(1.0, own_cpu=2.0), computed(2.0, own_cpu=0.5, foreign_gpu_processes=0.5), 1)
     assert (code, lines[-1]) == ("software", "cores in use by the training: 0.5 instead of 2")
     stalls = computed(2.0, own_cpu=2.0, foreign_gpu_processes=0.5)
@@ -48,9 +48,35 @@ def test_a_load_that_is_exactly_at_its_least_is_not_named() -> None:
 
 def test_values_that_were_not_read_do_not_count() -> None:
     values = (None, 0.25, None, 0.75)
-    assert foreign_load(loaded(cpu_steal=0.125), loaded(cpu_steal=values)) == ("stolen CPU time: 0.5 instead of 0.125",)
-    assert foreign_load(loaded(cpu_steal=(None, None)), loaded(cpu_steal=0.5)) == ("stolen CPU time: 0.5 instead of 0",)
-    assert foreign_load(loaded(), loaded(cpu_steal=(None,))) == ()
+    stolen = "stolen CPU time: 0.5 instead of"
+    assert foreign_load(loaded(cpu_steal=0.125), loaded(cpu_steal=values), 1) == (f"{stolen} 0.125",)
+    assert foreign_load(loaded(cpu_steal=(None, None)), loaded(cpu_steal=0.5), 1) == (f"{stolen} unknown",)
+    assert foreign_load(loaded(), loaded(cpu_steal=(None,)), 1) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_full"),
+    [
+        # Busy on both nights: the difference is small, and no core is idle.
+        ((0.2, 1.75), (0.17, 1.83), True),
+        # The cores have something left, or the training got what it asks for.
+        ((0.2, 1.75), (0.07, 1.82), False),
+        ((1.0, 0.05), (0.96, 1.0), False),
+        ((1.0, 0.05), (0.94, 1.0), True),
+        # Its own threads fill the machine.
+        ((2.0, 0.0), (1.86, 0.14), False),
+        # What was not read says nothing.
+        ((0.2, 1.75), ((), 1.83), False),
+        ((0.2, 1.75), (0.17, ()), False),
+        (((), ()), (0.17, 1.83), False),
+    ],
+)
+def test_a_machine_without_an_idle_core_is_named_however_busy_it_was_before(
+    before: tuple[Any, Any], after: tuple[Any, Any], is_full: bool
+) -> None:
+    sides = [loaded(own_cpu=own, foreign_cpu=others) for own, others in (before, after)]
+    lines = foreign_load(*sides, 2)
+    assert any(line.endswith(", of 2") for line in lines) is is_full
 
 
 @pytest.mark.parametrize(
@@ -68,16 +94,21 @@ def test_values_that_were_not_read_do_not_count() -> None:
         ({}, {"memory_pressure": 0.25}, 1, 0.25),
         ({}, {"memory_pressure": 3.0}, 1, 1.0),
         ({}, {"cpu_steal": 0.5, "cgroup_throttled": 0.5, "memory_pressure": 0.5}, 1, 0.875),
-        # Others took what the cores could not give to both: no more than they grew, and than the training lost.
+        # Others took what the cores could not give to both, and no more than the training lost.
         ({"own_cpu": 4.0}, {"foreign_cpu": 2.0, "own_cpu": 1.0}, 5, 0.25),
         ({"own_cpu": 4.0}, {"foreign_cpu": 2.0, "own_cpu": 1.0}, 6, 0.0),
         ({"own_cpu": 4.0}, {"foreign_cpu": 2.0, "own_cpu": 1.0}, 64, 0.0),
-        ({"own_cpu": 4.0, "foreign_cpu": 2.0}, {"foreign_cpu": 3.0, "own_cpu": 1.0}, 4, 0.25),
+        ({"own_cpu": 4.0, "foreign_cpu": 2.0}, {"foreign_cpu": 3.0, "own_cpu": 1.0}, 4, 0.75),
         ({"own_cpu": 4.0}, {"foreign_cpu": 4.0, "own_cpu": 3.0}, 4, 0.25),
         ({"own_cpu": 4.0}, {"foreign_cpu": 4.0, "own_cpu": 5.0}, 4, 0.0),
         ({"foreign_cpu": 6.0}, {"foreign_cpu": 2.0}, 1, 0.0),
-        ({}, {"foreign_cpu": 0.5}, 1, 0.5),
-        ({}, {"foreign_cpu": 3.0}, 1, 1.0),
+        # What was not read says nothing.
+        ({}, {"foreign_cpu": 3.0}, 1, 0.0),
+        ({"own_cpu": 1.0}, {"foreign_cpu": 3.0}, 1, 0.0),
+        # A quota holds back a share of the baseline's time.
+        ({"cgroup_throttled": 0.5}, {"cgroup_throttled": 0.75}, 1, 0.5),
+        ({"cgroup_throttled": 0.75}, {"cgroup_throttled": 0.5}, 1, 0.0),
+        ({"cgroup_throttled": 1.0}, {"cgroup_throttled": 1.0}, 1, 0.0),
         # Processes on the GPU took no more than the device lost outside of the training.
         ({}, {"foreign_gpu_processes": 1.0}, 1, 0.0),
         ({"rates": {"gemm_flops": 8.0}}, {"foreign_gpu_processes": 1.0, "rates": {"gemm_flops": 6.0}}, 1, 0.25),
@@ -161,7 +192,7 @@ def test_a_lower_clock_counts_from_half_of_the_loss_on(  # noqa: PLR0917 - pytes
         assert lines == (f"{label} clock {899 if seconds > 1.1 else 949} MHz instead of 1000",)
 
 
-HELD = {"cgroup_throttled": 0.5}
+STALLED, HELD = {"memory_pressure": 0.5}, {"cgroup_throttled": 0.5, "cpu_quota": 0.2}
 
 
 @pytest.mark.parametrize(
@@ -179,7 +210,12 @@ HELD = {"cgroup_throttled": 0.5}
     ],
 )
 def test_a_load_is_contention_unless_the_work_grew(seconds: float, was: Any, now: Any, code: str | None) -> None:
-    assert cause({"own_cpu": was}, {"own_cpu": now, **HELD}, seconds)[0] == code
+    assert cause({"own_cpu": was}, {"own_cpu": now, **STALLED}, seconds)[0] == code
+    # The same for a quota, which is named on its own.
+    found, lines = cause({"own_cpu": was}, {"own_cpu": now, **HELD}, seconds)
+    assert found == (code and "throttling")
+    held = ("held back by the CPU quota: 50% of the time instead of unknown", "CPU quota: 0.2 cores instead of none")
+    assert not code or lines == held
 
 
 @pytest.mark.parametrize(("now", "is_less"), [(1.79, True), (1.81, False)])
@@ -191,7 +227,7 @@ def test_fewer_cores_in_use_are_no_contention_and_are_told(now: float, is_less: 
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_without_a_median_step_no_work_is_known(missing: int) -> None:
-    before, after = computed(1.0, own_cpu=2.0), computed(4.0, own_cpu=0.61, **HELD)
+    before, after = computed(1.0, own_cpu=2.0), computed(4.0, own_cpu=0.61, **STALLED)
     sides = [before, after]
     sides[missing] = sides[missing].replace(step_seconds=None)
     assert speed_cause(*sides, 1)[0] == "contention"
@@ -203,13 +239,14 @@ def test_without_a_median_step_no_work_is_known(missing: int) -> None:
 def test_a_load_below_half_of_the_loss_names_nothing_and_a_larger_one_is_contention(
     name: str, before: float | None
 ) -> None:
-    rates = {"rates": {"gemm_flops": 8.0}}
+    rates = {"rates": {"gemm_flops": 8.0}, "own_cpu": 1.0}
     baseline = rates | ({} if before is None else {name: before})
     busy = (before or 0.0) + LEAST[name] + 1e-6
-    held = {"rates": {"gemm_flops": 5.0}}  # the GPU's other process computes
+    held = {"rates": {"gemm_flops": 5.0}, "own_cpu": 0.4}  # the GPU's other process computes
     assert cause(baseline, rates | {name: (before or 0.0) + LEAST[name] - 1e-6})[0] == "software"
     assert cause(baseline, held | {name: busy}, 8.0)[0] is None
-    assert cause(baseline, held | {name: (before or 0.0) + 0.6})[0] == "contention"
+    named = "throttling" if name == "cgroup_throttled" else "contention"
+    assert cause(baseline, held | {name: (before or 0.0) + 0.6})[0] == named
 
 
 @pytest.mark.parametrize("name", ["gemm_flops", "host_gemm_flops", "device_copy_bytes_per_second"])

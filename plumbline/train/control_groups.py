@@ -1,0 +1,102 @@
+"""CPU quotas of the control groups that hold this process, and the time that they held it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["QuotaUse", "quota_use"]
+
+_SELF = Path("/proc/self")
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """Tightest quota and throttled time; `None` where the kernel does not say."""
+
+    cores: float | None = None
+    """`None` without a quota, too."""
+    throttled_seconds: float | None = None
+    """Of the group that was held back longest, summed over its processors."""
+
+
+def quota_use(process: Path = _SELF) -> QuotaUse:
+    """Return the quota of this process's control groups, from its own up to the mount's root.
+
+    A quota of any of these groups holds the process back. `process` is a folder of `/proc`.
+    """
+    folders = list(_groups(process))
+    if not folders:
+        return QuotaUse()
+    quotas = [cores for folder in folders if (cores := _quota(folder)) is not None]
+    throttled = [seconds for folder in folders if (seconds := _throttled(folder)) is not None]
+    return QuotaUse(min(quotas, default=None), max(throttled, default=None))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _number(path: Path, key: str = "") -> float | None:
+    """Return the first number of a line; the line begins with `key`, if there is one."""
+    rows = (line.split() for line in _text(path).splitlines())
+    fields = next((row[1:] if key else row for row in rows if row and (not key or row[0] == key)), [])
+    try:
+        return float(fields[0])
+    except (IndexError, ValueError):
+        return None
+
+
+def _groups(process: Path) -> Iterator[Path]:
+    """Yield the folders of the groups that limit the processor, the process's own first."""
+    rows = [line.split(":", 2) for line in _text(process / "cgroup").splitlines()]
+    paths = {name: row[2] for row in rows if len(row) == 3 for name in row[1].split(",")}
+    version = "cgroup" if "cpu" in paths else "cgroup2"
+    path = paths.get("cpu" if version == "cgroup" else "")
+    for root, mount in _mounts(process, version) if path else ():
+        # In a container the mount shows only a part of the tree, and its root is the container's group.
+        below = path if root == "/" else path.removeprefix(root)
+        is_below = root == "/" or path == root or path.startswith(f"{root}/")
+        folder = mount / below.strip("/")
+        if not is_below or ".." in folder.parts or not folder.is_dir():
+            continue
+        yield folder
+        while folder != mount:
+            folder = folder.parent
+            yield folder
+        return
+
+
+def _mounts(process: Path, version: str) -> Iterator[tuple[str, Path]]:
+    """Yield (root, mount point) of each mounted hierarchy that limits the processor."""
+    for line in _text(process / "mountinfo").splitlines():
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = (rest.split() + ["", "", ""])[:3]
+        words = fields.split()
+        if kind == version and len(words) > 4 and (version == "cgroup2" or "cpu" in options.split(",")):
+            yield words[3], Path(words[4].replace(r"\040", " "))
+
+
+def _quota(folder: Path) -> float | None:
+    """Return a group's quota in cores; `None` if it has none."""
+    limit = _text(folder / "cpu.max").split()
+    if not limit:
+        microseconds, period = (_number(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    elif limit[0] == "max":
+        return None
+    else:
+        microseconds, period = (float(word) for word in limit[:2])
+    return microseconds / period if microseconds and period and microseconds > 0 else None
+
+
+def _throttled(folder: Path) -> float | None:
+    """Return the seconds that a group's quota held its processes back; 0 where it has no quota."""
+    microseconds = _number(folder / "cpu.stat", "throttled_usec")
+    if microseconds is not None:
+        return microseconds / 1e6
+    nanoseconds = _number(folder / "cpu.stat", "throttled_time")
+    return None if nanoseconds is None else nanoseconds / 1e9
