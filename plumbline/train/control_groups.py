@@ -56,11 +56,11 @@ def _groups(process: Path) -> Iterator[Path]:
     rows = [line.split(":", 2) for line in _text(process / "cgroup").splitlines()]
     paths = {name: row[2] for row in rows if len(row) == 3 for name in row[1].split(",")}
     version = "cgroup" if "cpu" in paths else "cgroup2"
-    path = paths.get("cpu" if version == "cgroup" else "")
+    path = paths.get("cpu" if version == "cgroup" else "", "")
     for root, mount in _mounts(process, version) if path else ():
         # In a container the mount shows only a part of the tree, and its root is the container's group.
         below = path if root == "/" else path.removeprefix(root)
-        is_below = root == "/" or path == root or path.startswith(f"{root}/")
+        is_below = root in ("/", path) or path.startswith(f"{root}/")
         folder = mount / below.strip("/")
         if not is_below or ".." in folder.parts or not folder.is_dir():
             continue
@@ -75,7 +75,7 @@ def _mounts(process: Path, version: str) -> Iterator[tuple[str, Path]]:
     """Yield (root, mount point) of each mounted hierarchy that limits the processor."""
     for line in _text(process / "mountinfo").splitlines():
         fields, _, rest = line.partition(" - ")
-        kind, _, options = (rest.split() + ["", "", ""])[:3]
+        kind, _, options = [*rest.split(), "", "", ""][:3]
         words = fields.split()
         if kind == version and len(words) > 4 and (version == "cgroup2" or "cpu" in options.split(",")):
             yield words[3], Path(words[4].replace(r"\040", " "))

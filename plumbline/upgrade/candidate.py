@@ -14,7 +14,7 @@ from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.base import Model, Sha256, first_problem
 from plumbline.stores import open_store, read_bytes
-from plumbline.upgrade.locks import LockFiles
+from plumbline.upgrade.locks import LockFiles, decode_lock
 
 __all__ = [
     "LOCK_FILES_NAME",
@@ -79,7 +79,7 @@ def read_candidate(candidate: Candidate, download: Callable[[str, int], bytes]) 
         hint = "send the digest that `sha256sum LOCK` prints for this lock"
         raise ConfigurationError(what, where=_WHERE, key="candidate.sha256", hint=hint)
     try:
-        text = data.decode()
+        text = decode_lock(data)
         if candidate.name == LOCK_FILES_NAME:
             return LockFiles.model_validate_json(text)
         return LockFiles(name=candidate.name, files={candidate.name: text})

@@ -110,6 +110,9 @@ def judge_upgrade(
     here = local_trials(suite, workload, settings, say, should_stop)
     changes = changes_of(locks, here)
     others = _elsewhere(locks)
+    unused = tuple(dict.fromkeys(note for lock in (locks.candidate, locks.current) if lock for note in lock.notes))
+    for note in unused:
+        say(note)
     about = {
         "current": locks.current.where if locks.current else "the installed packages",
         "candidate": locks.candidate.where, "candidate_sha256": locks.candidate.sha256,
@@ -118,7 +121,7 @@ def judge_upgrade(
     if not changes:
         verdict = "inconclusive" if others else "pass"
         note = "packages differ that no Python index serves" if others else "both locks pin the same packages"
-        return UpgradeAnswer(verdict=verdict, notes=(note,), **about)
+        return UpgradeAnswer(verdict=verdict, notes=(note, *unused), **about)
     chosen = suite.workloads[workload]
     parts = Parts(probe=chosen.probe is not None, learn=chosen.learn is not None, speed=chosen.speed is not None)
     say(f"changed packages: {len(changes)}; at most {settings.budget.trials} trials, {settings.budget.seconds:.0f} s")
@@ -128,7 +131,7 @@ def judge_upgrade(
     )  # fmt: skip
     answer = gate.judge(changes)
     here.environments.prune()
-    answer = answer.replace(**about)
+    answer = answer.replace(**about, notes=(*answer.notes, *unused))
     if others and answer.verdict == "pass":
         # What was not tried is no pass.
         note = "packages differ that no Python index serves: they were not tried"

@@ -32,9 +32,9 @@ SPEED: tuple[Entry, ...] = (
     *_entries("loader", "slow_storage slow_collate"),
     *_entries("transfer", "slow_transfer"),
     *_entries("software", "slower_kernel slower_optimizer"),
-    *_entries("contention", "cpu_hog cpu_quota memory_pressure"),
+    *_entries("contention", "cpu_hog memory_pressure"),
     *_entries("slow-device", "slow_device"),
-    *_entries("throttling", "thermal_throttle"),
+    *_entries("throttling", "cpu_quota thermal_throttle"),
     Entry("as-fast-as-before", "speed", "", workload="speed"),
 )
 

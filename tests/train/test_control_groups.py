@@ -22,7 +22,10 @@ def tree(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Path:
 
 
 V2 = "31 23 0:28 / MNT/v2 rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
-V1 = "32 31 0:29 {root} MNT/cpu rw - cgroup cgroup rw,cpu,cpuacct\n33 31 0:30 / MNT/memory rw - cgroup cgroup rw,memory\n"
+V1 = """\
+32 31 0:29 {root} MNT/cpu rw - cgroup cgroup rw,cpu,cpuacct
+33 31 0:30 / MNT/memory rw - cgroup cgroup rw,memory
+"""
 HELD = "usage_usec 9\nnr_periods 9\nnr_throttled 5\nthrottled_usec 2500000\n"
 FREE = "usage_usec 9\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n"
 

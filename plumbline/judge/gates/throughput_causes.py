@@ -79,9 +79,7 @@ def speed_cause(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> Na
     return None, "the signs do not point to a single cause", (*lines, f"the run lost {lost:.1%}")
 
 
-def _computing(
-    left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tuple[str, ...], num_cores: int
-) -> Named:
+def _computing(left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tuple[str, ...], num_cores: int) -> Named:
     throttled, less = _throttled(left, right, lost), _less_of_the_machine(left, right, lost)
     device, others = _device(left, right, lost), foreign_load(left, right, num_cores)
     if throttled:
@@ -109,8 +107,8 @@ def foreign_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> t
             continue
         is_full = name == "foreign_cpu" and lacks_cores(left, right, num_cores)
         if after - (before or 0.0) > least or is_full:
-            was = "unknown" if before is None else f"{before:.3g}"
-            lines.append(f"{label}: {after:.3g} instead of {was}{f', of {num_cores}' if is_full else ''}")
+            of_all = f", of {num_cores}" if is_full else ""
+            lines.append(f"{label}: {after:.3g} instead of {_or(before, '.3g', 'unknown')}{of_all}")
     return tuple(lines)
 
 
@@ -173,8 +171,14 @@ def _quota(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str,
         return ()
     was, now = (_mean(side, "cgroup_throttled") for side in (left, right))
     before, after = (_median(side, "cpu_quota") for side in (left, right))
-    cores = () if after is None else (f"CPU quota: {after:.3g} cores instead of {'none' if before is None else f'{before:.3g}'}",)
-    return (f"held back by the CPU quota: {now or 0.0:.0%} of the time instead of {'unknown' if was is None else f'{was:.0%}'}", *cores)
+    lines = [f"held back by the CPU quota: {now or 0.0:.0%} of the time instead of {_or(was, '.0%', 'unknown')}"]
+    if after is not None:
+        lines.append(f"CPU quota: {after:.3g} cores instead of {_or(before, '.3g', 'none')}")
+    return tuple(lines)
+
+
+def _or(value: float | None, form: str, missing: str) -> str:
+    return missing if value is None else format(value, form)
 
 
 def _stolen(side: SpeedEvidence) -> float:

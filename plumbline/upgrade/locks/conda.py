@@ -63,7 +63,9 @@ def pixi_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | Non
     if chosen not in environments or here not in environments[chosen].get("packages", {}):
         what = f"has no environment {chosen!r} for {here}"
         raise ConfigurationError(what, where=where, key="environments", hint="choose with --extra ENVIRONMENT")
-    known = {str(entry.get("pypi") or entry.get("conda")): entry for entry in content.get("packages", [])}
+    # Version 5 of the format has `kind` with `url` or `path` instead of the reference's own key.
+    places = ("pypi", "conda", "url", "path")
+    known = {str(entry[place]): entry for entry in content.get("packages", []) for place in places if entry.get(place)}
     pins: dict[str, Pin] = {}
     others: dict[str, str] = {}
     for reference in environments[chosen]["packages"][here]:
@@ -78,6 +80,10 @@ def pixi_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | Non
         version = str(entry.get("version", "")) or version_in_url(url)
         if "://" not in url:
             others[name] = version  # a folder of the team's own
+            continue
+        if url.startswith("git+"):
+            address, _, commit = url.partition("#")
+            pins[name] = Pin(name=name, version=version, url=f"{address.partition('?')[0]}@{commit}")
             continue
         hashes = (f"sha256:{entry['sha256']}",) if "sha256" in entry else ()
         # An index serves the same archive by name and hash; only what has no version needs its URL.

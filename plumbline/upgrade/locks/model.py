@@ -81,3 +81,5 @@ class Lock(Model):
     pins: dict[str, Pin] = Field(max_length=_MAX_PINS)
     elsewhere: dict[str, str] = {}
     """Packages that no Python index serves, such as conda's, with their versions: they cannot be built here."""
+    notes: tuple[str, ...] = ()
+    """What the file says and nothing uses, such as its index options."""

@@ -5,6 +5,8 @@ From a path to its files, and from its files to the pins for this interpreter.
 
 from __future__ import annotations
 
+import codecs
+import re
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,13 +21,22 @@ from plumbline.upgrade.locks.conda import conda_lock_pins, pixi_pins
 from plumbline.upgrade.locks.model import Lock, LockFiles, Pin
 from plumbline.upgrade.locks.poetry import poetry_pins
 from plumbline.upgrade.locks.pylock import pylock_pins
-from plumbline.upgrade.locks.requirements import included_files, requirement_pins
+from plumbline.upgrade.locks.requirements import included_files, option_names, requirement_pins
 from plumbline.upgrade.locks.uv import uv_pins
 
-__all__ = ["load_lock", "parse_lock", "read_lock"]
+__all__ = ["decode_lock", "load_lock", "parse_lock", "read_lock"]
 
 _MAX_BYTES = 32 << 20
 _HINT = "name a lock file: requirements.txt, uv.lock, poetry.lock, pylock.toml, conda-lock.yml or pixi.lock"
+
+_REPOSITORY = re.compile(r"^(git|hg|bzr|svn)\+")
+_COMMIT = re.compile(r"@(?:[0-9a-f]{40}|[0-9a-f]{64})$")
+_REVISION = re.compile(r"@[0-9]+$")
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+"""Encodings by the mark at the start of a file, as pip reads them; PowerShell's `pip freeze >` writes UTF-16."""
 
 Reader = Callable[[dict[str, Any], str, tuple[str, ...] | None], tuple[dict[str, Pin], dict[str, str]]]
 
@@ -49,11 +60,16 @@ def load_lock(path: Path) -> LockFiles:
     return LockFiles(name=path.name, files=files)
 
 
+def decode_lock(data: bytes) -> str:
+    """Return the text of a lock; raise `UnicodeDecodeError` if it is none."""
+    return data.decode(next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8"))
+
+
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigurationError(f"more than {_MAX_BYTES >> 20} MiB", where=str(path), hint=_HINT)
-        return path.read_text(encoding="utf-8")
+        return decode_lock(path.read_bytes())
     except OSError as error:
         raise ConfigurationError(f"cannot be read: {error.strerror}", where=str(path), hint=_HINT) from error
     except UnicodeDecodeError as error:
@@ -68,9 +84,11 @@ def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None) -> Lock
     chosen = None if extras is None else tuple(extras)
     format_name = _format(files.name)
     elsewhere: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
     try:
         if format_name == "requirements":
             pins = requirement_pins(files)
+            notes = _notes(files)
         else:
             pins, elsewhere = _READERS[format_name](_content(files, format_name), files.name, chosen)
     except ValidationError as error:
@@ -81,7 +99,29 @@ def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None) -> Lock
         raise ConfigurationError(f"is no {format_name} file: {error}", where=files.name, hint=_HINT) from error
     if not pins:
         raise ConfigurationError("pins nothing for this interpreter", where=files.name, hint=_HINT)
-    return Lock(where=files.name, format=format_name, sha256=files.digest, pins=pins, elsewhere=elsewhere)
+    for pin in pins.values():
+        _check_commit(pin, files.name)
+    return Lock(where=files.name, format=format_name, sha256=files.digest, pins=pins, elsewhere=elsewhere, notes=notes)
+
+
+def _notes(files: LockFiles) -> tuple[str, ...]:
+    """Return a line about the options of a requirements file."""
+    names = option_names(files)
+    hint = "pass those that the packages need with --pip"
+    line = f"{files.name}: {', '.join(names)}: not used; this machine's settings apply (hint: {hint})"
+    return (line,) if names else ()
+
+
+def _check_commit(pin: Pin, where: str) -> None:
+    """Raise `ConfigurationError` for a branch or a tag of a repository: it may mean a different commit tomorrow."""
+    address = pin.url.partition("#")[0]
+    kind = _REPOSITORY.match(address)
+    if kind is None or (_COMMIT if kind[1] in ("git", "hg") else _REVISION).search(address):
+        return
+    reference = address.partition("://")[2].partition("/")[2].partition("@")[2]
+    what = f"{reference[:60]!r} is a moving reference" if reference else "names no commit"
+    hint = "write the whole commit behind the @, as `git ls-remote` prints it"
+    raise ConfigurationError(what, where=where, key=pin.name, hint=hint)
 
 
 def read_lock(path: Path, *, extras: Sequence[str] | None = None) -> Lock:

@@ -25,12 +25,15 @@ from packaging.utils import (
 from plumbline.errors import ConfigurationError
 from plumbline.upgrade.locks.model import LockFiles, Pin
 
-__all__ = ["included_files", "requirement_pins", "version_in_url"]
+__all__ = ["included_files", "option_names", "requirement_pins", "version_in_url"]
 
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _INCLUDE = re.compile(r"^(?:(?P<short>-[rc])\s*|(?P<long>--requirement|--constraint)(?:\s+|=))(?P<path>\S.*)$")
 _HASH = re.compile(r"\s+--hash[=\s]\s*(?P<value>[A-Za-z0-9]+:[0-9a-fA-F]+)")
 _OPTION = re.compile(r"\s+--(?:config-settings?|global-option)[=\s]\S+")
+_EDITABLE = re.compile(r"^(?:-e\s*|--editable(?:\s+|=))(?P<target>\S.*)$")
+_FOLDER = re.compile(r"^(?:\.{1,2}(?:$|[/\[;\s])|/)")
+_EGG = re.compile(r"#(?:.*&)?egg=(?P<name>[A-Za-z0-9._-]+)")
 _HINT = "write NAME==VERSION or NAME @ URL; a lock pins every package"
 _EXACT = ("==", "===")
 
@@ -127,11 +130,38 @@ def _walk(files: LockFiles, name: str, add: Callable[..., None], *, is_constrain
             kind, path = entry
             constraint = is_constraint or kind == "-c"
             _walk(files, _beside(name, path), add, is_constraint=constraint, seen=(*seen, name))
-        elif line.startswith(("-e", "--editable")):
-            raise ConfigurationError(f"line {number} pins no version: {line[:60]!r}", where=name, hint=_HINT)
-        elif not line.startswith("-"):
-            # Options such as --index-url: the installer is told where to look by the machine, not by a lock.
-            add(name, number, line, is_constraint=is_constraint)
+            continue
+        text = _without_folders(name, number, line)
+        if text and not text.startswith("-"):
+            add(name, number, text, is_constraint=is_constraint)
+
+
+def _without_folders(name: str, number: int, line: str) -> str:
+    """Return the requirement of a line; empty for a folder, which is the team's own code, installed everywhere."""
+    editable = _EDITABLE.match(line)
+    if editable is None:
+        return "" if _FOLDER.match(line) and not version_in_url(line) else line
+    target = editable["target"].strip()
+    if "+" not in target.partition("://")[0]:
+        return ""
+    # As `pip freeze` writes an editable install of a repository.
+    egg = _EGG.search(target)
+    if egg is None:
+        hint = "add #egg=NAME behind the URL, as pip freeze does"
+        raise ConfigurationError(f"line {number} names no package: {line[:60]!r}", where=name, hint=hint)
+    return f"{egg['name']} @ {target}"
+
+
+def option_names(files: LockFiles) -> tuple[str, ...]:
+    """Return the options of the files, such as `--index-url`, without their values.
+
+    The machine decides where the installer looks, not a lock that comes from elsewhere.
+    """
+    lines = (line for text in files.files.values() for _, line in _lines(text) if line.startswith("-"))
+    names = (
+        re.split(r"[\s=]", line, maxsplit=1)[0] for line in lines if not _included(line) and not _EDITABLE.match(line)
+    )
+    return tuple(dict.fromkeys(names))
 
 
 def _requirement(name: str, number: int, line: str) -> tuple[Requirement, tuple[str, ...]]:
