@@ -359,9 +359,9 @@ def test_less_use_of_the_processor_alone_is_no_contention(own: float) -> None:
     assert code(speed(breakdown=SLOW, samples={"own_cpu": (own,) * 3})) == "software"
 
 
-def test_a_fifth_more_processor_time_per_step_is_more_work() -> None:
-    samples = {"cpu_steal": (0.2,) * 3}
-    for factor, named in ((1.22, "contention"), (1.25, None)):
+def test_half_more_processor_time_per_step_is_more_work() -> None:
+    samples = {"cpu_steal": (0.4,) * 3}
+    for factor, named in ((1.52, "contention"), (1.55, None)):
         # The whole step, waits included, takes so much longer at the same use of the processor.
         phases = {name: value * (factor - 0.03) for name, value in BREAKDOWN.items()}
         assert code(speed(breakdown=phases, samples=samples)) == named
