@@ -1,10 +1,12 @@
 """JUnit XML of a round.
 
-It has one suite per platform, and one case per check.
+It has one suite per platform, and one case per check, named `SUITE.WORKLOAD.PLATFORM` and by the check, so that a CI's
+history finds a night's case in every other night. A case has the seconds of the training's part that it checks.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from xml.etree import ElementTree as ET
 
 from plumbline.report.words import cause_line, clean, number, place
@@ -31,13 +33,21 @@ def junit_xml(verdict: RoundVerdict) -> str:
 
 def _suite(verdict: RoundVerdict, name: str, result: PlatformResult) -> ET.Element:
     suite = ET.Element("testsuite", name=name, id=clean(verdict.round, 80))
+    suite_name = clean(verdict.suite or "plumbline", 63)
     findings = list(result.findings)
     if not any(finding.outcome == result.verdict for finding in findings):
         # The file always contains the verdict, even if no check has that outcome.
         detail = result.unavailable or f"the platform's verdict is {result.verdict}"
         findings.append(Finding(check="verdict", outcome=result.verdict, detail=detail))
+    counts: Counter[tuple[str, str]] = Counter()
     for finding in findings:
-        case = ET.SubElement(suite, "testcase", name=_case_name(finding), classname=f"plumbline.{name}")
+        group = ".".join(part for part in (suite_name, clean(finding.workload, 63), name) if part)
+        own_name = _case_name(finding)
+        counts[group, own_name] += 1
+        suffix = f" ({counts[group, own_name]})" if counts[group, own_name] > 1 else ""
+        case = ET.SubElement(
+            suite, "testcase", name=f"{own_name}{suffix}", classname=group, time=f"{_part_seconds(finding, result):.3f}"
+        )
         tag = _TAGS.get(finding.outcome)
         if tag is not None:
             entry = ET.SubElement(case, tag, message=_message(finding), type=finding.outcome)
@@ -45,14 +55,31 @@ def _suite(verdict: RoundVerdict, name: str, result: PlatformResult) -> ET.Eleme
     suite.set("tests", str(len(findings)))
     suite.set("failures", str(sum(_TAGS.get(finding.outcome) == "failure" for finding in findings)))
     suite.set("errors", str(sum(_TAGS.get(finding.outcome) == "error" for finding in findings)))
-    suite.set("time", f"{max(0.0, result.timings.get('total', 0.0)):.3f}")
+    suite.set("time", f"{_total_seconds(result):.3f}")
     return suite
 
 
+def _own_check(finding: Finding) -> str:
+    return clean(finding.check.removeprefix(f"{finding.workload}."), 80)
+
+
 def _case_name(finding: Finding) -> str:
-    return (
-        f"{clean(finding.check, 80)} against {clean(finding.against, 80)}" if finding.against else clean(finding.check)
-    )
+    """Return the check and the kind of comparison, without a record's id, which changes every night."""
+    kind, _, name = finding.against.partition(" ")
+    against = {"platform": f" against platform {clean(name, 63)}", "baseline": " against the baseline"}.get(kind, "")
+    return f"{_own_check(finding)}{against}"
+
+
+def _part_seconds(finding: Finding, result: PlatformResult) -> float:
+    part = _own_check(finding).split(".")[0]
+    return max(0.0, result.timings.get(f"{finding.workload}.{part}", result.timings.get(part, 0.0)))
+
+
+def _total_seconds(result: PlatformResult) -> float:
+    """Return the seconds of a platform's trainings; waiting for data is a share of their parts."""
+    if "total" in result.timings:
+        return max(0.0, result.timings["total"])
+    return sum(max(0.0, took) for name, took in result.timings.items() if not name.endswith("data_wait"))
 
 
 def _message(finding: Finding) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import re
+from urllib.parse import quote
 
+from plumbline.escape import one_line
 from plumbline.report.words import (
     CAUSES,
     NONE,
@@ -15,13 +17,14 @@ from plumbline.report.words import (
     percent,
     place,
     seconds,
-    top_cause,
 )
 from plumbline.schema.verdict import RoundVerdict
 
 __all__ = ["findings_table", "safe", "step_summary"]
 
 _MOST_FINDINGS = 200
+_IN_ADDRESS = "%/:?#@!$&'+,;=~-._"
+"""Characters that end no link and begin no tag."""
 _MARKS = re.compile(r"([\\`*_{}\[\]#!|~])")
 
 
@@ -34,9 +37,12 @@ def safe(text: object, limit: int = 240) -> str:
     )
 
 
-def _code(text: str) -> str:
-    """Return an address as code, which viewers do not link."""
-    return f"`{clean(text, 300).replace('`', '')}`"
+def _link(label: str, address: str) -> str:
+    """Return a whole web address as a link, and a path or any other address as code, which viewers do not link."""
+    if address.startswith(("http://", "https://")):
+        # A presigned address is a thousand characters long, and dead without its last one.
+        return f"[{label}]({quote(address, safe=_IN_ADDRESS)})"
+    return f"{label}: `{one_line(address).replace('`', '')}`"
 
 
 def step_summary(verdict: RoundVerdict) -> str:
@@ -59,12 +65,11 @@ def step_summary(verdict: RoundVerdict) -> str:
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     for name, result in verdict.platforms.items():
-        cause = top_cause(result)
-        if cause is not None and result.verdict != "pass":
+        for cause in result.causes if result.verdict != "pass" else ():
             lines += ["", f"**{safe(name, 63)}**: {CAUSES[cause.code]} ({cause.sure}): {safe(cause.why)}"]
     lines += ["", *(f"- {safe(note)}" for note in verdict.notes)]
     places = (("Report", verdict.report), ("Flow run", verdict.flow_run))
-    lines += [f"- {label}: {_code(where)}" for label, where in places if where]
+    lines += [f"- {_link(label, where)}" for label, where in places if where]
     return "\n".join(lines).rstrip() + "\n"
 
 

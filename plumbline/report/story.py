@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from plumbline.escape import one_line
 from plumbline.report.words import CAUSES, HINTS, by_rounding, clean, listed, number, place, top_cause
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
@@ -111,7 +112,7 @@ def headline(verdict: RoundVerdict, order: Sequence[str], night: str, *, exact: 
         suite=clean(verdict.suite, 63),
         round=clean(verdict.round, 80),
         night=night,
-        flow_run=clean(verdict.flow_run, 200),
+        flow_run=one_line(verdict.flow_run),
         seconds=verdict.timings.get("total"),
         causes=_causes(verdict, order),
     )

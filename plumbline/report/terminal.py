@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from plumbline.escape import inert
+from plumbline.escape import inert, one_line
 from plumbline.report.words import (
     NONE,
     SYMBOLS,
@@ -18,9 +18,8 @@ from plumbline.report.words import (
     percent,
     place,
     seconds,
-    top_cause,
 )
-from plumbline.schema.verdict import Outcome, PlatformResult, RoundVerdict
+from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +30,8 @@ __all__ = ["next_step", "verdict_table"]
 _WIDTH = 100
 _COLOURS: dict[Outcome, str] = {"pass": "green", "drift": "red", "inconclusive": "yellow", "invalid": "magenta"}
 _TOP_PHASES = 7
+_GATES = ("learn.", "speed.", "history.")
+"""Checks that each measure a loss of their own; those of the probe follow from the first."""
 
 
 def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: str = "") -> str:
@@ -59,8 +60,8 @@ def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: st
         ("next", next_step(verdict, suite_file)),
     ):
         if value:
-            # Addresses and commands are never wrapped, so that they can be copied.
-            page.write(f"{word:7}{clean(value)}\n")
+            # Addresses and commands are never wrapped or cut, so that they can be copied.
+            page.write(f"{word:7}{one_line(value)}\n")
     # A long word that was wrapped may begin a line with a command.
     return inert("\n".join(line.rstrip() for line in page.getvalue().split("\n")).rstrip("\n") + "\n")
 
@@ -89,24 +90,37 @@ def _table(verdict: RoundVerdict) -> Table:
 
 
 def _explain(console: Console, name: str, result: PlatformResult) -> None:
-    """Print why a platform failed, in at most two lines."""
+    """Print why a platform failed: a line for each cause, and one for each failed part of the checks."""
     from rich.padding import Padding
     from rich.text import Text
 
     if result.verdict == "pass":
         return
-    cause = top_cause(result)
-    finding = next((candidate for candidate in result.findings if candidate.outcome == result.verdict), None)
     gone = result.unavailable if result.verdict == "inconclusive" else ""
-    lines = [f"{clean(name, 63)}: {clean(cause.why if cause else gone or _words(result), 240)}"]
-    if finding is not None and finding.observed is not None:
-        limit = f", limit {number(finding.limit)}" if finding.limit is not None else ""
-        unit = f" {clean(finding.unit, 20)}" if finding.unit else ""
-        against = f", against {clean(finding.against, 60)}" if finding.against else ""
-        measured = clean(finding.metric or finding.check, 160)
-        lines.append(f"{clean(finding.check, 60)}: {measured}: {number(finding.observed)}{unit}{limit}{against}")
+    reasons = [f"{cause.code} ({cause.sure}): {cause.why}" for cause in result.causes] or [gone or _words(result)]
+    lines = [f"{clean(name, 63)}: {clean(reason, 240)}" for reason in reasons]
+    lines += [_measured(finding) for finding in _first_of_each_part(result)]
     wrapped = [piece for line in lines for piece in textwrap.wrap(line, console.width, subsequent_indent="  ")]
     console.print(Padding(Text("\n".join(wrapped)), (1, 0, 0, 0)))
+
+
+def _first_of_each_part(result: PlatformResult) -> list[Finding]:
+    """Return the first failed finding of each workload and part, and every gate's: each is a loss of its own."""
+    chosen: dict[tuple[str, ...], Finding] = {}
+    for finding in result.findings:
+        if finding.outcome == result.verdict and finding.observed is not None:
+            own_check = finding.check.removeprefix(f"{finding.workload}.")
+            part = own_check if own_check.startswith(_GATES) else own_check.split(".")[0]
+            chosen.setdefault((finding.workload, part), finding)
+    return list(chosen.values())
+
+
+def _measured(finding: Finding) -> str:
+    limit = f", limit {number(finding.limit)}" if finding.limit is not None else ""
+    unit = f" {clean(finding.unit, 20)}" if finding.unit else ""
+    against = f", against {clean(finding.against, 60)}" if finding.against else ""
+    measured = clean(finding.metric or finding.check, 160)
+    return f"{clean(finding.check, 60)}: {measured}: {number(finding.observed)}{unit}{limit}{against}"
 
 
 def _words(result: PlatformResult) -> str:
@@ -131,12 +145,21 @@ def next_step(verdict: RoundVerdict, suite_file: str = "") -> str:
     suite = suite_file or "SUITE"
     without = _without_baseline(verdict)
     if verdict.verdict == "pass":
-        return f"plumbline baseline accept {suite} (no baseline yet: {listed(without)})" if without else ""
+        only = _options(without) if len(without) < len(verdict.platforms) else ""
+        return f"plumbline baseline accept {suite}{only} (no baseline yet: {listed(without)})" if without else ""
     if verdict.verdict == "inconclusive":
-        return f"plumbline doctor {suite}"
+        if any(result.unavailable for result in verdict.platforms.values()) or not verdict.platforms:
+            return f"plumbline doctor {suite}"
+        return "open the report: it names the missing evidence"
     if verdict.verdict == "invalid":
         return "open the report: it names the record that cannot be judged, and the reason"
-    return f"open the report; if the change is intended: plumbline baseline accept {suite}"
+    drifted = _options([clean(name, 63) for name, result in verdict.platforms.items() if result.verdict == "drift"])
+    accept = f"plumbline baseline accept {suite} --round {clean(verdict.round, 80)}{drifted} --force --reason WHY"
+    return f"open the report; if the change is intended: {accept}"
+
+
+def _options(platforms: Sequence[str]) -> str:
+    return "".join(f" --platform {name}" for name in platforms)
 
 
 def _without_baseline(verdict: RoundVerdict) -> Sequence[str]:

@@ -166,14 +166,13 @@ def by_rounding(result: PlatformResult) -> bool:
 
 
 def cause_line(result: PlatformResult) -> str:
-    """Return code and certainty of the top cause.
+    """Return code and certainty of each cause, the surest first.
 
     Without a cause: why the platform is unavailable, or that rounding is the only difference.
     """
-    cause = top_cause(result)
-    if cause is not None:
-        more = f" +{len(result.causes) - 1}" if len(result.causes) > 1 else ""
-        return f"{cause.code} ({cause.sure}){more}"
+    if result.causes:
+        ordered = sorted(result.causes, key=lambda cause: _SURE_ORDER[cause.sure])
+        return ", ".join(dict.fromkeys(f"{cause.code} ({cause.sure})" for cause in ordered))
     if result.unavailable:
         return clean(result.unavailable, 120)
     return "kernel: rounding only" if by_rounding(result) else NONE

@@ -18,7 +18,7 @@ from plumbline.report.markdown import findings_table, step_summary
 from plumbline.report.terminal import verdict_table
 from plumbline.report.view import build_view
 from plumbline.schema.verdict import Cause, PlatformResult
-from tests.unit.report.samples import drifted, nights, passing, record, verdict_of
+from tests.unit.report.samples import drifted, finding, nights, passing, record, verdict_of
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[31m|`x`](http://evil)"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -132,12 +132,13 @@ def test_the_table_fits_a_hundred_columns_and_says_what_to_do_next():
     assert "\x1b" not in text
     assert re.search(r"^azure +✕ drift +80\.27 % +655 +forward", text, re.MULTILINE)
     flat = " ".join(text.split())
-    assert "azure: linear layers keep 10 bits of mantissa in place of 23: TF32 is on" in flat
+    assert "azure: precision (confirmed): linear layers keep 10 bits of mantissa in place of 23: TF32 is on" in flat
     assert "3.10e-4, limit 4.80e-6, against platform aws" in flat
     assert "no worker of the pool gcp-gpu came online within 900 s" in flat
     assert "58.1 s: train 44.0 s, confirm 9.8 s" in flat
     assert "report /r.html" in text
-    assert lines[-1].endswith("if the change is intended: plumbline baseline accept suite.toml")
+    accept = "plumbline baseline accept suite.toml --round 20261120-020000-7f3a --platform azure --force --reason WHY"
+    assert lines[-1].endswith(f"if the change is intended: {accept}")
     assert "\x1b[1;31m✕ DRIFT" in verdict_table(verdict, colour=True)
 
 
@@ -150,7 +151,7 @@ def test_the_table_fits_a_hundred_columns_and_says_what_to_do_next():
             ({"code": "no-baseline", "text": "accept this record"},),
             "plumbline baseline accept s.toml (no baseline yet: aws)",
         ),
-        ("inconclusive", (), "plumbline doctor s.toml"),
+        ("inconclusive", (), "open the report: it names the missing evidence"),
         ("invalid", (), "open the report: it names the record that cannot be judged, and the reason"),
     ],
 )
@@ -158,6 +159,50 @@ def test_the_next_step_fits_the_verdict(verdict, notes, step):
     text = verdict_table(verdict_of(verdict, {"aws": passing(verdict=verdict, notes=notes)}), suite_file="s.toml")
     result = [line for line in text.splitlines() if line.startswith("next")]
     assert result == ([f"next   {step}"] if step else [])
+
+
+def test_an_unavailable_platform_is_a_question_to_doctor():
+    absent = PlatformResult(verdict="inconclusive", unavailable="no worker")
+    text = verdict_table(verdict_of("inconclusive", {"aws": passing(), "azure": absent}), suite_file="s.toml")
+    assert text.endswith("next   plumbline doctor s.toml\n")
+
+
+def test_only_platforms_without_a_baseline_are_named_beside_one_that_cannot_be_accepted():
+    lacking = passing(notes=({"code": "no-baseline", "text": "accept this record"},))
+    optional = PlatformResult(verdict="inconclusive", records=("x",), optional=True)
+    text = verdict_table(verdict_of("pass", {"aws": lacking, "azure": optional}), suite_file="s.toml")
+    assert text.endswith("next   plumbline baseline accept s.toml --platform aws (no baseline yet: aws)\n")
+
+
+def test_every_cause_and_every_gate_has_a_line():
+    """A loss of a third of the throughput stood behind "+1"."""
+    slower = Cause(code="software", sure="likely", why="torch changed from 2.12 to 2.13")
+    loss = finding("speed.throughput", "drift", metric="throughput", observed=-0.345, limit=-0.05, unit="relative")
+    both = drifted(causes=(*drifted().causes, slower), findings=(*drifted().findings, loss))
+    verdict = verdict_of("drift", {"aws": passing(), "azure": both})
+    flat = " ".join(verdict_table(verdict).split())
+    assert "azure: precision (confirmed): linear layers" in flat
+    assert "azure: software (likely): torch changed from 2.12 to 2.13" in flat
+    assert "probe.forward: relative error" in flat
+    assert "probe.loss" not in flat
+    assert "speed.throughput: throughput: -0.345 relative, limit -0.05" in flat
+    assert "+1" not in flat
+    assert "**azure**: the software got slower (likely): torch changed" in step_summary(verdict)
+
+
+PRESIGNED = (
+    "https://s3.example/b/rounds/x/report.html?X-Amz-Signature=" + "a%2F" * 400 + "&X-Amz-Security-Token=(x)|y<z"
+)
+
+
+def test_a_long_link_is_a_whole_link_everywhere():
+    """A presigned address was cut at 300 characters and set as code."""
+    verdict = verdict_of("drift", {"aws": passing(), "azure": drifted()}, report=PRESIGNED)
+    (line,) = [line for line in step_summary(verdict).splitlines() if "[Report]" in line]
+    whole = PRESIGNED.replace("(", "%28").replace(")", "%29").replace("|", "%7C").replace("<", "%3C")
+    assert line == f"- [Report]({whole})"
+    assert f"report {PRESIGNED}\n" in verdict_table(verdict)
+    assert "- [Flow run](http://127.0.0.1:4200/runs/flow-run/1)" in step_summary(verdict)
 
 
 def test_a_terminal_gets_no_control_characters_from_records():
@@ -178,6 +223,30 @@ def test_junit_fails_for_drift_and_errs_for_what_is_not_known():
     assert root.find(".//skipped") is None
     empty = parsed(junit_xml(verdict_of("inconclusive", {})))
     assert empty.get("errors") == "1"
+
+
+def test_a_ci_s_history_finds_a_case_in_the_next_night():
+    """Names without a record's or a round's id; times of the training's parts."""
+
+    def cases(record_id, round_id):
+        findings = tuple(
+            item.replace(
+                workload="bert", check=f"bert.{item.check}", against=item.against.replace("20261101", record_id)
+            )
+            for item in (*drifted().findings, finding("learn.accuracy", against=f"baseline {record_id}"))
+        )
+        root = parsed(junit_xml(verdict_of("drift", {"azure": drifted(findings=findings)}, round=round_id)))
+        assert root[0].get("time") == "44.000"
+        return [(case.get("classname"), case.get("name"), case.get("time")) for case in root.iter("testcase")]
+
+    tonight = cases("azure-20261102", "20261120-020000-7f3a")
+    assert tonight == cases("azure-20261103", "20261121-020000-9c1b")
+    assert tonight == [
+        ("nightly.bert.azure", "probe.forward against platform aws", "6.000"),
+        ("nightly.bert.azure", "probe.loss against platform aws", "6.000"),
+        ("nightly.bert.azure", "learn.accuracy against the baseline", "0.000"),
+        ("nightly.bert.azure", "learn.accuracy against the baseline (2)", "0.000"),
+    ]
 
 
 def test_junit_is_xml_whatever_records_say():
