@@ -13,7 +13,7 @@ from typing import Literal
 
 __all__ = ["Channel", "clean", "escape", "inert", "one_line", "printable"]
 
-Channel = Literal["plain", "html", "slack", "markdown"]
+Channel = Literal["plain", "html", "slack", "markdown", "log"]
 
 _KEPT = frozenset("\n\t")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -21,6 +21,8 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 _REPLACEMENT = "\ufffd"
 _ANGLES = str.maketrans({"<": "\u2039", ">": "\u203a"})
 _MENTION = re.compile(r"([@!])(?=\w)")
+_TAG = re.compile(r"\[(?=[a-z#/@])")
+"""Begin of a tag of rich: `prefect deployment run --watch` prints the lines of a log with them."""
 _LINK = re.compile(r"\](?=\()")
 _COMMAND = re.compile(r"^[^\S\n]*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
 """A line that GitHub (`::error::`, `##[group]`), Azure (`##vso[`) or TeamCity (`##teamcity[`) would execute."""
@@ -61,6 +63,8 @@ def escape(text: str, channel: Channel) -> str:
     become different characters there, and a mention is broken.
     """
     clean = printable(text)
+    if channel == "log":
+        return _TAG.sub(f"[{_JOINER}", clean)
     if channel == "html":
         return html.escape(clean, quote=True).replace("\n", "<br>\n")
     if channel in ("slack", "markdown"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -12,7 +13,9 @@ from prefect.events import emit_event
 
 from plumbline.central import CentralStore
 from plumbline.errors import PlumblineError, SupersededError
+from plumbline.escape import escape
 from plumbline.report.markdown import findings_table, step_summary
+from plumbline.report.terminal import verdict_table
 from plumbline.rounds import Round
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.reporting import draw_plots, write_report
@@ -23,7 +26,7 @@ from plumbline.stores import open_store
 from plumbline.tasks.judge import Judged
 from plumbline.tasks.open_round import refuse_superseded
 
-__all__ = ["add_notes", "emit_verdict", "publish", "report_round", "show_in_ui"]
+__all__ = ["add_notes", "emit_verdict", "log_verdict", "publish", "report_round", "show_in_ui"]
 
 
 @task(name="report", persist_result=False, retries=2, retry_delay_seconds=5)
@@ -56,6 +59,12 @@ def add_notes(
     except PlumblineError as error:
         get_run_logger().error("the notes could not be stored: %s", error)
     return verdict
+
+
+def log_verdict(verdict: RoundVerdict) -> None:
+    """Log the round's table, with which `prefect deployment run --watch` and a worker's log end."""
+    level = logging.INFO if verdict.verdict == "pass" else logging.ERROR
+    get_run_logger().log(level, "%s", escape(verdict_table(verdict), "log"))
 
 
 def emit_verdict(verdict: RoundVerdict) -> None:

@@ -143,8 +143,11 @@ def _on_api(args: argparse.Namespace, suite: Suite, display: Display) -> RoundVe
         try:
             round_run.follow(display)
         except KeyboardInterrupt:
-            display.say("cancelling the round")
-            round_run.cancel(_CANCEL_SECONDS)
+            display.say(f"cancelling the round, which takes up to {_CANCEL_SECONDS:g} s; Ctrl-C again does not wait")
+            try:
+                round_run.cancel(_CANCEL_SECONDS, display)
+            finally:
+                display.say(f"to continue this round: the same command with --round {args.round}")
             raise
         return round_run.verdict()
 

@@ -93,7 +93,7 @@ def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Di
             upgrade_run.follow(display)
         except KeyboardInterrupt:
             display.say("cancelling the upgrade")
-            upgrade_run.cancel(_CANCEL_SECONDS)
+            upgrade_run.cancel(_CANCEL_SECONDS, display)
             raise
         return upgrade_run.outcome()
 

@@ -28,6 +28,8 @@ PHASES = {
     "failed": "failed",
     "done": "done",
 }
+_RANKS = {name: rank for rank, name in enumerate(PHASES)}
+"""Order of the phases of one training run: a late answer of the server takes none back."""
 
 
 @dataclass
@@ -44,6 +46,23 @@ class _Row:
 
 
 @dataclass
+class _Shown:
+    """Lines printed of one training run."""
+
+    rank: int = -1
+    headlines: set[str] = field(default_factory=set)
+
+    def is_new(self, row: _Row) -> bool:
+        """Return whether the run has moved on: to a later phase, or to a different part of the training."""
+        rank = _RANKS.get(row.phase, 0)
+        moved = rank > self.rank or (rank == self.rank and bool(row.text) and row.headline not in self.headlines)
+        if moved:
+            self.rank = rank
+            self.headlines.add(row.headline)
+        return moved
+
+
+@dataclass
 class Display:
     """Progress display on stderr, which also measures each phase."""
 
@@ -51,6 +70,7 @@ class Display:
     console: Console = field(default_factory=lambda: Console(file=sys.stderr, highlight=False))
     timings: dict[str, float] = field(default_factory=dict)
     _rows: dict[str, _Row] = field(default_factory=dict)
+    _shown: dict[str, _Shown] = field(default_factory=dict)
     _phase: str = ""
     _since: float = field(default_factory=time.monotonic)
     _begun: float = field(default_factory=time.monotonic)
@@ -96,12 +116,17 @@ class Display:
         known = {name: seconds for name, seconds in self.timings.items() if seconds >= _WORTH_SECONDS}
         return {**known, "total": time.monotonic() - self._begun}
 
-    def platform(self, name: str, phase: str, *, text: str = "", percent: float = 0.0) -> None:
-        """Show a platform's progress; `phase` is a key of `PHASES`."""
-        before = self._rows.get(name, _Row())
-        self._rows[name] = _Row(phase=phase, text=text, percent=percent)
-        if self._rows[name].headline != before.headline and not self._live:
-            self.say(f"{name}: {self._rows[name].headline}")
+    def platform(
+        self, name: str, phase: str, *, run: str = "", title: str = "", text: str = "", percent: float = 0.0
+    ) -> None:
+        """Show the progress of a platform's training run; `phase` is a key of `PHASES`.
+
+        A line is printed when the run moves on. `title` names a run beside the platform's first one.
+        """
+        row = _Row(phase=phase, text=text, percent=percent)
+        self._rows[name] = row
+        if self._shown.setdefault(run or name, _Shown()).is_new(row) and not self._live:
+            self.say(f"{name}: {row.headline}{f' ({title})' if title else ''}")
 
     def _render(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))

@@ -29,7 +29,7 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, wait_for_api
-from plumbline.tasks.prefect_client.flow_runs import read_pool, read_progress, read_round_runs
+from plumbline.tasks.prefect_client.flow_runs import Progress, read_pool, read_progress, read_round_runs
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
 
 __all__ = ["API_SECONDS", "RoundRun", "UpgradeRun"]
@@ -133,8 +133,8 @@ class RoundRun:
                 display.say(f"waiting for a different round of {self._suite.name} to end")
             waits = is_queued
 
-    def cancel(self, seconds: float) -> None:
-        """Cancel the round; wait up to `seconds` for its trainings."""
+    def cancel(self, seconds: float, display: Display) -> None:
+        """Cancel the round; show its trainings until they have ended, for up to `seconds`."""
         deadline = time.monotonic() + seconds
         is_running = self._state is not None and self._state.is_running()
         state: State[None] = Cancelling() if is_running else Cancelled()
@@ -144,6 +144,7 @@ class RoundRun:
                 found = self._client.read_flow_run(self._run_id).state
                 if found is not None and found.is_final():
                     return
+                self._show(display)
                 time.sleep(_POLL_SECONDS)
         except PREFECT_ERRORS:
             return
@@ -196,11 +197,14 @@ class RoundRun:
         progress = read_progress(self._client, [self._run_id, *(run.id for run in runs)])
         if (own := progress.get(self._run_id)) is not None:
             display.phase(own.text.partition(":")[0])
+        first: set[str] = set()
         for run in runs:
             platform = next((tag.partition(":")[2] for tag in run.tags if tag.startswith("platform:")), "")
             phase = _PHASES.get(run.state.type, "failed") if run.state is not None else "waiting"
-            shown = progress.get(run.id)
-            display.platform(platform, phase, text=shown.text if shown else "", percent=shown.percent if shown else 0.0)
+            shown = progress.get(run.id, Progress())
+            title = run.name.removeprefix(f"{platform} ") if platform in first else ""
+            first.add(platform)
+            display.platform(platform, phase, run=str(run.id), title=title, text=shown.text, percent=shown.percent)
 
 
 class UpgradeRun(RoundRun):

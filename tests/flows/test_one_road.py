@@ -122,6 +122,7 @@ def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, t
     command = ["prefect", "deployment", "run", "plumbline-regression/one-road", "-p", "round_id=by-hand", "--watch"]
     done = team.run(*command)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "✓ PASS one-road, round by-hand" in done.stdout
     assert central.list_rounds() == ["by-hand"]
     assert central.get_round("by-hand").verdict == "pass"
     # A cron, which gives no parameters, and the watch beside it. Rounds of every minute would wait for each other, and

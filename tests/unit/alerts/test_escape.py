@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 
 import pytest
+import rich.text
 
 from plumbline.errors import InvalidInputError
 from plumbline.escape import Channel, clean, escape, one_line, printable
@@ -13,7 +14,7 @@ from plumbline.rounds.outcome import headline
 from plumbline.schema.verdict import RoundVerdict
 
 EVIL = "out of memory <img src=x onerror=a()> <!channel> @everyone [pay](http://x.example) \x1b[2J\x9b1m \u202egnp"
-CHANNELS: tuple[Channel, ...] = ("plain", "html", "slack", "markdown")
+CHANNELS: tuple[Channel, ...] = ("plain", "html", "slack", "markdown", "log")
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
@@ -77,3 +78,10 @@ def test_a_rounds_state_and_table_execute_nothing_of_a_records_text() -> None:
     for text in (headline(verdict), verdict_table(verdict)):
         assert "\x1b" not in text
         assert not [line for line in text.splitlines() if line.lstrip().startswith("::")]
+
+
+def test_a_log_s_line_is_no_markup_of_the_terminal_that_watches_it() -> None:
+    """`prefect deployment run --watch` prints each line of a log as rich's markup, and ends at a wrong tag."""
+    shown = escape("aws: [/red] [bold]out of memory[/] at x[0]", "log")
+    assert rich.text.Text.from_markup(shown).plain == shown
+    assert "x[0]" in shown
