@@ -12,8 +12,8 @@ from typing import Any
 
 from plumbline.central import CentralStore
 from plumbline.cli.nights import read_all_series, read_lines, read_nights
-from plumbline.cli.options import at_least
-from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.cli.options import at_least, say
+from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError
 from plumbline.history.limits import Allowed
 from plumbline.history.noise import NoiseFloor, noise_floor, recommended_drop
 from plumbline.history.reference import Reference
@@ -23,6 +23,10 @@ from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
 
 __all__ = ["register", "run"]
+
+_MAX_DROP = 0.25
+"""Maximum limit that is recommended: a wider one passes the loss of a quarter, whatever the noise is."""
+_MAX_NIGHTS = 60
 
 
 def register(subparsers: Any) -> None:
@@ -51,15 +55,23 @@ def run(args: argparse.Namespace) -> int:
     if not any(floor.runs for floor in floors.values()):
         hint = "run at least three rounds on quiet machines: `plumbline run`"
         raise ConfigurationError("has no night with a measured throughput", where=str(args.suite), hint=hint)
+    problems = {name: why for name, floor in floors.items() if (why := _problem(floor, limits[name], allowed))}
     if args.write:
-        _write(args.suite, {name: limit for name, limit in limits.items() if limit is not None}, floors)
+        usable = {name: limit for name, limit in limits.items() if limit is not None and name not in problems}
+        _write(args.suite, usable, floors)
     if args.json:
-        document = {name: {"noise": floors[name].to_json(), "throughput_drop": limits[name]} for name in floors}
+        document = {
+            name: {"noise": floors[name].to_json(), "throughput_drop": limits[name], "problem": problems.get(name, "")}
+            for name in floors
+        }
         written = {"written": str(args.suite)} if args.write else {}
         print(json.dumps({"suite": suite.name, "platforms": document, **written}, indent=2))
     else:
         for name, floor in floors.items():
-            _print(name, floor, limits[name], suite)
+            _print(name, floor, limits[name], suite, problems.get(name, ""))
+    if args.write and problems:
+        where = f"{args.suite}: platforms.{', '.join(problems)}"
+        raise InconclusiveError("nothing is written for it", where=where, hint=next(iter(problems.values())))
     return int(ExitCode.PASS)
 
 
@@ -78,12 +90,30 @@ def _widest(lines: Sequence[MetricHistory], last: int) -> NoiseFloor:
 def _limit(floor: NoiseFloor, allowed: Allowed) -> float | None:
     if floor.relative_sd is None:
         return None
-    return recommended_drop(Reference(0.0, floor.relative_sd, floor.runs, floor.autocorrelation), allowed)
+    return _limit_of(floor, floor.runs, allowed)
 
 
-def _print(name: str, floor: NoiseFloor, limit: float | None, suite: Suite) -> None:
-    if floor.relative_sd is None or limit is None:
-        print(f"{name}: {floor.runs} nights with a throughput; at least three are needed")
+def _problem(floor: NoiseFloor, limit: float | None, allowed: Allowed) -> str:
+    """Return why no limit can be recommended, and what to do; empty if one can."""
+    if limit is None:
+        return f"{floor.runs} nights with a throughput; at least three are needed"
+    if limit <= _MAX_DROP:
+        return ""
+    enough = next(
+        (runs for runs in range(floor.runs + 1, _MAX_NIGHTS + 1) if _limit_of(floor, runs, allowed) <= _MAX_DROP), 0
+    )
+    needed = f"about {enough} nights of this noise are needed" if enough else "train on a quieter machine"
+    return f"{floor.runs} nights that vary by {floor.relative_sd:.2%} allow no limit up to {_MAX_DROP:.0%}: {needed}"
+
+
+def _limit_of(floor: NoiseFloor, runs: int, allowed: Allowed) -> float:
+    """Return the limit that a number of nights of this noise gives."""
+    return recommended_drop(Reference(0.0, floor.relative_sd or 0.0, runs, floor.autocorrelation), allowed)
+
+
+def _print(name: str, floor: NoiseFloor, limit: float | None, suite: Suite, problem: str) -> None:
+    if problem or limit is None:
+        say(f"{name}: {problem}")
         return
     now = suite.platforms[name].throughput_drop or suite.gates.throughput_drop
     verdict = "holds" if now >= limit else "is too tight"

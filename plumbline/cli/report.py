@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.nights import latest_first, read_round, read_rounds
 from plumbline.cli.options import check_file, say
@@ -25,7 +24,7 @@ from plumbline.rounds.plan import night_of
 from plumbline.rounds.report_link import link_to
 from plumbline.rounds.reporting import keep_report, record_links, report_key
 from plumbline.schema.suite import Suite, read_suite
-from plumbline.schema.verdict import RoundVerdict
+from plumbline.schema.verdict import PlatformResult, RoundVerdict
 from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import ObjectMissingError, open_store
 
@@ -100,7 +99,7 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out
     with scratch_folder() as folder:
         records = {name: _records(central, verdict, name, folder) for name in verdict.platforms}
         records = {name: loaded for name, loaded in records.items() if loaded}
-        before = {name: _baselines(central, name, loaded, folder) for name, loaded in records.items()}
+        before = {name: _baselines(central, verdict.platforms[name], folder) for name in records}
         earlier = [past for past in read_rounds(central, verdict.suite, _NIGHTS) if past.round < verdict.round]
         page = render_report(
             verdict,
@@ -131,13 +130,7 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str, into: 
     """Return the round's own records, one per workload."""
     records: dict[str, LoadedRecord] = {}
     for record_id in verdict.platforms[platform].records:
-        try:
-            loaded = load_record(central.get_record(record_id, into))
-        except ObjectMissingError:
-            say(f"plumbline: the record {record_id} is no longer in the store", to_stderr=True)
-            continue
-        except InvalidInputError as error:
-            say(f"plumbline: the record {record_id} is skipped: {error}", to_stderr=True)
+        if (loaded := _loaded(central, record_id, into)) is None:
             continue
         known = records.get(loaded.record.spec.workload)
         if loaded.record.experiment is None and (
@@ -147,18 +140,22 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str, into: 
     return list(records.values())
 
 
-def _baselines(central: CentralStore, platform: str, records: list[LoadedRecord], into: Path) -> list[LoadedRecord]:
-    """Return the records' baselines; report and skip damaged ones."""
-    book = BaselineBook(central)
-    found: list[LoadedRecord] = []
-    for record in records:
-        try:
-            baseline = book.read(record.record.spec_sha256, platform)
-            if baseline is not None and baseline.current is not None:
-                found.append(load_record(central.get_record(baseline.current, into)))
-        except InvalidInputError as error:
-            say(f"plumbline: the baseline of {platform} is skipped: {error}", to_stderr=True)
-    return found
+def _baselines(central: CentralStore, result: PlatformResult, into: Path) -> list[LoadedRecord]:
+    """Return the baselines that the round compared with, which later acceptances do not change."""
+    against = (finding.against.partition(" ") for finding in result.findings)
+    names = dict.fromkeys(name for kind, _, name in against if kind == "baseline")
+    return [loaded for name in names if (loaded := _loaded(central, name, into)) is not None]
+
+
+def _loaded(central: CentralStore, record_id: str, into: Path) -> LoadedRecord | None:
+    """Return a record; report and skip a missing or damaged one."""
+    try:
+        return load_record(central.get_record(record_id, into))
+    except ObjectMissingError:
+        say(f"plumbline: the record {record_id} is no longer in the store", to_stderr=True)
+    except InvalidInputError as error:
+        say(f"plumbline: the record {record_id} is skipped: {error}", to_stderr=True)
+    return None
 
 
 def _reference(verdict: RoundVerdict) -> str:

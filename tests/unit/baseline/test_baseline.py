@@ -101,12 +101,16 @@ outbox = "file://{tmp_path}/outbox"
     return path
 
 
-def _round(central: CentralStore, tmp_path: Path, number: int, verdict: str = "pass") -> None:
+def _round(
+    central: CentralStore, tmp_path: Path, number: int, verdict: str = "pass", rate: float | None = None
+) -> None:
     folder = tmp_path / f"record{number}"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / RECORD_NAME).write_bytes(canonical_json(record(number).to_json()))
     central.put_record(folder)
-    platforms = {"left": {"verdict": verdict, "records": [f"r{number:03d}"], "samples_per_second": 100.0 + number}}
+    platforms = {
+        "left": {"verdict": verdict, "records": [f"r{number:03d}"], "samples_per_second": rate or 100.0 + number}
+    }
     central.put_round(RoundVerdict(round=f"round-{number:03d}", suite="unit", verdict=verdict, platforms=platforms))  # type: ignore[arg-type]
 
 
@@ -159,6 +163,27 @@ def test_history_and_calibration_over_rounds(
     result = json.loads(capsys.readouterr().out)["platforms"]["left"]
     assert result["noise"]["runs"] == 4
     assert 0.01 < result["throughput_drop"] < 0.2
+    assert main(["calibrate", suite, "--write"]) == 0
+    assert "throughput_drop = 0." in Path(suite).read_text()
+
+
+def test_no_limit_is_written_that_passes_the_loss_of_a_quarter(
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Five noisy nights wrote `throughput_drop = 0.9939` without a word."""
+    suite = _suite(tmp_path)
+    before = suite.read_text()
+    for number, rate in enumerate((100, 170, 60, 220, 130)):
+        _round(central, tmp_path, number, rate=rate)
+    assert main(["calibrate", str(suite), "--write"]) == 3
+    out, err = capsys.readouterr()
+    assert suite.read_text() == before
+    assert "allow no limit up to 25%: train on a quieter machine" in out
+    assert f"plumbline: {suite}: platforms.left: nothing is written for it (hint: 5 nights that vary by" in err
+    for number, rate in enumerate((104, 96, 107, 95, 100)):
+        _round(central, tmp_path, number, rate=rate)
+    assert main(["calibrate", str(suite)]) == 0
+    assert "about 12 nights of this noise are needed" in capsys.readouterr().out
 
 
 def test_a_round_that_cannot_be_read_costs_no_command_the_others(

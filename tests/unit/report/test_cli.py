@@ -43,6 +43,9 @@ def stored(tmp_path):
     central = CentralStore(open_store(url))
     central.put_record(write_record(tmp_path / "r1", "aws"))
     central.put_record(write_record(tmp_path / "r2", "azure", noise=3e-4, start="bert.encoder.layer.0"))
+    for platform in ("aws", "azure"):
+        baseline = f"{platform}-20261101"
+        central.put_record(write_record(tmp_path / baseline, platform, record_id=baseline, rate=600.0))
     central.put_round(
         verdict_of("pass", {"aws": passing(), "azure": passing(records=())}, round="20261119-020000-aaaa")
     )
@@ -167,18 +170,31 @@ def test_the_nights_before_are_the_suites_own_though_others_fill_the_store(store
 
 def test_a_damaged_baseline_or_record_is_left_out_of_a_report_and_named(stored, tmp_path, capsys):
     central, url, _ = stored
-    loaded = record("aws")
-    BaselineBook(central).accept(loaded.record)
-    key = f"baselines/{loaded.record.spec_sha256}/aws.json"
-    central.put_text(key, "cut off {")
     argv = ["report", "latest", "--store", url, "--out", str(tmp_path / "page.html")]
+    for name in ("aws-20261101", "azure-20261120"):
+        central.put_text(f"records/{name}/record.json", "{}")
+        assert main(argv) == 0
+        assert f"plumbline: the record {name} is skipped: " in capsys.readouterr().err
+        assert "azure has drifted" in (tmp_path / "page.html").read_text()
+
+
+def test_a_report_rendered_again_shows_what_the_round_knew(stored, tmp_path):
+    """After its acceptance a first round said both "no baseline" and "+0.0 % against its baseline"."""
+    central, url, _ = stored
+    page = tmp_path / "page.html"
+    argv = ["report", "20261118-020000-ffff", "--store", url, "--out", str(page)]
+    lacking = {"code": "no-baseline", "text": "no baseline: accept this record"}
+    first = passing(findings=passing().findings[:2], notes=(lacking,))
+    central.put_round(verdict_of("pass", {"aws": first}, round="20261118-020000-ffff"))
     assert main(argv) == 0
-    output = capsys.readouterr().err
-    assert f"plumbline: the baseline of aws is skipped: {url}/{key}: " in output
-    assert "azure has drifted" in (tmp_path / "page.html").read_text()
-    central.put_text("records/azure-20261120/record.json", "{}")
+    before = page.read_text()
+    BaselineBook(central).accept(record("aws").record)
     assert main(argv) == 0
-    assert "the record azure-20261120 is skipped: " in capsys.readouterr().err
+    assert page.read_text() == before
+    assert "no baseline: accept this record" in before
+    assert "against its baseline" not in before
+    assert main(["report", "20261120-020000-7f3a", "--store", url, "--out", str(page)]) == 0
+    assert "+2.0 % against its baseline" in page.read_text()
 
 
 @pytest.mark.parametrize("form", ["text", "junit", "summary"])
