@@ -1,0 +1,136 @@
+"""Every documented command is checked here, run by a different test, or listed with the reason why no test runs it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from argparse import ArgumentParser
+
+import pytest
+
+from plumbline.cli import main as cli
+from plumbline.localstack.services import worker_command
+from tests.unit.infra.documented_commands import ROOT, Command, commands
+
+# Of what no test here runs: the start of the command, and who runs it or why nobody does.
+NOT_RUN_HERE = {
+    "pip install --require-hashes": "tests/unit/infra/test_installation.py, with the oldest pip",
+    "pip install -r locks/trainer.txt": "tests/unit/infra/test_installation.py, with the oldest pip",
+    "pip install --no-deps": "tests/unit/infra/test_wheel.py",
+    "prefect deployment run": "tests/flows/test_documented_commands.py, tests/flows/test_one_road.py",
+    "prefect event emit": "tests/flows/test_documented_commands.py",
+    "prefect work-pool": "tests/flows/test_documented_commands.py",
+    "prefect deploy": "tests/flows/test_ways_in.py",
+    "prefect server start": "every test with a local stack",
+    "aws ": "needs an account",
+    "az ": "needs an account",
+    "gcloud ": "needs an account",
+    "kubectl ": "needs a cluster",
+    "jq ": "needs jq; the path in the template is asserted in tests/unit/infra/test_files.py",
+    "sudo ": "changes the machine; its files are checked in tests/unit/infra/test_files.py",
+    "printf ": "changes the machine, through sudo",
+    'pip install ".[': "asks the package index; the extras are checked here",
+    "pip install pre-commit": "installs a hook",
+    "pre-commit install": "installs a hook",
+    "pip index versions": "asks the package index",
+    "uv pip install --dry-run": "asks the package index",
+}
+
+COMMANDS = commands()
+
+
+def of(*programs: str) -> list[Command]:
+    return [command for command in COMMANDS if command.words[0] in programs]
+
+
+@pytest.fixture(scope="module")
+def parser() -> ArgumentParser:
+    return cli.build_parser(cli._load(cli._loaders().values()))
+
+
+def test_a_command_that_no_test_knows_is_found() -> None:
+    known = {"plumbline", "make", "python", "python3", "bash", "source"}
+    others = [command for command in COMMANDS if command.words[0] not in known and not is_worker(command)]
+    assert [str(command) for command in others if reason(command) is None] == []
+    used = {start for command in others for start in NOT_RUN_HERE if command.text.startswith(start)}
+    assert sorted(NOT_RUN_HERE.keys() - used) == []
+
+
+def reason(command: Command) -> str | None:
+    return next((why for start, why in NOT_RUN_HERE.items() if command.text.startswith(start)), None)
+
+
+def test_the_tests_that_run_the_other_commands_exist() -> None:
+    named = {path for why in NOT_RUN_HERE.values() for path in re.findall(r"tests/[\w/]+\.py", why)}
+    assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
+
+
+def is_worker(command: Command) -> bool:
+    return command.words[:3] == ("prefect", "worker", "start")
+
+
+def test_a_documented_worker_starts_as_the_tests_start_theirs() -> None:
+    started = worker_command("plumbline", "name", limit=None)
+    for command in filter(is_worker, COMMANDS):
+        assert set(command.words[1:]) <= set(started), str(command)
+
+
+@pytest.mark.parametrize("command", of("plumbline"), ids=str)
+def test_plumbline_knows_its_documented_commands(
+    parser: ArgumentParser, capsys: pytest.CaptureFixture[str], command: Command
+) -> None:
+    name, *arguments = [word.strip("[]") for word in command.words[1:] if word != "..."]
+    nested = arguments[:1] if name in ("data", "baseline") else []
+    for part in nested[0].split("/") if nested else [""]:
+        with pytest.raises(SystemExit) as ended:
+            parser.parse_args([name, *filter(None, [part]), "--help"])
+        shown = capsys.readouterr().out
+        assert ended.value.code == 0
+        assert shown.startswith(f"usage: plumbline {name} {part}".rstrip())
+        options = {word for word in arguments if word.startswith("--")}
+        assert options <= set(re.findall(r"--[\w-]+", shown))
+    # A sentence may leave out what a command needs; a line to copy may not.
+    if command.is_whole:
+        parser.parse_args([name, *arguments])
+
+
+def test_a_documented_extra_exists() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    documented = re.findall(
+        r"^\| `(\w+)` \| .* \|$", (ROOT / "README.md").read_text("utf-8").split("| extra |")[1], re.MULTILINE
+    )
+    assert set(documented[: len(project["optional-dependencies"]) - 1]) == project["optional-dependencies"].keys() - {
+        "dev"
+    }
+    asked = {
+        name
+        for command in of("pip")
+        for extras in re.findall(r"\[([\w,]+)]", command.text)
+        for name in extras.split(",")
+    }
+    assert asked
+    assert asked <= set(documented)
+
+
+@pytest.mark.parametrize("command", of("make"), ids=str)
+def test_make_knows_its_documented_targets(command: Command) -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", *command.words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", of("python", "python3", "bash"), ids=str)
+def test_documented_programs_exist_and_have_their_options(command: Command) -> None:
+    words = [word.strip("[]") for word in command.words[1:]]
+    if words[:2] == ["-m", "venv"]:
+        return
+    if words[:2] == ["-m", "pytest"]:
+        assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
+        return
+    path = ROOT / (words[1].replace(".", "/") if words[0] == "-m" else words[0])
+    sources = [path, path.with_suffix(".py"), *path.glob("*.py")]
+    text = "".join(source.read_text("utf-8") for source in sources if source.is_file())
+    assert "__main__" in text or (path / "__main__.py").is_file() or path.suffix == ".sh"
+    assert [word for word in words if word.startswith("--") and f'"{word}"' not in text] == []
