@@ -5,6 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PEERS := .venv/peers
 DETECTORS := .venv/detectors
+OLDEST_PIP := .venv/oldest-pip
 TORCH_INSTALLED := $(shell cat .venv/torch-build 2>/dev/null)
 AZURITE := infra/local/azurite/node_modules/.installed
 SUITE ?= deployments/suites/local.toml
@@ -27,11 +28,11 @@ run: $(INSTALLED) $(AZURITE)
 # The second call has the rounds on real servers.
 test: export PLUMBLINE_NO_BROWSER := 1
 test:
-	$(MAKE) --jobs=2 lint $(AZURITE) browser
+	$(MAKE) --jobs=2 lint $(AZURITE) $(OLDEST_PIP) browser
 	$(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(LONG) $(SHORT)
 	$(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(ROUNDS)
 
-check: lint
+check: lint $(OLDEST_PIP)
 	$(BIN)/python -m pytest -q $(PARALLEL) tests/unit
 
 lint: $(INSTALLED)
@@ -87,6 +88,11 @@ $(INSTALLED): locks/all.txt pyproject.toml $(if $(filter-out $(TORCH_INSTALLED),
 	$(BIN)/python infra/install_torch.py $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r locks/all.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Tests install the locks by the oldest pip that a supported Python brings.
+$(OLDEST_PIP): tests/unit/infra/oldest-pip.txt $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ -r tests/unit/infra/oldest-pip.txt
 	@touch $@
 
 # Packages for comparison in benchmarks are outside of the environment, which has only the lock's packages.

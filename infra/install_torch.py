@@ -6,7 +6,8 @@ cpu    locks/all.txt's version as a CPU build: what pip is set up to take, else 
 cuda   all of locks/trainer-cuda.txt: Linux x86-64 only
 index  nothing: the next step takes what the package index gives, which is CUDA on Linux
 
-Without a word, the environment keeps what it has; a new one gets `cuda` where an NVIDIA driver answers, else `cpu`.
+Without an argument, the environment keeps its build; a new one gets `cuda` where an NVIDIA driver answers, else `cpu`,
+or `index` where no CPU build can be had. `torch-build` in the environment's folder names the build.
 Only the standard library: the environment is empty.
 """
 
@@ -17,7 +18,7 @@ import platform
 import re
 import subprocess
 import sys
-from importlib.metadata import distributions
+from importlib.metadata import distributions, requires
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,8 +42,10 @@ def main(argv: list[str]) -> int:
         _remove_torch()
     if build == "cuda":
         _pip("install", "--quiet", "--require-hashes", "-r", str(ROOT / "locks" / "trainer-cuda.txt"))
-    elif build == "cpu" and not _install_cpu() and asked:
-        return _fail(f"TORCH=cpu: {CPU_INDEX} has no torch {_pinned()} for this machine, or cannot be reached")
+    elif build == "cpu" and not _install_cpu():
+        if asked:
+            return _fail(f"TORCH=cpu: {CPU_INDEX} has no torch {_pinned()} for this machine, or cannot be reached")
+        build = "index"
     remembered.write_text(f"{build}\n", encoding="utf-8")
     return 0
 
@@ -71,11 +74,24 @@ def _install_cpu() -> bool:
     if is_cpu_build(_plan()):
         return True
     sys.stderr.write("torch: the package index has the CUDA build; trying PyTorch's own index for the CPU build\n")
-    options = ("--quiet", "--no-deps", "--retries", "1", "--timeout", "15", "--index-url", CPU_INDEX)
+    # An installed CUDA build has the same version, and pip would keep it.
+    options = (
+        "--quiet",
+        "--no-deps",
+        "--force-reinstall",
+        "--retries",
+        "1",
+        "--timeout",
+        "15",
+        "--index-url",
+        CPU_INDEX,
+    )
     done = subprocess.run([*PIP, "install", *options, f"torch=={_pinned()}"], check=False, timeout=1800)
-    if done.returncode:
-        sys.stderr.write("torch: no CPU build to be had; the next step takes the CUDA build (4 GB)\n")
-    return done.returncode == 0
+    # A company's `find-links` is asked too, and may have the CUDA build.
+    if done.returncode == 0 and is_cpu_build({"install": []}):
+        return True
+    sys.stderr.write("torch: no CPU build to be had; the next step takes the CUDA build (6 GB on disk)\n")
+    return False
 
 
 def _plan() -> dict[str, object]:
@@ -86,11 +102,16 @@ def _plan() -> dict[str, object]:
 
 
 def is_cpu_build(plan: dict[str, object]) -> bool:
-    """Return whether a plan of pip's installs no CUDA: nothing at all, or a torch that asks for no NVIDIA package."""
+    """Return whether pip's plan leads to a torch that asks for no NVIDIA package.
+
+    A plan that installs nothing keeps the installed torch.
+    """
     chosen = plan.get("install")
     if not isinstance(chosen, list):
         return False
-    asked = [line for one in chosen for line in one["metadata"].get("requires_dist", ())]
+    asked = [line for item in chosen for line in item["metadata"].get("requires_dist", ())]
+    if not chosen:
+        asked = requires("torch") or []
     # macOS and Windows wheels name NVIDIA's packages too, for Linux alone.
     return sys.platform != "linux" or not any(line.startswith(("nvidia-", "cuda-")) for line in asked)
 

@@ -4,6 +4,7 @@
 #   locks/trainer.txt       what a trainer needs at these versions; without hashes, for the same reason
 #   locks/trainer-cuda.txt  a trainer on Linux x86-64 with an NVIDIA GPU: every wheel, CUDA's too, with its hashes
 #   locks/controller.txt    a controller, with hashes
+# What is pinned stays pinned, unless an argument asks for it: bash infra/lock.sh --upgrade-package NAME
 # With `--check`, nothing is written, and the script fails if one of the smaller files is not what locks/all.txt makes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,17 +31,34 @@ whenever==0.10.5 ; python_version >= "3.13"
 END
 }
 
+# Before pip 24.0, a package with an extra is a package of its own, which needs a pin and hashes of its own: put the pin
+# without the extra before each pin with one.
+with_plain_pins() {
+    awk '
+        function flush(plain) {
+            plain = block
+            if (sub(/\[[^]]*\]/, "", plain) && plain != before) printf "%s", plain
+            printf "%s", block
+            before = block; block = ""
+        }
+        /^[a-z0-9]/ { flush() }
+        { block = block $0 "\n" }
+        END { flush() }
+    ' "$1"
+}
+
 # Resolve one extra for all Pythons and the systems given, with hashes. uv reads the systems from the project that it is
-# called in, and from nowhere else.
+# called in, and from nowhere else. It keeps the versions of the output file, which CUDA's packages have from there alone.
 hashed() {
-    local extra=$1 systems=$2 out=$3
+    local extra=$1 systems=$2 name=$3 out=$4
+    cp "locks/$name.txt" "$out"
     mkdir -p "$work/project"
     { sed '/^\[project\.scripts\]/,$d' pyproject.toml; echo "[tool.uv]"; echo "environments = [$systems]"; } > "$work/project/pyproject.toml"
     (
         locks=$PWD/locks
         cd "$work/project"
-        "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-            --no-emit-index-url --extra "$extra" --constraint "$locks/all.txt" --output-file "$out" pyproject.toml
+        "$uv" pip compile --quiet --universal --python-version 3.11 --no-strip-extras --generate-hashes --no-header --no-annotate \
+            --no-emit-index-url ${upgrades[@]+"${upgrades[@]}"} --extra "$extra" --constraint "$locks/all.txt" --output-file "$out" pyproject.toml
     )
 }
 
@@ -57,10 +75,11 @@ settle() {
     fi
 }
 
+upgrades=()
 if [ "${1:-}" = "--check" ]; then
     check=1
 else
-    # What is pinned stays pinned, unless it is asked for: infra/lock.sh --upgrade-package NAME
+    upgrades=("$@")
     cp locks/all.txt "$work/all.txt"
     "$pip_compile" "${flags[@]}" --all-extras "$@" --output-file "$work/all.txt" pyproject.toml
     {
@@ -78,19 +97,19 @@ fi
 } > "$work/trainer.final"
 settle trainer "$work/trainer.final"
 
-hashed controller "\"sys_platform == 'linux'\", \"sys_platform == 'darwin'\"" "$work/controller.txt"
+hashed controller "\"sys_platform == 'linux'\", \"sys_platform == 'darwin'\"" controller "$work/controller.txt"
 {
     echo "# What a controller needs, at the versions of locks/all.txt; written by infra/lock.sh."
-    cat "$work/controller.txt"
+    with_plain_pins "$work/controller.txt"
 } > "$work/controller.final"
 settle controller "$work/controller.final"
 
-hashed trainer "\"sys_platform == 'linux' and platform_machine == 'x86_64'\"" "$work/cuda.txt"
+hashed trainer "\"sys_platform == 'linux' and platform_machine == 'x86_64'\"" trainer-cuda "$work/cuda.txt"
 cuda=$(sed -nE 's/^nvidia-cuda-runtime(-cu[0-9]+)?==([0-9.]+).*/\2/p' "$work/cuda.txt")
 driver=$("$python" -c 'import sys; from plumbline.doctor.driver import least_driver; print(least_driver(sys.argv[1]))' "$cuda")
 {
     echo "# A trainer on Linux x86-64 with an NVIDIA GPU, at the versions of locks/all.txt; written by infra/lock.sh."
     echo "# CUDA $cuda needs the NVIDIA driver $driver or newer; \`plumbline doctor SUITE --workers\` checks it."
-    cat "$work/cuda.txt"
+    with_plain_pins "$work/cuda.txt"
 } > "$work/cuda.final"
 settle trainer-cuda "$work/cuda.final"

@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 
 from plumbline.cli.main import build_parser
 from plumbline.doctor import examine_recipients
-from plumbline.doctor.driver import least_driver
+from plumbline.doctor.driver import cuda_of_torch, least_driver
 from plumbline.flows.commands import doctor, upgrade
 from plumbline.schema.suite import read_suite
 
@@ -116,9 +116,11 @@ def test_the_lock_of_a_record_is_the_one_that_was_installed():
 def test_locks_of_machines_have_a_hash_for_every_package(name):
     text = (ROOT / "locks" / f"{name}.txt").read_text()
     blocks = re.split(r"^(?=[a-z])", text, flags=re.MULTILINE)[1:]
-    assert len(blocks) == len(requirements(name))
+    assert {re.split(r"[\[=]", block)[0] for block in blocks} == requirements(name).keys()
     for block in blocks:
-        assert re.match(r"[a-z0-9-]+==\S+ .*\\\n( +--hash=sha256:[0-9a-f]{64}( \\)?\n)+$", block), block[:200]
+        assert re.match(r"[a-z0-9-]+(\[[a-z0-9, ]+])?==\S+ .*\\\n( +--hash=sha256:[0-9a-f]{64}( \\)?\n)+$", block), (
+            block[:200]
+        )
 
 
 def test_the_gpu_lock_pins_cuda_and_states_the_driver_that_it_needs():
@@ -143,13 +145,22 @@ def test_the_gpu_lock_pins_cuda_and_states_the_driver_that_it_needs():
         ([{"metadata": {"version": "2.13.0+cpu", "requires_dist": ["filelock", "sympy"]}}], True),
         ([{"metadata": {"version": "2.13.0", "requires_dist": ["nvidia-nccl-cu13==2.29.7; sys_platform"]}}], False),
         ([{"metadata": {"version": "2.13.0", "requires_dist": ["cuda-toolkit[cudart]==13.0.3"]}}], False),
-        ([], True),
+        ([], not cuda_of_torch()),  # nothing to install: what is installed counts
         (None, False),
     ],
 )
 def test_the_build_of_torch_that_pip_would_take_is_recognised(chosen, is_cpu):
     result = runpy.run_path(str(INFRA / "install_torch.py"))["is_cpu_build"]
     assert result({} if chosen is None else {"install": chosen}) is is_cpu
+
+
+def test_where_no_cpu_build_is_to_be_had_the_environment_is_not_called_one_of_the_cpu(tmp_path):
+    # An environment without pip: neither the package index nor PyTorch's own answers.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True, timeout=60)
+    command = [str(tmp_path / "bin" / "python"), str(INFRA / "install_torch.py")]
+    done = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "torch-build").read_text() == "index\n"
 
 
 def test_cloud_init_is_what_cloud_init_reads():
@@ -333,7 +344,8 @@ def test_the_lock_pins_what_every_python_needs(full):
     }
     asked = [Requirement(text) for name in pinned if name in installed for text in installed[name].requires or ()]
     needed = {canonicalize_name(item.name) for item in asked if item.marker is None or item.marker.evaluate(place)}
-    assert not needed - pinned.keys()
+    # A CUDA build of torch needs CUDA's packages too: the GPU lock pins them.
+    assert sorted(needed - pinned.keys() - pins("trainer-cuda").keys()) == []
 
 
 RESOLVER = """#!/bin/sh
