@@ -1,0 +1,98 @@
+"""The built wheel works in an environment that has no checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+
+from plumbline.data import build_dataset, publish, read_manifest
+from plumbline.schema.suite import DatasetSource, read_suite
+from plumbline.stores import open_store
+from tests.unit.infra.documented_commands import ROOT
+
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "plumbline", "flows", "tasks", "deployments", "infra", "locks")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an environment with the wheel, and with this environment's packages."""
+    folder = tmp_path_factory.mktemp("wheel")
+    (folder / "source").mkdir()
+    for name in SOURCES:
+        copy = shutil.copy2 if (ROOT / name).is_file() else shutil.copytree
+        ignored = (
+            {}
+            if (ROOT / name).is_file()
+            else {"symlinks": True, "ignore": shutil.ignore_patterns("node_modules", "__pycache__")}
+        )
+        copy(ROOT / name, folder / "source" / name, **ignored)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    build = [
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--wheel-dir",
+        str(folder),
+        str(folder / "source"),
+    ]
+    subprocess.run([*pip, *build], check=True, timeout=120, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    shutil.rmtree(folder / "source")
+    environment = folder / "venv"
+    venv.create(environment)
+    python = str(environment / "bin" / "python")
+    subprocess.run(
+        [*pip, "--python", python, "install", "--no-deps", "--no-index", str(wheel)], check=True, timeout=120
+    )
+    (packages,) = environment.glob("lib/python*/site-packages")
+    here = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "packages.pth").write_text("\n".join(here) + "\n", encoding="utf-8")
+    return environment
+
+
+def call(installed: Path, folder: Path, *command: str) -> str:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(installed / "bin" / command[0]), *command[1:]],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_wheel_installs_one_package_and_its_command(installed: Path, tmp_path: Path) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert call(installed, tmp_path, "plumbline", "--version") == f"plumbline {version}\n"
+    assert "the suite file" in call(installed, tmp_path, "plumbline", "run", "--help")
+    (packages,) = installed.glob("lib/python*/site-packages")
+    assert sorted(path.name for path in packages.iterdir() if path.is_dir() and "dist-info" not in path.name) == [
+        "plumbline"
+    ]
+    (top_level,) = packages.glob("*.dist-info/top_level.txt")
+    assert top_level.read_text() == "plumbline\n"
+
+
+def test_the_wheel_s_suites_need_nothing_of_a_checkout(installed: Path, tmp_path: Path) -> None:
+    shared = installed / "share" / "plumbline" / "deployments" / "suites"
+    suites = {path.name: read_suite(path) for path in shared.glob("*.toml")}
+    assert suites.keys() == {path.name for path in (ROOT / "deployments" / "suites").glob("*.toml")}
+    source = DatasetSource(grammar_seed=1, train_rows=200, evaluation_rows=20, rows_per_shard=50, lowercase=False)
+    build_dataset(source, "reviews", "sequence-classification", tmp_path / "built")
+    publish(tmp_path / "built", open_store(f"file://{tmp_path}/data"), "reviews")
+    commands = [setting.prepare for suite in suites.values() for setting in suite.local.values() if setting.prepare]
+    assert commands
+    for command in commands:
+        filled = [word.replace("{python}", "python").replace("{data}", f"file://{tmp_path}/data") for word in command]
+        assert not any("{" in word for word in filled)
+        call(installed, tmp_path, *filled)
+    before, after = read_manifest(tmp_path / "built"), read_manifest(tmp_path / "data" / "reviews")
+    assert (before.evaluation, before.tokenizer) == (after.evaluation, after.tokenizer)
+    assert before.train != after.train
