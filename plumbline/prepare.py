@@ -14,6 +14,7 @@ from pathlib import Path
 from plumbline.data import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
 from plumbline.data.build import MANIFEST_NAME
 from plumbline.data.files import content_marks, is_file_source
+from plumbline.data.receipts import receipt_lines
 from plumbline.data.spec import dataset_source, dataset_task
 from plumbline.digest import digest_file, digest_json
 from plumbline.errors import ConfigurationError
@@ -63,7 +64,10 @@ def _dataset(suite: Suite, workload: Workload, folder: Path, say: Callable[[str]
     if (built / MANIFEST_NAME).is_file():
         return built, read_manifest(built)
     say(f"building the dataset {workload.data}")
-    return built, build_dataset(source, workload.data, task, built)
+    manifest = build_dataset(source, workload.data, task, built)
+    for line in receipt_lines(manifest):
+        say(f"{workload.data}: {line}")
+    return built, manifest
 
 
 def _weights(workload: Workload, manifest: Manifest, folder: Path, say: Callable[[str], None]) -> tuple[Path, str]:

@@ -13,6 +13,7 @@ from typing import Any
 from plumbline.cli.options import at_least, check_folder
 from plumbline.data import build_dataset, publish
 from plumbline.data.classes import class_notes
+from plumbline.data.receipts import receipt_lines
 from plumbline.data.spec import dataset_source, dataset_task
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.manifest import Manifest
@@ -79,6 +80,9 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--labels", metavar="A,B,...", help="the classes in order; also FIRST..LAST, for numbers that are classes"
     )
+    parser.add_argument(
+        "--no-header", action="store_true", help="the first line is a row; name the columns by number: 1, 2, ..."
+    )
     parser.add_argument("--evaluation", metavar="SOURCE", help="files for evaluation, separate from the training files")
     parser.add_argument("--config", help="configuration of a Hugging Face dataset; also NAME:CONFIG")
     parser.add_argument("--split", help="Hugging Face split to train on (default: train)")
@@ -133,7 +137,7 @@ def _build(args: argparse.Namespace) -> int:
         )
         for name in args.names or suite.datasets
     }
-    return _print_result(args, {name: _summary(manifest, args.out / name) for name, manifest in built.items()})
+    return _print_built(args, {name: (manifest, args.out / name) for name, manifest in built.items()})
 
 
 def _import(args: argparse.Namespace) -> int:
@@ -150,6 +154,7 @@ def _import(args: argparse.Namespace) -> int:
         text_column=args.text_column,
         pair_column=args.pair_column,
         label_column=args.label_column,
+        header=not args.no_header,
         labels=_labels(args.labels),
         evaluation_path=args.evaluation,
         config=args.config,
@@ -158,7 +163,7 @@ def _import(args: argparse.Namespace) -> int:
         revision=args.revision,
     )
     manifest = build_dataset(source, args.name, args.task, args.out)
-    return _print_result(args, {args.name: _summary(manifest, args.out)})
+    return _print_built(args, {args.name: (manifest, args.out)})
 
 
 def _labels(text: str | None) -> tuple[str, ...] | None:
@@ -258,6 +263,7 @@ def _summary(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "source": manifest.source,
         "train_rows": sum(shard.num_rows for shard in manifest.train),
         "evaluation_rows": sum(shard.num_rows for shard in manifest.evaluation),
+        "receipt": None if manifest.receipt is None else manifest.receipt.to_json(),
         "labels": manifest.num_labels,
         "classes": {entry.name: [entry.train_rows, entry.evaluation_rows] for entry in manifest.classes},
         "notes": list(class_notes(manifest.classes)),
@@ -265,6 +271,15 @@ def _summary(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "bytes": sum(file.size for file in manifest.files),
         "best_accuracy": manifest.best_accuracy,
     }
+
+
+def _print_built(args: argparse.Namespace, built: dict[str, tuple[Manifest, Path]]) -> int:
+    """Print each built dataset, and the receipts of imported ones."""
+    code = _print_result(args, {name: _summary(*entry) for name, entry in built.items()})
+    for name, (manifest, _) in built.items():
+        for line in [] if args.json else receipt_lines(manifest):
+            print(f"{name}: {line}")
+    return code
 
 
 def _print_result(args: argparse.Namespace, answer: dict[str, Any]) -> int:
@@ -276,7 +291,7 @@ def _print_result(args: argparse.Namespace, answer: dict[str, Any]) -> int:
         for key, value in entry.items():
             if key == "classes":
                 _print_classes(value)
-            elif value is not None and not isinstance(value, list):
+            elif value is not None and not isinstance(value, list | dict):
                 print(f"  {key.replace('_', ' '):16} {value:,}" if isinstance(value, int) else f"  {key:16} {value}")
         for note in entry.get("notes", ()):
             print(f"note: {name}: {note}", file=sys.stderr)

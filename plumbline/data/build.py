@@ -22,14 +22,16 @@ from plumbline.data.files import SourceFile, is_file_source, locate
 from plumbline.data.hub import HubSource, read_hub
 from plumbline.data.origins import write_origins
 from plumbline.data.readers import read_rows
+from plumbline.data.receipts import Reading
 from plumbline.data.rows import RawRow, Row, label_name
 from plumbline.data.shards import store_bytes, write_shards, write_whole
+from plumbline.data.splits import Splits, read_saved
 from plumbline.data.spool import Spool, SpooledRows
 from plumbline.data.tokenizer import read_tokenizer, train_tokenizer
 from plumbline.digest import canonical_json
 from plumbline.errors import DISK_FULL, ConfigurationError, DiskFullError, InvalidInputError
 from plumbline.schema.base import Name, read_model
-from plumbline.schema.manifest import ClassRows, Manifest, Task
+from plumbline.schema.manifest import ClassRows, Manifest, Receipt, Task
 from plumbline.schema.suite import DatasetSource
 
 __all__ = ["MANIFEST_NAME", "build_dataset", "read_manifest"]
@@ -44,9 +46,10 @@ class _Content:
     train: SpooledRows
     evaluation: SpooledRows
     source: str
+    classes: tuple[str, ...] = ()
     keys: dict[str, str] = field(default_factory=dict)
     """Names of the source's files in messages, with their names within the source."""
-    classes: tuple[str, ...] = ()
+    receipt: Receipt | None = None
     best_accuracy: float | None = None
 
 
@@ -116,6 +119,7 @@ def _write(content: _Content, source: DatasetSource, name: str, task: Task, out:
         pad_token_id=padding,
         train=tuple(train),
         evaluation=tuple(evaluation),
+        receipt=content.receipt,
         origins=write_origins(out, chain(content.train, content.evaluation), content.keys),
     )
 
@@ -150,18 +154,18 @@ def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
     """Read the user's rows, determine the classes, and split."""
     name = source.path or ""
     labelled = task == "sequence-classification"
-    options = ColumnOptions(source.text_column, source.label_column, source.pair_column, labelled=labelled)
-    index = LabelIndex(name)
+    options = ColumnOptions(
+        source.text_column, source.label_column, source.pair_column, labelled=labelled, header=source.header
+    )
+    reading = Reading()
+    index = LabelIndex(name, reading)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=spool.folder) as downloads:
-        sources = _sources(source, options, Path(downloads))
+        sources = _sources(source, options, Path(downloads), reading)
         first = spool.add(index.rows(sources.train))
         second = spool.add(index.rows(sources.evaluation)) if sources.evaluation is not None else None
-    given = (
-        sources.classes
-        if source.labels is None
-        else tuple(label_name(label, name, "labels") for label in source.labels)
-    )
-    classes, numbers = index.classes(given) if labelled else ((), array("h"))
+    named = sources.classes if source.labels is None else source.labels
+    given = None if named is None else tuple(label_name(label, name, "labels") for label in named)
+    classes, numbers, spelling = index.classes(given) if labelled else ((), array("h"), {})
     first = first.labelled(numbers)
     if second is not None:
         train, evaluation = _shuffled(first), _shuffled(second.labelled(numbers))
@@ -170,8 +174,9 @@ def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
     if len(train) + len(evaluation) < _LEAST_ROWS or not len(evaluation) or not len(train):
         raise InvalidInputError(f"has fewer than {_LEAST_ROWS} rows", where=name)
     return _Content(
-        train[: source.train_rows], evaluation[: source.evaluation_rows], sources.label, sources.keys, classes
-    )
+        train[: source.train_rows], evaluation[: source.evaluation_rows], sources.label, classes, sources.keys,
+        reading.receipt(sources.keys, spelling),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,31 +190,38 @@ class _Sources:
     keys: dict[str, str] = field(default_factory=dict)
 
 
-def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path) -> _Sources:
+def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path, reading: Reading) -> _Sources:
     name = source.path or ""
-    if is_file_source(name):
-        _check_hub_keys(source)
-        located = locate(name, downloads / "train")
-        sources = _Sources(
-            _rows(located.train, options), _rows(located.evaluation, options) if located.evaluation else None,
-            located.label, keys=_keys((*located.train, *located.evaluation)),
-        )  # fmt: skip
+    chosen = (source.split, source.evaluation_split)
+    if not is_file_source(name):
+        rows, label = read_hub(HubSource(name, source.config, *chosen, source.revision), options, reading)
+        sources = _Sources(rows.train, rows.evaluation, label, rows.classes)
     else:
-        hub = HubSource(name, source.config, source.split, source.evaluation_split, source.revision)
-        rows = read_hub(hub, options)
-        sources = _Sources(rows.train, rows.evaluation, rows.label, rows.classes)
+        located = locate(name, downloads / "train")
+        _check_hub_keys(source, may_split=located.saved is not None)
+        if located.saved is not None:
+            rows = read_saved(located.saved, Splits(located.label, *chosen), options, reading)
+            sources = _Sources(rows.train, rows.evaluation, located.label, rows.classes)
+        else:
+            sources = _Sources(
+                _rows(located.train, options, reading),
+                _rows(located.evaluation, options, reading) if located.evaluation else None,
+                located.label, keys=_keys((*located.train, *located.evaluation)),
+            )  # fmt: skip
     if source.evaluation_path is None:
         return sources
     if not is_file_source(source.evaluation_path):
         hint = "a file, a folder, a glob or a store URL"
         raise ConfigurationError("is not a file", where=source.evaluation_path, key="evaluation_path", hint=hint)
     apart = locate(source.evaluation_path, downloads / "evaluation")
-    return replace(sources, evaluation=_rows(apart.train, options), keys={**sources.keys, **_keys(apart.train)})
+    return replace(
+        sources, evaluation=_rows(apart.train, options, reading), keys={**sources.keys, **_keys(apart.train)}
+    )
 
 
-def _check_hub_keys(source: DatasetSource) -> None:
+def _check_hub_keys(source: DatasetSource, *, may_split: bool) -> None:
     """Raise if keys of a Hub dataset are set for files."""
-    for key in ("config", "split", "evaluation_split", "revision"):
+    for key in ("config", "revision", *(() if may_split else ("split", "evaluation_split"))):
         if getattr(source, key) is not None:
             hint = "for datasets of the Hugging Face Hub only; evaluation_path names files that evaluate"
             raise ConfigurationError("is set for files", where=source.path or "", key=key, hint=hint)
@@ -219,8 +231,11 @@ def _keys(files: Sequence[SourceFile]) -> dict[str, str]:
     return {file.name: file.key for file in files}
 
 
-def _rows(files: Sequence[SourceFile], options: ColumnOptions) -> Iterator[RawRow]:
-    return chain.from_iterable(read_rows(file.path, options, file.name) for file in files)
+def _rows(files: Sequence[SourceFile], options: ColumnOptions, reading: Reading) -> Iterator[RawRow]:
+    """Yield the rows of all files; one of several may be empty."""
+    return chain.from_iterable(
+        read_rows(file.path, options, file.name, reading, may_be_empty=len(files) > 1) for file in files
+    )
 
 
 def _split(rows: SpooledRows, name: str, evaluation_rows: int) -> tuple[SpooledRows, SpooledRows]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from plumbline.data.receipts import Reading
 from plumbline.data.rows import MAX_LABEL, Place, RawRow, Row
 from plumbline.errors import InvalidInputError
 from plumbline.schema.manifest import ClassRows
@@ -14,8 +16,10 @@ from plumbline.schema.suggestions import suggest_or_list
 
 __all__ = ["LabelIndex", "class_notes", "class_order", "listed_classes"]
 
-_WHOLE = re.compile(r"-?\d+")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-?inf")
+_WHOLE = re.compile(r"-?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|-?inf")
+_CODE = re.compile(r"0[0-9]+")
+"""A name of digits, such as a postcode: no number is written so."""
 _MISSING = {"nan", "null", "none", "n/a", "na", "?"}
 _BOOLEANS = ("false", "true")
 _LEAST_ROWS_A_CLASS = 2
@@ -27,8 +31,9 @@ _IMBALANCED = 0.9
 class LabelIndex:
     """Numbers of labels in order of appearance, until the classes are known."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, reading: Reading) -> None:
         self._where = where
+        self._reading = reading
         self._numbers: dict[str, int] = {}
         self._places: dict[str, Place] = {}
         self.num_rows = 0
@@ -36,7 +41,11 @@ class LabelIndex:
     def rows(self, rows: Iterable[RawRow]) -> Iterator[Row]:
         """Yield the rows with their labels as numbers of this index."""
         for row in rows:
-            number = None if row.label is None else self._number(row.label, row.place)
+            number = None
+            if row.label is not None:
+                number = self._number(row.label, row.place)
+                if row.spelling:
+                    self._reading.add_label(row.label, row.spelling)
             self.num_rows += 1
             yield Row(row.text, number, row.pair, row.place)
 
@@ -50,13 +59,13 @@ class LabelIndex:
         self._places[label] = place
         return self._numbers.setdefault(label, len(self._numbers))
 
-    def classes(self, given: Sequence[str] | None) -> tuple[tuple[str, ...], array[int]]:
-        """Return the ordered class names, and the class of each number."""
+    def classes(self, given: Sequence[str] | None) -> tuple[tuple[str, ...], array[int], dict[str, str]]:
+        """Return the ordered class names, the class of each number, and the class of each different spelling."""
         order, spelling = class_order(
             {label: str(place) for label, place in self._places.items()}, given, self._where, self.num_rows
         )
         places = {name: place for place, name in enumerate(order)}
-        return order, array("h", [places[spelling.get(label, label)] for label in self._numbers])
+        return order, array("h", [places[spelling.get(label, label)] for label in self._numbers]), spelling
 
 
 def class_order(
@@ -81,7 +90,8 @@ def class_order(
     spelling = {label: label.casefold() for label in labels if label.casefold() in _BOOLEANS}
     if labels and len(spelling) == len(labels):
         return tuple(sorted(set(spelling.values()))), spelling
-    if any(_NUMBER.fullmatch(label) for label in labels):
+    _check_alike(labels, places)
+    if any(map(_NUMBER.fullmatch, labels)) and not any(map(_CODE.fullmatch, labels)):
         return _numbered(labels, places, where), {}
     _check_names(labels, places, where, num_rows)
     return tuple(labels), {}
@@ -109,16 +119,22 @@ def _numbered(labels: Sequence[str], places: Mapping[str, str], where: str) -> t
     return tuple(map(str, numbers))
 
 
-def _check_names(labels: Sequence[str], places: Mapping[str, str], where: str, num_rows: int) -> None:
+def _check_alike(labels: Sequence[str], places: Mapping[str, str]) -> None:
+    """Raise if two labels look alike; never merge or split classes by a guess."""
     folded: dict[str, str] = {}
+    for label in labels:
+        plain = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
+        other = folded.setdefault(str(int(plain)) if _WHOLE.fullmatch(plain) else plain, label)
+        if other != label:
+            text = f"the labels {other!r} and {label!r} differ only in case, spaces, width or leading zeros"
+            raise InvalidInputError(text, where=places[label], hint="spell them alike, or list both with --labels")
+
+
+def _check_names(labels: Sequence[str], places: Mapping[str, str], where: str, num_rows: int) -> None:
     for label in labels:
         if label.casefold() in _MISSING:
             hint = "leave the row out, or list the classes with --labels if it is one"
             raise InvalidInputError(f"the label {label!r} looks like a missing value", where=places[label], hint=hint)
-        other = folded.setdefault(label.casefold(), label)
-        if other != label:
-            text = f"the labels {other!r} and {label!r} differ in upper and lower case only"
-            raise InvalidInputError(text, where=places[label], hint="spell them alike, or list both with --labels")
     if num_rows < _LEAST_ROWS_A_CLASS * len(labels):
         text = f"{len(labels):,} different labels in {num_rows:,} rows: the column does not contain classes"
         raise InvalidInputError(text, where=where, key="label", hint="name the right one with --label-column")

@@ -23,6 +23,7 @@ _PAIRS = (
 _LABELS = ("label", "labels", "class", "target", "category", "sentiment", "polarity", "intent", "stars", "rating")
 _MOST_LISTED = 12
 _TEXT_HINT = "name the columns with --text-column and --label-column"
+_HEADER_HINT = "; for a file without a header line: --no-header, and the columns by number, such as --text-column 2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,12 @@ class ColumnOptions:
     label: str | None = None
     pair: str | None = None
     labelled: bool = True
+    header: bool = True
+    """Whether delimited files begin with the names of their columns; else these are 1, 2, ..."""
+
+    def names(self, first: Sequence[str]) -> list[str]:
+        """Return the names of a delimited file's columns, by its first record."""
+        return list(first) if self.header else [str(number) for number in range(1, len(first) + 1)]
 
     def resolve(self, found: Sequence[str], where: str) -> Columns:
         """Return the columns among those `found`; raise with the choices if unclear."""
@@ -74,7 +81,7 @@ def _check_given(name: str, found: Sequence[str], where: str) -> None:
     if name not in found:
         suggestion = did_you_mean(name, found)
         why = f"the column does not exist (found: {_listed(found)})"
-        raise InvalidInputError(why, where=where, key=name, hint=suggestion or _TEXT_HINT)
+        raise InvalidInputError(why, where=where, key=name, hint=suggestion or _TEXT_HINT + _HEADER_HINT)
 
 
 def _guessed_label(found: Sequence[str], where: str) -> str:
@@ -100,5 +107,6 @@ def _only(candidates: Sequence[str], found: Sequence[str], where: str, kind: str
         return candidates[0]
     choices = f"it could be any of: {_listed(candidates)}" if candidates else f"found: {_listed(found)}"
     hint = f"name the column with --{kind}-column" + ("" if kind == "label" else " (and --pair-column)")
+    hint += _HEADER_HINT
     why = f"the column of the {kind} is ambiguous ({choices})"
     raise InvalidInputError(why, where=where, key=kind, hint=hint)

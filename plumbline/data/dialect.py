@@ -10,11 +10,15 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from plumbline.data.columns import ColumnOptions
 from plumbline.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 __all__ = ["SAMPLE_CHARS", "Dialect", "encoding_of", "sniff"]
 
@@ -30,6 +34,16 @@ class Dialect:
     delimiter: str
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
     """`csv.QUOTE_MINIMAL` or `csv.QUOTE_NONE`."""
+
+    def records(self, lines: Iterable[str]) -> Reader:
+        """Return a strict reader of the fields of each record."""
+        return csv.reader(lines, strict=True, delimiter=self.delimiter, quoting=self.quoting)
+
+    def described(self, encoding: str, *, header: bool) -> str:
+        """Return how a file is read, for its receipt."""
+        encoding = "UTF-16" if encoding == "utf-16" else "UTF-8"
+        quotes = "quotes enclose texts" if self.quoting == csv.QUOTE_MINIMAL else "quotes belong to the text"
+        return f"{encoding}, delimiter {self.delimiter!r}, {quotes}, {'a header' if header else 'no header'}"
 
 
 def encoding_of(start: bytes) -> str:
@@ -47,7 +61,7 @@ def sniff(sample: str, options: ColumnOptions, where: str) -> Dialect:
     if not several:
         return Dialect(",")
     regular = [dialect for dialect in several if len({len(record) for record in records[dialect]}) == 1]
-    fitting = [dialect for dialect in several if _resolves(records[dialect][0], options)]
+    fitting = [dialect for dialect in several if _resolves(options.names(records[dialect][0]), options)]
     best = [dialect for dialect in fitting if dialect in regular] or fitting or regular or several
     delimiters = sorted({dialect.delimiter for dialect in best})
     if len(delimiters) > 1 and best[0] in fitting:
@@ -61,7 +75,7 @@ def _records(sample: str, dialect: Dialect) -> list[list[str]]:
     records: list[list[str]] = []
     lines = list(io.StringIO(sample, newline=""))
     is_cut = len(sample) >= SAMPLE_CHARS
-    reader = csv.reader(lines, strict=True, delimiter=dialect.delimiter, quoting=dialect.quoting)
+    reader = dialect.records(lines)
     try:
         for record in reader:
             if len(records) == _MOST_RECORDS:

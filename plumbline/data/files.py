@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from plumbline.data.readers import format_of
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.schema.key import safe_key
 from plumbline.stores import ObjectInfo, open_store
 
 __all__ = ["Located", "SourceFile", "content_marks", "is_file_source", "locate"]
@@ -46,6 +47,8 @@ class Located:
     label: str
     """Last part of the source's name, for the manifest, independent of its folder."""
     unused: tuple[str, ...] = ()
+    saved: Path | None = None
+    """Folder that the library `datasets` saved, instead of files."""
 
 
 def is_file_source(name: str) -> bool:
@@ -68,8 +71,16 @@ def locate(name: str, download_folder: Path) -> Located:
         raise ConfigurationError("unsupported kind of URL", where=name, key="path", hint=hint)
     else:
         files = _local(name)
+    label = PurePosixPath(name).name
+    if _is_saved(files):
+        return Located((), (), label, saved=download_folder if name.startswith(_STORES) else Path(name).expanduser())
     train, evaluation, unused = _split(files, name)
-    return Located(train, evaluation, PurePosixPath(name).name, unused)
+    return Located(train, evaluation, label, unused)
+
+
+def _is_saved(keys: Collection[str]) -> bool:
+    """Return whether a folder was written by `save_to_disk` of the library `datasets`."""
+    return "dataset_dict.json" in keys or {"dataset_info.json", "state.json"} <= set(keys)
 
 
 def content_marks(name: str) -> list[str]:
@@ -128,8 +139,8 @@ def _from_store(name: str, folder: Path) -> dict[str, SourceFile]:
     store = open_store(base)
     files = {}
     for number, key in enumerate(_data_files(known, name)):
-        path = folder / f"{number:06d}" / PurePosixPath(key).name
-        path.parent.mkdir(parents=True)
+        path = folder / (safe_key(key) if _is_saved(known) else f"{number:06d}/{PurePosixPath(key).name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
         with store.open(key, if_match=known[key].etag) as reader, path.open("wb") as file:
             buffer = memoryview(bytearray(_CHUNK_BYTES))
             while count := reader.readinto(buffer):
@@ -146,8 +157,10 @@ def _matches(key: str, pattern: str) -> bool:
     return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
-def _data_files(keys: Iterable[str], name: str) -> list[str]:
+def _data_files(keys: Collection[str], name: str) -> list[str]:
     """Return the sorted keys of data files; raise for unknown or mixed types."""
+    if _is_saved(keys):
+        return sorted(keys)
     chosen = sorted(key for key in keys if not any(_NO_DATA.match(part) for part in key.split("/")))
     if not chosen:
         raise ConfigurationError("contains no data file", where=name, key="path", hint="CSV, JSON, JSONL or Parquet")

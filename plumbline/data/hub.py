@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from plumbline.data.columns import ColumnOptions
-from plumbline.data.rows import Place, RawRow, checked_row
+from plumbline.data.receipts import Reading
+from plumbline.data.splits import SplitRows, Splits, read_splits
 from plumbline.errors import (
     DISK_FULL,
     AccessError,
     ConfigurationError,
     DiskFullError,
-    InvalidInputError,
     PlumblineError,
     UnavailableError,
 )
 from plumbline.schema.suggestions import suggest_or_list
 from plumbline.variables import variable
 
-__all__ = ["HubRows", "HubSource", "ask_hub", "quiet_hub", "reachable_commit", "read_hub"]
+__all__ = ["HubSource", "ask_hub", "quiet_hub", "reachable_commit", "read_hub"]
 
-_EVALUATION_SPLITS = ("validation", "test")
 _ANSWER_SECONDS = 3.0
 """Time for all requests that find out whether the Hub can be reached."""
 _EXPORT = "check the name and the network, or export the dataset to CSV, JSONL or Parquet and use that file"
@@ -52,33 +51,16 @@ class HubSource:
         return self.name.partition(":")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class HubRows:
-    """Rows, declared classes, and a label for the manifest."""
-
-    train: Iterator[RawRow]
-    evaluation: Iterator[RawRow] | None
-    classes: tuple[str, ...] | None
-    label: str
-
-
-def read_hub(source: HubSource, options: ColumnOptions) -> HubRows:
-    """Load a dataset at one commit; evaluate on the given split, else `validation` or `test`."""
+def read_hub(source: HubSource, options: ColumnOptions, reading: Reading) -> tuple[SplitRows, str]:
+    """Load a dataset at one commit; return its rows, and a label for the manifest."""
     commit = _commit(source)
     config = source.config or source.name.partition(":")[2] or None
     splits, config = _load(source, config, commit)
-    train = _chosen(source, "split", source.split or "train", splits)
-    evaluation = _evaluation(source, train, splits, options)
-    where = f"{source.name}, {train}"
-    columns = options.resolve(splits[train].column_names, where)
-    feature = splits[train].features.get(columns.label) if columns.label else None
-    names = tuple(getattr(feature, "names", None) or ()) or None
+    chosen = Splits(source.name, source.split, source.evaluation_split)
+    rows = read_splits(splits, chosen, options, reading)
     label = f"huggingface.co/datasets/{source.repository}"
     label += f":{config}" if config else ""
-    label += f"@{commit}" if commit else ""
-    rows = _rows(where, splits[train], options, names)
-    second = _rows(f"{source.name}, {evaluation}", splits[evaluation], options, names) if evaluation else None
-    return HubRows(rows, second, names, label)
+    return rows, label + (f"@{commit}" if commit else "")
 
 
 def reachable_commit(
@@ -199,51 +181,3 @@ def _load(source: HubSource, config: str | None, commit: str) -> tuple[Any, str 
 def _raise_config(source: HubSource, config: str | None, known: Sequence[str]) -> None:
     text = f"the configuration {config!r} does not exist" if config else "has several configurations"
     raise ConfigurationError(text, where=source.name, key="config", hint=suggest_or_list(config or "", known))
-
-
-def _chosen(source: HubSource, key: str, split: str, splits: Any) -> str:
-    if split not in splits:
-        hint = suggest_or_list(split, list(splits))
-        raise ConfigurationError(f"the split {split!r} does not exist", where=source.name, key=key, hint=hint)
-    return split
-
-
-def _evaluation(source: HubSource, train: str, splits: Any, options: ColumnOptions) -> str:
-    if source.evaluation_split:
-        return _chosen(source, "evaluation_split", source.evaluation_split, splits)
-    known = [split for split in _EVALUATION_SPLITS if split in splits and split != train]
-    return next((split for split in known if _is_labelled(splits[split], options)), "")
-
-
-def _is_labelled(split: Any, options: ColumnOptions) -> bool:
-    """Return whether a split has labels; the Hub marks hidden labels with -1."""
-    if not options.labelled:
-        return True
-    try:
-        label = options.resolve(split.column_names, "").label
-    except InvalidInputError:
-        return False
-    return any(value is not None and value != -1 for value in split[label])
-
-
-def _rows(where: str, rows: Any, options: ColumnOptions, names: Sequence[str] | None) -> Iterator[RawRow]:
-    columns = options.resolve(rows.column_names, where)
-    for number, values in enumerate(rows, start=1):
-        place = Place(where, "row", number)
-        if names is not None and columns.label is not None:
-            label = _name(values[columns.label], names, str(place), columns.label)
-            yield checked_row({**values, columns.label: label}, columns, place)
-        else:
-            yield checked_row(values, columns, place)
-
-
-def _name(label: Any, names: Sequence[str], where: str, key: str) -> Any:
-    """Return a class's declared name."""
-    if isinstance(label, int) and not isinstance(label, bool):
-        if not 0 <= label < len(names):
-            text = f"the label {label} is not one of the {len(names)} classes"
-            raise InvalidInputError(
-                text, where=where, key=key, hint="-1 marks a hidden label: choose a different split"
-            )
-        return names[label]
-    return label

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from typing import Any, NamedTuple
 
 from plumbline.data.columns import Columns
@@ -13,7 +14,7 @@ __all__ = ["MAX_LABEL", "MAX_TEXT_CHARS", "Place", "RawRow", "Row", "checked_row
 
 MAX_TEXT_CHARS = 100_000
 MAX_LABEL = 9_999
-_WHOLE = re.compile(r"([+-]?\d{1,15})(\.0*)?")
+_WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]{0,14}))(\.0*)?")
 _LONGEST_LABEL = 200
 
 
@@ -47,16 +48,20 @@ class RawRow(NamedTuple):
     label: str | None
     pair: str | None
     place: Place
+    spelling: str = ""
+    """The label as the file spells it."""
 
 
 def checked_row(values: Any, columns: Columns, place: Place) -> RawRow:
     """Return the row of the mapping `values`; raise with its place and the column."""
     pair, where = columns.pair, str(place)
+    label = None if columns.label is None else values.get(columns.label)
     return RawRow(
         text=_checked_text(values.get(columns.text), where=where, key=columns.text),
-        label=None if columns.label is None else label_name(values.get(columns.label), where, columns.label),
+        label=None if columns.label is None else label_name(label, where, columns.label),
         pair=None if pair is None else _checked_text(values.get(pair), where=where, key=pair),
         place=place,
+        spelling=label if isinstance(label, str) else "",
     )
 
 
@@ -78,9 +83,9 @@ def _checked_text(text: Any, *, where: str, key: str) -> str:
 
 
 def label_name(label: Any, where: str, key: str) -> str:
-    """Return a label as a name: `true` for a boolean, `3` for 3, 3.0 and "3.0"."""
+    """Return a label as a name: `true` for a boolean, `3` for 3, 3.0 and "3.0"; never 3 for "03"."""
     if isinstance(label, str):
-        label = label.strip()
+        label = unicodedata.normalize("NFC", label.strip())
         whole = _WHOLE.fullmatch(label)
         label = str(int(whole[1])) if whole else label
     if label is None or label == "":

@@ -10,13 +10,13 @@ from plumbline.digest import digest_json
 from plumbline.schema.base import Count, Model, Name, Sha256, Text
 from plumbline.schema.key import safe_key
 
-__all__ = ["ClassRows", "DataFile", "Key", "Manifest", "Shard", "Task", "safe_key"]
+__all__ = ["ClassRows", "DataFile", "Key", "Manifest", "Receipt", "Shard", "Task", "safe_key"]
 
 Task = Literal["sequence-classification", "masked-lm"]
 
 MAX_FILE_BYTES = 1 << 40
 MAX_SHARDS = 100_000
-_NEWER = {"classes", "pairs", "pad_token_id", "origins"}
+_NEWER = {"classes", "pairs", "pad_token_id", "origins", "receipt"}
 
 
 Key = Annotated[str, AfterValidator(safe_key)]
@@ -48,6 +48,23 @@ class ClassRows(Model):
     evaluation_rows: Count
 
 
+class Receipt(Model):
+    """How the user's files of an imported dataset were read."""
+
+    files: Count
+    """Number of files with rows."""
+    lines: Count
+    """Lines of text files, and rows of other files."""
+    rows: Count
+    """Rows read; a dataset may keep fewer."""
+    read_as: tuple[Text, ...] = Field(default=(), max_length=20)
+    """Format, encoding, delimiter, quoting and header assumed."""
+    columns: tuple[Text, ...] = Field(default=(), max_length=20)
+    """Columns that the rows were read by."""
+    notes: tuple[Text, ...] = Field(default=(), max_length=20)
+    """Labels merged, files without a row, and rows of several lines."""
+
+
 class Manifest(Model):
     """Dataset: ordered shards per split, and a tokenizer; its digest is its identity.
 
@@ -73,6 +90,8 @@ class Manifest(Model):
     evaluation: tuple[Shard, ...] = Field(min_length=1, max_length=MAX_SHARDS, fail_fast=True)
     origins: DataFile | None = None
     """Parquet file of the user's own file and line of each row; only of imported data."""
+    receipt: Receipt | None = None
+    """How the user's files were read; only of imported data."""
 
     @property
     def digest(self) -> str:

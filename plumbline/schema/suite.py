@@ -160,6 +160,8 @@ class DatasetSource(Model):
     """Existing `tokenizer.json`, or a checkpoint's folder, instead of a trained tokenizer."""
     text_column: str | None = None
     """Default: the only column with a usual name, such as `text`; likewise `label_column`."""
+    header: bool = True
+    """Whether CSV and TSV begin with the names of their columns; else the columns are 1, 2, ..."""
     pair_column: str | None = None
     """The second text, for pairs of sentences."""
     label_column: str | None = None

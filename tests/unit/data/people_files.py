@@ -83,6 +83,16 @@ def dictionary(rows) -> bytes:
     return sink.getvalue()
 
 
+QUOTES = [(f'"{text}' if i == 20 else f'{text}"' if i == 23 else text, label) for i, (text, label) in enumerate(PLAIN)]
+"""Two lone quotes, as in a text that somebody cut; the rows between them must not become one text."""
+BREAKS = [(f"Hello, you\nbye, {i}", label) for i, (_, label) in enumerate(ROWS)]
+
+
+def plain(rows, delimiter, header="text{}label") -> bytes:
+    """Return delimited text without any quoting."""
+    return "".join(f"{line}\n" for line in (header.format(delimiter), *map(delimiter.join, rows))).encode()
+
+
 STARS = [(text, 1 + i % 5) for i, (text, _) in enumerate(ROWS)]
 PAIRS = [(f"premise {i}", f"hypothesis {i}", ("entailment", "neutral", "contradiction")[i % 3]) for i in range(40)]
 SHARDS = {f"data/train-{i:05d}-of-00004.parquet": parquet(ROWS[10 * i : 10 * i + 10]) for i in range(4)}
@@ -109,6 +119,28 @@ FILES = (
         same_as="rows",
     ),
     Case("line-breaks.csv", delimited([(f"{text}\nsecond line", label) for text, label in ROWS])),
+    Case("lone-quotes.tsv", plain(QUOTES, "\t"), rows=QUOTES),
+    Case("line-breaks-with-commas.csv", delimited(BREAKS), rows=BREAKS),
+    Case("line-breaks.tsv", delimited(BREAKS, "\t"), rows=BREAKS),
+    Case(
+        "sms.tsv",
+        "".join(f"{label}\t{text}\n" for text, label in PLAIN).encode(),
+        {"header": False, "text_column": "2", "label_column": "1"},
+        rows=PLAIN,
+    ),
+    Case("spaces.csv", delimited([(t, f"{x}{' ' * (i % 3)}") for i, (t, x) in enumerate(ROWS)]), same_as="rows"),
+    Case(
+        "accents.csv",
+        delimited([(t, ("caf\u00e9", "cafe\u0301", "th\u00e9")[i % 3]) for i, (t, _) in enumerate(ROWS)]),
+        classes=("caf\u00e9", "th\u00e9"),
+    ),
+    Case("codes.csv", delimited([(t, f"{9 + i % 2:02}") for i, (t, _) in enumerate(ROWS)]), classes=("09", "10")),
+    Case(
+        "both-listed.csv",
+        delimited([(t, ("1", "01")[i % 2]) for i, (t, _) in enumerate(ROWS)]),
+        {"labels": ("1", "01")},
+        classes=("1", "01"),
+    ),
     # JSON.
     Case("lines.jsonl", lines(ROWS), same_as="rows"),
     Case("lines-bom.ndjson", b"\xef\xbb\xbf" + lines(ROWS, end="\r\n"), same_as="rows"),
@@ -151,6 +183,11 @@ FILES = (
     ),
     Case("splits", SPLITS, same_as="splits"),
     Case(
+        "spark",
+        {"part-0.csv": delimited(ROWS), "part-1.csv": b"", "part-2.csv": b"text,label\n", "_SUCCESS": b""},
+        same_as="rows",
+    ),
+    Case(
         "splits-hf",
         {
             "README.md": b"# mine",
@@ -174,6 +211,26 @@ FILES = (
     Case("stars-named.csv", delimited(STARS), {"labels": (1, 2, 3, 4, 5)}, classes=tuple("12345")),
     Case("labels-given.csv", delimited(ROWS), {"labels": ("positive", "negative")}, classes=("positive", "negative")),
     # Refused in one line.
+    Case("lone-quotes.csv", plain(QUOTES, ","), refused="line 22: a quote opens a text that ends in line 25, and each"),
+    Case("lone-quote.csv", plain(QUOTES[:22] + PLAIN, ","), refused="line 22: not CSV in UTF-8: unexpected end"),
+    Case("two-files-in-one.csv", delimited(PLAIN) * 2, refused="line 42: repeats the header"),
+    Case(
+        "zeros.csv",
+        delimited([(t, ("0", "1", "01")[i % 3]) for i, (t, _) in enumerate(ROWS)]),
+        refused="the labels '01' and '1' differ only in case, spaces, width or leading zeros",
+    ),
+    Case(
+        "wide.csv",
+        delimited([(t, ("0", "1", "\uff11")[i % 3]) for i, (t, _) in enumerate(ROWS)]),
+        refused="differ only in case, spaces, width or leading zeros",
+    ),
+    Case(
+        "inner-spaces.csv",
+        delimited([(t, ("so so", "so  so", "good")[i % 3]) for i, (t, _) in enumerate(ROWS)]),
+        refused="differ only in case, spaces, width or leading zeros",
+    ),
+    Case("no-rows", {"a.csv": b"", "b.csv": b"text,label\n"}, refused="has 0 rows, fewer than 10"),
+    Case("no-header.jsonl", lines(ROWS), {"header": False}, refused="header: is set to no header"),
     Case("stars.csv", delimited(STARS), refused="the labels are the numbers 1, 2, 3, 4, 5, not the classes 0 to n - 1"),
     Case("scores.csv", delimited([(text, i / 4) for i, (text, _) in enumerate(ROWS)]), refused="not regression"),
     Case("latin-1.csv", delimited([("Grüße", "a"), *PLAIN], encoding="latin-1"), refused="line 2: not CSV in UTF-8"),
@@ -201,7 +258,7 @@ FILES = (
     Case(
         "cases.csv",
         delimited([(text, label.title() if i % 2 else label) for i, (text, label) in enumerate(ROWS)]),
-        refused="differ in upper and lower case only",
+        refused="differ only in case, spaces, width or leading zeros",
     ),
     Case("nan.csv", delimited([*PLAIN, ("text", "NaN")]), refused="looks like a missing value"),
     Case("mixed-types", {"a.csv": delimited(ROWS), "b.jsonl": lines(ROWS)}, refused="files of different types"),

@@ -38,6 +38,7 @@ def test_there_are_thirty_files_and_more():
 def test_a_file_is_imported_right_and_the_same_every_time(tmp_path, case):
     manifest = build(case, tmp_path / "in", tmp_path / "out")
     assert tuple(entry.name for entry in manifest.classes) == case.classes
+    assert manifest.receipt.rows == 40
     result = rows_of(tmp_path / "out", manifest)
     assert len(result) == 40
     if case.same_as in {"rows", "splits"} or case.rows:
