@@ -16,6 +16,7 @@ from plumbline.data.build import MANIFEST_NAME
 from plumbline.data.files import content_marks, is_file_source
 from plumbline.data.receipts import receipt_lines
 from plumbline.data.spec import dataset_source, dataset_task
+from plumbline.data.tokenizer import tokenizer_file
 from plumbline.digest import digest_file, digest_json
 from plumbline.errors import ConfigurationError
 from plumbline.launch import make_weights
@@ -56,8 +57,8 @@ def _dataset(suite: Suite, workload: Workload, folder: Path, say: Callable[[str]
     source = dataset_source(suite, workload.data)
     task = dataset_task(suite, workload.data)
     made_from = {"source": source.to_json(), "name": workload.data, "task": task}
-    tokenizer = Path(source.tokenizer or "")
-    files = [tokenizer, *sorted(tokenizer.glob("tokenizer*.json") if source.tokenizer else [])]
+    tokenizer = tokenizer_file(Path(source.tokenizer or ""))
+    files = [tokenizer, tokenizer.with_name("tokenizer_config.json")] if source.tokenizer else []
     paths = [path for path in (source.path, source.evaluation_path) if path and is_file_source(path)]
     made_from["bytes"] = [*_digests(files), *(line for path in paths for line in content_marks(path))]
     built = folder / "datasets" / f"{workload.data}-{digest_json(made_from)[:16]}"

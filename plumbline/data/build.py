@@ -96,7 +96,7 @@ def _write(content: _Content, source: DatasetSource, name: str, task: Task, out:
         hint = "classification needs at least two classes"
         raise InvalidInputError("all rows have the same label", where=content.source, hint=hint)
     if source.tokenizer:
-        data, vocab_size, padding = read_tokenizer(Path(source.tokenizer))
+        data, vocab_size, padding = read_tokenizer(Path(source.tokenizer), lowercase=source.lowercase)
     else:
         data, vocab_size = train_tokenizer(content.train.texts, source.vocab_size, lowercase=source.lowercase)
         padding = 0

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.data.hub import quiet_hub, reachable_commit
-from plumbline.digest import digest_file
+from plumbline.data.tokenizer import read_tokenizer, tokenizer_file
+from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError, InvalidInputError, UnavailableError
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.suggestions import did_you_mean
 
-__all__ = ["TOKENIZER_NAME", "checkpoint_folder", "checkpoint_model"]
+__all__ = ["checkpoint_folder", "checkpoint_model"]
 
-TOKENIZER_NAME = "tokenizer.json"
 _HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)@(?P<revision>[\w./-]+)")
-_FILES = ("config.json", TOKENIZER_NAME, "*.safetensors", "model.safetensors.index.json")
+_FILES = (
+    "config.json", "tokenizer.json", "vocab.txt", "tokenizer_config.json", "*.safetensors",
+    "model.safetensors.index.json",
+)  # fmt: skip
 _VOCAB_PADDING = 128
 """Maximum padding multiple of a checkpoint's vocabulary."""
 _MAX_CONFIG_BYTES = 1 << 20
@@ -126,12 +129,13 @@ def checkpoint_model(folder: Path, manifest: Manifest) -> dict[str, Any]:
 
 def _check_tokenizer(folder: Path, model: Mapping[str, Any], manifest: Manifest) -> None:
     """Raise unless the dataset's tokenizer is the checkpoint's own."""
-    path = folder / TOKENIZER_NAME
+    path = tokenizer_file(folder)
     if not path.is_file():
         hint = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
-        raise InvalidInputError(f"contains no {TOKENIZER_NAME}", where=str(folder), key="model", hint=hint)
+        raise InvalidInputError(f"contains no {path.name}", where=str(folder), key="model", hint=hint)
     hint = f'build the dataset with tokenizer = "{folder}"'
-    if digest_file(path) != manifest.tokenizer.sha256:
+    own = {digest_bytes(read_tokenizer(folder, lowercase=lowercase)[0]) for lowercase in (True, False)}
+    if manifest.tokenizer.sha256 not in own:
         text = f"is not the tokenizer of the dataset {manifest.name!r}: a checkpoint is trained with its own"
         raise InvalidInputError(text, where=str(path), hint=hint)
     size = model["vocab_size"]

@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from plumbline.data.pretrained import TOKENIZER_NAME, checkpoint_folder, checkpoint_model
+from plumbline.data.pretrained import checkpoint_folder, checkpoint_model
 from plumbline.data.publish import weights_key
+from plumbline.data.tokenizer import tokenizer_file
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError
 from plumbline.schema.base import first_problem
@@ -81,9 +82,8 @@ def dataset_source(suite: Suite, name: str, where: str = "") -> DatasetSource:
     brought = {key: folder for key, folder in folders.items() if folder is not None}
     if source.tokenizer is not None or not brought:
         return source
-    tokenizers = {
-        digest_file(folder / TOKENIZER_NAME) for folder in brought.values() if (folder / TOKENIZER_NAME).is_file()
-    }
+    files = [tokenizer_file(folder) for folder in brought.values()]
+    tokenizers = {digest_file(file) for file in files if file.is_file()}
     if len(tokenizers) > 1 or len(brought) < len(folders):
         text = f"the workloads {', '.join(users)} need different tokenizers"
         hint = "give each its own [datasets.NAME]; several datasets may have the same path"

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from plumbline.errors import InvalidInputError
 
-__all__ = ["SPECIAL_TOKENS", "read_tokenizer", "train_tokenizer"]
+__all__ = ["SPECIAL_TOKENS", "read_tokenizer", "tokenizer_file", "train_tokenizer"]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+_FILES = ("tokenizer.json", "vocab.txt")
 _MAX_CHARACTERS = 1000
 _MAX_BYTES = 64 << 20
 _PREFIX = "##"
@@ -89,16 +90,21 @@ def _words(tokenizer: Any, texts: Iterable[str]) -> Iterator[Counter[str]]:
     yield counts
 
 
-def read_tokenizer(path: Path) -> tuple[bytes, int, int]:
-    """Return a user's tokenizer unchanged, its vocabulary size and padding token."""
+def read_tokenizer(path: Path, *, lowercase: bool = True) -> tuple[bytes, int, int]:
+    """Return a user's tokenizer file, its vocabulary size and padding token.
+
+    A `tokenizer.json` is unchanged; a `vocab.txt` of BERT alone is converted. `tokenizer_config.json` beside it says
+    whether it lower-cases, else `lowercase`.
+    """
     from tokenizers import Tokenizer
 
-    file = path / "tokenizer.json" if path.is_dir() else path
+    file = tokenizer_file(path)
     if not file.is_file():
-        raise InvalidInputError("no such file", where=str(file), key="tokenizer", hint="name a tokenizer.json")
+        hint = "name a tokenizer.json, the vocab.txt of BERT, or a folder with one of them"
+        raise InvalidInputError("no such file", where=str(file), key="tokenizer", hint=hint)
     if file.stat().st_size > _MAX_BYTES:
         raise InvalidInputError(f"more than {_MAX_BYTES >> 20} MiB", where=str(file), key="tokenizer")
-    data = file.read_bytes()
+    data = _converted(file, lowercase=lowercase) if file.suffix == ".txt" else file.read_bytes()
     try:
         content = json.loads(data)
         vocabulary = Tokenizer.from_str(data.decode()).get_vocab(with_added_tokens=True)
@@ -110,7 +116,40 @@ def read_tokenizer(path: Path) -> tuple[bytes, int, int]:
         raise InvalidInputError("contains no vocabulary", where=str(file), key="tokenizer")
     named = next((tokens for tokens in (SPECIAL_TOKENS, _ROBERTA_TOKENS) if set(tokens) <= set(vocabulary)), None)
     if named is None:
-        missing = next(token for token in SPECIAL_TOKENS if token not in vocabulary)
-        text = f"lacks {missing}: not a tokenizer of the BERT family"
-        raise InvalidInputError(text, where=str(file), key="tokenizer")
+        raise _not_bert(vocabulary, file)
     return data, max(vocabulary.values()) + 1, vocabulary[named[0]]
+
+
+def tokenizer_file(path: Path) -> Path:
+    """Return the tokenizer's file at `path`, or in the folder `path`."""
+    if not path.is_dir():
+        return path
+    return next((path / name for name in _FILES if (path / name).is_file()), path / _FILES[0])
+
+
+def _not_bert(vocabulary: Collection[str], file: Path) -> InvalidInputError:
+    missing = next(token for token in SPECIAL_TOKENS if token not in vocabulary)
+    text = f"lacks {missing}: not a tokenizer of the BERT family"
+    return InvalidInputError(text, where=str(file), key="tokenizer")
+
+
+def _converted(file: Path, *, lowercase: bool) -> bytes:
+    """Return the WordPiece tokenizer of a vocabulary with one token a line."""
+    from tokenizers import BertWordPieceTokenizer
+
+    try:
+        tokens = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        config = file.with_name("tokenizer_config.json")
+        settings = json.loads(config.read_bytes()) if config.is_file() else {}
+    except ValueError as error:
+        raise InvalidInputError(f"cannot be read: {error}", where=str(file), key="tokenizer") from error
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    if not set(SPECIAL_TOKENS) <= set(vocabulary):
+        raise _not_bert(vocabulary, file)
+    tokenizer = BertWordPieceTokenizer(
+        vocabulary,
+        lowercase=bool(settings.get("do_lower_case", lowercase)),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+    )
+    return (str(tokenizer.to_str(pretty=True)) + "\n").encode()

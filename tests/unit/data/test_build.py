@@ -112,6 +112,26 @@ def test_a_tokenizer_of_ones_own_is_kept_byte_by_byte(built, tmp_path):
         build_dataset(source.replace(tokenizer=str(broken)), "mine", "masked-lm", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("config", "tokens"),
+    [({}, ["gut", "##en", "tag", "!"]), ({"do_lower_case": False}, ["[UNK]", "[UNK]", "!"])],
+)
+def test_a_vocabulary_alone_is_a_tokenizer(tmp_path, config, tokens):
+    words = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "gut", "##en", "tag", "!"]
+    (tmp_path / "vocab.txt").write_text("\r\n".join(words) + "\r\n", encoding="utf-8")
+    if config:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    for path in (tmp_path, tmp_path / "vocab.txt"):
+        data, size, padding = read_tokenizer(path)
+        assert (size, padding) == (10, 0)
+        encoded = Tokenizer.from_str(data.decode()).encode("G\u00fcten Tag!", "gut")
+        assert encoded.tokens == ["[CLS]", *tokens, "[SEP]", "gut", "[SEP]"]
+        assert encoded.type_ids[-2:] == [1, 1]
+    (tmp_path / "vocab.txt").write_text("\n".join(words[:5]))
+    with pytest.raises(InvalidInputError, match=r"vocab\.txt: tokenizer: lacks \[MASK\]"):
+        read_tokenizer(tmp_path)
+
+
 def test_a_tokenizer_that_is_no_bert_s_is_refused(built, tmp_path):
     content = json.loads((built[0] / built[1].tokenizer.key).read_text())
     content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[MASK]"]
