@@ -25,8 +25,14 @@ from plumbline.stores import open_store
 
 __all__ = ["register"]
 
-_ALL = 1 << 40
 _MOST_CLASSES = 20
+_SIZES = {
+    "train_rows": (8, "maximum number of training rows (default: all)"),
+    "evaluation_rows": (8, "maximum number of evaluation rows (default: %(default)s)"),
+    "rows_per_shard": (1, "rows in each Parquet file (default: %(default)s)"),
+    "vocab_size": (64, "vocabulary of the trained tokenizer (default: %(default)s)"),
+}
+"""Minimum and help of each size of a dataset; `DatasetSource` has the defaults."""
 
 
 def register(subparsers: Any) -> None:
@@ -88,17 +94,12 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", help="Hugging Face split to train on (default: train)")
     parser.add_argument("--evaluation-split", help="Hugging Face split to evaluate on (default: validation, else test)")
     parser.add_argument("--revision", help="Hugging Face branch, tag or commit; the manifest keeps the commit")
-    parser.add_argument("--train-rows", type=int, default=_ALL, help="maximum number of training rows (default: all)")
+    defaults = DatasetSource(path="rows.csv")
+    for key, (_, text) in _SIZES.items():
+        parser.add_argument(f"--{key.replace('_', '-')}", type=int, default=getattr(defaults, key), help=text)
     parser.add_argument(
-        "--evaluation-rows", type=int, default=1024, help="maximum number of evaluation rows (default: %(default)s)"
+        "--tokenizer", help="a tokenizer.json, vocab.txt or a folder with one of them, instead of a trained one"
     )
-    parser.add_argument(
-        "--rows-per-shard", type=int, default=8192, help="rows in each Parquet file (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--vocab-size", type=int, default=8192, help="vocabulary of the trained tokenizer (default: %(default)s)"
-    )
-    parser.add_argument("--tokenizer", help="a tokenizer.json or a checkpoint's folder, instead of a trained one")
     parser.add_argument("--cased", action="store_true", help="train a case-sensitive tokenizer")
 
 
@@ -143,12 +144,12 @@ def _build(args: argparse.Namespace) -> int:
 def _import(args: argparse.Namespace) -> int:
     """Make a dataset from a user's rows."""
     check_folder(args.out)
+    sizes = {
+        key: at_least(f"--{key.replace('_', '-')}", getattr(args, key), least) for key, (least, _) in _SIZES.items()
+    }
     source = DatasetSource(
         path=args.source,
-        train_rows=at_least("--train-rows", args.train_rows, 8),
-        evaluation_rows=at_least("--evaluation-rows", args.evaluation_rows, 8),
-        rows_per_shard=at_least("--rows-per-shard", args.rows_per_shard, 1),
-        vocab_size=at_least("--vocab-size", args.vocab_size, 64),
+        **sizes,
         lowercase=not args.cased,
         tokenizer=args.tokenizer,
         text_column=args.text_column,

@@ -134,6 +134,10 @@ class Alert(Model):
     reminder_hours: float = Field(default=24 * 7, gt=0)
 
 
+_IMPORTED = {"train_rows": 1 << 40, "rows_per_shard": 8192, "vocab_size": 8192}
+"""Defaults of a user's rows, which may be many millions."""
+
+
 class DatasetSource(Model):
     """Source of a dataset: the seeded grammar, or a user's rows."""
 
@@ -151,8 +155,10 @@ class DatasetSource(Model):
     revision: str | None = None
     """A branch, tag or commit of a Hugging Face dataset."""
     train_rows: int = Field(default=4096, ge=8)
+    """Maximum; of a user's rows all, unless given."""
     evaluation_rows: int = Field(default=1024, ge=8)
     rows_per_shard: int = Field(default=1024, ge=1)
+    """8192 for a user's rows, unless given; likewise `vocab_size`."""
     vocab_size: int = Field(default=2048, ge=64)
     lowercase: bool = True
     """Whether the tokenizer trained here lower-cases its input."""
@@ -167,6 +173,12 @@ class DatasetSource(Model):
     label_column: str | None = None
     labels: tuple[str | bool | int, ...] | None = Field(default=None, min_length=2)
     """The classes in order; needed where labels are numbers other than 0 to n - 1."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_sizes_of_its_kind(cls, values: Any) -> Any:
+        imported = isinstance(values, dict) and values.get("path") is not None
+        return {**_IMPORTED, **values} if imported else values
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:

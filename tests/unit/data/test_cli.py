@@ -46,6 +46,19 @@ def test_build_push_and_verify_give_every_platform_the_same_content(suite, tmp_p
     assert {name: entry["skipped"] for name, entry in again.items()} == {"b": 3}
 
 
+def test_an_import_and_a_suite_make_the_same_dataset_of_the_same_file(tmp_path, capsys):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\n" + "".join(f"row {i},{i % 2}\n" for i in range(5200)))
+    suite = tmp_path / "suite.toml"
+    generated = "{ grammar_seed = 7, train_rows = 64, evaluation_rows = 16, vocab_size = 300 }"
+    suite.write_text(SUITE.format(root=tmp_path).replace(generated, f'{{ path = "{rows}" }}'))
+    _, built, _ = answer_of(capsys, "data", "build", str(suite), "--out", str(tmp_path / "built"), "--json")
+    out = str(tmp_path / "imported")
+    _, imported, _ = answer_of(capsys, "data", "import", str(rows), "--name", "reviews", "--out", out, "--json")
+    assert imported["reviews"]["manifest"] == built["reviews"]["manifest"]
+    assert imported["reviews"]["train_rows"] + imported["reviews"]["evaluation_rows"] == 5200
+
+
 def test_verify_names_the_file_that_was_changed_in_a_store(suite, tmp_path, capsys):
     folder = str(tmp_path / "built")
     main(["data", "build", suite, "--out", folder])
