@@ -54,7 +54,7 @@ def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> dict[str,
 
 
 def _dataset(suite: Suite, workload: Workload, folder: Path, say: Callable[[str], None]) -> tuple[Path, Manifest]:
-    source = dataset_source(suite, workload.data)
+    source = dataset_source(suite, workload.data, suite.name)
     task = dataset_task(suite, workload.data)
     made_from = {"source": source.to_json(), "name": workload.data, "task": task}
     tokenizer = tokenizer_file(Path(source.tokenizer or ""))

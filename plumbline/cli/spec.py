@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plumbline.cli.options import check_file
+from plumbline.cli.options import check_file, say
 from plumbline.data import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
 from plumbline.data.classes import listed_classes
 from plumbline.data.spec import dataset_source, dataset_task, workload_named
@@ -15,7 +15,7 @@ from plumbline.errors import ExitCode
 from plumbline.launch import make_weights
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import write_spec
-from plumbline.schema.suite import Suite, read_suite
+from plumbline.schema.suite import Workloads, read_workloads
 from plumbline.stores import open_store
 
 __all__ = ["register", "run"]
@@ -35,16 +35,18 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build and publish the workload's data and weights, and write the spec."""
-    suite = read_suite(args.suite)
+    suite = read_workloads(args.suite)
     workload = workload_named(suite, args.workload, str(args.suite))
     check_file(args.out, parents=True)
     folder = args.data or args.out.parent / "build" / workload.data
     manifest = read_manifest(folder) if args.data else _built(suite, workload.data, folder, args.suite)
+    say(f"making the weights of {args.workload} ({workload.model}) ...", to_stderr=True)
     weights = args.out.parent / "build" / f"{args.workload}.safetensors"
     sha256 = make_weights(architecture(workload, manifest), workload.seed, weights)
     spec = make_spec(suite, args.workload, manifest, sha256)
     url = args.to or f"file://{(args.out.parent / 'data').resolve()}"
     store = open_store(url)
+    say(f"publishing {workload.data} and the weights to {url} ...", to_stderr=True)
     publish(folder, store, workload.data)
     publish_weights(weights, store, sha256)
     write_spec(spec, args.out)
@@ -62,5 +64,6 @@ def run(args: argparse.Namespace) -> int:
     return int(ExitCode.PASS)
 
 
-def _built(suite: Suite, name: str, folder: Path, where: Path) -> Manifest:
+def _built(suite: Workloads, name: str, folder: Path, where: Path) -> Manifest:
+    say(f"building the dataset {name} ...", to_stderr=True)
     return build_dataset(dataset_source(suite, name, str(where)), name, dataset_task(suite, name), folder)

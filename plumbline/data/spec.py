@@ -16,7 +16,7 @@ from plumbline.schema.base import first_problem
 from plumbline.schema.manifest import Manifest, Task
 from plumbline.schema.spec import DataSpec, RunSpec
 from plumbline.schema.suggestions import did_you_mean, suggest_or_list
-from plumbline.schema.suite import DatasetSource, Suite, Workload
+from plumbline.schema.suite import DatasetSource, Suite, Workload, Workloads
 
 __all__ = ["SIZES", "architecture", "dataset_source", "dataset_task", "make_spec", "workload_named"]
 
@@ -34,11 +34,11 @@ _HEAD_SIZE = 64
 _POSITIONS = 512
 
 
-def workload_named(suite: Suite, name: str, where: str = "") -> Workload:
+def workload_named(suite: Suite | Workloads, name: str, where: str = "") -> Workload:
     """Return the suite's workload of this name."""
     if name not in suite.workloads:
         hint = suggest_or_list(name, list(suite.workloads))
-        raise ConfigurationError(f"the workload {name!r} does not exist", where=where or suite.name, hint=hint)
+        raise ConfigurationError(f"the workload {name!r} does not exist", where=where, hint=hint)
     return suite.workloads[name]
 
 
@@ -62,20 +62,18 @@ def architecture(workload: Workload, manifest: Manifest) -> dict[str, Any]:
     return {**model, "num_labels": labels, "task": workload.task}
 
 
-def dataset_task(suite: Suite, name: str) -> Task:
+def dataset_task(suite: Suite | Workloads, name: str) -> Task:
     """Return a dataset's task: labelled, if any workload needs labels."""
     tasks = {workload.task for workload in suite.workloads.values() if workload.data == name}
     return "masked-lm" if tasks == {"masked-lm"} else "sequence-classification"
 
 
-def dataset_source(suite: Suite, name: str, where: str = "") -> DatasetSource:
+def dataset_source(suite: Suite | Workloads, name: str, where: str = "") -> DatasetSource:
     """Return a dataset's source, with the tokenizer of its checkpoint, if any."""
     if name not in suite.datasets:
         known = did_you_mean(name, suite.datasets)
         hint = known or f"add [datasets.{name}], or give --data FOLDER"
-        raise ConfigurationError(
-            "the dataset has no source", where=where or suite.name, key=f"datasets.{name}", hint=hint
-        )
+        raise ConfigurationError("the dataset has no source", where=where, key=f"datasets.{name}", hint=hint)
     source = suite.datasets[name]
     users = {key: workload.model for key, workload in suite.workloads.items() if workload.data == name}
     folders = {key: checkpoint_folder(model, SIZES) for key, model in users.items()}
@@ -87,11 +85,11 @@ def dataset_source(suite: Suite, name: str, where: str = "") -> DatasetSource:
     if len(tokenizers) > 1 or len(brought) < len(folders):
         text = f"the workloads {', '.join(users)} need different tokenizers"
         hint = "give each its own [datasets.NAME]; several datasets may have the same path"
-        raise ConfigurationError(text, where=where or suite.name, key=f"datasets.{name}", hint=hint)
+        raise ConfigurationError(text, where=where, key=f"datasets.{name}", hint=hint)
     return source.replace(tokenizer=str(next(iter(brought.values()))))
 
 
-def make_spec(suite: Suite, workload: str, manifest: Manifest, weights_sha256: str) -> RunSpec:
+def make_spec(suite: Suite | Workloads, workload: str, manifest: Manifest, weights_sha256: str) -> RunSpec:
     """Return the RunSpec of a workload, for this dataset and these weights."""
     chosen = workload_named(suite, workload)
     where = f"workloads.{workload}"

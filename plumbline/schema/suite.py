@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -31,12 +31,15 @@ __all__ = [
     "StoreUrl",
     "Suite",
     "Workload",
+    "Workloads",
     "parse_suite",
     "read_suite",
+    "read_workloads",
 ]
 
 _HINT = "docs/SUITE.md lists every key"
 _LEAST_BLOCKS = 5
+M = TypeVar("M", bound=Model)
 _IS_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -278,6 +281,26 @@ class Suite(Model):
                     yield f"{platform}-{workload}-ab", f"the A/B of {text}"
 
 
+class Workloads(Model):
+    """The part of a suite file from which a RunSpec is made."""
+
+    workloads: dict[Name, Workload] = Field(min_length=1)
+    datasets: dict[Name, DatasetSource] = {}
+
+
+def read_workloads(path: Path) -> Workloads:
+    """Read the workloads and datasets of the suite in `path`, which needs no other key."""
+    content = read_toml(path)
+    for key in content.keys() - Suite.model_fields.keys():
+        raise ConfigurationError(
+            _suggested("unknown key", key, Suite.model_fields), where=str(path), key=key, hint=_HINT
+        )
+    own = {key: value for key, value in content.items() if key in Workloads.model_fields}
+    workloads = _validated(Workloads, own, where=str(path))
+    _refuse_misfits(workloads.workloads, where=str(path))
+    return workloads
+
+
 def read_suite(path: Path) -> Suite:
     """Read the suite in `path`; raise `ConfigurationError` with key and hint."""
     suite = parse_suite(_with_locks(read_toml(path), path), where=str(path))
@@ -312,23 +335,37 @@ def _with_lock(name: str, platform: Any, path: Path) -> Any:
 
 def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
     """Validate a suite's values; raise `ConfigurationError` with key and hint."""
-    try:
-        # Strict, as TOML and JSON have types: `seed = true` and `steps = "10"` are mistakes.
-        suite = Suite.model_validate(content, strict=True)
-    except ValidationError as error:
-        key, reason = first_problem(error, Suite)
-        raise ConfigurationError(reason, where=where, key=key, hint=_HINT) from error
-    for key, reason in _misfits(suite):
-        raise ConfigurationError(reason, where=where, key=key, hint=_HINT)
+    suite = _validated(Suite, content, where=where)
+    _refuse_misfits(suite.workloads, where=where)
     return suite
 
 
-def _misfits(suite: Suite) -> Iterator[tuple[str, str]]:
+def _validated(kind: type[M], content: Mapping[str, Any], *, where: str) -> M:
+    """Validate values; raise `ConfigurationError` with every missing key, or the first other problem."""
+    try:
+        # Strict, as TOML and JSON have types: `seed = true` and `steps = "10"` are mistakes.
+        return kind.model_validate(content, strict=True)
+    except ValidationError as error:
+        key, reason = first_problem(error, kind)
+        missing = [
+            ".".join(map(str, entry["loc"])) for entry in error.errors(include_url=False) if entry["type"] == "missing"
+        ]
+        if key in missing:
+            key = ", ".join(missing)
+        raise ConfigurationError(reason, where=where, key=key, hint=_HINT) from error
+
+
+def _refuse_misfits(workloads: Mapping[str, Workload], *, where: str) -> None:
+    for key, reason in _misfits(workloads):
+        raise ConfigurationError(reason, where=where, key=key, hint=_HINT)
+
+
+def _misfits(workloads: Mapping[str, Workload]) -> Iterator[tuple[str, str]]:
     """Yield (key, reason) for combinations of valid values that contradict each other.
 
     Checked in the suite and not in the RunSpec's models, so that the error names the key in the suite.
     """
-    for name, workload in suite.workloads.items():
+    for name, workload in workloads.items():
         micro = workload.optimizer.accumulation_steps
         if workload.batch_size % micro:
             reason = f"{micro} does not divide batch_size, {workload.batch_size}"

@@ -16,7 +16,7 @@ from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.rounds.plan import MAIN, RERUN, Round
 from plumbline.schema import suite_values
 from plumbline.schema.base import first_problem
-from plumbline.schema.suite import Schedule, Suite, read_suite
+from plumbline.schema.suite import Schedule, Suite, read_suite, read_workloads
 from plumbline.tasks.watch import due_times
 
 SUITE = """
@@ -292,3 +292,29 @@ def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(tmp_path, old, n
 def test_a_misspelt_platform_is_answered_with_the_one_that_was_meant(tmp_path):
     with pytest.raises(ConfigurationError, match=r"which is not a platform of this suite; did you mean `aws`\?"):
         read_suite(write(tmp_path, SUITE.replace('reference = "aws"', 'reference = "asw"')))
+
+
+def test_every_missing_key_is_named_at_once(tmp_path):
+    path = tmp_path / "suite.toml"
+    path.write_text('[workloads.w]\nmodel = "tiny"\ndata = "reviews"\nprobe = {}\n[platforms.aws]\nwork_pool = "a"\n')
+    with pytest.raises(ConfigurationError) as caught:
+        read_suite(path)
+    missing = ["name", "store", "reference", "workloads.w.seed", "workloads.w.batch_size", "platforms.aws.data"]
+    assert caught.value.key == ", ".join([*missing, "platforms.aws.outbox"])
+    assert caught.value.what == "missing"
+
+
+def test_a_spec_needs_workloads_and_datasets_alone(tmp_path):
+    """A colleague without a server was asked for a reference, pools and outboxes, one missing key after the other."""
+    path = tmp_path / "suite.toml"
+    workload = 'model = "tiny"\ndata = "reviews"\nseed = 7\nbatch_size = 8\nprobe = { steps = 2 }\n'
+    path.write_text(f'[datasets.reviews]\npath = "a.csv"\n[workloads.w]\n{workload}[platforms.aws]\n')
+    assert read_workloads(path).workloads["w"].seed == 7
+    for wrong, message in (
+        (f"[workload.w]\n{workload}", r"workload: unknown key; did you mean `workloads`\?"),
+        (f"[workloads.w]\n{workload}optimizer = {{ accumulation_steps = 3 }}\n", "3 does not divide batch_size, 8"),
+        ("", "workloads: missing"),
+    ):
+        path.write_text(wrong)
+        with pytest.raises(ConfigurationError, match=message):
+            read_workloads(path)
