@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
 from plumbline.judge.consensus import TrustedReference, trusted_reference
 from plumbline.judge.gates.throughput import needs_rerun
 from plumbline.judge.rounds import judge_round, merge
 
-__all__ = ["TrustedReference", "compare", "judge_round", "merge", "needs_rerun", "trusted_reference"]
+__all__ = ["Comparisons", "TrustedReference", "compare", "judge_round", "merge", "needs_rerun", "trusted_reference"]

@@ -13,7 +13,7 @@ from plumbline.judge.comparison import compare
 from plumbline.judge.gates.throughput import noise_of
 from plumbline.judge.pair import Pair
 from plumbline.judge.spec_precision import different_precision
-from plumbline.judge.validity import stands_alone
+from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Evidence, ProbeEvidence, SpeedEvidence, StepEvidence
 from plumbline.schema.suite import Gates

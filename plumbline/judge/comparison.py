@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from plumbline.errors import InvalidInputError
+from plumbline.judge.compared import Compared, Comparisons
 from plumbline.judge.gates import GATES
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
-from plumbline.judge.ladder import Ladder, walk
+from plumbline.judge.ladder import Ladder
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.origin import other_kernels
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.rungs.learning import evaluating, learning, logged
 from plumbline.judge.rungs.portable import portable_findings, reordered
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.spec_precision import precision_findings
-from plumbline.judge.suspects import differences, suspects_for
-from plumbline.judge.validity import validity
+from plumbline.judge.suspects import suspects_for
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
-from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note, worst
+from plumbline.schema.verdict import Cause, Finding, Judgement, Note, worst
 
 __all__ = ["cause_of", "compare"]
 
@@ -32,15 +30,18 @@ def compare(
     against: str = "",
     throughput: Asked = True,
     confirms: SpeedEvidence | None = None,
+    table: Comparisons | None = None,
 ) -> Judgement:
     """Judge `candidate` against `reference`: verdict, first divergence and causes.
 
     Throughput is judged within one platform only, and only if `throughput` asks for it: a record that is no baseline
     has no information on the expected speed of a platform. If it is `demanded`, a pair whose throughput cannot
-    be judged is `inconclusive`. `confirms` is the rerun of a run that was too slow.
+    be judged is `inconclusive`. `confirms` is the rerun of a run that was too slow. `table` has the comparisons of the
+    round, so that no pair is compared again.
     """
+    compared = (table if table is not None else Comparisons()).of(reference, candidate)
     try:
-        judgement = _compare(reference, candidate, GateRequest(gates, throughput, confirms))
+        judgement = _judge(compared, GateRequest(gates, throughput, confirms))
     except InvalidInputError as error:
         finding = Finding(check="record.parts", outcome="invalid", metric="record", detail=str(error))
         judgement = Judgement(verdict="invalid", findings=(finding,))
@@ -48,36 +49,25 @@ def compare(
     return judgement.replace(findings=findings)
 
 
-def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequest) -> Judgement:
-    suspects = differences(reference.record.fingerprint, candidate.record.fingerprint)
-    problems = validity(reference, candidate)
-    checked = selfcheck(candidate)
+def _judge(compared: Compared, request: GateRequest) -> Judgement:
+    problems, suspects, checked = compared.problems, compared.suspects, selfcheck(compared.candidate)
     if problems:
         return Judgement(
             verdict=worst([problem.outcome for problem in problems]),
-            findings=tuple(problems),
+            findings=problems,
             causes=(checked[1],) if checked else (),
             suspects=suspects,
         )
-    pair = Pair(reference, candidate)
+    pair, ladder = compared.pair, compared.ladder
     findings: list[Finding] = []
-    causes: list[Cause] = []
-    notes: list[Note] = []
-    divergence: Divergence | None = None
-    if pair.probes is not None:
-        ladder = walk(pair)
+    mismatches: list[Mismatch] = []
+    if ladder is not None:
         findings += _probe_findings(pair, ladder)
-        causes += [cause_of(mismatch, suspects) for mismatch in ladder.mismatches]
-        divergence = ladder.mismatches[0].at if ladder.mismatches else None
-        notes += _notes(pair, ladder)
+        mismatches += ladder.mismatches
         findings += [*_lost_envelope(pair, ladder), *_lost_portable(pair, ladder), *precision_findings(pair)]
-    bits = None if causes or other_kernels(pair) else learning(pair)
-    if (apart := bits if causes or bits else logged(pair)) is not None:
-        evaluated = evaluating(pair) if bits else None
-        separable = [each for each in (evaluated,) if each and each.suspicions[0].code != apart.suspicions[0].code]
-        findings += [finding for mismatch in (apart, *separable) for finding in mismatch.findings]
-        causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in (apart, *separable)]
-        divergence = apart.at
+    causes = [cause_of(mismatch, suspects) for mismatch in mismatches]
+    findings += [finding for mismatch in compared.curve for finding in mismatch.findings]
+    causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in compared.curve]
     results = [gate(pair, request) for gate in GATES]
     findings += [finding for result in results for finding in result.findings]
     explained = [*causes, *(cause for result in results for cause in result.causes)]
@@ -85,15 +75,15 @@ def _compare(reference: LoadedRecord, candidate: LoadedRecord, request: GateRequ
         findings.append(checked[0])
         explained.append(checked[1])
     open_ones = [result.unexplained for result in results if result.unexplained is not None]
-    causes = explained or open_ones[:1]
-    divergence = divergence or next((result.at for result in results if result.at is not None), None)
+    places = [mismatch.at for mismatch in (*compared.curve[:1], *mismatches)]
+    places += [result.at for result in results if result.at is not None]
     return Judgement(
         verdict=worst([finding.outcome for finding in findings]),
         findings=tuple(findings),
-        first_divergence=divergence,
-        causes=tuple(causes),
+        first_divergence=next(iter(places), None),
+        causes=tuple(explained or open_ones[:1]),
         suspects=suspects,
-        notes=tuple(notes),
+        notes=tuple(_notes(pair, ladder)) if ladder is not None else (),
     )
 
 

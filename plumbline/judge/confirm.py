@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from plumbline.judge.attribution import Attribution, still_likely, unattributed, unsteady
+from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm_requests import Request, next_of_causes, next_request, unanswered
 from plumbline.judge.confirm_state import ConfirmationState
@@ -38,13 +39,21 @@ class Confirmation(ConfirmationState):
     """Immutable state of the tests of one drift; each step returns a new state."""
 
     @classmethod
-    def begin(cls, reference: LoadedRecord, candidate: LoadedRecord, judgement: Judgement, budget: int) -> Confirmation:
-        """Return the state before the first of at most `budget` reruns."""
+    def begin(
+        cls,
+        reference: LoadedRecord,
+        candidate: LoadedRecord,
+        judgement: Judgement,
+        budget: int,
+        table: Comparisons | None = None,
+    ) -> Confirmation:
+        """Return the state before the first of at most `budget` reruns; `table` has the comparison of the two."""
         start = cls(reference, candidate, judgement, budget, budget)
         if judgement.verdict != "drift" or budget < 1:
             return start
-        mismatches = walk(Pair(reference, candidate)).mismatches
-        return replace(start, pending_mismatches=mismatches)
+        compared = (table if table is not None else Comparisons()).of(reference, candidate)
+        ladder = compared.ladder or walk(compared.pair)  # data may differ without a probe
+        return replace(start, pending_mismatches=ladder.mismatches)
 
     def next(self) -> Request | None:
         """Return the next experiment; `None` at the end or without budget left."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from plumbline.digest import bounded_name
+from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_requests import Request, unanswered
@@ -270,15 +271,19 @@ class LearnConfirmation:
 
 
 def begin_confirmation(
-    reference: LoadedRecord, candidate: LoadedRecord, judgement: Judgement, budget: int
+    reference: LoadedRecord,
+    candidate: LoadedRecord,
+    judgement: Judgement,
+    budget: int,
+    table: Comparisons | None = None,
 ) -> Confirmation | LearnConfirmation:
     """Return the state machine for a judgement's causes, with at most `budget` reruns."""
     if budget > 0 and any(
         finding.check == "learn.bits" and finding.outcome == "drift" for finding in judgement.findings
     ):
-        mismatch = learning(Pair(reference, candidate))
+        mismatch = learning((table if table is not None else Comparisons()).of(reference, candidate).pair)
         curves = (reference.record.evidence.learn, candidate.record.evidence.learn)
         if mismatch is not None and curves[0] is not None and curves[1] is not None:
             window = first_window(curves[0], curves[1])
             return LearnConfirmation(reference, candidate, judgement, budget, mismatch, window)
-    return Confirmation.begin(reference, candidate, judgement, budget)
+    return Confirmation.begin(reference, candidate, judgement, budget, table)

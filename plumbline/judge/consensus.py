@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
 from plumbline.judge.exoneration import Doubt
-from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.selfcheck import failed_at
 from plumbline.judge.spec_precision import different_precision
 from plumbline.judge.tolerance import FACTOR, floor_of
-from plumbline.judge.validity import stands_alone
-from plumbline.judge.whole import lacking_sides
+from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
-from plumbline.schema.verdict import Outcome
+from plumbline.schema.verdict import Judgement, Outcome
 
 __all__ = ["TrustedReference", "own_error", "trusted_reference"]
 
@@ -33,7 +32,12 @@ class TrustedReference:
 
 
 def trusted_reference(
-    records: Records, reference: str, baselines: Records, gates: Mapping[str, Gates] | None = None
+    records: Records,
+    reference: str,
+    baselines: Records,
+    gates: Mapping[str, Gates] | None = None,
+    *,
+    table: Comparisons | None = None,
 ) -> TrustedReference:
     """Return the platform to judge the others against, and the differences that are no drift.
 
@@ -43,18 +47,20 @@ def trusted_reference(
     reference. No platform is accused that agrees with its own baseline, and none by a reference with less evidence. A
     reference that lacks what every other platform's record has is replaced.
     """
+    table = table if table is not None else Comparisons()
+    records = {name: table.whole(record) for name, record in records.items()}
     if reference not in records or not stands_alone(records[reference]):
         return TrustedReference(reference)
     # A record that is invalid by itself, or lacks evidence that the reference has, has no vote.
     whole = {
         name: record
         for name, record in records.items()
-        if stands_alone(record) and "candidate" not in lacking_sides(records[reference], record)
+        if stands_alone(record) and "candidate" not in table.of(records[reference], record).lacking
     }
     others = {name: record for name, record in whole.items() if name != reference}
-    if others and all(lacking_sides(records[reference], record) == {"reference"} for record in others.values()):
-        return trusted_reference(others, next(iter(others)), baselines, gates)
-    witnesses = _Witnesses(whole, baselines, gates or {})
+    if others and all(table.of(records[reference], record).lacking == {"reference"} for record in others.values()):
+        return trusted_reference(others, next(iter(others)), baselines, gates, table=table)
+    witnesses = _Witnesses(whole, baselines, gates or {}, table)
     if all(witnesses.can_agree(reference, name) for name in others):
         return TrustedReference(reference)
     chosen = witnesses.choose(reference)
@@ -66,9 +72,9 @@ def trusted_reference(
     return TrustedReference(chosen, doubts)
 
 
-def own_error(records: Records, name: str, other: str) -> float | None:
-    """Return the worst relative error of a first forward pass against fp64."""
-    pair = Pair(records[other], records[name])
+def own_error(table: Comparisons, record: LoadedRecord, other: LoadedRecord) -> float | None:
+    """Return the worst relative error of a record's first forward pass against fp64, at the tensors that both have."""
+    pair = table.of(other, record).pair
     return max((tap.own[1] for tap in pair.errors(0, "forward") if tap.own[1] is not None), default=None)
 
 
@@ -79,7 +85,7 @@ class _Witnesses:
     records: Records
     baselines: Records
     gates: Mapping[str, Gates]
-    _verdicts: dict[tuple[str, str], Outcome] = field(default_factory=dict)
+    table: Comparisons
 
     def choose(self, reference: str) -> str:
         """Return the platform with the best evidence, `reference` in case of a draw."""
@@ -150,7 +156,7 @@ class _Witnesses:
 
     @cached_property
     def _own_errors(self) -> Mapping[str, float]:
-        errors = {name: own_error(self.records, name, name) for name in self.records}
+        errors = {name: own_error(self.table, self.records[name], self.records[name]) for name in self.records}
         return {name: error for name, error in errors.items() if error is not None}
 
     @cached_property
@@ -162,25 +168,25 @@ class _Witnesses:
         record, baseline = self.records[name], self.baselines.get(name)
         if baseline is None or baseline.record.record_id == record.record.record_id:
             return None
-        verdict = compare(baseline, record, self.gates.get(name, Gates()), throughput=False).verdict
-        if verdict == "invalid" and stands_alone(record) and "candidate" in lacking_sides(baseline, record):
+        verdict = self._judged(baseline, record, name).verdict
+        if verdict == "invalid" and stands_alone(record) and "candidate" in self.table.of(baseline, record).lacking:
             return False
         return {"pass": True, "drift": False}.get(verdict)
 
     def _verdict(self, left: str, right: str) -> Outcome:
-        if (left, right) not in self._verdicts:
-            gates = self.gates.get(right, Gates())
-            verdict = compare(self.records[left], self.records[right], gates, throughput=False).verdict
-            self._verdicts[left, right] = verdict
-        return self._verdicts[left, right]
+        return self._judged(self.records[left], self.records[right], right).verdict
+
+    def _judged(self, reference: LoadedRecord, candidate: LoadedRecord, name: str) -> Judgement:
+        """Judge a pair by the gates of the platform `name`, without its speed."""
+        gates = self.gates.get(name, Gates())
+        return compare(reference, candidate, gates, throughput=False, table=self.table)
 
     def _agree(self, left: str, right: str) -> bool:
         return self._verdict(left, right) == "pass"
 
     def _between_healthy(self, name: str, chosen: str) -> Doubt:
         """Return whether two platforms that agree with their own baselines differ as these do."""
-        gates = self.gates.get(name, Gates())
-        accepted = compare(self.baselines[chosen], self.baselines[name], gates, throughput=False)
+        accepted = self._judged(self.baselines[chosen], self.baselines[name], name)
         if accepted.verdict == "drift":
             return Doubt("pass", f"differs from {chosen} as their accepted baselines do")
         why = f"differs from {chosen}, but both agree with their own baselines: no such difference was accepted"

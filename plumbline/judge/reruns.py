@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plumbline.errors import InvalidInputError
-from plumbline.judge.validity import defects
+from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
 
 __all__ = ["rerun_problem"]
@@ -17,7 +17,7 @@ def rerun_problem(record: LoadedRecord, rerun: LoadedRecord) -> str:
     if rerun.record.spec.speed != record.record.spec.speed:
         return "measured a speed part with a different spec"
     try:
-        missing = next((finding.detail for finding in defects(rerun, "rerun")), "")
+        missing = next((finding.detail for finding in whole(rerun).defects("rerun")), "")
     except InvalidInputError as error:
         return f"could not be read: {error}"
     if rerun.record.evidence.speed is None:

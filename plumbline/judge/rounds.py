@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
 from plumbline.judge.consensus import TrustedReference, own_error, trusted_reference
 from plumbline.judge.exoneration import Doubt, exonerate
@@ -25,14 +26,16 @@ def judge_round(
     *,
     reruns: Mapping[str, LoadedRecord] | None = None,
     platform_gates: Mapping[str, Gates] | None = None,
+    table: Comparisons | None = None,
 ) -> dict[str, PlatformResult]:
     """Return one result for each platform that has a record.
 
     All are judged against `trusted_reference`: `reference`, unless that platform is the different one. `reruns` confirm
-    or refute a drop in speed.
+    or refute a drop in speed. `table` has the comparisons of the round.
     """
+    table = table if table is not None else Comparisons()
     gates_of = {name: (platform_gates or {}).get(name, gates) for name in records}
-    trusted = trusted_reference(records, reference, baselines, gates_of)
+    trusted = trusted_reference(records, reference, baselines, gates_of, table=table)
     judged = {
         name: _platform(
             name,
@@ -41,10 +44,11 @@ def judge_round(
             baseline=baselines.get(name),
             gates=gates_of[name],
             rerun=(reruns or {}).get(name),
+            table=table,
         )
         for name in records
     }
-    notes = _who_is_off(records, judged, reference, trusted)
+    notes = _who_is_off(records, judged, reference, trusted, table)
     return {name: result.replace(notes=(*result.notes, *notes)) for name, result in judged.items()}
 
 
@@ -56,22 +60,23 @@ def _platform(
     baseline: LoadedRecord | None,
     gates: Gates,
     rerun: LoadedRecord | None,
+    table: Comparisons,
 ) -> PlatformResult:
     record = records[name]
     parts: list[Judgement] = []
     if name != trusted.name and trusted.name in records:
-        part = compare(records[trusted.name], record, gates, against=f"platform {trusted.name}")
+        part = compare(records[trusted.name], record, gates, against=f"platform {trusted.name}", table=table)
         doubt = trusted.doubts.get(name)
         parts.append(part if doubt is None else _doubted(part, doubt, f"platform {trusted.name}"))
     if baseline is not None and baseline.record.record_id != record.record.record_id:
         against = f"baseline {baseline.record.record_id}"
         problem = rerun_problem(record, rerun) if rerun is not None else ""
         confirms = rerun.record.evidence.speed if rerun is not None and not problem else None
-        part = compare(baseline, record, gates, against=against, confirms=confirms)
+        part = compare(baseline, record, gates, against=against, confirms=confirms, table=table)
         note = Note(text=f"the rerun {problem}: it neither confirms nor refutes a drop")
         parts.append(part.replace(notes=(*part.notes, note)) if problem else part)
     if not parts:
-        parts.append(_alone(record, gates))
+        parts.append(_alone(record, gates, table))
     judgement = merge(parts)
     if baseline is None and judgement.verdict == "pass":
         judgement = judgement.replace(notes=(*judgement.notes, _NO_BASELINE))
@@ -102,9 +107,9 @@ def _place(divergence: Divergence) -> str:
     return f"{divergence.stage}{step}{f': {divergence.at}' if divergence.at else ''}"
 
 
-def _alone(record: LoadedRecord, gates: Gates) -> Judgement:
+def _alone(record: LoadedRecord, gates: Gates, table: Comparisons) -> Judgement:
     """Judge a record without any comparison: complete and finite."""
-    judgement = compare(record, record, gates)
+    judgement = compare(record, record, gates, table=table)
     if judgement.verdict != "pass":
         return judgement
     detail = "no other record to compare with yet: the record is complete and finite"
@@ -130,7 +135,11 @@ def merge(parts: list[Judgement]) -> Judgement:
 
 
 def _who_is_off(
-    records: Mapping[str, LoadedRecord], judged: Mapping[str, PlatformResult], wanted: str, trusted: TrustedReference
+    records: Mapping[str, LoadedRecord],
+    judged: Mapping[str, PlatformResult],
+    wanted: str,
+    trusted: TrustedReference,
+    table: Comparisons,
 ) -> tuple[Note, ...]:
     """Return notes on a single different platform, or on a replaced reference."""
     reference, against = trusted.name, f"platform {trusted.name}"
@@ -142,16 +151,16 @@ def _who_is_off(
     if wanted != reference:
         state = f"differs from {reference}" if wanted in off else "has no baseline that it agrees with"
         text = f"{wanted}, the suite's reference, {state}: all are judged against {reference}"
-        return (Note(code="reference", text=text + _fp64(records, wanted, reference)),)
+        return (Note(code="reference", text=text + _fp64(table, records, wanted, reference)),)
     if len(records) < 3 or len(off) != 1 or trusted.doubts:
         return ()
     text = f"only {off[0]} differs: all others agree with {reference}"
-    return (Note(code="odd-one-out", text=text + _fp64(records, off[0], reference)),)
+    return (Note(code="odd-one-out", text=text + _fp64(table, records, off[0], reference)),)
 
 
-def _fp64(records: Mapping[str, LoadedRecord], name: str, other: str) -> str:
+def _fp64(table: Comparisons, records: Mapping[str, LoadedRecord], name: str, other: str) -> str:
     """Return a phrase with both platforms' errors against their own fp64 runs."""
-    ours, theirs = own_error(records, name, other), own_error(records, other, name)
+    ours, theirs = (own_error(table, records[a], records[b]) for a, b in ((name, other), (other, name)))
     if ours is None or theirs is None:
         return ""
     return f"; from its own fp64 run {name} is up to {ours:.2g} away, {other} {theirs:.2g}"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
-from plumbline.judge.lacking import counts, lacks
+from plumbline.errors import InvalidInputError
+from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.judge.whole_learn import missing_curve
 from plumbline.judge.whole_probe import missing_probe
 from plumbline.judge.whole_rows import missing_rows, unequal_rows
@@ -12,66 +16,119 @@ from plumbline.judge.whole_taps import unequal_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EvaluationEvidence, ProbeEvidence
 from plumbline.schema.record import RunRecord
-from plumbline.schema.verdict import Finding
+from plumbline.schema.verdict import Finding, Outcome
 
-__all__ = ["lacking_sides", "missing_evidence", "unequal_evidence"]
+__all__ = ["WholeRecord", "missing_evidence", "stands_alone", "unequal_evidence", "whole"]
 
 
-def missing_evidence(loaded: LoadedRecord, side: str) -> Iterator[Finding]:
-    """Yield a finding for each required item that a record lacks.
+@dataclass(frozen=True)
+class WholeRecord(LoadedRecord):
+    """A record whose completeness is checked once, for each role that it may have in a comparison."""
 
-    A `reference` may be the record of an earlier release: it may lack what only this release's trainer records. Its
-    numbers must be finite; a candidate's number that is not is a drift, whose rung names it.
-    """
+    @cached_property
+    def gaps(self) -> tuple[Gap, ...]:
+        """Return every required item that the record lacks; raise `InvalidInputError` for an unreadable part.
+
+        A reference may be the record of an earlier release: it may lack what only this release's trainer records. Its
+        numbers must be finite; a candidate's number that is not is a drift, whose rung names it.
+        """
+        return tuple(_gaps(self))
+
+    def defects(self, side: str) -> list[Finding]:
+        """Return the reasons against judging the record as `side`, whatever it is compared with."""
+        if self.record.exit.status != "completed":
+            return [_failed(self.record, side)]
+        return [*self.missing(side), *_not_finite(self.record, side)]
+
+    def missing(self, side: str) -> list[Finding]:
+        """Return a finding for each required item that the record lacks; every side but `reference` is a candidate."""
+        role = "reference" if side == "reference" else "candidate"
+        return [gap.finding(side) for gap in self.gaps if gap.role in (None, role)]
+
+
+def whole(loaded: LoadedRecord) -> WholeRecord:
+    """Return the record with its completeness, which is checked on first use."""
+    return loaded if isinstance(loaded, WholeRecord) else WholeRecord(loaded.record, loaded.folder, loaded.arrays)
+
+
+def missing_evidence(loaded: LoadedRecord, side: str) -> list[Finding]:
+    """Return a finding for each required item that a record lacks."""
+    return whole(loaded).missing(side)
+
+
+def stands_alone(loaded: LoadedRecord) -> bool:
+    """Return whether a record is readable, complete, finite and of a completed training."""
+    record = whole(loaded)
+    try:
+        return not record.defects("reference") and not record.defects("candidate")
+    except InvalidInputError:
+        return False
+
+
+def _gaps(loaded: LoadedRecord) -> Iterator[Gap]:
     record = loaded.record
     for part in (record.experiment.part,) if record.experiment else record.spec.parts:
         if getattr(record.evidence, part) is None:
-            yield lacks(
-                f"{part}.evidence", "inconclusive", "evidence", f"the {side} contains no evidence of its {part} part"
-            )
+            yield lacks(f"{part}.evidence", "inconclusive", "evidence", f"contains no evidence of its {part} part")
     if record.evidence.probe is not None:
-        yield from missing_probe(loaded, record.evidence.probe, side)
-    yield from missing_rows(loaded, side)
+        yield from missing_probe(loaded, record.evidence.probe)
+    yield from missing_rows(loaded)
     is_curve = record.experiment is None or record.experiment.part == "learn"
     if is_curve and record.evidence.learn is not None and record.spec.learn is not None:
-        yield from missing_curve(record, record.evidence.learn, record.spec.learn, side)
-    yield from _speed(record, side)
-    yield from _selfcheck(record, side)
+        yield from missing_curve(record, record.evidence.learn, record.spec.learn)
+    yield from _speed(record)
+    yield from _selfcheck(record)
 
 
-def _speed(record: RunRecord, side: str) -> Iterator[Finding]:
+def _speed(record: RunRecord) -> Iterator[Gap]:
     speed = record.evidence.speed
     if speed is None or record.spec.speed is None:
         return
     if speed.steps != record.spec.speed.steps:
-        yield counts("speed.steps", "measured steps", speed.steps, record.spec.speed.steps, side)
-    elif speed.wall_seconds is None and side != "reference":
-        yield lacks(
-            "speed.wall", "inconclusive", "wall time", f"the {side} contains no wall time of its measured steps"
-        )
+        yield counts("speed.steps", "measured steps", speed.steps, record.spec.speed.steps)
+    elif speed.wall_seconds is None:
+        text = "contains no wall time of its measured steps"
+        yield lacks("speed.wall", "inconclusive", "wall time", text, role="candidate")
 
 
-def _selfcheck(record: RunRecord, side: str) -> Iterator[Finding]:
-    """Yield a finding if a round's training lacks its selfcheck; only an ordered training has a nonce."""
+def _selfcheck(record: RunRecord) -> Iterator[Gap]:
+    """Yield a gap if a round's training lacks its selfcheck; only an ordered training has a nonce."""
     probe = record.spec.probe
-    if side == "reference" or record.experiment is not None or probe is None:
+    if record.experiment is not None or probe is None:
         return
     if record.nonce and probe.portable_steps and record.evidence.selfcheck is None:
-        detail = f"the {side} contains no selfcheck of its machine"
-        yield lacks("selfcheck.evidence", "inconclusive", "selfcheck", detail)
+        text = "contains no selfcheck of its machine"
+        yield lacks("selfcheck.evidence", "inconclusive", "selfcheck", text, role="candidate")
 
 
-def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[Finding]:
-    """Yield a finding for each item that only one of two records has."""
-    yield from (finding for _, finding in _unequal(reference, candidate))
+def _not_finite(record: RunRecord, side: str) -> Iterator[Finding]:
+    probe, learn = record.evidence.probe, record.evidence.learn
+    losses = [(step.step, step.loss) for step in probe.steps] if probe is not None else []
+    missing = next((step for step, loss in losses if loss is None or not math.isfinite(loss)), None)
+    if missing is not None:
+        detail = f"of the {side} is no finite number"
+        yield Finding(check="probe.loss", outcome="invalid", metric=f"loss at step {missing}", detail=detail)
+    if learn is not None and any(loss is None for loss in learn.losses):
+        detail = f"a loss of the {side} is no finite number"
+        yield Finding(check="learn.loss", outcome="invalid", metric="loss", detail=detail)
 
 
-def lacking_sides(reference: LoadedRecord, candidate: LoadedRecord) -> frozenset[str]:
-    """Return which of `reference` and `candidate` lack an item that the other record has; `either` if it is unclear."""
-    return frozenset(side for side, _ in _unequal(reference, candidate))
+def _failed(record: RunRecord, side: str) -> Finding:
+    outcome: Outcome = "inconclusive" if record.exit.is_infrastructure else "invalid"
+    words = (record.exit.part, f"step {record.exit.step}" if record.exit.step else "")
+    place = " ".join(word for word in words if word)
+    detail = f"the {side} failed{f' in {place}' if place else ''}: {record.exit.message or record.exit.code}"
+    return Finding(
+        check="record.exit", outcome=outcome, metric="exit", observed=record.exit.code or record.exit.status,
+        limit="completed", detail=detail,
+    )  # fmt: skip
 
 
-def _unequal(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[tuple[str, Finding]]:
+def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[tuple[str, Finding]]:
+    """Yield (side, finding) for each item that only one of two records has.
+
+    The side that lacks it is `reference`, `candidate`, or `either` if the records do not show which one.
+    """
     left, right = reference.record.evidence, candidate.record.evidence
     yield from unequal_taps(left, right)
     yield from unequal_rows(reference, candidate)
@@ -79,8 +136,8 @@ def _unequal(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[tuple
         ours, theirs = left.learn.evaluations[-1:], right.learn.evaluations[-1:]
         if ours and theirs and _other_rows(ours[0], theirs[0]):
             text = "rows of the last evaluation"
-            finding = counts("learn.evaluation", text, theirs[0].num_rows, ours[0].num_rows, "candidate")
-            yield "candidate", finding
+            gap = counts("learn.evaluation", text, theirs[0].num_rows, ours[0].num_rows)
+            yield "candidate", gap.finding("candidate")
 
 
 def _end(probe: ProbeEvidence | None) -> EvaluationEvidence | None:

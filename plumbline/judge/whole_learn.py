@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from plumbline.judge.lacking import counts, lacks
+from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.judge.whole_rows import missing_evaluation_rows
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import LearnSpec
-from plumbline.schema.verdict import Finding
 
 __all__ = ["missing_curve"]
 
@@ -18,24 +17,24 @@ _LOGGED_STEPS = 10_000
 """The trainer logs the first steps of a long curve."""
 
 
-def missing_curve(record: RunRecord, learn: LearnEvidence, spec: LearnSpec, side: str) -> Iterator[Finding]:
-    """Yield a finding for each missing item of a learning curve."""
+def missing_curve(record: RunRecord, learn: LearnEvidence, spec: LearnSpec) -> Iterator[Gap]:
+    """Yield each missing item of a learning curve."""
     asked = min(record.experiment.steps, spec.steps) if record.experiment else spec.steps
     if learn.steps != asked or len(learn.losses) != asked:
-        yield counts("learn.steps", "steps", len(learn.losses), asked, side)
+        yield counts("learn.steps", "steps", len(learn.losses), asked)
         return
     due = [step for step in range(1, asked + 1) if step % spec.evaluate_every == 0 or step == spec.steps]
     if [evaluation.step for evaluation in learn.evaluations] != due:
-        yield counts("learn.evaluations", "evaluations", len(learn.evaluations), len(due), side)
+        yield counts("learn.evaluations", "evaluations", len(learn.evaluations), len(due))
     if learn.weights_sha256 is None:
-        yield lacks("learn.weights", "inconclusive", "digest", f"the {side} has no digest of its last weights")
-    for evaluation in learn.evaluations if side == "reference" else ():
-        yield from missing_evaluation_rows(record, evaluation, spec, "learn", side)
+        yield lacks("learn.weights", "inconclusive", "digest", "has no digest of its last weights")
+    for evaluation in learn.evaluations:
+        yield from missing_evaluation_rows(record, evaluation, spec, "learn")
     if not _are_finite(learn.evaluations, masked=record.spec.task == "masked-lm"):
-        detail = f"a loss or an accuracy of the {side}'s evaluations is no finite number"
-        yield lacks("learn.evaluation", "invalid", "evaluation", detail)
-    if side != "reference" and (lost := _lost_log(learn, min(asked, _LOGGED_STEPS))):
-        yield lacks("learn.log", "inconclusive", lost, f"the {side} has no {lost} of each step of its curve")
+        text = "has a loss or an accuracy in its evaluations that is no finite number"
+        yield lacks("learn.evaluation", "invalid", "evaluation", text)
+    if lost := _lost_log(learn, min(asked, _LOGGED_STEPS)):
+        yield lacks("learn.log", "inconclusive", lost, f"has no {lost} of each step of its curve", role="candidate")
 
 
 def _are_finite(evaluations: tuple[EvaluationEvidence, ...], *, masked: bool) -> bool:

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from plumbline.judge.lacking import counts, lacks
+from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.judge.whole_rows import missing_evaluation_rows
 from plumbline.judge.whole_taps import missing_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import BATCH_FIELDS, EvaluationEvidence, ProbeEvidence, StepEvidence
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import Precision, ProbeSpec
-from plumbline.schema.verdict import Finding
 
 __all__ = ["missing_probe"]
 
@@ -25,94 +24,88 @@ _SETTINGS = frozenset({"class", "lr"})
 """Settings that the groups of every optimizer have."""
 
 
-def missing_probe(loaded: LoadedRecord, probe: ProbeEvidence, side: str) -> Iterator[Finding]:
-    """Yield a finding for each missing item of a probe, or of a traced part of a learning curve."""
+def missing_probe(loaded: LoadedRecord, probe: ProbeEvidence) -> Iterator[Gap]:
+    """Yield each missing item of a probe, or of a traced part of a learning curve."""
     record = loaded.record
     spec, experiment = record.spec.probe, record.experiment
     asked = experiment.steps - (experiment.trace or 0) if experiment else spec.steps if spec else 0
     if [step.step for step in probe.steps] != list(range(asked)):
-        yield counts("probe.steps", "steps", len(probe.steps), asked, side)
-    yield from _steps(loaded, probe, side)
-    yield from missing_taps(loaded, probe, asked, side)
+        yield counts("probe.steps", "steps", len(probe.steps), asked)
+    yield from _steps(loaded, probe)
+    yield from missing_taps(loaded, probe, asked)
     if record.evidence.model is None:
-        yield lacks("probe.evidence", "inconclusive", "evidence", f"the {side} contains no evidence of its model")
+        yield lacks("probe.evidence", "inconclusive", "evidence", "contains no evidence of its model")
     if not probe.optimizer or any(not group.settings.keys() >= _SETTINGS for group in probe.optimizer):
-        detail = f"the {side} contains no settings of its optimizer"
-        yield lacks("probe.optimizer", "inconclusive", "settings", detail)
+        yield lacks("probe.optimizer", "inconclusive", "settings", "contains no settings of its optimizer")
     if spec is None or (experiment is not None and experiment.part != "probe"):
         return
     if experiment is None:
-        yield from _envelope(probe, spec, side)
+        yield from _envelope(probe, spec)
     if experiment is None or experiment.portable:
-        yield from _portable(probe, spec, side)
+        yield from _portable(probe, spec)
     if probe.evaluation is None:
-        yield lacks("probe.evaluation", "inconclusive", "evaluation", f"the {side} contains no evaluation")
+        yield lacks("probe.evaluation", "inconclusive", "evaluation", "contains no evaluation")
     else:
-        yield from _evaluation(loaded, probe.evaluation, spec, asked, side)
+        yield from _evaluation(loaded, probe.evaluation, spec, asked)
 
 
-def _evaluation(
-    loaded: LoadedRecord, evaluation: EvaluationEvidence, spec: ProbeSpec, asked: int, side: str
-) -> Iterator[Finding]:
-    """Yield a finding for wrong rows, steps or numbers; of a candidate, only a wrong step is no drift."""
+def _evaluation(loaded: LoadedRecord, evaluation: EvaluationEvidence, spec: ProbeSpec, asked: int) -> Iterator[Gap]:
+    """Yield wrong rows, steps or numbers; of a candidate, only a wrong step is no drift."""
     if evaluation.step != asked:
-        detail = f"the {side} was evaluated after step {evaluation.step} instead of {asked}"
-        yield lacks("probe.evaluation", "invalid", "step", detail, evaluation.step, asked)
-    if side != "reference":
-        return
-    yield from missing_evaluation_rows(loaded.record, evaluation, spec, "probe", side)
+        text = f"was evaluated after step {evaluation.step} instead of {asked}"
+        yield lacks("probe.evaluation", "invalid", "step", text, evaluation.step, asked)
+    yield from missing_evaluation_rows(loaded.record, evaluation, spec, "probe")
     logits = loaded.evaluation.get("logits", np.zeros(0))
     # Rows of masked tokens may hide none: their mean log-probabilities are zero then, and there is no loss.
     is_empty = loaded.record.spec.task == "masked-lm" and not logits.any()
     finite = all(number is not None and math.isfinite(number) for number in (evaluation.loss, evaluation.accuracy))
     if not (finite or is_empty) or not np.isfinite(logits).all():
-        detail = f"a logit, the loss or the accuracy of the {side}'s evaluation is no finite number"
-        yield lacks("probe.evaluation", "invalid", "evaluation", detail)
+        text = "has a logit, a loss or an accuracy in its evaluation that is no finite number"
+        yield lacks("probe.evaluation", "invalid", "evaluation", text, role="reference")
 
 
-def _envelope(probe: ProbeEvidence, spec: ProbeSpec, side: str) -> Iterator[Finding]:
-    """Yield a finding if a requested envelope is missing or incomplete; one that memory did not suffice for may be."""
+def _envelope(probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
+    """Yield a gap if a requested envelope is missing or incomplete; one that memory did not suffice for may be."""
     envelope = probe.envelope
     if envelope is None:
         if spec.envelope_seeds and "envelope" not in probe.lost_legs:
-            yield lacks("probe.envelope", "inconclusive", "envelope", f"the {side} contains no envelope")
+            yield lacks("probe.envelope", "inconclusive", "envelope", "contains no envelope")
         return
     if any(len(errors) != len(probe.taps) for errors in (envelope.errors, envelope.fp64_errors)):
-        yield counts("probe.envelope", "errors of the envelope", len(envelope.errors), len(probe.taps), side)
+        yield counts("probe.envelope", "errors of the envelope", len(envelope.errors), len(probe.taps))
     elif envelope.seeds != spec.envelope_seeds:
-        yield counts("probe.envelope", "seeds of the envelope", envelope.seeds, spec.envelope_seeds, side)
+        yield counts("probe.envelope", "seeds of the envelope", envelope.seeds, spec.envelope_seeds)
     elif all(error is None for error in envelope.errors):
-        yield lacks("probe.envelope", "inconclusive", "envelope", f"the {side}'s envelope contains no error")
+        yield lacks("probe.envelope", "inconclusive", "envelope", "has an envelope without any error")
 
 
-def _portable(probe: ProbeEvidence, spec: ProbeSpec, side: str) -> Iterator[Finding]:
-    """Yield a finding if a requested portable leg is missing or incomplete.
+def _portable(probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
+    """Yield a gap if a requested portable leg is missing or incomplete.
 
     If it was lost because memory ran out, the native evidence decides: see `comparison`.
     """
     asked, leg = min(spec.portable_steps, spec.steps), probe.portable
     if asked and leg is None and "portable" not in probe.lost_legs:
-        yield lacks("probe.portable", "inconclusive", "portable leg", f"the {side} contains none")
+        yield lacks("probe.portable", "inconclusive", "portable leg", "contains none")
     elif asked and leg and not leg.unportable and [step.step for step in leg.steps] != list(range(asked)):
-        yield counts("probe.portable", "portable steps", len(leg.steps), asked, side)
+        yield counts("probe.portable", "portable steps", len(leg.steps), asked)
 
 
-def _steps(loaded: LoadedRecord, probe: ProbeEvidence, side: str) -> Iterator[Finding]:
+def _steps(loaded: LoadedRecord, probe: ProbeEvidence) -> Iterator[Gap]:
     record = loaded.record
     is_fp16 = _precision(record) == "fp16"
     generators = _GENERATORS | ({"cuda:0"} if record.fingerprint.gpus else set())
     for step in probe.steps:
         if lost := _lost_of(step, generators, is_fp16=is_fp16):
-            detail = f"the {side} has no {lost} of step {step.step}"
-            yield lacks("probe.steps", "inconclusive", lost, detail)
+            yield lacks("probe.steps", "inconclusive", lost, f"has no {lost} of step {step.step}")
             return
     fields = [name for name in BATCH_FIELDS if name not in loaded.batches]
     if fields:
-        yield lacks("probe.batches", "invalid", "batches", f"the {side} contains no {', '.join(fields)} of its batches")
+        yield lacks("probe.batches", "invalid", "batches", f"contains no {', '.join(fields)} of its batches")
     states = [step.step for step in probe.steps if f"rng/{step.step}" not in loaded.state]
     if states:
-        detail = f"the {side} contains no state of its generators at step {states[0]}"
-        yield lacks("probe.state", "invalid", "states", detail, len(probe.steps) - len(states), len(probe.steps))
+        text = f"contains no state of its generators at step {states[0]}"
+        yield lacks("probe.state", "invalid", "states", text, len(probe.steps) - len(states), len(probe.steps))
 
 
 def _precision(record: RunRecord) -> Precision:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from plumbline.digest import digest_array
-from plumbline.judge.lacking import counts, lacks
+from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import DataEvidence, EvaluationEvidence
 from plumbline.schema.record import RunRecord
@@ -22,27 +22,27 @@ _MAX_SHARDS_KEPT = 10_000
 """A record of a dataset with more shards names the first ones only."""
 
 
-def missing_rows(loaded: LoadedRecord, side: str) -> Iterator[Finding]:
-    """Yield a finding for each missing item of the dataset, of the rows read, and of the evaluated rows."""
+def missing_rows(loaded: LoadedRecord) -> Iterator[Gap]:
+    """Yield each missing item of the dataset, of the rows read, and of the evaluated rows."""
     record = loaded.record
     data = record.evidence.data
     if data is None:
         if record.evidence.probe is not None or record.evidence.learn is not None:
-            yield lacks("data.evidence", "inconclusive", "evidence", f"the {side} contains no evidence of its data")
+            yield lacks("data.evidence", "inconclusive", "evidence", "contains no evidence of its data")
         return
     if not data.shards:
-        yield lacks("data.shards", "invalid", "shards", f"the {side} names no shard of its dataset")
+        yield lacks("data.shards", "invalid", "shards", "names no shard of its dataset")
     held = len(loaded.rows.get("row_id", ()))
     due = _rows_due(record, data)
     if held != data.num_rows:
-        yield counts("data.rows", "rows", held, data.num_rows, side)
-    elif side == "reference" and due is not None and held != due:
-        yield counts("data.rows", "rows", held, due, side)
-    yield from _evaluation_part(loaded, side)
+        yield counts("data.rows", "rows", held, data.num_rows)
+    elif due is not None and held != due:
+        yield counts("data.rows", "rows", held, due, role="reference")
+    yield from _evaluation_part(loaded)
 
 
-def _evaluation_part(loaded: LoadedRecord, side: str) -> Iterator[Finding]:
-    """Yield a finding if the arrays of the probe's evaluation are missing, or are not those of its digests."""
+def _evaluation_part(loaded: LoadedRecord) -> Iterator[Gap]:
+    """Yield a gap if the arrays of the probe's evaluation are missing, or are not those of its digests."""
     probe = loaded.record.evidence.probe
     evaluation = probe.evaluation if probe is not None else None
     if evaluation is None:
@@ -56,10 +56,10 @@ def _evaluation_part(loaded: LoadedRecord, side: str) -> Iterator[Finding]:
         array = loaded.evaluation.get(name)
         if array is None or not array.ndim or len(array) != evaluation.num_rows:
             held = 0 if array is None or not array.ndim else len(array)
-            yield counts("evaluation.part", f"{name} of its evaluation", held, evaluation.num_rows, side)
+            yield counts("evaluation.part", f"{name} of its evaluation", held, evaluation.num_rows)
         elif digest_array(array) != digest:
-            detail = f"the {side}'s {name} of its evaluation do not match their digest"
-            yield lacks("evaluation.part", "invalid", name, detail)
+            text = f"contains {name} of its evaluation that do not match their digest"
+            yield lacks("evaluation.part", "invalid", name, text)
 
 
 def _rows_due(record: RunRecord, data: DataEvidence) -> int | None:
@@ -75,17 +75,17 @@ def _rows_due(record: RunRecord, data: DataEvidence) -> int | None:
 
 
 def missing_evaluation_rows(
-    record: RunRecord, evaluation: EvaluationEvidence, spec: ProbeSpec | LearnSpec, part: str, side: str
-) -> Iterator[Finding]:
-    """Yield a finding unless an evaluation has the rows that its spec asks for, or all of a smaller split."""
+    record: RunRecord, evaluation: EvaluationEvidence, spec: ProbeSpec | LearnSpec, part: str
+) -> Iterator[Gap]:
+    """Yield a gap unless a reference's evaluation has the rows that its spec asks for, or all of a smaller split."""
     data = record.evidence.data
     available = _num_evaluation_rows(data) if data is not None else None
     if available is None and data is not None and len(data.shards) < _MAX_SHARDS_KEPT:
-        yield lacks("data.shards", "invalid", "shards", f"the {side} names no shard with rows to evaluate")
+        yield lacks("data.shards", "invalid", "shards", "names no shard with rows to evaluate", role="reference")
         return
     due = spec.evaluation_rows if available is None else min(spec.evaluation_rows, available)
     if evaluation.num_rows != due:
-        yield counts(f"{part}.evaluation", "rows of the evaluation", evaluation.num_rows, due, side)
+        yield counts(f"{part}.evaluation", "rows of the evaluation", evaluation.num_rows, due, role="reference")
 
 
 def _num_evaluation_rows(data: DataEvidence) -> int | None:
@@ -111,12 +111,30 @@ def unequal_rows(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[t
         if same_dataset and _reads_equal_rows(reference.record, candidate.record):
             num_shared = len(np.intersect1d(ids, others))
             detail = f"the candidate contains {num_shared} of the {len(ids)} rows that the reference read"
-            yield "either", lacks("data.rows", "invalid", "rows", detail, num_shared, len(ids))
+            yield (
+                "either",
+                Finding(
+                    check="data.rows",
+                    outcome="invalid",
+                    metric="rows",
+                    observed=num_shared,
+                    limit=len(ids),
+                    detail=detail,
+                ),
+            )
         return
     same = len(ids) == 0 or all(np.array_equal(ours[name], theirs[name]) for name in ("text", "label"))
     if same != (left.rows_sha256 == right.rows_sha256):
         state = "equal rows with different digests" if same else "different rows with equal digests"
-        yield "either", lacks("data.rows", "invalid", "SHA-256 of the rows", f"the records contain {state}")
+        yield (
+            "either",
+            Finding(
+                check="data.rows",
+                outcome="invalid",
+                metric="SHA-256 of the rows",
+                detail=f"the records contain {state}",
+            ),
+        )
 
 
 def _reads_equal_rows(left: RunRecord, right: RunRecord) -> bool:

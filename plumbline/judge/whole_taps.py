@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from plumbline.judge.lacking import lacks
+from plumbline.judge.gaps import Gap, Role, lacks
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Evidence, ModelEvidence, ProbeEvidence, TapStage
 from plumbline.schema.verdict import Finding
@@ -105,22 +105,21 @@ def _around(name: str) -> Iterator[str]:
         yield name or _ROOT
 
 
-def missing_taps(loaded: LoadedRecord, probe: ProbeEvidence, asked: int, side: str) -> Iterator[Finding]:
-    """Yield a finding for tensors that a record should have sketched; at most one for their names."""
+def missing_taps(loaded: LoadedRecord, probe: ProbeEvidence, asked: int) -> Iterator[Gap]:
+    """Yield gaps for tensors that a record should have sketched; at most one for their names and role."""
     taps = _Taps(probe, loaded.record.evidence.model)
     if probe.taps and "sketch" not in loaded.sketches:
-        detail = f"the {side} contains none for its {len(probe.taps)} taps"
-        yield lacks("probe.sketches", "invalid", "sketches", detail)
-    elif side == "reference" and (name := _not_finite(loaded, probe)):
-        detail = f"the {side}'s {name} contains a number that is not finite"
-        yield lacks("probe.sketches", "invalid", "sketches", detail)
+        yield lacks("probe.sketches", "invalid", "sketches", f"contains none for its {len(probe.taps)} taps")
+    elif name := _not_finite(loaded, probe):
+        text = f"has a number that is not finite in its {name}"
+        yield lacks("probe.sketches", "invalid", "sketches", text, role="reference")
     if not any(tap.stage == "forward" for tap in probe.taps):
-        yield lacks("probe.taps", "inconclusive", "taps", f"the {side} sketched no module's output", 0, 1)
+        yield lacks("probe.taps", "inconclusive", "taps", "sketched no module's output", 0, 1)
         return
     if problem := _unknown(taps):
-        yield lacks("probe.taps", "invalid", "taps", f"the {side} has {problem}")
+        yield lacks("probe.taps", "invalid", "taps", f"has {problem}")
         return
-    yield from _at_steps(taps, sorted(_tapped_steps(loaded, asked)), side)
+    yield from _at_steps(taps, sorted(_tapped_steps(loaded, asked)))
 
 
 def _not_finite(loaded: LoadedRecord, probe: ProbeEvidence) -> str:
@@ -158,25 +157,36 @@ def _tapped_steps(loaded: LoadedRecord, asked: int) -> set[int]:
     return {step for step in spec.tap_steps if step < asked} | captured | {asked - 1} if spec else set()
 
 
-def _at_steps(taps: _Taps, steps: Sequence[int], side: str) -> Iterator[Finding]:
-    """Yield the first finding on the tensors of the tapped steps."""
+def _at_steps(taps: _Taps, steps: Sequence[int]) -> Iterator[Gap]:
+    """Yield the first gap in the tensors of the tapped steps, of a reference and of a candidate."""
+    role: Role | None = None
     for step in steps:
-        empty = next((stage for stage in _STAGES if not taps.at(step, stage)), None)
-        if empty is not None:
-            yield lacks("probe.taps", "invalid", "taps", f"the {side} has no {empty} taps at step {step}", 0)
+        if gap := _lost_at(taps, step, role):
+            yield gap
             return
-        held, own = taps.at(step, "weight"), taps.parameters
-        if own and held.keys() != own:
-            detail = f"the {side} sketched {len(held)} of {len(own)} parameters at step {step}"
-            yield lacks("probe.taps", "invalid", "taps", detail, len(held), len(own))
-            return
-        lost = _hidden(taps, step)
-        if lost is None and side == "reference":  # the comparison decides on a candidate that calls a module rarely
-            lost = next((name for name in taps.called if name not in taps.at(step, "forward")), None)
-        if lost is not None:
-            detail = f"the {side} has no forward of {lost} at step {step}, which it calls"
-            yield lacks("probe.taps", "invalid", "taps", detail, len(taps.at(step, "forward")))
-            return
+        # The comparison decides on a candidate that calls a module rarely.
+        rare = next((name for name in taps.called if name not in taps.at(step, "forward")), None)
+        if rare is not None and role is None:
+            yield _uncalled(taps, step, rare, "reference")
+            role = "candidate"
+
+
+def _lost_at(taps: _Taps, step: int, role: Role | None) -> Gap | None:
+    """Return the first gap in the tensors of one step."""
+    empty = next((stage for stage in _STAGES if not taps.at(step, stage)), None)
+    if empty is not None:
+        return lacks("probe.taps", "invalid", "taps", f"has no {empty} taps at step {step}", 0, role=role)
+    held, own = taps.at(step, "weight"), taps.parameters
+    if own and held.keys() != own:
+        text = f"sketched {len(held)} of {len(own)} parameters at step {step}"
+        return lacks("probe.taps", "invalid", "taps", text, len(held), len(own), role=role)
+    lost = _hidden(taps, step)
+    return None if lost is None else _uncalled(taps, step, lost, role)
+
+
+def _uncalled(taps: _Taps, step: int, name: str, role: Role | None) -> Gap:
+    text = f"has no forward of {name} at step {step}, which it calls"
+    return lacks("probe.taps", "invalid", "taps", text, len(taps.at(step, "forward")), role=role)
 
 
 def _hidden(taps: _Taps, step: int) -> str | None:
@@ -219,9 +229,9 @@ def unequal_taps(left: Evidence, right: Evidence) -> Iterator[tuple[str, Finding
         ]
         if lost:
             step, stage, name = min(lost)
-            detail = f"the {side} has no {stage} of {name} at step {step}, which the other record has"
+            text = f"has no {stage} of {name} at step {step}, which the other record has"
             numbers = (len(held.probe.taps), len(wanted.probe.taps))
-            yield side, lacks("probe.taps", "invalid", "taps", detail, *numbers)
+            yield side, lacks("probe.taps", "invalid", "taps", text, *numbers).finding(side)
 
 
 def _has(taps: _Taps, stage: str, name: str) -> bool:

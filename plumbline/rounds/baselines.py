@@ -7,6 +7,7 @@ from pathlib import Path
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.errors import CorruptDataError, InvalidInputError
+from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord, load_record
 from plumbline.rounds.plan import Round
 from plumbline.schema.spec import RunSpec
@@ -53,6 +54,6 @@ def _current(central: CentralStore, spec: RunSpec, platform: str, into: Path) ->
     baseline = BaselineBook(central).read(spec.digest, platform)
     if baseline is None or baseline.current is None:
         return None
-    record = load_record(central.get_record(baseline.current, into / "baselines"))
+    record = whole(load_record(central.get_record(baseline.current, into / "baselines")))
     record.read_parts()
     return record

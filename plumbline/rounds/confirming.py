@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from plumbline.digest import digest_bytes
-from plumbline.judge import compare
+from plumbline.judge import Comparisons, compare
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_learn import LearnConfirmation, begin_confirmation
 from plumbline.judge.confirm_requests import Request
@@ -48,7 +48,7 @@ def open_cases(round_: Round, gathered: GatheredRecords, baselines: Baselines, r
             name: record for name, record in gathered.of(workload).items() if platforms[name].verdict != "invalid"
         }
         before = baselines.get(workload, {})
-        reference = reference_of(round_, records, before)
+        reference = reference_of(round_, records, before, gathered.table)
         for name, result in platforms.items():
             if result.verdict == "drift" and name in records:
                 sides: list[tuple[str | None, LoadedRecord]] = []
@@ -56,18 +56,25 @@ def open_cases(round_: Round, gathered: GatheredRecords, baselines: Baselines, r
                     sides.append((reference.name, records[reference.name]))
                 if name in before:
                     sides.append((None, before[name]))
-                opened = isolated(name, partial(_case, round_, name, workload, records[name], sides))
+                case = partial(_case, round_, name, workload, records[name], sides, table=gathered.table)
+                opened = isolated(name, case)
                 cases += [] if isinstance(opened, Defect) else opened
     return tuple(cases)
 
 
 def _case(
-    round_: Round, name: str, workload: str, candidate: LoadedRecord, sides: Sequence[tuple[str | None, LoadedRecord]]
+    round_: Round,
+    name: str,
+    workload: str,
+    candidate: LoadedRecord,
+    sides: Sequence[tuple[str | None, LoadedRecord]],
+    *,
+    table: Comparisons,
 ) -> list[Case]:
     """Return the case against the first side with a testable drift."""
     for reference, record in sides:
-        judgement = compare(record, candidate, gates_of(round_, name))
-        confirmation = begin_confirmation(record, candidate, judgement, round_.suite.dispatch.experiments)
+        judgement = compare(record, candidate, gates_of(round_, name), table=table)
+        confirmation = begin_confirmation(record, candidate, judgement, round_.suite.dispatch.experiments, table)
         if confirmation.next() is not None:
             return [Case(name, workload, reference, confirmation)]
     return []

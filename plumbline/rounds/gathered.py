@@ -10,7 +10,9 @@ from pathlib import Path
 from plumbline.central import CentralStore, gather
 from plumbline.dispatch import Result, TrainingOrder
 from plumbline.history.series import row_of
+from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
+from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord, load_record
 from plumbline.rounds.isolation import Defect, isolated
 from plumbline.rounds.plan import MAIN, Assignment, Round
@@ -38,10 +40,14 @@ class GatheredRecords:
     records: dict[Assignment, LoadedRecord] = field(default_factory=dict)
     absent: dict[Assignment, Absence] = field(default_factory=dict)
     notes: dict[Assignment, tuple[str, ...]] = field(default_factory=dict)
+    table: Comparisons = field(default_factory=Comparisons, compare=False, repr=False)
+    """The comparisons of these records with each other and with their baselines."""
 
     def plus(self, other: GatheredRecords) -> GatheredRecords:
         """Return the union of both."""
-        return GatheredRecords(self.records | other.records, self.absent | other.absent, self.notes | other.notes)
+        return GatheredRecords(
+            self.records | other.records, self.absent | other.absent, self.notes | other.notes, self.table
+        )
 
     def of(self, workload: str, what: str = MAIN) -> dict[str, LoadedRecord]:
         """Return the records of one workload by platform."""
@@ -79,7 +85,9 @@ def harvest(
             if got.folder is None:
                 gathered.absent[assignment] = Absence(got.why, broken=got.state in ("corrupt", "foreign"))
                 continue
-            found = isolated(platform, partial(_judgeable, got.folder, orders[platform], results[assignment].why))
+            found = isolated(
+                platform, partial(_judgeable, got.folder, orders[platform], results[assignment].why, gathered.table)
+            )
             if isinstance(found, LoadedRecord):
                 gathered.records[assignment] = found
             else:
@@ -87,18 +95,18 @@ def harvest(
     return gathered
 
 
-def _judgeable(folder: Path, order: TrainingOrder, why: str) -> LoadedRecord | Absence:
+def _judgeable(folder: Path, order: TrainingOrder, why: str, table: Comparisons) -> LoadedRecord | Absence:
     """Return the record in `folder`, once every part is read and the judge has judged it alone.
 
     Otherwise the first to read a malformed part would be the judge of all platforms.
     """
-    loaded = load_record(folder)
+    loaded = whole(load_record(folder))
     refused = refusal(order, loaded.record, why)
     if refused is not None:
         return refused
     if loaded.record.exit.status == "completed":
         loaded.read_parts()  # a failed training may end within a step: its error is what counts
-    compare(loaded, loaded)
+    compare(loaded, loaded, table=table)
     row_of(loaded.record)
     return loaded
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from plumbline.judge import TrustedReference, judge_round, needs_rerun, trusted_reference
-from plumbline.judge.validity import stands_alone
+from plumbline.judge import Comparisons, TrustedReference, judge_round, needs_rerun, trusted_reference
+from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import Absence, GatheredRecords
 from plumbline.rounds.isolation import Defect, isolated, largest_judgeable
@@ -40,11 +40,11 @@ def stand_in(round_: Round, records: Mapping[str, LoadedRecord]) -> str:
 
 
 def reference_of(
-    round_: Round, records: Mapping[str, LoadedRecord], baselines: Mapping[str, LoadedRecord]
+    round_: Round, records: Mapping[str, LoadedRecord], baselines: Mapping[str, LoadedRecord], table: Comparisons
 ) -> TrustedReference:
     """Return the platform to judge against, replaced if it is the different one."""
     gates = {name: gates_of(round_, name) for name in records}
-    return trusted_reference(records, stand_in(round_, records), baselines, gates)
+    return trusted_reference(records, stand_in(round_, records), baselines, gates, table=table)
 
 
 def judge_harvest(
@@ -123,6 +123,7 @@ def _judged(
             round_.suite.gates,
             reruns=reruns,
             platform_gates={name: gates_of(round_, name) for name in round_.suite.platforms},
+            table=gathered.table,
         )
 
     judged = isolated(", ".join(records), lambda: judge(list(records)))

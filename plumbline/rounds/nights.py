@@ -13,7 +13,7 @@ from plumbline.history.night import LineDecision, call_entry, judge_lines
 from plumbline.history.phases import shift_note
 from plumbline.history.segments import MetricHistory, lines_of
 from plumbline.history.series import CallEntry, NightRow, SeriesFile, extended, row_of
-from plumbline.judge.validity import stands_alone
+from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.isolation import Defect, isolated

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.validity import stands_alone, validity
+from plumbline.judge.compared import Comparisons
+from plumbline.judge.whole import stands_alone
 from plumbline.records import load_record
 from tests.train.conftest import Workshop
 
@@ -19,13 +20,13 @@ PARTS = {
 def test_a_record_of_every_part_is_whole(workshop: Workshop, accumulation: int) -> None:
     spec = workshop.spec(**PARTS, optimizer={"accumulation_steps": accumulation})
     record = load_record(workshop.train(spec).folder)
-    assert validity(record, record) == []
+    assert Comparisons().of(record, record).problems == ()
     assert compare(record, record, throughput=False).verdict == "pass"
 
 
 def test_a_masked_lm_record_is_whole(masked: Workshop) -> None:
     record = load_record(masked.train(masked.spec(**PARTS)).folder)
-    assert validity(record, record) == []
+    assert Comparisons().of(record, record).problems == ()
 
 
 def test_a_record_of_an_experiment_is_whole(workshop: Workshop) -> None:

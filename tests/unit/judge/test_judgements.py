@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from plumbline.judge import compare, judge_round, merge, trusted_reference
+from plumbline.judge.compared import Comparisons
 from plumbline.judge.consensus import own_error
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
@@ -64,7 +65,13 @@ def test_the_distance_from_fp64_is_the_worst_of_the_first_forward_pass() -> None
         "b": edit(named("b"), envelope(0, fp64_errors=None), envelope(3, fp64_errors=1e-3)),
         "c": edit(named("c"), lambda content: probe(content).update(envelope=None)),
     }
-    assert [own_error(sides, *names) for names in ("ab", "ba", "bc", "cb", "aa")] == [5e-3, 1e-3, 1e-3, None, 5e-3]
+    assert [own_error(Comparisons(), sides[a], sides[b]) for a, b in ("ab", "ba", "bc", "cb", "aa")] == [
+        5e-3,
+        1e-3,
+        1e-3,
+        None,
+        5e-3,
+    ]
 
 
 def test_a_round_reports_the_last_accuracy_and_all_records() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from plumbline.digest import digest_array
 from plumbline.judge import compare
-from plumbline.judge.validity import stands_alone, validity
-from plumbline.judge.whole import missing_evidence, unequal_evidence
+from plumbline.judge.compared import Comparisons
+from plumbline.judge.whole import missing_evidence, stands_alone, unequal_evidence
 from plumbline.records import LoadedRecord
+from plumbline.schema.verdict import Finding
 from tests.kept_results import keep, kept
 
 from .conftest import EVALUATION_ROWS, STEPS, make_record
@@ -40,6 +41,10 @@ def lacks(made: LoadedRecord, side: str = "candidate") -> list[tuple[Any, ...]]:
     found = keep(list(missing_evidence(made, side)))
     assert all(f"the {side} " in finding.detail for finding in found)
     return [(finding.check, finding.outcome, finding.observed, finding.limit) for finding in found]
+
+
+def problems(reference: LoadedRecord, candidate: LoadedRecord) -> list[Finding]:
+    return list(Comparisons().of(reference, candidate).problems)
 
 
 def leg(steps: int, **fields: Any) -> Change:
@@ -265,7 +270,7 @@ def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
 
 
 def unequal(left: LoadedRecord, right: LoadedRecord) -> list[tuple[Any, ...]]:
-    found = keep(list(unequal_evidence(left, right)))
+    found = keep([finding for _, finding in unequal_evidence(left, right)])
     return [(finding.check, finding.observed, finding.limit) for finding in found]
 
 
@@ -322,7 +327,7 @@ def without_linear(content: Content) -> None:
 def test_a_failure_names_its_place(end: dict[str, Any], outcome: str, observed: str, detail: str, side: int) -> None:
     pair = [whole(), whole()]
     pair[side] = edit(pair[side], lambda content: content.update(exit={"status": "failed", **end}))
-    (finding,) = keep(validity(*pair))
+    (finding,) = keep(problems(*pair))
     assert (finding.check, finding.outcome, finding.observed, finding.limit) == (
         "record.exit", outcome, observed, "completed",
     )  # fmt: skip
@@ -336,7 +341,7 @@ def test_a_loss_that_is_missing_is_invalid_at_its_first_step(side: int) -> None:
         pair[side], at_step(2, loss=None), at_step(4, loss=None),
         lambda content: content["evidence"]["learn"].update(losses=[0.5] * 5 + [None] + [0.5] * 2),
     )  # fmt: skip
-    found = keep(validity(*pair))
+    found = keep(problems(*pair))
     assert [(finding.check, finding.outcome) for finding in found] == [
         ("probe.loss", "invalid"),
         ("learn.loss", "invalid"),
@@ -351,12 +356,12 @@ def test_a_loss_that_is_missing_is_invalid_at_its_first_step(side: int) -> None:
 def test_an_experiment_is_not_compared_with_a_training(side: int) -> None:
     pair = [whole(), whole()]
     pair[side] = edit(pair[side], experiment(), lambda c: probe(c).update(envelope=None))
-    assert [finding.check for finding in keep(validity(*pair))] == ["record.experiment"]
-    assert not validity(pair[side], pair[side])
+    assert [finding.check for finding in keep(problems(*pair))] == ["record.experiment"]
+    assert not problems(pair[side], pair[side])
     assert compare(pair[0], pair[1]).verdict == "invalid"
 
 
 def test_two_specs_are_named_with_their_digests() -> None:
     left, right = whole(), make_record()
-    (finding,) = validity(left, right)
+    finding, *_ = problems(left, right)
     assert (finding.observed, finding.limit) == (right.record.spec_sha256, left.record.spec_sha256)

@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.digest import digest_array
 from plumbline.judge import compare
-from plumbline.judge.validity import stands_alone
+from plumbline.judge.whole import stands_alone
 
 from .conftest import make_record
 from .made_records import LOG, Content, evaluation, probe, rounded, whole

@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.digest import digest_array
 from plumbline.judge import compare
-from plumbline.judge.validity import stands_alone
+from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from tests.kept_results import kept

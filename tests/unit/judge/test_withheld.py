@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.validity import stands_alone
+from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import judge_harvest

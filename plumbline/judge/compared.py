@@ -1,0 +1,111 @@
+"""Table of a round's comparisons: what the evidence of each pair shows, whatever the gates ask. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from plumbline.judge.ladder import Ladder, walk
+from plumbline.judge.mismatches import Mismatch
+from plumbline.judge.origin import other_kernels
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.learning import evaluating, learning, logged
+from plumbline.judge.spec_differences import spec_findings
+from plumbline.judge.suspects import differences
+from plumbline.judge.whole import WholeRecord, unequal_evidence, whole
+from plumbline.records import LoadedRecord
+from plumbline.schema.verdict import Finding
+
+__all__ = ["Compared", "Comparisons"]
+
+_OTHER_TASK = "two trainings are comparable only under one spec"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Evidence of one candidate beside one reference; each part is compared on first use, and once.
+
+    Every part raises `InvalidInputError` if a file of a record is malformed.
+    """
+
+    reference: WholeRecord
+    candidate: WholeRecord
+
+    @cached_property
+    def problems(self) -> tuple[Finding, ...]:
+        """Return the reasons against judging the pair."""
+        left, right = self.reference.record, self.candidate.record
+        if left.spec_sha256 != right.spec_sha256:
+            other = Finding(
+                check="record.spec", outcome="invalid", metric="SHA-256 of the spec", observed=right.spec_sha256,
+                limit=left.spec_sha256, detail=_OTHER_TASK,
+            )  # fmt: skip
+            return (other, *spec_findings(self.reference, self.candidate))
+        findings = [*self.reference.defects("reference"), *self.candidate.defects("candidate")]
+        if (left.experiment is None) != (right.experiment is None):
+            detail = "one of the records is an experiment's, not a training's"
+            findings.append(Finding(check="record.experiment", outcome="invalid", metric="experiment", detail=detail))
+        return tuple(findings or (finding for _, finding in self._unequal))
+
+    @property
+    def lacking(self) -> frozenset[str]:
+        """Return which of `reference` and `candidate` lack an item that the other has; `either` if it is unclear."""
+        return frozenset(side for side, _ in self._unequal)
+
+    @cached_property
+    def _unequal(self) -> tuple[tuple[str, Finding], ...]:
+        return tuple(unequal_evidence(self.reference, self.candidate))
+
+    @cached_property
+    def suspects(self) -> tuple[str, ...]:
+        """Return the differences of the fingerprints."""
+        return differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)
+
+    @cached_property
+    def pair(self) -> Pair:
+        """Return the pair, with the errors of its tensors."""
+        return Pair(self.reference, self.candidate)
+
+    @cached_property
+    def ladder(self) -> Ladder | None:
+        """Return the comparison of the probes; `None` without both."""
+        return walk(self.pair) if self.pair.probes is not None else None
+
+    @cached_property
+    def curve(self) -> tuple[Mismatch, ...]:
+        """Return the mismatches of the learning curves: where they part, and a different evaluation behind that."""
+        is_explained = self.ladder is not None and bool(self.ladder.mismatches)
+        bits = None if is_explained or other_kernels(self.pair) else learning(self.pair)
+        apart = bits if is_explained or bits else logged(self.pair)
+        if apart is None:
+            return ()
+        evaluated = evaluating(self.pair) if bits else None
+        if evaluated is None or evaluated.suspicions[0].code == apart.suspicions[0].code:
+            return (apart,)
+        return apart, evaluated
+
+
+class Comparisons:
+    """The comparisons of a round: a pair of records is compared once, and every question reads the result."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[int, int], Compared] = {}
+        """By the identities of both records, which the comparison keeps alive."""
+        self._whole: dict[int, tuple[LoadedRecord, WholeRecord]] = {}
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def of(self, reference: LoadedRecord, candidate: LoadedRecord) -> Compared:
+        """Return the comparison of two records."""
+        left, right = self.whole(reference), self.whole(candidate)
+        key = (id(left), id(right))
+        if key not in self._pairs:
+            self._pairs[key] = Compared(left, right)
+        return self._pairs[key]
+
+    def whole(self, record: LoadedRecord) -> WholeRecord:
+        """Return the record with its completeness."""
+        if isinstance(record, WholeRecord):
+            return record
+        return self._whole.setdefault(id(record), (record, whole(record)))[1]
