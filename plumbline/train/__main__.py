@@ -15,7 +15,7 @@ from pathlib import Path
 from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
 from plumbline.loaded import BrokenLibrary, write_loaded
 from plumbline.parent_watch import watch_parent
-from plumbline.preflight import check_training
+from plumbline.preflight import check_libraries, check_training
 from plumbline.schema.base import read_model
 from plumbline.schema.expected import Expected
 from plumbline.schema.spec import read_spec
@@ -69,6 +69,9 @@ def _unloadable(error: Exception) -> _UnloadableError:
 
 
 def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
+    notes = check_libraries()
+    if os.environ.get("RANK", "0") == "0":
+        sys.stderr.writelines(f"{note}\n" for note in notes)
     spec = read_spec(arguments.spec)
     record_id = arguments.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63]
     check_training(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from plumbline.errors import ConfigurationError, DiskFullError, UnavailableError
 from plumbline.launch import trainer_environment
-from plumbline.preflight import check_training
+from plumbline.preflight import SUPPORTED, check_libraries, check_training
 from plumbline.schema.record import read_record
 from plumbline.train.record_files import write_record
 from tests.train.conftest import Trained, Workshop
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +59,62 @@ def test_the_process_itself_takes_no_file_for_a_folder(workshop: Workshop, tmp_p
         [*command, "--debug"], env=trainer_environment(), capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, "Traceback" in done.stderr) == (2, True), done.stderr
+
+
+def installed_as(folder: Path, name: str, number: str) -> dict[str, str]:
+    """Return the trainer's environment, where a library's metadata has this version."""
+    metadata = folder / f"{name}-{number}.dist-info/METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
+    environment = trainer_environment()
+    return environment | {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), environment.get("PYTHONPATH"))))}
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "words"),
+    [
+        ("transformers", "4.57.6", "transformers 4.57.6 is older than 5.17; tested are 5.17 to 5.23 (hint: install"),
+        ("torch", "2.7.1+cu126", "torch 2.7.1+cu126 is older than 2.11; tested are 2.11 to 2.13 (hint: install"),
+    ],
+)
+def test_a_library_that_is_too_old_is_refused_in_one_line_before_it_trains(
+    workshop: Workshop, tmp_path: Path, name: str, number: str, words: str
+) -> None:
+    command = workshop.command(workshop.spec(), tmp_path / "out")
+    environment = installed_as(tmp_path, name, number)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert words in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "num_notes"),
+    [
+        ("torch", "2.11.0a0+git0123", 0),  # a container's own build of the lowest
+        ("torch", "2.13.9", 0),
+        ("torch", "2.14.0", 1),
+        ("transformers", "6.0.0rc1", 1),
+        ("transformers", "main", 0),  # no number: nothing is known
+    ],
+)
+def test_a_library_that_is_newer_than_tested_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: str, num_notes: int
+) -> None:
+    installed_as(tmp_path, name, number)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    notes = check_libraries()
+    assert len(notes) == num_notes
+    assert all(f"{name} {number} is newer than what was tested" in note for note in notes)
+
+
+def test_what_is_installed_by_default_lies_within_the_tested_range() -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["trainer"]
+    for name, (lowest, highest) in SUPPORTED.items():
+        (line,) = (entry for entry in extra if entry.startswith(name))
+        minors = [tuple(map(int, number.split("."))) for number in re.findall(r"(\d+\.\d+)", line)]
+        assert lowest <= minors[0] <= highest
+        assert all(minor <= (highest[0], highest[1] + 1) for minor in minors)
 
 
 def test_only_a_completed_record_keeps_its_folder(workshop: Workshop, baseline: Trained, tmp_path: Path) -> None:
