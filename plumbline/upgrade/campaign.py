@@ -133,6 +133,8 @@ class Campaign:
     def _asked(self, trials: Mapping[str, Trial]) -> list[TrialResult]:
         """Run trials; raise `InconclusiveError` unless each has one answer."""
         self.progress.check()
+        for trial in trials.values():
+            self.progress.begin(trial)
         results: list[TrialResult] = []
         for result in self.trials.run(tuple(trials.values())):
             if result.trial not in trials or any(earlier.trial == result.trial for earlier in results):

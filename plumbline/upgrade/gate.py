@@ -19,6 +19,7 @@ from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
 from plumbline.upgrade.sentences import constraint_lines, culprit_of
 from plumbline.upgrade.sharing import SharedTrials
+from plumbline.upgrade.throughput import LEAST_PAIRS
 from plumbline.upgrade.trials import Trial, TrialResult, Trials
 
 __all__ = ["Budget", "Parts", "UpgradeGate"]
@@ -70,12 +71,19 @@ class UpgradeGate:
         if not any(campaign.is_relevant(name) for name in known):
             campaign.notes.append("training loads code from none of the changed packages")
             return self._answer(campaign, "pass")
+        campaign.progress.estimate(self._num_trainings, sum(map(campaign.is_relevant, known)))
         try:
             return self._compared(campaign)
         except UnsteadyError as error:
             campaign.culprits.clear()
             campaign.notes.append("two trainings of the current environment differ: nothing can be said of an upgrade")
             return self._answer(campaign, "inconclusive", error.judgement)
+
+    @property
+    def _num_trainings(self) -> int:
+        """Return how many trainings a comparison without a difference takes, about."""
+        parts = self._parts
+        return int(parts.probe or parts.learn) + int(parts.inputs) + 2 * LEAST_PAIRS * int(parts.speed)
 
     def _not_installed(self, campaign: Campaign, built: TrialResult) -> UpgradeAnswer:
         for failure in built.failures:

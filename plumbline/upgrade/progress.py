@@ -1,4 +1,4 @@
-"""Budget of a gate: spent trials and seconds, and limits."""
+"""Progress of a gate: trials that began and ended, estimates, and the budget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SpentError(InconclusiveError):
 class Progress:
     """Counter of trials and seconds.
 
-    `say` gets one line for each trial that ends.
+    `say` gets one line for each trial that begins, with an estimate, and one for each that ends.
     """
 
     def __init__(self, say: Callable[[str], None], most_trials: int, most_seconds: float) -> None:
@@ -33,6 +33,8 @@ class Progress:
         self._began = time.monotonic()
         self._number = 0
         self._lines: list[TrialLine] = []
+        self._seconds: dict[str, float] = {}
+        """By part: how long its last trial took, of `speed` a pair."""
 
     @property
     def num_trials(self) -> int:
@@ -57,8 +59,36 @@ class Progress:
             what = f"the budget is spent: {self.num_trials} trials in {spent:.0f} s"
             raise SpentError(what, where="upgrade", hint=hint)
 
+    def begin(self, trial: Trial) -> None:
+        """Print that a trial begins, and about how long it takes."""
+        seconds = self._expected(trial)
+        about = f", about {duration(seconds)}" if seconds else ""
+        self._say(f"{trial.part}{_with(trial)}: begins{about}")
+
+    def _expected(self, trial: Trial) -> float:
+        """Return about how many seconds a trial takes; 0 before anything was measured.
+
+        A part that was not trained yet takes as long as the reference.
+        """
+        known = self._seconds.get(trial.part)
+        if trial.part == "speed":
+            return trial.pairs * (2 * self._seconds.get("reference", 0.0) if known is None else known)
+        return self._seconds.get("reference", 0.0) if known is None and trial.part != "releases" else known or 0.0
+
+    def estimate(self, num_parts: int, num_loaded: int) -> None:
+        """Print about how long the comparison takes, and a search for one culprit; the reference was just trained."""
+        seconds = self._seconds.get("reference", 0.0)
+        searched = (math.ceil(math.log2(max(1, num_loaded))) + 1) * seconds
+        search = f", a search for one culprit among {num_loaded} changes about {duration(searched)} more"
+        self._say(
+            f"estimate: {duration(seconds)} a training; the comparison takes about {duration(num_parts * seconds)}"
+            f"{search if num_loaded > 1 else ''}"
+        )
+
     def add(self, trial: Trial, result: TrialResult) -> None:
         """Record a trial that ended, and print its line."""
+        if result.outcome != "lost":
+            self._seconds[trial.part] = result.seconds / (trial.pairs if trial.part == "speed" else 1)
         names = tuple(str(change) for change in trial.changes)
         self._lines.append(
             TrialLine(
@@ -66,14 +96,26 @@ class Progress:
                 seconds=result.seconds, worker=result.worker,
             )
         )  # fmt: skip
-        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         left, measured = self._most_trials - self.num_trials, _measured(result)
         outcome = f"{measured}," if measured else result.outcome
         self._say(
             f"trial {self.num_trials}: {trial.part}: {outcome} in {result.seconds:.0f} s"
             f"{f' on {result.worker}' if result.is_elsewhere else ''}"
-            f"{f' with {shown}' if names else ' of the current environment'}; at most {left} more"
+            f"{_with(trial)}; at most {left} more"
         )
+
+
+def duration(seconds: float) -> str:
+    """Return a rounded duration, such as `40 s`, `12 min` or `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"
+
+
+def _with(trial: Trial) -> str:
+    names = [str(change) for change in trial.changes]
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return f" with {shown}" if names else " of the current environment"
 
 
 def _measured(result: TrialResult) -> str:

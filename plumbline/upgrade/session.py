@@ -107,6 +107,7 @@ def judge_upgrade(
 
     By default all trials run here; `share` lets other platforms run some of them.
     """
+    say("comparing the locks with the installed packages")
     here = local_trials(suite, workload, settings, say, should_stop)
     changes = changes_of(locks, here)
     others = _elsewhere(locks)
