@@ -52,7 +52,9 @@ class Culprit(Model):
     judgement: Judgement | None = None
     """Of these changes alone."""
     drop: float | None = None
-    """Of `speed`: the share of the throughput that is lost."""
+    """Of `speed`: the share of the throughput that is lost, as the pairs that decided measured it: rather too much."""
+    least_drop: float | None = None
+    """Of `speed`: the lower end of its interval."""
     failures: tuple[Failure, ...] = Field(default=(), max_length=_MANY)
     links: dict[str, str] = Field(default={}, max_length=1000)
     releases: ReleaseRange | None = None

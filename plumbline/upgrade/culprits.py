@@ -181,7 +181,9 @@ class CulpritSearch:
                 continue
             if drop.outcome == "undecided":
                 text = f"{drop.num_pairs} pairs do not decide which change it is"
-                self._campaign.notes.append(f"training is {self._drop.drop:.1%} slower with the candidate; {text}")
+                self._campaign.notes.append(
+                    f"training is at least {self._drop.low:.1%} slower with the candidate; {text}"
+                )
                 raise SearchEndedError(text)
             self._drops[frozenset(items)] = drop
             answers[items] = "fails" if drop.outcome == "slower" else "passes"
@@ -217,7 +219,7 @@ class CulpritSearch:
             companions=[campaign.changes[name] for name in culprits.companions],
             judgement=result.judgement if result else None,
             failures=result.failures if result else (),
-            drop=drop.drop if drop else self._drop.drop if self._drop else None,
+            drop=drop or self._drop,
             others=others,
             is_minimal=culprits.is_minimal,
             links={label: url for links in known for label, url in links.items()},

@@ -81,7 +81,7 @@ def _timed(trainings: ImageTrainings, judgement: Judgement | None) -> UpgradeAns
     if drop is None or drop.outcome == "as fast":
         return _answered(trainings, "pass", ["training is the same in the candidate image"], judgement, drop)
     if drop.outcome == "slower":
-        sentence = f"the candidate image {effect_of('speed', drop=drop.drop)}; confirmed in pairs"
+        sentence = f"the candidate image {effect_of('speed', drop=drop)}; confirmed in pairs"
         return _answered(trainings, "drift", [sentence], judgement, drop)
     line = f"{drop.num_pairs} pairs do not decide whether the candidate image is slower"
     return _answered(trainings, "inconclusive", [line], judgement, drop)

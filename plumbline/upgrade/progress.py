@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable
 
@@ -119,13 +118,14 @@ def _with(trial: Trial) -> str:
 
 
 def _measured(result: TrialResult) -> str:
-    """Return the mean result of a trial's throughput pairs.
+    """Return the least and the greatest result of a trial's throughput pairs.
 
-    "" for other trials. Pairs decide only together with those of other trials.
+    "" for other trials. Pairs decide only together with those of other trials, so there is no mean.
     """
     ratios = result.log_ratios
     if result.outcome != "same" or not ratios:
         return ""
-    gain = math.expm1(statistics.fmean(ratios))
-    pairs = "1 pair" if len(ratios) == 1 else f"{len(ratios)} pairs"
-    return f"{pairs}, {100 * abs(gain):.1f} % {'slower' if gain < 0 else 'faster'}"
+    losses = sorted(-100 * math.expm1(ratio) for ratio in ratios)
+    if len(losses) == 1:
+        return f"1 pair, {abs(losses[0]):.1f} % {'slower' if losses[0] > 0 else 'faster'}"
+    return f"{len(losses)} pairs, {losses[0]:.1f} % to {losses[-1]:.1f} % slower"

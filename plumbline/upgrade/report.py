@@ -32,7 +32,7 @@ def text_lines(answer: UpgradeAnswer) -> Iterator[str]:
     if answer.speed is not None:
         speed = answer.speed
         interval = f"{speed.low:+.1%} to {speed.high:+.1%}, {speed.num_pairs} pairs"
-        yield f"  throughput: {speed.outcome}, {speed.drop:+.1%} lost ({interval})"
+        yield f"  throughput: {speed.outcome}; lost: {interval}"
     if answer.not_trained:
         yield f"  training loads no code of: {', '.join(answer.not_trained)}"
     if answer.not_from_index:

@@ -8,6 +8,7 @@ from typing import Literal
 from plumbline.schema.verdict import Divergence, Judgement
 from plumbline.upgrade.answer import Culprit, Effect, Others
 from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.throughput import PairedDrop
 from plumbline.upgrade.trials import Failure
 
 __all__ = ["constraint_lines", "culprit_of", "effect_of"]
@@ -17,7 +18,7 @@ _ALONE = {"numerics": "it drifts", "inputs": "it drifts", "speed": "it is slower
 
 def culprit_of(
     effect: Effect, changes: Sequence[PackageChange], *, companions: Sequence[PackageChange] = (),
-    judgement: Judgement | None = None, failures: Sequence[Failure] = (), drop: float | None = None,
+    judgement: Judgement | None = None, failures: Sequence[Failure] = (), drop: PairedDrop | None = None,
     others: Others = "pass", is_minimal: bool = True,
     links: Mapping[str, str] | None = None,
 ) -> Culprit:  # fmt: skip
@@ -35,7 +36,8 @@ def culprit_of(
         sentence += f"; {sure}: {_shown(effect, changes, companions, others, is_minimal=is_minimal)}"
     return Culprit(
         effect=effect, changes=tuple(changes), companions=tuple(companions), sure=sure, is_minimal=is_minimal,
-        others=others, sentence=sentence, judgement=judgement, drop=drop, failures=tuple(failures),
+        others=others, sentence=sentence, judgement=judgement, failures=tuple(failures),
+        drop=drop.drop if drop else None, least_drop=drop.low if drop else None,
         links=dict(links or {}),
     )  # fmt: skip
 
@@ -47,7 +49,7 @@ def _names(changes: Sequence[PackageChange]) -> str:
 
 def effect_of(
     effect: Effect, *, verb: str = "changes", judgement: Judgement | None = None, failures: Sequence[Failure] = (),
-    drop: float | None = None,
+    drop: PairedDrop | None = None,
 ) -> str:  # fmt: skip
     """Return the predicate of a sentence about an effect.
 
@@ -58,7 +60,9 @@ def effect_of(
     if effect == "cannot-train":
         return f"cannot train: {_reason(failures)}"
     if effect == "speed":
-        return f"makes training slower: {drop:.1%} of the throughput is lost" if drop else "makes training slower"
+        # The least loss alone: pairs that decide early overstate it (27.1% in three pairs was 13% in the next forty).
+        measured = f": at least {drop.low:.1%} of the throughput is lost ({drop.num_pairs} pairs)" if drop else ""
+        return f"makes training slower{measured}"
     cause = judgement.causes[0] if judgement and judgement.causes else None
     at = judgement.first_divergence if judgement else None
     return f"{verb} {cause.code if cause else 'training'}{f': first at {_place(at)}' if at else ''}"

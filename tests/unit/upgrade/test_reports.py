@@ -10,6 +10,7 @@ from plumbline.upgrade import UpgradeAnswer
 from plumbline.upgrade.answer import Speed, TrialLine
 from plumbline.upgrade.report import comment_report, html_report, junit_report, summary_report, text_lines
 from plumbline.upgrade.sentences import constraint_lines, culprit_of
+from plumbline.upgrade.throughput import PairedDrop
 from plumbline.upgrade.trials import Failure
 from tests.unit.upgrade.conftest import change, drift
 
@@ -95,8 +96,10 @@ def test_other_effects_in_words():
         "filelock==1.0 until a release works with the others); confirmed: alone it fails, all others without it pass"
     )
     assert "(hint" not in culprit_of("cannot-train", [change("a", "1.0", None)], failures=[boom]).sentence
-    slow = culprit_of("speed", [change("a")], drop=0.08, others="pass")
-    assert "8.0% of the throughput is lost" in slow.sentence
+    drop = PairedDrop("slower", drop=0.271, low=0.08, high=0.42, num_pairs=3)
+    slow = culprit_of("speed", [change("a")], drop=drop, others="pass")
+    assert "at least 8.0% of the throughput is lost (3 pairs)" in slow.sentence
+    assert "27.1%" not in slow.sentence
     pair = culprit_of("numerics", [change("a"), change("b")], judgement=drift())
     assert pair.sentence.startswith("a 1.0 → 2.0 and b 1.0 → 2.0 together change")
     assert culprit_of("numerics", [change("a")], judgement=drift(), is_minimal=False).sure == "likely"
