@@ -258,6 +258,9 @@ class SpeedEvidence(Model):
     mfu: Number | None = None
     """Model FLOPs utilisation against the measured GEMM rate in the precision in force."""
     peak_memory_bytes: Count | None = None
+    """Of the accelerator during the measured steps; on a CPU, the process's own."""
+    peak_host_memory_bytes: Count | None = None
+    """Of the process, from its start; `None` in records of releases without it."""
     microbenchmarks: Counts = {}
     """`gemm_flops`, `device_copy_bytes_per_second`, `host_copy_bytes_per_second`, `disk_read_bytes_per_second`,
     `host_gemm_flops`, each measured before (`name`) and after (`name_after`) the part."""

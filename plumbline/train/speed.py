@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -57,6 +58,7 @@ class SpeedRun:
         self._wall_seconds = 0.0
         self._microbenchmarks: dict[str, float] = {}
         self._peak_memory: int | None = None
+        self._peak_host_memory: int | None = None
         self._sampler = Sampler(context.ranks.device)
         self._losses: list[torch.Tensor] = []
 
@@ -116,7 +118,9 @@ class SpeedRun:
                     context.emit("speed", max(0, step - (measured or step)), speed.steps)
             self._clock.resolve()
             self._wall_seconds = time.perf_counter() - began
-        self._peak_memory = _peak_memory(context.ranks.device)  # of the measured steps only
+        # Of the measured steps only.
+        self._peak_host_memory = _peak_host_memory()
+        self._peak_memory = _peak_memory(context.ranks.device, self._peak_host_memory)
         for loss in self._losses:
             engine.check(self._warmup + speed.steps, float(loss))
         after = self._measure_machine()
@@ -158,14 +162,20 @@ class SpeedRun:
             breakdown=self._clock.breakdown(self._warmup),
             mfu=flops * len(seconds) / wall / ceiling if ceiling else None,
             peak_memory_bytes=self._peak_memory,
+            peak_host_memory_bytes=self._peak_host_memory,
             microbenchmarks=self._microbenchmarks,
             samples=self._sampler.samples(),
         )
 
 
-def _peak_memory(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    import resource
+def _peak_memory(device: torch.device, host: int | None) -> int | None:
+    return int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else host
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def _peak_host_memory() -> int | None:
+    """Return this process's peak; `getrusage` would count what its parent held when it started the process."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None

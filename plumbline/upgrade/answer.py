@@ -13,11 +13,11 @@ from plumbline.errors import ExitCode
 from plumbline.schema.base import Model
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outcome, exit_code
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.trials import Failure
+from plumbline.upgrade.trials import Failure, Memory
 
-__all__ = ["Culprit", "Effect", "Others", "ReleaseRange", "Speed", "TrialLine", "UpgradeAnswer"]
+__all__ = ["Culprit", "Effect", "MemoryUse", "Others", "ReleaseRange", "Speed", "TrialLine", "UpgradeAnswer"]
 
-Effect = Literal["cannot-install", "cannot-train", "inputs", "numerics", "speed"]
+Effect = Literal["cannot-install", "cannot-train", "inputs", "numerics", "speed", "memory"]
 Others = Literal["pass", "loaded pass", "other culprits", "not judged", "not loaded", "none"]
 """`loaded pass`: those that training loads pass, and the rest is not trained."""
 _MANY = 10_000
@@ -52,9 +52,10 @@ class Culprit(Model):
     judgement: Judgement | None = None
     """Of these changes alone."""
     drop: float | None = None
-    """Of `speed`: the share of the throughput that is lost, as the pairs that decided measured it: rather too much."""
+    """Of `speed`: the share of the throughput that is lost, as the pairs that decided measured it: rather too much. Of
+    `memory`: the share of the new peak that is new."""
     least_drop: float | None = None
-    """Of `speed`: the lower end of its interval."""
+    """Of `speed` and `memory`: the lower end of its interval."""
     failures: tuple[Failure, ...] = Field(default=(), max_length=_MANY)
     links: dict[str, str] = Field(default={}, max_length=1000)
     releases: ReleaseRange | None = None
@@ -66,6 +67,17 @@ class Speed(Model):
 
     outcome: Literal["slower", "as fast", "undecided"]
     drop: float
+    low: float
+    high: float
+    num_pairs: int
+
+
+class MemoryUse(Model):
+    """Result of the paired comparison of a peak of memory."""
+
+    kind: Memory
+    outcome: Literal["more", "as much", "undecided"]
+    growth: float
     low: float
     high: float
     num_pairs: int
@@ -110,6 +122,8 @@ class UpgradeAnswer(Model):
     first_divergence: Divergence | None = None
     causes: tuple[Cause, ...] = Field(default=(), max_length=_MANY)
     speed: Speed | None = None
+    memory: tuple[MemoryUse, ...] = ()
+    """Peaks of memory of the same pairs; empty where they were not measured."""
     is_flaky: bool = False
     """The candidate gave different answers to the same question."""
     notes: tuple[str, ...] = Field(default=(), max_length=_MANY)

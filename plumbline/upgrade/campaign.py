@@ -15,7 +15,7 @@ from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.progress import Progress
 from plumbline.upgrade.sharing import SharedTrials
 from plumbline.upgrade.throughput import LOOKS, PairedDrop, paired_drop
-from plumbline.upgrade.trials import Package, Trial, TrialResult, Trials
+from plumbline.upgrade.trials import Measure, Memory, Package, Trial, TrialResult, Trials
 
 __all__ = ["Budget", "Campaign", "Parts"]
 
@@ -57,6 +57,8 @@ class Campaign:
     """By item: a culprit at a release between its two pins."""
     sharing: SharedTrials | None = None
     """The same trials, where other platforms may take some of them."""
+    pairs: dict[frozenset[str], list[TrialResult]] = field(default_factory=dict)
+    """By set of changes: its trials of speed, of which throughput and memory are read."""
     repeats: int = 1
     """How often a set has to pass before it counts as passing."""
     is_flaky: bool = False
@@ -105,25 +107,44 @@ class Campaign:
         return {items: results[named.name] for items, named in trials.items()}
 
     def paired(
-        self, items: Items, *, slower_above: float, fast_below: float, looks: Sequence[int] = LOOKS
-    ) -> tuple[PairedDrop | None, TrialResult]:
-        """Compare throughput in pairs until the interval decides.
+        self, items: Items, *, slower_above: float, fast_below: float, looks: Sequence[int] = LOOKS,
+        measure: Measure = "throughput",
+    ) -> tuple[PairedDrop | None, TrialResult]:  # fmt: skip
+        """Compare a measure in pairs until its interval decides.
 
-        Also return the last trial's result. The comparison is `None` below three finite pairs.
+        Also return the last trial's result. The comparison is `None` below three finite pairs. Pairs that were trained
+        for a different measure count.
         """
-        ratios: list[float] = []
+        results = self.pairs.setdefault(frozenset(items), [])
         drop: PairedDrop | None = None
-        before = 0
         for count in looks:
-            result = self.ask(Trial(name="x", part="speed", pairs=count - before, pairs_before=before), items)
-            ratios += result.log_ratios
-            before = count
-            if result.outcome == "same":
-                drop = paired_drop(ratios, slower_above=slower_above, fast_below=fast_below, num_looks=len(looks))
-            is_decided = drop is not None and drop.outcome != "undecided"
-            if result.outcome != "same" or is_decided:
+            before = sum(len(result.log_ratios) for result in results)
+            if count < before:
+                continue
+            if count > before:
+                result = self.ask(Trial(name="x", part="speed", pairs=count - before, pairs_before=before), items)
+                if result.outcome != "same":
+                    return drop, result
+                results.append(result)
+            drop = paired_drop(
+                [ratio for result in results for ratio in result.ratios(measure)],
+                slower_above=slower_above, fast_below=fast_below, num_looks=len(looks), measure=measure,
+            )  # fmt: skip
+            if drop is not None and drop.outcome != "undecided":
                 break
-        return drop, result
+        return drop, results[-1]
+
+    def memories(self, items: Items) -> tuple[Memory, ...]:
+        """Return the memories of which every pair with these changes has a peak."""
+        results = self.pairs.get(frozenset(items), [])
+        names = {name for result in results for name in result.memory_ratios}
+        return tuple(
+            sorted(
+                name
+                for name in names
+                if all(len(result.memory_ratios.get(name, ())) == len(result.log_ratios) for result in results)
+            )
+        )
 
     def _named(self, trial: Trial, items: Items) -> Trial:
         number = self.progress.next_number()

@@ -20,7 +20,8 @@ from plumbline.upgrade.trials import Trial, TrialOutcome, TrialResult
 
 __all__ = ["CulpritSearch", "Effect", "UnsteadyError"]
 
-Effect = Literal["cannot-train", "inputs", "numerics", "speed"]
+Effect = Literal["cannot-train", "inputs", "numerics", "speed", "memory"]
+_PAIRED: tuple[Effect, ...] = ("speed", "memory")
 _LEAST_SHARED = 3
 """Fewer changes are searched in so few trials that other platforms save none."""
 _FLAKY_LOOKS = 3
@@ -100,7 +101,7 @@ class CulpritSearch:
         Their result is confirmed on this platform.
         """
         campaign, sharing = self._campaign, self._campaign.sharing
-        if sharing is None or self._effect == "speed" or len(ordered) < _LEAST_SHARED:
+        if sharing is None or self._effect in _PAIRED or len(ordered) < _LEAST_SHARED:
             return self._search(ordered, relevant)
         baseline = baseline_digest(self._effect, self._trial, self._whole, campaign.changes, ordered)
         shared = sharing.join(baseline, campaign.changes, campaign.progress.check)
@@ -135,7 +136,7 @@ class CulpritSearch:
             "needs": campaign.needs, "num_parallel": lambda: campaign.trials.num_parallel,
             "budget": max(1, campaign.budget.trials - campaign.progress.num_trials),
         }  # fmt: skip
-        ask = self._speed_answers if self._effect == "speed" else self._answers
+        ask = self._paired_answers if self._effect in _PAIRED else self._answers
         try:
             if relevant and len(relevant) < len(ordered) and ask([relevant])[relevant] == "fails":
                 return find_culprits(relevant, ask, **options), len(relevant)
@@ -163,8 +164,8 @@ class CulpritSearch:
                 break
         return answers
 
-    def _speed_answers(self, sets: Sequence[Items]) -> Mapping[Items, Answer]:
-        """Judge the throughput of each set.
+    def _paired_answers(self, sets: Sequence[Items]) -> Mapping[Items, Answer]:
+        """Judge the throughput or the memory of each set.
 
         A set with the culprit has the whole effect, every other set has none. Half of the effect divides them best.
         Pairs that do not decide even that end the search: on so noisy a machine chance would answer for the sets that
@@ -175,15 +176,17 @@ class CulpritSearch:
         half = (self._drop.low + self._drop.drop) / 4
         answers: dict[Items, Answer] = {}
         for items in sets:
-            drop, _ = self._campaign.paired(items, slower_above=half, fast_below=half, looks=SEARCH_LOOKS)
+            drop, _ = self._campaign.paired(
+                items, slower_above=half, fast_below=half, looks=SEARCH_LOOKS, measure=self._drop.measure
+            )
             if drop is None:
                 answers[items] = "unknown"
                 continue
             if drop.outcome == "undecided":
                 text = f"{drop.num_pairs} pairs do not decide which change it is"
-                self._campaign.notes.append(
-                    f"training is at least {self._drop.low:.1%} slower with the candidate; {text}"
-                )
+                least, measure = f"at least {self._drop.least:.1%}", self._drop.measure
+                what = f"is {least} slower" if measure == "throughput" else f"needs {least} more {measure}"
+                self._campaign.notes.append(f"training {what} with the candidate; {text}")
                 raise SearchEndedError(text)
             self._drops[frozenset(items)] = drop
             answers[items] = "fails" if drop.outcome == "slower" else "passes"
@@ -254,7 +257,7 @@ class CulpritSearch:
         campaign, item = self._campaign, pin.requirement
         campaign.releases[item] = change.replace(candidate=pin)
         items = (item, *companions)
-        ask = self._speed_answers if self._effect == "speed" else self._answers
+        ask = self._paired_answers if self._effect in _PAIRED else self._answers
         try:
             if campaign.ask(Trial(name="x", part="environment"), items).outcome != "same":
                 return "unknown"

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from plumbline.errors import InconclusiveError
 from plumbline.judge.rounds import merge
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
-from plumbline.upgrade.answer import Speed, UpgradeAnswer
+from plumbline.upgrade.answer import MemoryUse, Speed, UpgradeAnswer
 from plumbline.upgrade.bisect import Items
 from plumbline.upgrade.campaign import Budget, Campaign, Parts
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
 from plumbline.upgrade.sentences import constraint_lines, culprit_of
 from plumbline.upgrade.sharing import SharedTrials
-from plumbline.upgrade.throughput import LEAST_PAIRS
-from plumbline.upgrade.trials import Trial, TrialResult, Trials
+from plumbline.upgrade.throughput import LEAST_PAIRS, PairedDrop, growth
+from plumbline.upgrade.trials import Memory, Trial, TrialResult, Trials
 
 __all__ = ["Budget", "Parts", "UpgradeGate"]
 
@@ -106,8 +107,10 @@ class UpgradeGate:
         if self._parts.inputs and left:
             left = self._inputs(campaign, left, judgements)
         speed = self._speed(campaign, left) if self._parts.speed and left else None
+        memory = self._memory(campaign, left) if speed is not None else ()
         judgement = merge(judgements) if judgements else None
-        return self._answer(campaign, self._verdict(campaign, judgement, speed), judgement, speed)
+        verdict = self._verdict(campaign, judgement, speed, memory)
+        return self._answer(campaign, verdict, judgement, speed).replace(memory=memory)
 
     def _numerics(self, campaign: Campaign, left: Items, judgements: list[Judgement]) -> Items:
         whole = campaign.numerics
@@ -160,6 +163,20 @@ class UpgradeGate:
             CulpritSearch(campaign, "speed", trial, drop=drop).run(left)
         return Speed(outcome=drop.outcome, drop=drop.drop, low=drop.low, high=drop.high, num_pairs=drop.num_pairs)
 
+    def _memory(self, campaign: Campaign, left: Items) -> tuple[MemoryUse, ...]:
+        """Compare the peaks of memory of the same pairs; memory is a cost as time is, and has its limit."""
+        limit = self._gates.throughput_drop
+        uses = []
+        for measure in campaign.memories(left):
+            drop, last = campaign.paired(left, slower_above=limit / 2, fast_below=limit, measure=measure)
+            if drop is None:
+                self._not_known(campaign, last)
+                continue
+            if drop.outcome == "slower":
+                CulpritSearch(campaign, "memory", Trial(name="x", part="speed"), drop=drop).run(left)
+            uses.append(memory_use(drop, measure))
+        return tuple(uses)
+
     def _reduced(self, campaign: Campaign, result: TrialResult, left: Items) -> Trial:
         """Return a shorter trial that still shows the drift.
 
@@ -183,7 +200,9 @@ class UpgradeGate:
         campaign.is_unknown = True
         campaign.notes.append(_why(result))
 
-    def _verdict(self, campaign: Campaign, judgement: Judgement | None, speed: Speed | None) -> Outcome:
+    def _verdict(
+        self, campaign: Campaign, judgement: Judgement | None, speed: Speed | None, memory: Sequence[MemoryUse]
+    ) -> Outcome:
         if campaign.culprits or not campaign.is_complete:
             return "drift"
         if judgement is not None and judgement.verdict != "pass":
@@ -191,6 +210,12 @@ class UpgradeGate:
         if speed is not None and speed.outcome == "undecided":
             campaign.notes.append(f"{speed.num_pairs} pairs do not decide whether the candidate is slower")
             return "inconclusive"
+        for use in memory:
+            if use.outcome == "undecided":
+                campaign.notes.append(
+                    f"{use.num_pairs} pairs do not decide whether the candidate needs more {use.kind}"
+                )
+                return "inconclusive"
         return "inconclusive" if campaign.is_unknown else "pass"
 
     def _answer(
@@ -212,6 +237,15 @@ class UpgradeGate:
             trials=campaign.progress.lines,
             seconds=time.monotonic() - self._began,
         )
+
+
+def memory_use(drop: PairedDrop, kind: Memory) -> MemoryUse:
+    """Return a comparison of memory as growth."""
+    outcomes: dict[str, Literal["more", "as much", "undecided"]] = {"slower": "more", "as fast": "as much"}
+    return MemoryUse(
+        kind=kind, outcome=outcomes.get(drop.outcome, "undecided"), growth=growth(drop.drop), low=growth(drop.low),
+        high=growth(drop.high), num_pairs=drop.num_pairs,
+    )  # fmt: skip
 
 
 def _why(result: TrialResult) -> str:

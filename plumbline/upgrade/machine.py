@@ -13,6 +13,7 @@ from pathlib import Path
 
 from plumbline.errors import DiskFullError, InconclusiveError, InvalidInputError
 from plumbline.loaded import place_of
+from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec, read_spec
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.changes import PackageChange
@@ -22,7 +23,7 @@ from plumbline.upgrade.needs import conflicts, needed_changes
 from plumbline.upgrade.numerics import compare_inputs, compare_training, has_equal_bits
 from plumbline.upgrade.runs import MOST_SECONDS, Run, Runs
 from plumbline.upgrade.store import PackageStore
-from plumbline.upgrade.trials import Failure, Package, Trial, TrialOutcome, TrialResult
+from plumbline.upgrade.trials import Failure, Memory, Package, Trial, TrialOutcome, TrialResult
 
 __all__ = ["LocalTrials"]
 
@@ -182,21 +183,29 @@ class LocalTrials:
         speed_spec = spec.replace(probe=None, learn=None)
         current = self._current_environment()
         ratios: list[float] = []
+        memory: dict[Memory, list[float]] = {}
         for pair in range(trial.pairs):
             is_current_first = (trial.pairs_before + pair) % 2 == 0
             order = (current, environment) if is_current_first else (environment, current)
             rates: dict[bool, float] = {}
+            peaks: dict[bool, dict[Memory, int]] = {}
             for place, trained in enumerate(order):
                 is_ours = (place == 0) == is_current_first
                 run = self._train(speed_spec, trained, limit=MOST_SECONDS)
                 speed = run.record.record.evidence.speed if run.record else None
-                if speed is None or not speed.samples_per_second:
+                if run.record is None or speed is None or not speed.samples_per_second:
                     failures = (run.failure,) if run.failure else ()
                     outcome: TrialOutcome = "lost" if run.is_lost or is_ours else "cannot-train"
                     return TrialResult(trial=trial.name, outcome=outcome, failures=failures)
                 rates[is_ours] = speed.samples_per_second
+                peaks[is_ours] = _peaks(run.record.record)
             ratios.append(math.log(rates[False] / rates[True]))
-        return TrialResult(trial=trial.name, outcome="same", log_ratios=tuple(ratios))
+            for name in peaks[True].keys() & peaks[False].keys():
+                memory.setdefault(name, []).append(math.log(peaks[False][name] / peaks[True][name]))
+        return TrialResult(
+            trial=trial.name, outcome="same", log_ratios=tuple(ratios),
+            memory_ratios={name: tuple(values) for name, values in sorted(memory.items())},
+        )  # fmt: skip
 
     def _spec_of(self, trial: Trial, spec: RunSpec) -> RunSpec:
         """Return the spec of the requested parts and steps only."""
@@ -246,3 +255,12 @@ class LocalTrials:
             for name, package in sorted(packages.items())
             if any(place_of(file) in places for file in package.files)
         )
+
+
+def _peaks(record: RunRecord) -> dict[Memory, int]:
+    """Return the peaks of memory that a training measured."""
+    speed = record.evidence.speed
+    peaks: dict[Memory, int | None] = {"host memory": speed.peak_host_memory_bytes if speed else None}
+    if speed is not None and record.fingerprint.gpus:
+        peaks["device memory"] = speed.peak_memory_bytes
+    return {name: value for name, value in peaks.items() if value}

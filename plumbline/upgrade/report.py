@@ -33,6 +33,8 @@ def text_lines(answer: UpgradeAnswer) -> Iterator[str]:
         speed = answer.speed
         interval = f"{speed.low:+.1%} to {speed.high:+.1%}, {speed.num_pairs} pairs"
         yield f"  throughput: {speed.outcome}; lost: {interval}"
+    for use in answer.memory:
+        yield f"  peak {use.kind}: {use.outcome}; grown: {use.low:+.1%} to {use.high:+.1%}, {use.num_pairs} pairs"
     if answer.not_trained:
         yield f"  training loads no code of: {', '.join(answer.not_trained)}"
     if answer.not_from_index:

@@ -13,7 +13,13 @@ from plumbline.upgrade.trials import Failure
 
 __all__ = ["constraint_lines", "culprit_of", "effect_of"]
 
-_ALONE = {"numerics": "it drifts", "inputs": "it drifts", "speed": "it is slower", "cannot-train": "it fails"}
+_ALONE = {
+    "numerics": "it drifts",
+    "inputs": "it drifts",
+    "speed": "it is slower",
+    "memory": "it grows",
+    "cannot-train": "it fails",
+}
 
 
 def culprit_of(
@@ -26,7 +32,11 @@ def culprit_of(
 
     `others` is the result of all other changes without it.
     """
-    is_shown = others != "not judged" and is_minimal and (judgement is not None or effect in ("speed", "cannot-train"))
+    is_shown = (
+        others != "not judged"
+        and is_minimal
+        and (judgement is not None or effect in ("speed", "memory", "cannot-train"))
+    )
     sure: Literal["confirmed", "likely"] = "confirmed" if is_shown or effect == "cannot-install" else "likely"
     verb = "changes" if len(changes) == 1 else "change"
     sentence = f"{_names(changes)} {effect_of(effect, verb=verb, judgement=judgement, failures=failures, drop=drop)}"
@@ -63,6 +73,11 @@ def effect_of(
         # The least loss alone: pairs that decide early overstate it (27.1% in three pairs was 13% in the next forty).
         measured = f": at least {drop.low:.1%} of the throughput is lost ({drop.num_pairs} pairs)" if drop else ""
         return f"makes training slower{measured}"
+    if effect == "memory":
+        measured = (
+            f": at least {drop.least:.1%} more {drop.measure} at its peak ({drop.num_pairs} pairs)" if drop else ""
+        )
+        return f"makes training need more memory{measured}"
     cause = judgement.causes[0] if judgement and judgement.causes else None
     at = judgement.first_divergence if judgement else None
     return f"{verb} {cause.code if cause else 'training'}{f': first at {_place(at)}' if at else ''}"
@@ -94,6 +109,7 @@ def _shown(
     alone = _ALONE[effect]
     if len(changes) > 1:
         alone = alone.replace("it drifts", "they drift").replace("it is", "they are").replace("it fails", "they fail")
+        alone = alone.replace("it grows", "they grow")
     pronoun = "it" if len(changes) == 1 else "them"
     go = "goes" if len(companions) == 1 else "go"
     with_whom = (

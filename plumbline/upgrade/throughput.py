@@ -1,4 +1,4 @@
-"""Test whether training is slower, by pairs of runs. Pure.
+"""Test whether training is slower or needs more memory, by pairs of runs. Pure.
 
 Both runs of a pair are new processes; their order alternates.
 """
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from plumbline.history.equivalence import equivalence
+from plumbline.upgrade.trials import Measure
 
-__all__ = ["LEAST_PAIRS", "LOOKS", "MOST_PAIRS", "SEARCH_LOOKS", "PairedDrop", "paired_drop"]
+__all__ = ["LEAST_PAIRS", "LOOKS", "MOST_PAIRS", "SEARCH_LOOKS", "PairedDrop", "growth", "paired_drop"]
 
 LEAST_PAIRS = 3
 MOST_PAIRS = 12
@@ -26,18 +27,33 @@ _ALPHA = 0.05
 
 @dataclass(frozen=True, slots=True)
 class PairedDrop:
-    """Share of throughput that was lost, with its interval."""
+    """Share of throughput that was lost, with its interval.
+
+    Of memory: the share of the changed environment's peak that the current one does not need.
+    """
 
     outcome: Literal["slower", "as fast", "undecided"]
     drop: float
     low: float
     high: float
     num_pairs: int
+    measure: Measure = "throughput"
+
+    @property
+    def least(self) -> float:
+        """Return the least loss; of memory, the least growth."""
+        return self.low if self.measure == "throughput" else growth(self.low)
+
+
+def growth(share: float) -> float:
+    """Return by how much more is needed where this share of it is new."""
+    return share / (1 - share)
 
 
 def paired_drop(
-    log_ratios: Sequence[float], *, slower_above: float, fast_below: float, num_looks: int = len(LOOKS)
-) -> PairedDrop | None:
+    log_ratios: Sequence[float], *, slower_above: float, fast_below: float, num_looks: int = len(LOOKS),
+    measure: Measure = "throughput",
+) -> PairedDrop | None:  # fmt: skip
     """Test the share of throughput that was lost.
 
     `None` below three finite pairs. `as fast`: the whole interval lies below `fast_below`. `slower`: otherwise, if it
@@ -56,4 +72,4 @@ def paired_drop(
         outcome = "as fast"
     elif low > slower_above:
         outcome = "slower"
-    return PairedDrop(outcome, drop, low, high, len(values))
+    return PairedDrop(outcome, drop, low, high, len(values), measure)

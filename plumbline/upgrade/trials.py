@@ -16,7 +16,7 @@ from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
 
-__all__ = ["Failure", "Package", "Trial", "TrialOutcome", "TrialPart", "TrialResult", "Trials"]
+__all__ = ["Failure", "Measure", "Memory", "Package", "Trial", "TrialOutcome", "TrialPart", "TrialResult", "Trials"]
 
 TrialPart = Literal["environment", "releases", "reference", "inputs", "numerics", "speed"]
 """`environment`: can it be built? `releases`: which releases lie between both pins of a change? `reference`: the
@@ -24,6 +24,10 @@ current environment alone. The others compare a part with it."""
 
 TrialOutcome = Literal["same", "drift", "cannot-install", "cannot-train", "lost"]
 """`lost`: the machine failed, and nothing is known of the changes."""
+
+Memory = Literal["host memory", "device memory"]
+Measure = Literal["throughput", "host memory", "device memory"]
+"""What a pair of trainings compares."""
 
 _MANY = 10_000
 
@@ -85,6 +89,8 @@ class TrialResult(Model):
     """Of `numerics`: every bit of the probe is equal."""
     log_ratios: tuple[float, ...] = Field(default=(), max_length=1000)
     """Of `speed`: ln(changed / current) of the throughput, one value a pair."""
+    memory_ratios: dict[Memory, tuple[float, ...]] = {}
+    """Of `speed`: ln(changed / current) of the peak memory, one value a pair; empty where it was not measured."""
     failures: tuple[Failure, ...] = Field(default=(), max_length=_MANY)
     imported: tuple[str, ...] | None = Field(default=None, max_length=_MANY)
     """Packages that the trainer loaded code from, under these changes; `None` where it loaded nothing."""
@@ -97,6 +103,12 @@ class TrialResult(Model):
     is_elsewhere: bool = False
     """Answered by a different platform: it guides the search, and is no evidence here."""
     seconds: float = Field(default=0.0, ge=0)
+
+    def ratios(self, measure: Measure) -> tuple[float, ...]:
+        """Return a value for each pair; below 0 where the changes are worse."""
+        if measure == "throughput":
+            return self.log_ratios
+        return tuple(-ratio for ratio in self.memory_ratios.get(measure, ()))
 
 
 class Trials(Protocol):

@@ -44,6 +44,7 @@ def test_one_number_and_what_explains_it(measured: Trained) -> None:
     assert low <= speed.step_seconds <= high
     assert speed.mfu > 0
     assert speed.peak_memory_bytes > 1 << 20
+    assert speed.peak_host_memory_bytes == speed.peak_memory_bytes  # on a CPU there is one memory
 
 
 def test_the_machine_is_measured_before_and_after(measured: Trained) -> None:
@@ -84,7 +85,7 @@ def test_the_peak_of_memory_is_that_of_the_measured_steps(workshop: Workshop, mo
 
     monkeypatch.setattr(speed, "microbenchmarks", more)
     monkeypatch.setattr(LearnRun, "run", learns)
-    monkeypatch.setattr(speed, "_peak_memory", lambda _: peak[0])
+    monkeypatch.setattr(speed, "_peak_memory", lambda *_: peak[0])
     steps = {"steps": 2, "evaluate_every": 2, "checkpoint_every": 100, "evaluation_rows": 8}
     record = workshop.train(workshop.spec(probe=None, speed=SPEED, learn=steps)).record
     assert peak == [1021]

@@ -28,11 +28,14 @@ def drift(code="operator", stage="forward", step=0, at="encoder.layer.0.intermed
 class Machine:
     """Answers trials by `rules`: part to a function from the names of the changes to an outcome."""
 
-    def __init__(self, rules=None, *, imported=None, packages=None, ratios=None, num_parallel=1, failures=()):
+    def __init__(
+        self, rules=None, *, imported=None, packages=None, ratios=None, memory=None, num_parallel=1, failures=()
+    ):
         self.rules = rules or {}
         self.imported = imported
         self.packages = packages or {}
         self.ratios = ratios
+        self.memory = memory
         self.num_parallel = num_parallel
         self.failures = failures
         self.asked = []
@@ -55,7 +58,9 @@ class Machine:
                 trial=trial.name, outcome="same", imported=everything if self.imported is None else imported
             )
         if trial.part == "speed":
-            return TrialResult(trial=trial.name, outcome="same", log_ratios=tuple(self.ratios(names, trial.pairs)))
+            memory = {"host memory": tuple(self.memory(names, trial.pairs))} if self.memory else {}
+            ratios = tuple(self.ratios(names, trial.pairs))
+            return TrialResult(trial=trial.name, outcome="same", log_ratios=ratios, memory_ratios=memory)
         outcome = self.rules.get(trial.part, lambda _: "same")(names)
         failures = (Failure(stage="import", message="boom"),) if outcome == "cannot-train" else ()
         judgement = drift() if outcome == "drift" else Judgement(verdict="pass")

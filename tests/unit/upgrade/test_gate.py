@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
@@ -226,6 +227,40 @@ def test_the_printed_loss_is_not_overstated_by_pairs_that_decide_early():
     assert all(
         f": at least {culprit.least_drop:.1%} of the throughput is lost (" in culprit.sentence for culprit in culprits
     )
+
+
+def greedy(growth, spread=0.004, loss=0.0):
+    """A machine on which p002 needs more memory, and p001 costs throughput."""
+    generator = random.Random(1)
+    return Machine(
+        ratios=lambda names, count: [generator.gauss(-loss if "p001" in names else 0, 0.005) for _ in range(count)],
+        memory=lambda names, count: [generator.gauss(growth if "p002" in names else 0, spread) for _ in range(count)],
+    )
+
+
+@pytest.mark.parametrize(("growth", "loss", "effects"), [
+    (0.12, 0.0, [("memory", "p002")]), (0.12, 0.1, [("speed", "p001"), ("memory", "p002")]), (0.01, 0.0, []),
+    (-0.2, 0.0, []),
+])  # fmt: skip
+def test_a_package_that_needs_more_memory_is_named_by_the_pairs_of_the_speed(growth, loss, effects):
+    machine = greedy(growth, loss=loss)
+    answer = judge(machine, changes(4), Parts(inputs=False))
+    assert named(answer) == effects
+    assert answer.verdict == ("drift" if effects else "pass")
+    (use,) = answer.memory
+    assert (use.kind, use.outcome) == ("host memory", "more" if growth > 0.05 else "as much")
+    assert use.low <= math.expm1(growth) <= use.high
+    if ("memory", "p002") in effects:
+        assert "makes training need more memory: at least 1" in answer.sentences[-1]
+        assert answer.sentences[-1].endswith("confirmed: alone it grows, all others without it pass")
+    asked = [trial for trial in machine.asked if trial.part == "speed" and len(trial.changes) == 4]
+    assert [trial.pairs for trial in asked] == [3]  # one question, two answers
+
+
+def test_memory_that_no_pairs_decide_is_no_pass():
+    answer = judge(greedy(0.03, spread=0.1), changes(4), Parts(inputs=False))
+    assert (answer.verdict, answer.culprits) == ("inconclusive", ())
+    assert answer.sentences == ("12 pairs do not decide whether the candidate needs more host memory",)
 
 
 def test_undecided_pairs_are_no_pass():

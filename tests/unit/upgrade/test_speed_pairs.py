@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from types import SimpleNamespace
 
@@ -46,14 +47,18 @@ def test_the_order_alternates_across_trials(tmp_path, monkeypatch):
 
     def train(_, environment, **__):
         order.append("own" if environment is own else "changed")
-        speed = SimpleNamespace(samples_per_second=100.0)
-        record = SimpleNamespace(record=SimpleNamespace(evidence=SimpleNamespace(speed=speed)))
+        peak = 1000 if environment is own else 1100
+        speed = SimpleNamespace(samples_per_second=100.0, peak_memory_bytes=5, peak_host_memory_bytes=peak)
+        fingerprint = SimpleNamespace(gpus=())
+        record = SimpleNamespace(record=SimpleNamespace(evidence=SimpleNamespace(speed=speed), fingerprint=fingerprint))
         return SimpleNamespace(record=record, failure=None, is_lost=False)
 
     monkeypatch.setattr(trials, "_train", train)
     for before, pairs in ((0, 3), (3, 1), (4, 2)):
         (result,) = trials.run([Trial(name="x", part="speed", pairs=pairs, pairs_before=before)])
         assert result.outcome == "same", result.failures
+        # A CPU has one memory; on a GPU its own is a second one.
+        assert result.memory_ratios == {"host memory": (pytest.approx(math.log(1.1)),) * pairs}
     firsts = order[::2]
     assert firsts == ["own", "changed"] * 3
 
