@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from plumbline.errors import ExitCode, InvalidInputError, UnavailableError
+from plumbline.extras import require
 from plumbline.parent_watch import PARENT_WATCH
 from plumbline.schema.expected import Expected
 from plumbline.schema.record import read_record
@@ -197,6 +198,8 @@ def run_training(
 
 def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
     """Make a model's initial weights in a trainer process; return their SHA-256."""
+    for module in ("torch", "transformers"):
+        require(module)
     with scratch_folder() as folder:
         described = folder / "model.json"
         described.write_text(json.dumps(model), encoding="utf-8")

@@ -24,6 +24,7 @@ from types import ModuleType
 from plumbline import __version__, cli
 from plumbline.cli.options import say
 from plumbline.errors import WRONG_PATH, ExitCode, PlumblineError
+from plumbline.extras import missing_package
 from plumbline.localstack.signals import terminations_interrupt
 from plumbline.variables import clean_variables
 
@@ -96,6 +97,8 @@ def _say(failure: _Failure, *, as_json: bool) -> int:
 
 def _failure(error: Exception) -> _Failure:
     """Convert an error to a line and an exit code, never drift's."""
+    if isinstance(error, ImportError):
+        error = missing_package(error) or error
     if isinstance(error, PlumblineError):
         return _Failure(str(error), error.exit_code, error.where, error.key, error.hint)
     if isinstance(error, OSError):

