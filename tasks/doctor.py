@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, cast
 from uuid import UUID
 
@@ -26,7 +25,7 @@ from plumbline.doctor.stores import Visit
 from plumbline.errors import ExitCode, InvalidInputError, PlumblineError
 from plumbline.schema.base import read_model
 from plumbline.schema.suite import Suite
-from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, server_errors, wait_for_api
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, read_clock, server_errors, wait_for_api
 from plumbline.tasks.prefect_client.deployments import create_deployment
 from plumbline.tasks.prefect_client.flow_runs import read_pool
 from plumbline.tasks.prefect_client.notifications import stored_fingerprint
@@ -66,10 +65,12 @@ def check_server(suite: Suite) -> tuple[list[CheckResult], dict[str, str]]:
 
 def _check_api(client: SyncPrefectClient) -> Iterator[CheckResult]:
     yield CheckResult(where=_API, what=f"{str(client.api_url).rstrip('/')} answers", well=True)
-    asked = datetime.now(UTC)
-    server_time = parsedate_to_datetime(client.hello().headers["date"])
+    where, reading = f"{_API}'s clock", read_clock(client)
+    if reading is None:
+        yield CheckResult(where=where, what="not compared: the server's responses contain no date", well=True)
+        return
     hint = "start a time service here, or on the server (chrony, systemd-timesyncd)"
-    yield examine_clock(f"{_API}'s clock", server_time, asked, datetime.now(UTC), hint)
+    yield examine_clock(where, reading.server, reading.asked, reading.answered, hint)
 
 
 def _read_deployment(client: SyncPrefectClient, name: str) -> DeploymentResponse | None:

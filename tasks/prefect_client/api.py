@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
@@ -16,13 +18,16 @@ from prefect.settings import PREFECT_API_URL
 
 from plumbline.errors import AccessError, ConfigurationError, UnavailableError
 
-__all__ = ["PREFECT_ERRORS", "server_clock", "server_errors", "wait_for_api"]
+__all__ = ["PREFECT_ERRORS", "ClockReading", "read_clock", "server_clock", "server_errors", "wait_for_api"]
 
 PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, OSError)
 """Errors of a restarting server or a locked database, which the next poll may not see."""
 
 _SERVER_ERROR = 500
 _POLL_SECONDS = 0.2
+_CLOCK_SECONDS = 2.0
+"""Difference of two clocks above which the server is asked again, and the wait before that."""
+_DATE = re.compile(r"\d{1,2} [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT")
 
 
 @contextmanager
@@ -92,15 +97,50 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def server_clock(client: SyncPrefectClient) -> Callable[[], datetime]:
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """The server's time, and this machine's before and after."""
+
+    server: datetime
+    asked: datetime
+    answered: datetime
+
+    @property
+    def difference_seconds(self) -> float:
+        """Return by how much the clocks differ at least, without its sign."""
+        behind, ahead = self.asked - self.server, self.server - self.answered
+        return max(behind.total_seconds(), ahead.total_seconds(), 0.0)
+
+
+def read_clock(client: SyncPrefectClient, sleep: Callable[[float], None] = time.sleep) -> ClockReading | None:
+    """Return the reading of the server's clock that differs least; `None` if the server sends no date.
+
+    The Date header of a busy server is old, as the server renews it once a second, and a proxy may add a header of its
+    own clock. So the server is asked again if the clocks seem to differ.
+    """
+    readings = _ask_time(client)
+    if readings and min(reading.difference_seconds for reading in readings) > _CLOCK_SECONDS:
+        sleep(_CLOCK_SECONDS)
+        readings += _ask_time(client)
+    return min(readings, key=lambda reading: reading.difference_seconds, default=None)
+
+
+def _ask_time(client: SyncPrefectClient) -> list[ClockReading]:
+    asked = datetime.now(UTC)
+    dates = ", ".join(client.hello().headers.get_list("date"))
+    answered = datetime.now(UTC)
+    return [ClockReading(parsedate_to_datetime(text), asked, answered) for text in _DATE.findall(dates)]
+
+
+def server_clock(client: SyncPrefectClient, sleep: Callable[[float], None] = time.sleep) -> Callable[[], datetime]:
     """Return a clock that follows the server's, which decides when a flow run is due.
 
-    The server's time is read once, to the second, and carried on by a monotonic clock; the local time is used where
-    the server's cannot be read.
+    The server's time is read to the second, and carried on by a monotonic clock; the local time is used where the
+    server's cannot be read.
     """
-    try:
-        start = parsedate_to_datetime(client.hello().headers["date"])
-    except (*PREFECT_ERRORS, KeyError, ValueError):
-        start = datetime.now(UTC)
-    at = time.monotonic()
+    reading = None
+    with suppress(*PREFECT_ERRORS):
+        reading = read_clock(client, sleep)
+    offset = reading.server - reading.answered if reading is not None else timedelta()
+    start, at = datetime.now(UTC) + offset, time.monotonic()
     return lambda: start + timedelta(seconds=time.monotonic() - at)
