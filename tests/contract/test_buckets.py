@@ -254,6 +254,17 @@ def test_a_folder_of_a_hierarchical_namespace_is_no_object(
         store.stat("folder")
 
 
+def test_a_blob_in_the_archive_tier_is_named_as_such(servers: Servers, clean_environment: pytest.MonkeyPatch) -> None:
+    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    store: Any = open_store(f"az://{ACCOUNT}/archived")
+    client = store.inner._connected().client
+    client.create_container()
+    store.create("key", b"bytes")
+    client.get_blob_client("key").set_standard_blob_tier("Archive")
+    with pytest.raises(AccessError, match=r"is archived: HTTP 409 BlobArchived \(hint: move the blob"):
+        read_bytes(store, "key")
+
+
 def test_markers_of_folders_are_no_objects(servers: Servers, clean_environment: pytest.MonkeyPatch) -> None:
     """The S3 console's "Create folder", and Hadoop, leave empty objects."""
     give_aws(clean_environment, servers.s3)
