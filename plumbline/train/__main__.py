@@ -19,6 +19,7 @@ from plumbline.preflight import check_libraries, check_training
 from plumbline.schema.base import read_model
 from plumbline.schema.expected import Expected
 from plumbline.schema.spec import read_spec
+from plumbline.variables import variable
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -70,7 +71,7 @@ def _unloadable(error: Exception) -> _UnloadableError:
 
 def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
     notes = check_libraries()
-    if os.environ.get("RANK", "0") == "0":
+    if variable("RANK", "0") == "0":
         sys.stderr.writelines(f"{note}\n" for note in notes)
     spec = read_spec(arguments.spec)
     record_id = arguments.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63]
