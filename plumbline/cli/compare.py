@@ -1,4 +1,4 @@
-"""`plumbline compare REFERENCE CANDIDATE`: judge two records on disk."""
+"""`plumbline compare REFERENCE CANDIDATE`: judge two records, of folders or of a store."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from plumbline.central import CentralStore
+from plumbline.central.outbox import RECORDS, fetch_record
 from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError
 from plumbline.judge import compare
 from plumbline.judge.reruns import rerun_problem
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.evidence import SpeedEvidence
-from plumbline.schema.suite import Gates, read_suite
+from plumbline.schema.record import RECORD_NAME
+from plumbline.schema.suite import Gates, Suite, read_suite
 from plumbline.schema.verdict import Finding, Judgement, Note, exit_code
+from plumbline.staging.scratch import scratch_folder
+from plumbline.stores import ObjectMissingError, Store, open_store
 
 __all__ = ["register", "run"]
 
@@ -28,24 +33,37 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "compare", help="judge two records: verdict, first divergence, cause", description=__doc__
     )
-    parser.add_argument("reference", type=Path, help="folder of the reference record")
-    parser.add_argument("candidate", type=Path, help="folder of the record to judge")
-    parser.add_argument("--suite", type=Path, help="a suite file whose [gates] are used")
+    parser.add_argument("reference", help="the reference record: folder, STORE-URL/records/ID, or with --suite an id")
+    parser.add_argument("candidate", help="the record to judge: likewise")
+    parser.add_argument("--suite", type=Path, help="a suite file whose [gates] are used, and whose store has the ids")
     parser.add_argument(
         "--throughput", action="store_true", help="the reference is this platform's baseline: judge throughput too"
     )
-    parser.add_argument("--rerun", type=Path, help="a second run of the candidate, to confirm a drop")
+    parser.add_argument("--rerun", help="a second run of the candidate, to confirm a drop")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare two records, print the judgement, and return its exit code."""
-    gates = read_suite(args.suite).gates if args.suite else Gates()
-    reference, candidate = load_record(args.reference), load_record(args.candidate)
-    confirms, problem = _confirming(args.rerun, candidate) if args.rerun else (None, "")
+    suite = read_suite(args.suite) if args.suite else None
+    with scratch_folder() as folder:
+        judgement = _judged(args, suite, folder)
+    if args.json:
+        print(json.dumps(judgement.to_json(), indent=2))
+    else:
+        _print(judgement)
+    return int(exit_code(judgement.verdict))
+
+
+def _judged(args: argparse.Namespace, suite: Suite | None, folder: Path) -> Judgement:
+    """Judge the candidate; records of a store are downloaded below `folder`."""
+    reference, candidate = (_record(name, suite, folder) for name in (args.reference, args.candidate))
+    confirms, problem = None, ""
+    if args.rerun:
+        confirms, problem = _confirming(_record(args.rerun, suite, folder), args.rerun, candidate)
     judgement = compare(
-        reference, candidate, gates, against=f"record {reference.record.record_id}",
+        reference, candidate, suite.gates if suite else Gates(), against=f"record {reference.record.record_id}",
         throughput="demanded" if args.throughput or args.rerun is not None else False, confirms=confirms,
     )  # fmt: skip
     if problem:
@@ -54,16 +72,34 @@ def run(args: argparse.Namespace) -> int:
     if not judgement.findings:
         # Every other part that both records contain has findings.
         judgement = judgement.replace(notes=(*judgement.notes, Note(code="hint", text=_NOTHING_ELSE)))
-    if args.json:
-        print(json.dumps(judgement.to_json(), indent=2))
-    else:
-        _print(judgement)
-    return int(exit_code(judgement.verdict))
+    return judgement
 
 
-def _confirming(rerun: Path, candidate: LoadedRecord) -> tuple[SpeedEvidence | None, str]:
+def _record(name: str, suite: Suite | None, into: Path) -> LoadedRecord:
+    """Return the record of a folder, of an address in a store, or of an id in the suite's store."""
+    if "://" not in name and (suite is None or Path(name).exists()):
+        return load_record(Path(name))
+    url, _, record_id = name.removesuffix(f"/{RECORD_NAME}").rstrip("/").rpartition(f"/{RECORDS}/")
+    if "://" in name and not url:
+        hint = f"STORE-URL/{RECORDS}/ID"
+        raise ConfigurationError("is not the address of a record", where=name, hint=hint)
+    store = open_store(url or (suite.store if suite else ""))
+    try:
+        return load_record(_received(store, record_id, into))
+    except ObjectMissingError as error:
+        raise ConfigurationError(f"the record {record_id!r} does not exist", where=store.url) from error
+
+
+def _received(store: Store, record_id: str, into: Path) -> Path:
+    """Download a record of a central store, or of an outbox, which keeps its parts beside it."""
+    try:
+        return CentralStore(store).get_record(record_id, into)
+    except ObjectMissingError:
+        return fetch_record(store, record_id, into)
+
+
+def _confirming(loaded: LoadedRecord, where: str, candidate: LoadedRecord) -> tuple[SpeedEvidence | None, str]:
     """Return the second run's speed evidence, or why it cannot confirm; raise for a different platform."""
-    loaded = load_record(rerun)
     record = loaded.record
     if record.platform != candidate.record.platform:
         text = f"is a record of {record.platform!r}, the candidate is one of {candidate.record.platform!r}"
@@ -75,7 +111,7 @@ def _confirming(rerun: Path, candidate: LoadedRecord) -> tuple[SpeedEvidence | N
     else:
         problem = rerun_problem(candidate, loaded)
         return (None, problem) if problem else (record.evidence.speed, "")
-    raise ConfigurationError(text, where=str(rerun), key="--rerun", hint="use a second run of the candidate")
+    raise ConfigurationError(text, where=where, key="--rerun", hint="use a second run of the candidate")
 
 
 def _print(judgement: Judgement) -> None:

@@ -1,17 +1,29 @@
-"""`plumbline import DIR`: copy a record made elsewhere into the central store."""
+"""`plumbline import DIR`: copy a record made elsewhere into the central store.
+
+With a suite the record also becomes a round of its own, `import-RECORD`, judged against its platform's baseline, which
+`report` and `baseline accept` read as any other.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
+from plumbline.cli.options import say
+from plumbline.digest import bounded_name
 from plumbline.errors import ConfigurationError, ExitCode
-from plumbline.records import load_record
-from plumbline.schema.suite import read_suite
-from plumbline.stores import open_store
+from plumbline.judge import judge_round
+from plumbline.records import LoadedRecord, load_record
+from plumbline.rounds.outcome import join
+from plumbline.schema.suite import Suite, read_suite
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.staging.scratch import scratch_folder
+from plumbline.stores import ObjectMissingError, open_store
 
 __all__ = ["register", "run"]
 
@@ -42,13 +54,45 @@ def run(args: argparse.Namespace) -> int:
     central = CentralStore(open_store(store))
     known = central.has_record(record.record_id)
     central.put_record(args.folder)
+    judged = _round_of(suite, loaded, central) if suite else None
     answer = {
         "record": record.record_id, "platform": record.platform, "workload": record.spec.workload,
         "spec": record.spec_sha256, "status": record.exit.status, "store": store, "new": not known,
+        **({"round": judged.round, "verdict": judged.verdict} if judged else {}),
     }  # fmt: skip
     if args.json:
         print(json.dumps(answer))
     else:
         text = "was there already" if known else "is in the store"
-        print(f"{record.record_id} ({record.platform}, {record.spec.workload}, {record.exit.status}) {text}: {store}")
+        about = f"{record.record_id} ({record.platform}, {record.spec.workload}, {record.exit.status})"
+        say(f"{about} {text}: {store}")
+        if judged:
+            say(f"round {judged.round}: {judged.verdict}")
+            say(f"next: plumbline report {judged.round} --suite {args.suite}")
+            if judged.verdict == "pass":
+                say(f"next: plumbline baseline accept {args.suite} --round {judged.round}")
     return int(ExitCode.PASS)
+
+
+def _round_of(suite: Suite, loaded: LoadedRecord, central: CentralStore) -> RoundVerdict:
+    """Return the round of an imported record; judge and store it once."""
+    record = loaded.record
+    name = bounded_name(f"import-{record.record_id}")
+    with suppress(ObjectMissingError):
+        return central.get_round(name)
+    platform = suite.platforms[record.platform]
+    drop = platform.throughput_drop
+    gates = suite.gates if drop is None else suite.gates.replace(throughput_drop=drop)
+    with scratch_folder() as folder:
+        baseline = BaselineBook(central).read(record.spec_sha256, record.platform)
+        before = {}
+        if baseline is not None and baseline.current is not None:
+            before[record.platform] = load_record(central.get_record(baseline.current, folder))
+        result = judge_round({record.platform: loaded}, record.platform, before, gates)[record.platform]
+    result = join({record.spec.workload: result})
+    verdict = RoundVerdict(
+        round=name, suite=suite.name, verdict=result.verdict, platforms={record.platform: result},
+        notes=("an imported record, compared with its platform's baseline alone",),
+    )  # fmt: skip
+    central.put_round(verdict)
+    return verdict

@@ -143,10 +143,11 @@ def _time(console: Console, timings: Mapping[str, float]) -> None:
 def next_step(verdict: RoundVerdict, suite_file: str = "") -> str:
     """Return the next command or action for the reader."""
     suite = suite_file or "SUITE"
-    without = _without_baseline(verdict)
+    accept = f"plumbline baseline accept {suite} --round {clean(verdict.round, 80)}"
     if verdict.verdict == "pass":
+        without = _without_baseline(verdict)
         only = _options(without) if len(without) < len(verdict.platforms) else ""
-        return f"plumbline baseline accept {suite}{only} (no baseline yet: {listed(without)})" if without else ""
+        return f"{accept}{only} (no baseline yet: {listed(without)})" if without else ""
     if verdict.verdict == "inconclusive":
         if any(result.unavailable for result in verdict.platforms.values()) or not verdict.platforms:
             return f"plumbline doctor {suite}"
@@ -154,8 +155,7 @@ def next_step(verdict: RoundVerdict, suite_file: str = "") -> str:
     if verdict.verdict == "invalid":
         return "open the report: it names the record that cannot be judged, and the reason"
     drifted = _options([clean(name, 63) for name, result in verdict.platforms.items() if result.verdict == "drift"])
-    accept = f"plumbline baseline accept {suite} --round {clean(verdict.round, 80)}{drifted} --force --reason WHY"
-    return f"open the report; if the change is intended: {accept}"
+    return f"open the report; if the change is intended: {accept}{drifted} --force --reason WHY"
 
 
 def _options(platforms: Sequence[str]) -> str:

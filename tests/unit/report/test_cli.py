@@ -14,7 +14,8 @@ from plumbline.cli.main import main
 from plumbline.rounds.reporting import _history
 from plumbline.schema.record import RECORD_NAME
 from plumbline.stores import open_store, read_bytes
-from tests.record_parts import record_parts
+from tests.record_parts import record_parts, write_arrays
+from tests.unit.judge.conftest import make_record
 from tests.unit.report.samples import drifted, passing, record, verdict_of
 
 SUITE = """
@@ -34,6 +35,15 @@ def write_record(folder, platform, **more):
     save_file({"sketch": loaded.arrays["sketches"]["sketch"]}, folder / "sketches.safetensors")
     whole = loaded.record.replace(parts=record_parts(folder))
     (folder / RECORD_NAME).write_text(whole.model_dump_json())
+    return folder
+
+
+def whole_record(folder, record_id):
+    """Write a record of azure with every part that the judge reads."""
+    made = make_record()
+    parts = write_arrays(folder, {name: arrays for name, arrays in made.arrays.items() if name != "capture"})
+    described = made.record.replace(record_id=record_id, platform="azure", parts=parts)
+    (folder / RECORD_NAME).write_text(described.model_dump_json())
     return folder
 
 
@@ -136,6 +146,43 @@ def test_import_takes_a_record_once_and_says_so(stored, tmp_path, capsys):
     assert central.has_record("azure-notebook")
     assert main(["import", str(folder), "--store", url]) == 0
     assert "was there already" in capsys.readouterr().out
+
+
+def test_an_imported_record_is_a_round_that_every_command_reads(stored, tmp_path, capsys):
+    """The store's only record could be reported, accepted and compared by no command."""
+    central, url, suite = stored
+    assert main(["import", str(whole_record(tmp_path / "new0", "azure-lab-0")), "--suite", suite]) == 0
+    name = "import-azure-lab-0"
+    assert f"next: plumbline baseline accept {suite} --round {name}" in capsys.readouterr().out
+    # A round by hand is never the newest of the nights.
+    assert main(["report", "latest", "--suite", suite, "--format", "text"]) == 0
+    assert name not in capsys.readouterr().out
+    assert main(["report", name, "--suite", suite, "--format", "text"]) == 0
+    assert f"✓ PASS nightly, round {name}" in capsys.readouterr().out
+    assert main(["report", name, "--suite", suite]) == 0
+    assert main(["baseline", "accept", suite, "--round", name]) == 0
+    assert "azure-lab-0  ← current" in capsys.readouterr().out
+    folder = whole_record(tmp_path / "new2", "azure-lab-2")
+    assert main(["import", str(folder), "--suite", suite, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["round"], answer["verdict"]) == ("import-azure-lab-2", "pass")
+    against = {finding.against for finding in central.get_round(answer["round"]).platforms["azure"].findings}
+    assert against == {"baseline azure-lab-0"}
+    # By id, by address, and by folder.
+    records = f"{url}/records"
+    for one, other in (
+        ("azure-lab-0", "azure-lab-2"),
+        (f"{records}/azure-lab-0", f"{records}/azure-lab-2/record.json"),
+    ):
+        assert main(["compare", one, other, "--suite", suite]) == 0
+        assert main(["compare", one, str(folder), "--suite", suite]) == 0
+    capsys.readouterr()
+    for wrong, message in (
+        ("none", "the record 'none' does not exist"),
+        ("s3://b/x", "is not the address of a record"),
+    ):
+        assert main(["compare", wrong, str(folder), "--suite", suite]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_import_refuses_what_is_no_whole_record(stored, tmp_path, capsys):

@@ -149,7 +149,7 @@ def test_the_table_fits_a_hundred_columns_and_says_what_to_do_next():
         (
             "pass",
             ({"code": "no-baseline", "text": "accept this record"},),
-            "plumbline baseline accept s.toml (no baseline yet: aws)",
+            "plumbline baseline accept s.toml --round 20261120-020000-7f3a (no baseline yet: aws)",
         ),
         ("inconclusive", (), "open the report: it names the missing evidence"),
         ("invalid", (), "open the report: it names the record that cannot be judged, and the reason"),
@@ -171,7 +171,9 @@ def test_only_platforms_without_a_baseline_are_named_beside_one_that_cannot_be_a
     lacking = passing(notes=({"code": "no-baseline", "text": "accept this record"},))
     optional = PlatformResult(verdict="inconclusive", records=("x",), optional=True)
     text = verdict_table(verdict_of("pass", {"aws": lacking, "azure": optional}), suite_file="s.toml")
-    assert text.endswith("next   plumbline baseline accept s.toml --platform aws (no baseline yet: aws)\n")
+    assert text.endswith(
+        "next   plumbline baseline accept s.toml --round 20261120-020000-7f3a --platform aws (no baseline yet: aws)\n"
+    )
 
 
 def test_every_cause_and_every_gate_has_a_line():

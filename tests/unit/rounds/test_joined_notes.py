@@ -25,7 +25,7 @@ def test_a_platform_of_two_workloads_keeps_what_its_notes_say() -> None:
     assert by_rounding(joined)
     assert cause_line(joined) == "kernel: rounding only"
     verdict = RoundVerdict(round="r", suite="s", verdict="pass", platforms={"aws": joined})
-    assert next_step(verdict, "s.toml") == "plumbline baseline accept s.toml (no baseline yet: aws)"
+    assert next_step(verdict, "s.toml") == "plumbline baseline accept s.toml --round r (no baseline yet: aws)"
 
 
 def test_no_sentence_is_read_to_decide() -> None:
