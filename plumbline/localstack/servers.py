@@ -53,20 +53,23 @@ class Servers:
         }
 
     def start(self, base: Mapping[str, str]) -> None:
-        """Start all required servers: first the database, then the others in parallel."""
+        """Start all required servers: first the database, then the others in parallel.
+
+        Azurite, if it has to be installed, is installed before.
+        """
         for log in (self._state / "logs").glob("*.log"):
             log.unlink()
-        prefect = services.prefect_environment(self.api_url, self._state / "prefect")
-        self.database.prepare({**base, **prefect})
-        self.start_one("database")
-        prefect["PREFECT_API_DATABASE_CONNECTION_URL"] = self.database.url
-        self._commands["prefect"] = (services.prefect_server_command(self._port), {**base, **prefect})
         urls = [url for platform in self._suite.platforms.values() for url in (platform.data, platform.outbox)]
         schemes = {url.split(":")[0] for url in (*urls, self._suite.store)}
         if "s3" in schemes:
             self._commands["s3"] = (services.moto_command(int(self._s3.rsplit(":", 1)[1])), base)
         if "az" in schemes:
             self._commands["blob"] = (services.azurite_command(int(self._blob.rsplit(":", 1)[1])), base)
+        prefect = services.prefect_environment(self.api_url, self._state / "prefect")
+        self.database.prepare({**base, **prefect})
+        self.start_one("database")
+        prefect["PREFECT_API_DATABASE_CONNECTION_URL"] = self.database.url
+        self._commands["prefect"] = (services.prefect_server_command(self._port), {**base, **prefect})
         for name in self._commands:
             self.start_one(name)
 

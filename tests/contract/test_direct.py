@@ -7,20 +7,16 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.stores import RetryPolicy, open_store, read_bytes
+from tests.certificates import make_certificate
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
 from tests.contract.proxy import Proxy
 
@@ -93,27 +89,6 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_replaced(clean_env
         store = open_store("s3://bucket", policy=ONCE)
         assert [read_bytes(store, "key") for _ in range(3)] == [b"bytes"] * 3
     assert len(set(Handler.seen)) == 3
-
-
-def make_certificate(folder: Path) -> ssl.SSLContext:
-    """Write a certificate for 127.0.0.1, its own authority, to `folder/ca.pem`."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    certificate = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
-        .not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        .add_extension(address, critical=False).add_extension(x509.BasicConstraints(True, None), critical=True)
-        .sign(key, hashes.SHA256())
-    )  # fmt: skip
-    pem = serialization.Encoding.PEM
-    (folder / "ca.pem").write_bytes(certificate.public_bytes(pem))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(folder / "ca.pem", folder / "key.pem")
-    return context
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused(
