@@ -13,11 +13,27 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from plumbline.train.portable.activations import ACTIVATIONS
-from plumbline.train.portable.losses import LOSSES, keep_scores
 from plumbline.train.portable.operations import UnportableOperationError
 
 __all__ = ["COMPOSITIONS", "bound_compositions"]
+
+_ROOT_OF_HALF = 0.7071067811865476
+_ROOT_OF_TWO_OVER_PI = 0.7978845608028654
+
+
+def gelu(values: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    """Compute x Φ(x) by erf, or by tanh if requested."""
+    if approximate == "tanh":
+        inner = (values + values * values * values * 0.044715) * _ROOT_OF_TWO_OVER_PI
+        return values * (0.5 + 0.5 * torch.tanh(inner))
+    return values * (0.5 + 0.5 * torch.erf(values * _ROOT_OF_HALF))
+
+
+def silu(values: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    """Compute x / (1 + exp(-x))."""
+    if inplace:
+        raise UnportableOperationError("torch.nn.functional.silu", "in place")
+    return values * torch.sigmoid(values)
 
 
 def layer_norm(
@@ -42,12 +58,7 @@ def softmax(values: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, 
 def log_softmax(values: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor:
     """Subtract the logarithm of the sum of exponentials."""
     values, dim = _typed(values, dim, dtype)
-    return keep_scores(values - values.logsumexp(dim, keepdim=True), values, dim)
-
-
-def softmin(values: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor:
-    """Compute the softmax of -x."""
-    return softmax(-values, dim, dtype=dtype)
+    return values - values.logsumexp(dim, keepdim=True)
 
 
 def _method(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -89,20 +100,68 @@ def attention(  # noqa: PLR0917 - torch's own arguments
     return torch.matmul(softmax(scores, -1), value)
 
 
+def _rows(values: torch.Tensor) -> torch.Tensor:
+    """Return [N, C, ...] or [C] as [rows, C]."""
+    dim = min(values.dim() - 1, 1)
+    return values if values.dim() == 2 else values.movedim(dim, -1).reshape(-1, values.shape[dim])
+
+
+def _over_counted(losses: torch.Tensor, shares: torch.Tensor, labels: torch.Tensor, reduction: str) -> torch.Tensor:
+    """Reduce a loss per row; the mean is over the shares of the counted labels."""
+    if reduction == "none":
+        return losses.reshape(labels.shape)
+    return losses.sum() if reduction == "sum" else losses.sum() / shares.sum()
+
+
+def cross_entropy(  # noqa: PLR0917 - torch's own arguments
+    scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None = None, size_average: Any = None,
+    ignore_index: int = -100, reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> torch.Tensor:  # fmt: skip
+    """Compute log-sum-exp minus the label's score, over the counted labels."""
+    both = bool(label_smoothing) and weight is not None
+    if size_average is not None or reduce is not None or labels.is_floating_point() or both:
+        raise UnportableOperationError("torch.nn.functional.cross_entropy", "with these arguments")
+    rows, flat = _rows(scores), labels.reshape(-1)
+    counted = flat != ignore_index
+    places = torch.where(counted, flat, 0)
+    total = rows.logsumexp(-1)
+    losses = total - rows.gather(1, places.unsqueeze(1)).squeeze(1)
+    shares = counted.to(rows.dtype) if weight is None else torch.where(counted, weight[places], 0.0)
+    losses = losses * shares if weight is not None else losses
+    if label_smoothing:
+        spread = (total.unsqueeze(1) - rows).mean(-1)
+        losses = losses * (1 - label_smoothing) + spread * label_smoothing
+    return _over_counted(torch.where(counted, losses, 0.0), shares, labels, reduction)
+
+
+def nll_loss(  # noqa: PLR0917 - torch's own arguments
+    values: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None = None, size_average: Any = None,
+    ignore_index: int = -100, reduce: Any = None, reduction: str = "mean",
+) -> torch.Tensor:  # fmt: skip
+    """Compute minus the label's log-probability, over the counted labels."""
+    if size_average is not None or reduce is not None:
+        raise UnportableOperationError("torch.nn.functional.nll_loss", "with these arguments")
+    rows, flat = _rows(values), labels.reshape(-1)
+    counted = flat != ignore_index
+    places = torch.where(counted, flat, 0)
+    losses = -rows.gather(1, places.unsqueeze(1)).squeeze(1)
+    shares = counted.to(rows.dtype) if weight is None else torch.where(counted, weight[places], 0.0)
+    losses = losses * shares if weight is not None else losses
+    return _over_counted(torch.where(counted, losses, 0.0), shares, labels, reduction)
+
+
 COMPOSITIONS: dict[str, Callable[..., torch.Tensor]] = {
-    **ACTIVATIONS,
-    **LOSSES,
-    "torch.layer_norm": layer_norm,
     "torch.log_softmax": _method(log_softmax),
+    "torch.nn.functional.cross_entropy": cross_entropy,
     "torch.nn.functional.dropout": dropout,
+    "torch.nn.functional.gelu": gelu,
     "torch.nn.functional.layer_norm": layer_norm,
     "torch.nn.functional.log_softmax": log_softmax,
+    "torch.nn.functional.nll_loss": nll_loss,
     "torch.nn.functional.scaled_dot_product_attention": attention,
+    "torch.nn.functional.silu": silu,
     "torch.nn.functional.softmax": softmax,
-    "torch.nn.functional.softmin": softmin,
     "torch.softmax": _method(softmax),
-    "torch.special.log_softmax": _method(log_softmax),
-    "torch.special.softmax": _method(softmax),
     "torch.Tensor.log_softmax": _method(log_softmax),
     "torch.Tensor.softmax": _method(softmax),
 }
@@ -111,7 +170,6 @@ COMPOSITIONS: dict[str, Callable[..., torch.Tensor]] = {
 _OWNERS = {
     "torch.nn.functional": functional,
     "torch": torch,
-    "torch.special": torch.special,
     "torch.Tensor": torch.Tensor,
 }
 

@@ -1,6 +1,6 @@
 """Elementary functions in fp64, from single IEEE operations and tables.
 
-The functions are exp, log, log1p, erf, tanh, sigmoid, cos and sin. Each line is a separate kernel, so that no compiler
+The functions are exp, log, erf, tanh, sigmoid, cos and sin. Each line is a separate kernel, so that no compiler
 can contract two operations. Libraries round these functions differently by design; these forms have the same result on
 every device. Error: a few units of 2**-53.
 """
@@ -24,7 +24,7 @@ from plumbline.train.portable.tables import (
     log_table,
 )
 
-__all__ = ["cos", "erf", "exp", "log", "log1p", "power_of_two", "sigmoid", "sin", "sqrt", "tanh"]
+__all__ = ["cos", "erf", "exp", "log", "power_of_two", "sigmoid", "sin", "sqrt", "tanh"]
 
 Elementwise = Callable[[torch.Tensor], torch.Tensor]
 
@@ -124,15 +124,6 @@ def log(values: torch.Tensor) -> torch.Tensor:
     result.masked_fill_(values == 0, float("-inf"))
     result.masked_fill_(values == float("inf"), float("inf"))
     return result.masked_fill_(~(values >= 0), float("nan"))
-
-
-@_blocked
-def log1p(values: torch.Tensor) -> torch.Tensor:
-    """Return log(1 + x), as log(u) x / (u - 1) for u = 1 + x rounded: the quotient removes the error of u (Kahan)."""
-    raised = values + 1.0
-    result = log(raised).mul_(values).div_(raised - 1.0)
-    result = torch.where(raised == 1.0, values, result)
-    return result.masked_fill_(values == float("inf"), float("inf"))
 
 
 @_blocked

@@ -8,7 +8,7 @@ import torch
 
 from plumbline.train.portable.fixed_point import summed_as_integers
 
-__all__ = ["embedding_backward", "index_add", "index_put", "places_of", "scatter_add"]
+__all__ = ["embedding_backward", "index_put", "scatter_add"]
 
 
 def embedding_backward(
@@ -31,26 +31,12 @@ def embedding_backward(
     return summed_as_integers(pieces, len(places), scatter)
 
 
-def places_of(dim: int, index: torch.Tensor) -> list[torch.Tensor]:
-    """Return the index of each dimension for a scatter of `index` along `dim`."""
+def scatter_add(start: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Add `source` at `index` along `dim`, as a repeatable indexed sum."""
     sizes = [torch.arange(size, device=index.device) for size in index.shape]
     places = list(torch.meshgrid(*sizes, indexing="ij"))
     places[dim] = index
-    return places
-
-
-def scatter_add(start: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Add `source` at `index` along `dim`, as a repeatable indexed sum."""
-    chosen = source[tuple(slice(size) for size in index.shape)]
-    return index_put(start, places_of(dim, index), chosen, True)
-
-
-def index_add(
-    start: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: float = 1
-) -> torch.Tensor:
-    """Add the rows of `source` along `dim` to the rows `index`."""
-    places = [*[None] * (dim % max(start.dim(), 1)), index]
-    return index_put(start, places, source if alpha == 1 else source * alpha, True)
+    return index_put(start, places, source[tuple(slice(size) for size in index.shape)], True)
 
 
 def index_put(start: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False) -> torch.Tensor:

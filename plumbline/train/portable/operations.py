@@ -13,7 +13,7 @@ import torch
 
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.portable import functions
-from plumbline.train.portable.indexed import embedding_backward, index_add, index_put, places_of, scatter_add
+from plumbline.train.portable.indexed import embedding_backward, index_put, scatter_add
 from plumbline.train.portable.products import exact_product
 from plumbline.train.portable.sums import tree_sum
 
@@ -113,29 +113,6 @@ def _var(
     return _div(total, float(count))
 
 
-def _std(
-    values: torch.Tensor, dim: Any = None, *, correction: Scalar | None = 1, keepdim: bool = False
-) -> torch.Tensor:
-    return functions.sqrt(_var(values, dim, correction=correction, keepdim=keepdim))
-
-
-def _var_mean(
-    values: torch.Tensor, dim: Any = None, *, correction: Scalar | None = 1, keepdim: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return _var(values, dim, correction=correction, keepdim=keepdim), _mean(values, dim, keepdim)
-
-
-def _cumsum(values: torch.Tensor, dim: int, *, dtype: Any = None) -> torch.Tensor:
-    """Sum up to each place, by adding the sum that ends 1, 2, 4, ... places before."""
-    result = values if dtype is None else values.to(dtype)
-    size, step = (values.shape[dim] if values.dim() else 1), 1
-    while step < size:
-        added = result.narrow(dim, step, size - step) + result.narrow(dim, 0, size - step)
-        result = torch.cat((result.narrow(dim, 0, step), added), dim)
-        step *= 2
-    return result.clone() if result is values else result
-
-
 def _sgn(values: torch.Tensor) -> torch.Tensor:
     if values.is_complex():
         raise UnportableOperationError("aten.sgn", "of complex numbers")
@@ -224,31 +201,14 @@ def _sigmoid_backward(gradient: torch.Tensor, output: torch.Tensor) -> torch.Ten
     return gradient * ((1.0 - output) * output)
 
 
-def _scatter(
-    start: torch.Tensor, dim: int, index: torch.Tensor, source: Any, *, reduce: str | None = None
-) -> torch.Tensor:
-    """Write `source` at `index` along `dim`; which of two values at the same place wins is undefined."""
-    if reduce is not None:
-        raise UnportableOperationError("aten.scatter", f"with reduce={reduce!r}")
-    if not isinstance(source, torch.Tensor):
-        return start.scatter(dim, index, source)
-    places = places_of(dim, index)
-    put = torch.ops.aten.index_put.default
-    if (put(torch.zeros_like(start, dtype=torch.int64), places, torch.ones_like(index), True) > 1).any().item():
-        raise UnportableOperationError("aten.scatter", "with a place given twice")
-    return index_put(start, places, source[tuple(slice(size) for size in index.shape)])
-
-
 FORMS: dict[str, Callable[..., Any]] = {
     "_foreach_mul": _foreach_mul, "_foreach_norm": _foreach_norm, "add": _add, "addcdiv": _addcdiv,
-    "addcmul": _addcmul, "cos": functions.cos, "cumsum": _cumsum, "div": _div,
-    "embedding_dense_backward": embedding_backward, "erf": functions.erf, "exp": functions.exp, "index_add": index_add,
-    "index_put": index_put, "lerp": _lerp, "linalg_vector_norm": _norm, "log": functions.log,
-    "log1p": functions.log1p, "logsumexp": _logsumexp, "mean": _mean, "pow": _pow, "reciprocal": _reciprocal,
-    "rsqrt": _rsqrt, "rsub": _rsub, "scatter": _scatter, "scatter_add": scatter_add, "sgn": _sgn,
-    "sigmoid": functions.sigmoid, "sigmoid_backward": _sigmoid_backward, "sin": functions.sin, "sqrt": functions.sqrt,
-    "std": _std, "sub": _sub, "sum": _sum, "tanh": functions.tanh, "tanh_backward": _tanh_backward, "var": _var,
-    "var_mean": _var_mean,
+    "addcmul": _addcmul, "cos": functions.cos, "div": _div, "embedding_dense_backward": embedding_backward,
+    "erf": functions.erf, "exp": functions.exp, "index_put": index_put, "lerp": _lerp, "linalg_vector_norm": _norm,
+    "log": functions.log, "logsumexp": _logsumexp, "mean": _mean, "pow": _pow, "reciprocal": _reciprocal,
+    "rsqrt": _rsqrt, "rsub": _rsub, "scatter_add": scatter_add, "sgn": _sgn, "sigmoid": functions.sigmoid,
+    "sigmoid_backward": _sigmoid_backward, "sin": functions.sin, "sqrt": functions.sqrt, "sub": _sub, "sum": _sum,
+    "tanh": functions.tanh, "tanh_backward": _tanh_backward, "var": _var,
 }  # fmt: skip
 """Operations with a form of our own, by their names in `torch.ops.aten`."""
 
@@ -263,13 +223,5 @@ def _with_bias(
     return _added(_scaled(exact_product(left, right, slices), alpha), _scaled(bias, beta))
 
 
-def _vector_product(left: torch.Tensor, right: torch.Tensor, *, slices: int) -> torch.Tensor:
-    result = exact_product(left if left.dim() > 1 else left.unsqueeze(0), right.unsqueeze(1), slices).squeeze(-1)
-    return result if left.dim() > 1 else result.squeeze(0)
-
-
-PRODUCTS: dict[str, Callable[..., torch.Tensor]] = {
-    "addmm": _with_bias, "baddbmm": _with_bias, "bmm": _product, "dot": _vector_product, "mm": _product,
-    "mv": _vector_product,
-}  # fmt: skip
+PRODUCTS: dict[str, Callable[..., torch.Tensor]] = {"addmm": _with_bias, "bmm": _product, "mm": _product}
 """Matrix products, whose forms also take the number of slices."""
