@@ -47,7 +47,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix $(CODE)
 
 faults: $(INSTALLED)
-	$(BIN)/python -m tests.faults
+	$(BIN)/python -m bench.faults
 
 # Change what decides a verdict in small ways, and count the changes that the tests detect; hours for all,
 # MUTANTS="--sample 200" for some.

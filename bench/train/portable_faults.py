@@ -17,13 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.faults.bench import Bench, _candidate, _setting
+from bench.faults.catalogue import CONTROLS, FAULTS, Entry, _function
+from bench.faults.held_out import SETS
+from bench.faults.portable_bits import bits_of
+from bench.faults.trainer import Side, Trainer
 from bench.train.workload import machine
 from plumbline.schema.spec import read_spec, write_spec
-from tests.faults.bench import Bench, _candidate, _setting
-from tests.faults.catalogue import CONTROLS, FAULTS, Entry, _function
-from tests.faults.held_out import SETS
-from tests.faults.portable_bits import bits_of
-from tests.faults.trainer import Side, Trainer
 
 _ENTRIES = (
     *FAULTS, *(one for held in SETS for one in held.faults),
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--from", dest="source", type=Path, help="results of `python -m tests.faults`")
+    parser.add_argument("--from", dest="source", type=Path, help="results of `python -m bench.faults`")
     parser.add_argument("--name", action="append", default=[])
     arguments = parser.parse_args()
     first, count = (int(value) for value in arguments.part.split("/"))

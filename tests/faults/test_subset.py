@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.__main__ import CATALOGUE, HELD_OUT_RESULTS, _known, _merged
-from tests.faults.bench import Result, run_all
-from tests.faults.catalogue import CONTROLS, FAULTS
-from tests.faults.held_out import SETS
+from bench.faults.__main__ import CATALOGUE, HELD_OUT_RESULTS, _known, _merged, pages
+from bench.faults.bench import Result, run_all
+from bench.faults.catalogue import CONTROLS, FAULTS
+from bench.faults.held_out import SETS
 
 SEED = 3
 _SUBSET = frozenset({
@@ -52,3 +52,9 @@ def test_what_the_held_out_set_first_gave_is_never_replaced() -> None:
         first = known[0]
         again = Result(first["name"], first["family"], first["seed"], first["expected"], "pass", detected=False)
         assert _merged([again], 1.0, held_out=number)["results"] == known
+
+
+def test_the_pages_are_those_of_the_results() -> None:
+    """`python -m bench.faults --report` writes them."""
+    for path, text in pages().items():
+        assert path.read_text(encoding="utf-8") == text, path.name

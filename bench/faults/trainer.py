@@ -1,0 +1,172 @@
+"""Trainings of the benchmark: a fork server per core, and confirmation experiments."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from plumbline.digest import canonical_json, digest_json
+from plumbline.errors import PlumblineError
+from plumbline.judge.confirm import Confirmation
+from plumbline.judge.confirm_learn import LearnConfirmation
+from plumbline.judge.confirm_requests import Request
+from plumbline.judge.intervention import Source
+from plumbline.launch import run_training
+from plumbline.records import LoadedRecord, load_record
+from plumbline.schema.experiment import EXPERIMENT_NAME
+from plumbline.schema.record import RECORD_NAME
+
+ROOT = Path(__file__).resolve().parents[2]
+_State = TypeVar("_State", Confirmation, LearnConfirmation)
+
+
+@dataclass(frozen=True)
+class Side:
+    """Training of one platform: data, injections, environment."""
+
+    spec: Path
+    data: str
+    platform: str
+    inject: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+class Trainer:
+    """One fork server, pinned to a core."""
+
+    def __init__(self, core: int, folder: Path) -> None:
+        self.core, self.folder, self.cache = core, folder, folder / "cache"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.seconds: list[float] = []
+        environment = {
+            **os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
+        }  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.faults.forkserver", str(core)],
+            cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the fork server ended")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def train(self, side: Side, record_id: str, experiment: Path | None = None) -> LoadedRecord | None:
+        """Train once; return the record, or `None` if missing."""
+        out = self.folder / f"{record_id}"
+        shutil.rmtree(out, ignore_errors=True)
+        arguments = [
+            str(side.spec),
+            str(out),
+            "--data",
+            side.data,
+            "--cache",
+            str(self.cache),
+            "--platform",
+            side.platform,
+            "--record-id",
+            record_id,
+        ]
+        if experiment:
+            arguments += ["--experiment", str(experiment)]
+        job = {
+            "arguments": arguments, "inject": side.inject, "environment": side.environment, "record_id": record_id,
+            "log": str(self.folder / f"{record_id}.log"), "cores": [],
+        }  # fmt: skip
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        self.seconds.append(answer["seconds"])
+        return load_record(out) if (out / RECORD_NAME).is_file() else None
+
+    def train_apart(self, side: Side, record_id: str, *, processes: int) -> LoadedRecord | None:
+        """Train like the product, in a new interpreter, without injections."""
+        out = self.folder / record_id
+        shutil.rmtree(out, ignore_errors=True)
+        run_training(
+            side.spec, out, data=side.data, cache=self.cache, platform=side.platform, record_id=record_id,
+            environment={"OMP_NUM_THREADS": "1", **side.environment}, timeout_seconds=300, num_processes=processes,
+        )  # fmt: skip
+        return load_record(out) if (out / RECORD_NAME).is_file() else None
+
+    def close(self) -> None:
+        """End the server."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Laboratory:
+    """Runner of a Confirmation's requests, with cached captures."""
+
+    _lock = threading.Lock()
+    _captures: dict[str, LoadedRecord | None] = {}
+
+    def __init__(self, trainer: Trainer, reference: Side, candidate: Side) -> None:
+        self._trainer, self._sides = trainer, {"reference": reference, "candidate": candidate}
+        self._folders: dict[str, Path] = {}
+
+    def confirm(self, reference: LoadedRecord, candidate: LoadedRecord, state: _State) -> _State:
+        """Run requests until none is left."""
+        for record in (reference, candidate):
+            self._folders[record.record.record_id] = record.folder
+        while (request := state.next()) is not None:
+            state = state.absorb(request, self._run(request))
+        return state
+
+    def _run(self, request: Request) -> LoadedRecord | None:
+        side = self._sides[request.runs_on]
+        content = request.experiment.to_json() | {"experiment_id": "x"}
+        key = digest_json([str(side.spec), content])
+        if request.runs_on == "reference":
+            with self._lock:
+                known = self._captures.get(key)
+            if known is None:
+                known = self._train(request, side, f"kept-{key[:24]}")
+                with self._lock:
+                    self._captures[key] = known
+            if known is not None:
+                self._folders[known.record.record_id] = known.folder
+            return known
+        result = self._train(request, side, request.experiment.experiment_id)
+        if result is not None:
+            self._folders[result.record.record_id] = result.folder
+        return result
+
+    def _train(self, request: Request, side: Side, record_id: str) -> LoadedRecord | None:
+        bundle = self._trainer.folder / f"bundle-{record_id}"
+        shutil.rmtree(bundle, ignore_errors=True)
+        bundle.mkdir(parents=True)
+        (bundle / EXPERIMENT_NAME).write_bytes(canonical_json(request.experiment.to_json()))
+        for source in request.sources:
+            self._put(source, bundle)
+        try:
+            return self._trainer.train(side, record_id, bundle)
+        except PlumblineError:
+            return None
+        finally:
+            shutil.rmtree(bundle, ignore_errors=True)
+
+    def _put(self, source: Source, bundle: Path) -> None:
+        shutil.copyfile(self._folders[source.record_id] / source.part, bundle / source.key)
