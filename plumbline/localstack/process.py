@@ -116,17 +116,12 @@ def stop(children: Iterable[Child], *, grace_seconds: float) -> None:
 
 
 def find_by_mark(mark: str) -> list[int]:
-    """Return all processes with this mark, except this one; empty without /proc."""
-    needle = f"{MARK}={mark}".encode()
-    pids = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = (entry / "environ").read_bytes()
-        except OSError:  # the process has ended, or belongs to a different user
-            continue
-        if needle in environment.split(b"\0") and int(entry.name) != os.getpid():
-            pids.append(int(entry.name))
-    return pids
+    """Return all processes with this mark, except this one."""
+    import psutil  # comes with the local stack; a controller has none
+
+    processes = psutil.process_iter(["environ"])
+    marked = [each.pid for each in processes if (each.info["environ"] or {}).get(MARK) == mark]
+    return [pid for pid in marked if pid != os.getpid()]
 
 
 def end_marked(mark: str, *, grace_seconds: float, reap: Callable[[], None] = lambda: None) -> list[int]:
@@ -155,13 +150,13 @@ def adopt_orphans() -> None:
 
 def reap_orphans(own: Iterable[int]) -> None:
     """Reap adopted children that have ended, except `own`."""
-    ours, parent = set(own), f"\nPPid:\t{os.getpid()}\n"
-    for entry in Path("/proc").glob("[0-9]*"):
-        pid = int(entry.name)
-        with suppress(OSError):
-            status = (entry / "status").read_text()
-            if parent in status and "\nState:\tZ" in status and pid not in ours:
-                os.waitpid(pid, os.WNOHANG)
+    import psutil
+
+    ours = set(own)
+    for child in psutil.Process().children():
+        with suppress(OSError, psutil.NoSuchProcess):
+            if child.pid not in ours and child.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(child.pid, os.WNOHANG)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
