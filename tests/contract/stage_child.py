@@ -1,4 +1,4 @@
-"""Process that stages one dataset: `stage_child.py URL CACHE CONNECTIONS [MAX_FILE_BYTES]`."""
+"""Staging of one dataset, in a forked process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,3 @@ def main(url: str, cache: str, connections: str, max_file_bytes: str = "") -> in
         sys.stdout.write(json.dumps({"error": type(error).__name__, "what": str(error)}))
         return int(error.exit_code)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

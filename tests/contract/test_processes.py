@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
+import multiprocessing
+import os
 import random
-import signal
 import subprocess
 import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ import pytest
 
 from plumbline.staging import Cache, Stager
 from plumbline.stores import open_store
+from tests.contract import stage_child
 from tests.contract.conftest import give_aws
 from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset, temporary_files
 from tests.faultserver import FaultServer
 
-CHILD = Path(__file__).with_name("stage_child.py")
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["__main__", "plumbline.stores.s3", __name__])
 URL = "s3://bucket/data"
 # A small file system in a namespace of its own, as root of that namespace alone.
 ON_SMALL_DISK = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
@@ -38,24 +42,44 @@ def dataset(clean_environment: pytest.MonkeyPatch, fault_server: FaultServer) ->
     return made
 
 
-def start(cache: Path, connections: int = 2, max_file_bytes: int | None = None) -> subprocess.Popen[str]:
-    limit = [] if max_file_bytes is None else [str(max_file_bytes)]
-    command = [sys.executable, str(CHILD), URL, str(cache), str(connections), *limit]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+class Child:
+    """Process that stages the dataset, forked from a server that has imported the stager once."""
+
+    def __init__(self, cache: Path, connections: int = 2, max_file_bytes: int | None = None) -> None:
+        limit = [] if max_file_bytes is None else [str(max_file_bytes)]
+        arguments = [URL, str(cache), str(connections), *limit]
+        self._output, theirs = FORKS.Pipe(duplex=False)
+        self.process = FORKS.Process(target=stage, args=(dict(os.environ), arguments, theirs))
+        self.process.start()
+        theirs.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join(30)
+
+    def finish(self) -> dict[str, Any]:
+        """Return what it wrote, which is its answer and no line on stderr."""
+        with open(self._output.fileno(), closefd=False) as output:
+            written = output.read()
+        self.process.join(60)
+        answer: dict[str, Any] = json.loads(written)
+        return answer
 
 
-def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, err = process.communicate(timeout=60)
-    assert not err, err
-    answer: dict[str, Any] = json.loads(out)
-    return answer
+def stage(environment: dict[str, str], arguments: list[str], output: Connection) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    for stream in (1, 2):
+        os.dup2(output.fileno(), stream)
+    output.close()
+    raise SystemExit(stage_child.main(*arguments))
 
 
 @pytest.mark.parametrize("processes", [2, 8])
 def test_processes_on_one_cache_move_each_byte_once(
     dataset: Dataset, fault_server: FaultServer, tmp_path: Path, processes: int
 ) -> None:
-    answers = [finish(process) for process in [start(tmp_path) for _ in range(processes)]]
+    answers = [child.finish() for child in [Child(tmp_path) for _ in range(processes)]]
     assert sum(answer["moved"] for answer in answers) == dataset.size
     assert any(entry.end is not None for entry in fault_server.served), "nothing was striped"
     assert fault_server.body_bytes("parquet|tokenizer") == dataset.size
@@ -81,16 +105,15 @@ def test_twenty_kills_lose_no_byte_and_leave_no_lock(
     for moment in range(20):
         before = on_disk(tmp_path, dataset)
         clean_environment.setenv("AWS_SDK_UA_APP_ID", f"child-{moment}.")
-        process = start(tmp_path)
+        child = Child(tmp_path)
         enough = rng.randrange(dataset.size // 15)
         deadline = time.monotonic() + 30
         while sum(on_disk(tmp_path, dataset).values()) < sum(before.values()) + enough:
             assert time.monotonic() < deadline
-            if process.poll() is not None:
+            if not child.process.is_alive():
                 break
             pause.wait(0.001)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=30)
+        child.kill()
         for agent, path, offset in fault_server.asked:
             # It asked on from where the disk stood, and not at all for what was whole.
             if f"child-{moment}." in agent:
@@ -103,7 +126,7 @@ def test_twenty_kills_lose_no_byte_and_leave_no_lock(
     assert asked >= 10
     assert any(entry.end is not None for entry in fault_server.served), "nothing was striped"
     left = dataset.size - sum(on_disk(tmp_path, dataset).values())
-    assert finish(start(tmp_path)) == {"moved": left}
+    assert Child(tmp_path).finish() == {"moved": left}
     assert_cache_is_right(Cache(tmp_path))
     assert temporary_files(tmp_path) == []
 
@@ -111,14 +134,14 @@ def test_twenty_kills_lose_no_byte_and_leave_no_lock(
 @pytest.mark.parametrize("limit", [0, 10, 4096, 100_000, 249_999])
 def test_a_full_disk_is_one_clear_error_and_leaves_nothing(dataset: Dataset, tmp_path: Path, limit: int) -> None:
     """The operating system itself refuses to let a file grow past the limit."""
-    process = start(tmp_path, connections=4, max_file_bytes=limit)
-    answer = finish(process)
-    assert process.returncode == 3
+    child = Child(tmp_path, connections=4, max_file_bytes=limit)
+    answer = child.finish()
+    assert child.process.exitcode == 3
     assert answer["error"] == "DiskFullError"
     assert "free some space" in answer["what"]
     assert temporary_files(tmp_path) == []
     assert_cache_is_right(Cache(tmp_path))
-    assert finish(start(tmp_path))["moved"] <= dataset.size
+    assert Child(tmp_path).finish()["moved"] <= dataset.size
     assert_cache_is_right(Cache(tmp_path))
 
 

