@@ -50,25 +50,27 @@ def suite_of(root, model, *, task="sequence-classification", dataset=None, **par
     )  # fmt: skip
 
 
-def prepared(root, suite):
-    return prepare(suite, root / "build", lambda _: None)["w"]
+def prepared(root, suite, *, apart=False):
+    """Prepare the suite's workload; `apart` makes the weights in a separate process, as the command does.
+
+    `test_pieces.py` checks that both make the same.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if not apart:
+            patch.setattr("plumbline.prepare.make_weights", make_weights)
+        return prepare(suite, root / "build", lambda _: None)["w"]
 
 
 @pytest.fixture(scope="module")
 def family_of(tmp_path_factory) -> Callable[..., tuple[Path, RunSpec]]:
-    """Return a family's prepared folder and spec, made once.
-
-    This process makes the weights: `test_pieces.py` checks that a separate process makes the same.
-    """
+    """Return a family's prepared folder and spec, made once."""
     made: dict[tuple[str, str], tuple[Path, RunSpec]] = {}
 
     def get(family, task="sequence-classification"):
         if (family, task) not in made:
             root = tmp_path_factory.mktemp(family)
             suite = suite_of(root, make_checkpoint(family, root / "c"), task=task)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("plumbline.prepare.make_weights", make_weights)
-                made[family, task] = root, prepared(root, suite)
+            made[family, task] = root, prepared(root, suite)
         return made[family, task]
 
     return get
@@ -174,7 +176,7 @@ def test_a_checkpoint_that_is_no_encoder_of_the_family_is_one_line(tmp_path, cha
         config = {}
     (folder / "config.json").write_text(json.dumps({**config, **change}))
     with pytest.raises(PlumblineError) as caught:
-        prepared(tmp_path, suite_of(tmp_path, folder))
+        prepared(tmp_path, suite_of(tmp_path, folder), apart=True)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
