@@ -86,6 +86,12 @@ def test_dockerfiles_copy_what_exists_and_run_as_nobody_in_particular(name):
             assert isinstance(json.loads(rest), list)
     installs = [rest for word, rest in result if word == "RUN" and "pip install" in rest]
     assert all("-r locks/" in rest or "--no-deps" in rest for rest in installs)
+    # The package is built by the locked setuptools: the trainer's lock has it, for torch; the controller's has not.
+    pinned = f"setuptools=={pins('all')['setuptools']}"
+    assert any(pinned in rest for rest in installs) or "setuptools" in pins(
+        "trainer-cuda" if name == "worker" else name
+    )
+    assert "pip install setuptools " not in " ".join(installs)
 
 
 def test_the_trainer_s_image_takes_the_trainer_s_lock_alone():
