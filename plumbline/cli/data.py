@@ -201,8 +201,10 @@ def _verify(args: argparse.Namespace) -> int:
     if not args.name:
         raise ConfigurationError("name the dataset, or use --cache FOLDER", where="data verify")
     answer: dict[str, Any] = {}
+    manifests: dict[str, Manifest] = {}
     for place, url in _places(args, args.at, "--at").items():
         verified = verify_dataset(open_store(url), args.name)
+        manifests[place] = verified.manifest
         problems = [f"{url}/{args.name}/{key}: {problem}" for key, problem in verified.problems.items()]
         answer[place] = {
             "url": url, "manifest": verified.manifest_sha256, "files": verified.files, "bytes": verified.bytes_read,
@@ -211,6 +213,12 @@ def _verify(args: argparse.Namespace) -> int:
     bad = [problem for entry in answer.values() for problem in entry["problems"]]
     if len({entry["manifest"] for entry in answer.values()}) > 1:
         bad.append(f"the platforms contain different datasets named {args.name!r}")
+        first = next(iter(manifests))
+        bad += [
+            f"{place}: differs from {first}: {difference}"
+            for place in manifests
+            for difference in manifests[place].differences(manifests[first])
+        ]
     _print_result(args, answer)
     return _complain(bad)
 

@@ -185,7 +185,8 @@ def _not_unicode(source: Path, where: str, encoding: str, error: UnicodeError) -
         return InvalidInputError(f"not text in {encoding}: {str(error)[:100]}", where=where, hint="save it as UTF-8")
     line = _line_of_bad_byte(source, where)
     text = f"not CSV in UTF-8: the byte 0x{error.object[error.start]:02x} ({error.reason})"
-    return InvalidInputError(text, where=f"{where}, line {line}", hint="save it as UTF-8")
+    hint = "save it as UTF-8, such as by iconv -f latin1 -t utf-8"
+    return InvalidInputError(text, where=f"{where}, line {line}", hint=hint)
 
 
 def _line_of_bad_byte(source: Path, where: str) -> int:

@@ -166,7 +166,9 @@ def _notes(pair: Pair, ladder: Ladder) -> list[Note]:
     notes = []
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
     if left and right and left.manifest_sha256 != right.manifest_sha256:
-        notes.append(Note(code="manifest", text="the manifests differ, but every row is the same"))
+        imports = right.receipt.differences(left.receipt) if right.receipt else ()
+        text = "; import: ".join(("the manifests differ, but every row is the same", *imports))
+        notes.append(Note(code="manifest", text=text))
     if left and right and left.tokenizer_sha256 != right.tokenizer_sha256:
         text = "the tokenizer's file differs, but every id, mask and segment that the runs read is the same"
         notes.append(Note(code="tokenizer", text=text))

@@ -28,7 +28,7 @@ from pydantic import FailFast, Field
 
 from plumbline.schema.ab import AbEvidence
 from plumbline.schema.base import Count, Label, Model, Number, Scalar, Sha256, Step, Text
-from plumbline.schema.manifest import Shard
+from plumbline.schema.manifest import Receipt, Shard
 
 __all__ = [
     "BATCH_FIELDS",
@@ -81,6 +81,8 @@ class DataEvidence(Model):
     num_rows: Count
     shards: tuple[Shard, ...] = Field(max_length=10_000, fail_fast=True)
     """All shards of the manifest found, in the order that numbers the rows (at most 10,000 are kept)."""
+    receipt: Receipt | None = None
+    """How the user's files were read, by the manifest; only of imported data."""
 
 
 class Parameter(Model):

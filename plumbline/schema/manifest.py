@@ -16,6 +16,7 @@ Task = Literal["sequence-classification", "masked-lm"]
 
 MAX_FILE_BYTES = 1 << 40
 MAX_SHARDS = 100_000
+_MAX_SHOWN = 300
 _NEWER = {"classes", "pairs", "pad_token_id", "origins", "receipt"}
 
 
@@ -63,6 +64,21 @@ class Receipt(Model):
     """Columns that the rows were read by."""
     notes: tuple[Text, ...] = Field(default=(), max_length=20)
     """Labels merged, files without a row, and rows of several lines."""
+
+    def differences(self, other: Receipt | None) -> tuple[str, ...]:
+        """Return what this import did differently than `other`; nothing if the latter is unknown."""
+        if other is None:
+            return ()
+        texts = []
+        for key in ("files", "lines", "rows"):
+            ours, theirs = getattr(self, key), getattr(other, key)
+            if ours != theirs:
+                texts.append(f"{ours:,} {key} read instead of {theirs:,}")
+        for key in ("read_as", "columns", "notes"):
+            ours, theirs = ("; ".join(getattr(each, key))[:_MAX_SHOWN] or "nothing noted" for each in (self, other))
+            if ours != theirs:
+                texts.append(f"{ours} instead of {theirs}")
+        return tuple(texts)
 
 
 class Manifest(Model):
@@ -118,6 +134,24 @@ class Manifest(Model):
     def files(self) -> tuple[DataFile, ...]:
         """Return all files to publish, the tokenizer first."""
         return (self.tokenizer, *self.shards, *((self.origins,) if self.origins else ()))
+
+    def differences(self, other: Manifest) -> tuple[str, ...]:
+        """Return what differs from `other`, in words."""
+        texts = []
+        for split in ("train", "evaluation"):
+            ours, theirs = (sum(shard.num_rows for shard in getattr(each, split)) for each in (self, other))
+            if ours != theirs:
+                texts.append(f"{ours:,} rows of {split} instead of {theirs:,}")
+        if [shard.sha256 for shard in self.shards] != [shard.sha256 for shard in other.shards] and not texts:
+            texts.append("different rows, or a different order")
+        classes = [", ".join(entry.name for entry in each.classes)[:_MAX_SHOWN] or "none" for each in (self, other)]
+        if classes[0] != classes[1]:
+            texts.append(f"the classes {classes[0]} instead of {classes[1]}")
+        if self.tokenizer.sha256 != other.tokenizer.sha256:
+            texts.append("a different tokenizer")
+        if self.source != other.source:
+            texts.append(f"made from {self.source} instead of {other.source}")
+        return (*texts, *(self.receipt.differences(other.receipt) if self.receipt else ()))
 
     @model_validator(mode="after")
     def _keys_are_distinct(self) -> Self:

@@ -18,10 +18,15 @@ __all__ = ["Verified", "verify_dataset"]
 class Verified:
     """Result of a verification: amount read, and problems by key."""
 
-    manifest_sha256: str
+    manifest: Manifest
     files: int
     bytes_read: int
     problems: dict[str, str]
+
+    @property
+    def manifest_sha256(self) -> str:
+        """Return the dataset's identity."""
+        return self.manifest.digest
 
 
 def verify_dataset(store: Store, name: str) -> Verified:
@@ -46,4 +51,4 @@ def verify_dataset(store: Store, name: str) -> Verified:
             problems[file.key] = f"is {size} bytes long, the manifest says {file.size}"
         elif sha256 != file.sha256:
             problems[file.key] = "does not match the digest in the manifest"
-    return Verified(manifest.digest, len(manifest.files), total, problems)
+    return Verified(manifest, len(manifest.files), total, problems)

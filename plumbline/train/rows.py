@@ -170,6 +170,7 @@ class Rows:
             rows_sha256=digest_bytes(ids + self._raw.tobytes()),
             num_rows=len(self.ids),
             shards=self._shards[:_MAX_SHARDS_KEPT],
+            receipt=self._source.manifest.receipt,
         )
 
     def table(self) -> pa.Table:

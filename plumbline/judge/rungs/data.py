@@ -176,7 +176,8 @@ def _break(
         limit=0.0 if share is not None else left.manifest_sha256,
         detail="; ".join(part for part in (f"first at {at}", seen) if part),
     )
-    evidence = (f"first at {at}", seen) if seen else (f"first at {at}",)
+    imports = right.receipt.differences(left.receipt) if right.receipt else ()
+    evidence = (f"first at {at}", *((seen,) if seen else ()), *(f"import: {text}" for text in imports))
     # A dataset of a different length changes every draw of rows.
     longer = sum(s.num_rows for s in left.shards) != sum(s.num_rows for s in right.shards)
     fields = ("row_ids", *_FIELDS[code]) if longer else _FIELDS[code]

@@ -83,7 +83,10 @@ def test_verify_tells_platforms_that_hold_different_datasets(suite, tmp_path, ca
         assert main(["data", "import", str(source), "--name", "reviews", "--out", out]) == 0
         assert main(["data", "push", out, "--to", f"file://{tmp_path}/{name}"]) == 0
     assert main(["data", "verify", "reviews", "--suite", suite]) == 4
-    assert "contain different datasets named 'reviews'" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "contain different datasets named 'reviews'" in errors
+    assert "b: differs from a: 17 rows of train instead of 16\n" in errors
+    assert "b: differs from a: 22 lines read instead of 21\n" in errors
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from plumbline.digest import digest_json
+from plumbline.judge import compare
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.data import data
 from plumbline.judge.rungs.tokenizer import tokenizer
@@ -51,6 +52,28 @@ def test_rows_that_differ_are_counted_named_and_placed() -> None:
 
     (found,), _ = both(data, plain, side(without_batches, texts=texts(five)))
     assert (found.at.step, found.at.row) == (None, 9)
+
+
+def test_different_imports_are_named_beside_different_rows_and_beside_equal_ones() -> None:
+    def imported(lines: int, **keys: Any) -> Change:
+        receipt = {"files": 1, "lines": lines, "rows": lines - 1, "read_as": ["quotes enclose texts"], **keys}
+
+        def change(content: Content) -> None:
+            content["evidence"]["data"] |= {"receipt": receipt, "manifest_sha256": f"{lines:064}"}
+
+        return change
+
+    texts_differ = side(imported(398), texts=texts({9: 5009}))
+    (found,) = data(Pair(side(imported(401, read_as=["quotes belong to the text"])), texts_differ))
+    assert found.suspicions[0].evidence[2:] == (
+        "import: 398 lines read instead of 401",
+        "import: 397 rows read instead of 400",
+        "import: quotes enclose texts instead of quotes belong to the text",
+    )
+    assert data(Pair(side(), texts_differ))[0].suspicions[0].evidence[2:] == ()
+    judgement = compare(side(imported(401)), side(imported(402)))
+    (text,) = [note.text for note in judgement.notes if note.code == "manifest"]
+    assert text.startswith("the manifests differ, but every row is the same; import: 402 lines read instead of 401;")
 
 
 def test_rows_in_different_places_are_an_order_and_shards_alone_may_show_it() -> None:
