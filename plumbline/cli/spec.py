@@ -10,6 +10,7 @@ from typing import Any
 from plumbline.cli.options import check_file, say
 from plumbline.data import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
 from plumbline.data.classes import listed_classes
+from plumbline.data.receipts import receipt_lines
 from plumbline.data.spec import dataset_source, dataset_task, workload_named
 from plumbline.errors import ExitCode
 from plumbline.launch import make_weights
@@ -58,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(answer))
     else:
         print(f"{args.out}: {args.workload}, {', '.join(spec.parts)}, digest {spec.digest[:12]}")
+        for line in receipt_lines(manifest):
+            print(f"{workload.data}: {line}")
         if spec.data.class_names:
             print(f"classes: {listed_classes(spec.data.class_names)}")
         print(f"next: plumbline train {args.out} --out RECORD --data {url}")

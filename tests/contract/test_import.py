@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 import boto3
+import datasets
 import pytest
 
 from plumbline.data import build_dataset
@@ -43,6 +44,17 @@ def test_the_same_rows_come_out_of_a_bucket_in_every_layout(bucket, tmp_path):
     digests = {source: content(source, tmp_path / f"out-{number}") for number, source in enumerate(sources)}
     assert len(set(digests.values())) == 1, digests
     assert not list(tmp_path.glob("out-*/.download-*"))
+
+
+def test_a_folder_of_save_to_disk_is_read_from_a_bucket(bucket, tmp_path):
+    datasets.disable_progress_bars()
+    values = {"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]}
+    datasets.DatasetDict({"train": datasets.Dataset.from_dict(values)}).save_to_disk(tmp_path / "saved")
+    store = open_store(bucket)
+    for file in (tmp_path / "saved").rglob("*"):
+        if file.is_file():
+            store.create(f"mine/saved/{file.relative_to(tmp_path / 'saved').as_posix()}", file.read_bytes())
+    assert content(f"{bucket}/mine/saved", tmp_path / "out") == content(str(tmp_path / "saved"), tmp_path / "again")
 
 
 @pytest.mark.parametrize("place", ["mine/other.csv", "nothing", "mine/shards/*.csv"])
