@@ -7,7 +7,7 @@ break, quotes, or nothing: values are stripped, and an empty one is an absent on
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 __all__ = ["clean_variables", "variable"]
 
@@ -16,9 +16,9 @@ _FOREIGN = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "PREFECT_API_", "PREFECT_U
 """Names that the clouds' SDKs, Prefect's client and Hugging Face read by themselves."""
 
 
-def variable(name: str, default: str = "") -> str:
+def variable(name: str, default: str = "", environment: Mapping[str, str] = os.environ) -> str:
     """Return a variable's value; `default` if it is absent or empty."""
-    return _cleaned(os.environ.get(name, "")) or default
+    return _cleaned(environment.get(name, "")) or default
 
 
 def clean_variables(environment: MutableMapping[str, str] = os.environ) -> None:

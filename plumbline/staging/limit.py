@@ -10,6 +10,7 @@ from pathlib import Path
 
 from plumbline.errors import ConfigurationError
 from plumbline.staging.part import disk_errors
+from plumbline.variables import variable
 
 __all__ = ["VARIABLE", "cache_limit"]
 
@@ -27,7 +28,7 @@ def cache_limit(folder: Path, environment: Mapping[str, str] = os.environ) -> in
     Raises:
         ConfigurationError: if the variable is neither.
     """
-    text = environment.get(VARIABLE, "").strip() or _DEFAULT
+    text = variable(VARIABLE, _DEFAULT, environment)
     match = _SIZE.fullmatch(text)
     if match is None or (match[3] and not 0 < float(match[3]) <= 100):
         hint = "give a size such as 200GiB, or a share of the disk such as 60%"

@@ -36,6 +36,7 @@ from plumbline.errors import ConfigurationError
 from plumbline.escape import Channel, escape, printable
 from plumbline.schema.suite import AlertEvent, Suite
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
+from plumbline.variables import variable
 
 __all__ = ["AppriseUrl", "Blocks", "block_id", "send", "stored_fingerprint"]
 
@@ -101,7 +102,7 @@ class Blocks:
         self._blocks: dict[str, NotificationBlock] = {}
         errors: dict[str, ConfigurationError] = {}
         for alert in suite.alerts:
-            if address := environment.get(alert.address_from, "").strip():
+            if address := variable(alert.address_from, environment=environment):
                 try:
                     self._blocks[alert.block] = _create_block(alert.block, address, alert.address_from)
                 except ConfigurationError as error:
