@@ -8,6 +8,8 @@ import os
 import platform
 import re
 import socket
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -17,7 +19,7 @@ from plumbline.schema.fingerprint import Cpu, Fingerprint, Gpu, Scalar
 from plumbline.train.ranks import Ranks
 from plumbline.variables import variable
 
-__all__ = ["ask_devices", "read_fingerprint"]
+__all__ = ["ask_devices", "read_fingerprint", "recorded_variables"]
 
 _VARIABLES = re.compile(
     r"^(CUBLAS|CUDA|CUDNN|NVIDIA|NCCL|GLOO|OMP|MKL|KMP|GOMP|OPENBLAS|TORCH|PYTORCH|ATEN|TOKENIZERS|HF_HUB_OFFLINE"
@@ -109,6 +111,27 @@ def _nccl() -> str:
     return ".".join(map(str, torch.cuda.nccl.version()))
 
 
+def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that may change a training, without secrets and without temporary folders.
+
+    A worker gives every run a folder of its own, in PYTHONPATH too: it would differ in every record.
+    """
+    chosen = {
+        name: _without_temporary(value)
+        for name, value in sorted(environment.items())
+        if _VARIABLES.match(name) and not _SECRET.search(name)
+    }
+    return {name: value for name, value in chosen.items() if value or not environment[name]}
+
+
+def _without_temporary(value: str) -> str:
+    """Return a list of paths without those below the system's temporary folder."""
+    folders = {Path(tempfile.gettempdir()), Path(tempfile.gettempdir()).resolve()}
+    entries = value.split(os.pathsep)
+    kept = [entry for entry in entries if folders.isdisjoint((Path(entry), *Path(entry).parents))]
+    return value if len(kept) == len(entries) else os.pathsep.join(kept)
+
+
 def ask_devices(ranks: Ranks) -> None:
     """Cache each GPU's description, as a dead GPU cannot be queried."""
     _gpus()
@@ -119,9 +142,6 @@ def read_fingerprint(ranks: Ranks, numerics: dict[str, Scalar], mantissa_bits: d
     """Return the fingerprint of this run."""
     from plumbline import __version__
 
-    variables = {
-        name: value for name, value in sorted(os.environ.items()) if _VARIABLES.match(name) and not _SECRET.search(name)
-    }
     return Fingerprint(
         hostname=socket.gethostname(),
         os=platform.platform(),
@@ -143,7 +163,7 @@ def read_fingerprint(ranks: Ranks, numerics: dict[str, Scalar], mantissa_bits: d
         packages=_packages(),
         numerics=numerics,
         mantissa_bits=mantissa_bits,
-        environment=variables,
+        environment=recorded_variables(os.environ),
         container_image=variable("PLUMBLINE_IMAGE"),
         lock_sha256=_lock_sha256(),
     )

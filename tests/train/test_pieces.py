@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from plumbline.digest import digest_array, digest_file
 from plumbline.errors import ConfigurationError, InvalidInputError, TrainingError
 from plumbline.launch import make_weights as make_weights_apart
 from plumbline.train.envelope import perturbed
+from plumbline.train.fingerprint import recorded_variables
 from plumbline.train.generators import digest_states, pack_states, read_states, restore_states
 from plumbline.train.mantissa import _kept, measure_mantissa_bits
 from plumbline.train.numerics import apply_settings, read_settings
@@ -179,3 +182,16 @@ def test_a_record_has_no_leftovers_and_anyone_may_read_it(workshop: Workshop) ->
     assert {path.name for path in trained.folder.iterdir()} == {"record.json"} | {p.key for p in trained.record.parts}
     assert {oct(path.stat().st_mode & 0o044) for path in trained.folder.iterdir()} == {"0o44"}
     json.loads((trained.folder / "record.json").read_bytes())
+
+
+def test_a_folder_of_one_run_is_no_part_of_the_fingerprint() -> None:
+    """Prefect's worker gives each run a temporary folder, which stood as a suspect in every report."""
+    own = Path(tempfile.gettempdir()) / "tmp3xd4b8f1prefect"
+    given = {
+        "PYTHONPATH": f"{own}/flows{os.pathsep}/opt/team{os.pathsep}{own}",
+        "TORCHINDUCTOR_CACHE_DIR": str(own),
+        "OMP_NUM_THREADS": "4",
+        "LD_PRELOAD": "",
+        "HOME": "/root",
+    }
+    assert recorded_variables(given) == {"LD_PRELOAD": "", "OMP_NUM_THREADS": "4", "PYTHONPATH": "/opt/team"}
