@@ -16,6 +16,7 @@ from plumbline.rounds.confirming import Wanted, absorb, apply_cases, open_cases,
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import reruns_needed
 from plumbline.rounds.nights import night_abs, night_reruns
+from plumbline.rounds.row_places import placed_results
 from plumbline.stores import open_store
 from plumbline.tasks.dispatch import dispatch_trainings
 from plumbline.tasks.gather import gather_records
@@ -49,7 +50,7 @@ def confirm_software(
 
 
 def confirm_causes(round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path) -> Judged:
-    """Run the experiments of all open cases within their budgets."""
+    """Run the experiments of all open cases within their budgets, and name the rows that differ by file and line."""
     cases = open_cases(round_, gathered, judged.baselines, judged.results)
     known = {record.record.record_id: record for record in gathered.records.values()}
     known |= {record.record.record_id: record for lot in judged.baselines.values() for record in lot.values()}
@@ -61,7 +62,8 @@ def confirm_causes(round_: Round, gathered: GatheredRecords, judged: Judged, fol
         lost |= {str(assignment.experiment_id): absence.why for assignment, absence in came.absent.items()}
         known |= {record.record.record_id: record for record in came.records.values()}
         cases = absorb(cases, answers, lost)
-    return replace(judged, results=apply_cases(judged.results, cases))
+    confirmed = apply_cases(judged.results, cases)
+    return replace(judged, results=placed_results(round_, confirmed, gathered, judged.baselines))
 
 
 def _sent(

@@ -11,10 +11,12 @@ from typing import Any
 from plumbline.central import CentralStore
 from plumbline.central.outbox import RECORDS, fetch_record
 from plumbline.cli.options import say
-from plumbline.errors import ConfigurationError
+from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.judge import compare
 from plumbline.judge.reruns import rerun_problem
+from plumbline.judge.spec_differences import named_rows
 from plumbline.records import LoadedRecord, load_record
+from plumbline.rounds.row_places import placed_rows, row_lines
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Gates, Suite, read_suite
@@ -40,6 +42,11 @@ def register(subparsers: Any) -> None:
         "--throughput", action="store_true", help="the reference is this platform's baseline: judge throughput too"
     )
     parser.add_argument("--rerun", help="a second run of the candidate, to confirm a drop")
+    parser.add_argument(
+        "--data",
+        metavar="URL",
+        help="the reference's data store, to name rows by file, line and text (default: the suite's)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -66,6 +73,7 @@ def _judged(args: argparse.Namespace, suite: Suite | None, folder: Path) -> Judg
         reference, candidate, suite.gates if suite else Gates(), against=f"record {reference.record.record_id}",
         throughput="demanded" if args.throughput or args.rerun is not None else False, confirms=confirms,
     )  # fmt: skip
+    judgement = _with_places(judgement, reference, candidate, _data_store(args, suite, reference))
     if problem:
         text = f"the rerun {problem}: it neither confirms nor refutes a drop"
         judgement = judgement.replace(notes=(*judgement.notes, Note(text=text)))
@@ -73,6 +81,26 @@ def _judged(args: argparse.Namespace, suite: Suite | None, folder: Path) -> Judg
         # Every other part that both records contain has findings.
         judgement = judgement.replace(notes=(*judgement.notes, Note(code="hint", text=_NOTHING_ELSE)))
     return judgement
+
+
+def _data_store(args: argparse.Namespace, suite: Suite | None, reference: LoadedRecord) -> str:
+    platform = suite.platforms.get(reference.record.platform) if suite else None
+    return str(args.data or (platform.data if platform else ""))
+
+
+def _with_places(judgement: Judgement, reference: LoadedRecord, candidate: LoadedRecord, url: str) -> Judgement:
+    """Add file, line and text of the rows that differ, where the data can be read."""
+    if not url or not any(finding.check in ("data.rows", "record.data") for finding in judgement.findings):
+        return judgement
+    try:
+        store = open_store(url)
+        if reference.record.spec_sha256 == candidate.record.spec_sha256:
+            return placed_rows(judgement, reference, candidate, store)
+        lines = row_lines(store, reference, named_rows(reference, candidate))
+    except PlumblineError as error:
+        say(f"plumbline: rows are not named by file and line: {error}", to_stderr=True)
+        return judgement
+    return judgement.replace(notes=(*judgement.notes, *(Note(text=f"reference: {line}") for line in lines)))
 
 
 def _record(name: str, suite: Suite | None, into: Path) -> LoadedRecord:

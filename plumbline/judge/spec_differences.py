@@ -16,7 +16,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import Finding
 
-__all__ = ["label_names", "spec_findings"]
+__all__ = ["label_names", "named_rows", "spec_findings"]
 
 _MAX_KEYS = 40
 _MAX_NAMED = 5
@@ -69,6 +69,9 @@ def _dataset(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[Findi
         return
     if left.tokenizer_sha256 != right.tokenizer_sha256:
         yield _finding("record.data", "SHA-256 of the tokenizer", left.tokenizer_sha256, right.tokenizer_sha256)
+    if left.receipt and right.receipt:
+        for text in right.receipt.differences(left.receipt):
+            yield _finding("record.data", "import", detail=text)
     sizes = [sum(shard.num_rows for shard in side.shards) for side in (left, right)]
     if sizes[0] != sizes[1]:
         yield _finding("record.data", "rows of the dataset", sizes[0], sizes[1])
@@ -137,17 +140,7 @@ def _numbers(row_ids: NDArray[Any]) -> str:
 
 def _labels(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> Iterator[Finding]:
     """Yield the texts that both sides read once, with classes of different names."""
-    once = [side["text"][_once(side["text"])] for side in rows]
-    shared = np.intersect1d(once[0], once[1], assume_unique=True)
-    places = [_places(side["text"], shared) for side in rows]
-    pairs = [
-        (int(at), int(here), _name(names[0], mine), _name(names[1], other))
-        for at, here, mine, other in zip(
-            rows[0]["row_id"][places[0]], rows[1]["row_id"][places[1]],
-            rows[0]["label"][places[0]].tolist(), rows[1]["label"][places[1]].tolist(), strict=True,
-        )
-    ]  # fmt: skip
-    changed = sorted(pair for pair in pairs if pair[2] != pair[3])
+    changed, num_shared = _label_changes(rows, names)
     if not changed:
         return
     shown = "; ".join(
@@ -155,8 +148,34 @@ def _labels(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> Iterator[Findi
         for at, here, before, after in changed[:_MAX_NAMED]
     )
     more = "; …" if len(changed) > _MAX_NAMED else ""
-    detail = f"{len(changed)} of the {len(shared)} texts that both read once: {shown}{more}"
+    detail = f"{len(changed)} of the {num_shared} texts that both read once: {shown}{more}"
     yield _finding("record.data", "same text, different label", detail=detail)
+
+
+def _label_changes(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> tuple[list[tuple[int, int, str, str]], int]:
+    """Return (row of the reference, row of the candidate, both classes), and the number of texts compared."""
+    once = [side["text"][_once(side["text"])] for side in rows]
+    shared = np.intersect1d(once[0], once[1], assume_unique=True)
+    places = [_places(side["text"], shared) for side in rows]
+    pairs = (
+        (int(at), int(here), _name(names[0], mine), _name(names[1], other))
+        for at, here, mine, other in zip(
+            rows[0]["row_id"][places[0]], rows[1]["row_id"][places[1]],
+            rows[0]["label"][places[0]].tolist(), rows[1]["label"][places[1]].tolist(), strict=True,
+        )
+    )  # fmt: skip
+    return sorted(pair for pair in pairs if pair[2] != pair[3]), len(shared)
+
+
+def named_rows(reference: LoadedRecord, candidate: LoadedRecord) -> tuple[int, ...]:
+    """Return the reference's rows that the findings on two datasets name."""
+    rows = reference.rows, candidate.rows
+    if not all(rows):
+        return ()
+    names = tuple(label_names(side.record.spec) for side in (reference, candidate))
+    changed = [pair[0] for pair in _label_changes(rows, names)[0][:_MAX_NAMED]]
+    only = rows[0]["row_id"][~np.isin(rows[0]["text"], rows[1]["text"])][:_MAX_NAMED]
+    return (*changed, *only.tolist())
 
 
 def _once(values: NDArray[Any]) -> NDArray[np.intp]:

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.tokenizer import TOKENS, tokenizer
+from plumbline.judge.spec_differences import label_names
 from plumbline.schema.evidence import DataEvidence
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
-__all__ = ["data"]
+__all__ = ["RowChange", "data", "row_changes"]
 
 _NAMED = 5
 
@@ -29,6 +30,38 @@ class _Rows:
     label: NDArray[np.bool_]
     moved: bool
     """Whether the different rows are the reference's own rows in different places."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """Row whose text or label differs, with the class of each side."""
+
+    row: int
+    is_text: bool
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        """Return the row with the difference."""
+        label = f"label {self.before} → {self.after}" if self.before != self.after else ""
+        return f"row {self.row}: {', '.join(filter(None, ['a different text' * self.is_text, label]))}"
+
+
+def row_changes(pair: Pair) -> tuple[RowChange, ...]:
+    """Return the first rows, by number, that both runs read and that differ."""
+    rows = _compare_rows(pair)
+    if rows is None:
+        return ()
+    sides = (pair.reference, pair.candidate)
+    names = [label_names(side.record.spec) for side in sides]
+    changes = []
+    for row in rows.ids[rows.text | rows.label][:_NAMED].tolist():
+        place = [int(np.searchsorted(side.rows["row_id"], row)) for side in sides]
+        labels = [int(side.rows["label"][at]) for side, at in zip(sides, place, strict=True)]
+        before, after = (own.get(label, f"{label:x}") for own, label in zip(names, labels, strict=True))
+        is_text = bool(rows.text[np.searchsorted(rows.ids, row)])
+        changes.append(RowChange(row, is_text, before, after))
+    return tuple(changes)
 
 
 def data(pair: Pair) -> list[Mismatch]:
@@ -126,7 +159,11 @@ def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows)
         changed = "1 row differs" if len(which) == 1 else f"{len(which)} rows differ"
         change = changed if totals[0] == totals[1] else f"{totals[1]} rows instead of {totals[0]}"
         code, why = "data.content", f"the dataset contains different rows: {change}"
-    return _break(code, why, left, right, at=at, row=row, step=step, seen=seen, share=len(which) / len(rows.ids))  # type: ignore[arg-type]
+    # Moved rows have different labels by chance.
+    first = () if code == "data.order" else row_changes(pair)
+    changes = tuple(str(change) for change in first if change.before != change.after)
+    share = len(which) / len(rows.ids)
+    return _break(code, why, left, right, at=at, row=row, step=step, seen=seen, share=share, changes=changes)  # type: ignore[arg-type]
 
 
 def _first_read(pair: Pair, which: NDArray[np.int64]) -> tuple[int | None, int]:
@@ -167,6 +204,7 @@ def _break(
     step: int | None = None,
     seen: str = "",
     share: float | None = None,
+    changes: tuple[str, ...] = (),
 ) -> Mismatch:
     finding = Finding(
         check="data.rows",
@@ -177,7 +215,7 @@ def _break(
         detail="; ".join(part for part in (f"first at {at}", seen) if part),
     )
     imports = right.receipt.differences(left.receipt) if right.receipt else ()
-    evidence = (f"first at {at}", *((seen,) if seen else ()), *(f"import: {text}" for text in imports))
+    evidence = (f"first at {at}", *filter(None, [seen]), *changes, *(f"import: {text}" for text in imports))
     # A dataset of a different length changes every draw of rows.
     longer = sum(s.num_rows for s in left.shards) != sum(s.num_rows for s in right.shards)
     fields = ("row_ids", *_FIELDS[code]) if longer else _FIELDS[code]
