@@ -11,6 +11,7 @@ from prefect.states import Completed, Failed
 
 from plumbline.dispatch import Limits
 from plumbline.errors import ExitCode, PlumblineError, SupersededError
+from plumbline.escape import escape
 from plumbline.rounds.outcome import headline
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
@@ -47,9 +48,9 @@ def regression(suite: Suite, round_id: str = "") -> State[None]:
     except SupersededError as error:
         raise Abort(str(error)) from error  # leave the run's state to the later start
     except PlumblineError as error:
-        return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=str(error))
+        return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=escape(str(error), "log"))
     log_verdict(verdict)
-    message = headline(verdict)
+    message = escape(headline(verdict), "log")
     if verdict.verdict == "pass":
         return Completed(message=message)
     return Failed(name=STATE_NAMES[verdict.verdict], message=message)

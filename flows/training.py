@@ -8,6 +8,7 @@ from prefect.states import Completed, Failed
 
 from plumbline.dispatch import TrainingOrder
 from plumbline.errors import ExitCode
+from plumbline.escape import escape
 from plumbline.tasks.prefect_client.flow_runs import INVALID
 from plumbline.tasks.train import train_and_publish
 
@@ -21,4 +22,4 @@ def training(order: TrainingOrder) -> State[None]:
     if code == ExitCode.PASS:
         return Completed(message=f"record {order.record_id}")
     name = INVALID if code in (ExitCode.USAGE, ExitCode.INVALID) else "Failed"
-    return Failed(name=name, message=last_line or f"the trainer ended with exit code {code}")
+    return Failed(name=name, message=escape(last_line, "log") or f"the trainer ended with exit code {code}")

@@ -8,6 +8,7 @@ from prefect.exceptions import Abort
 from prefect.states import Completed, Failed
 
 from plumbline.errors import ExitCode, PlumblineError, SupersededError
+from plumbline.escape import escape
 from plumbline.flows.regression import ERROR_STATE_NAMES, STATE_NAMES
 from plumbline.schema.suite import Suite
 from plumbline.tasks.alert import alert_without_verdict
@@ -63,12 +64,12 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     except SupersededError as error:
         raise Abort(str(error)) from error  # leave the run's state to the later start
     except PlumblineError as error:
-        return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=str(error))
+        return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=escape(str(error), "log"))
     if outcome.verdict == "pass":
-        return Completed(message=headline(outcome))
+        return Completed(message=escape(headline(outcome), "log"))
     is_usage = outcome.exit_code is ExitCode.USAGE
     name = ERROR_STATE_NAMES[ExitCode.USAGE] if is_usage else STATE_NAMES[outcome.verdict]
-    return Failed(name=name, message=headline(outcome))
+    return Failed(name=name, message=escape(headline(outcome), "log"))
 
 
 def _judge(request: UpgradeRequest, phase: Phases) -> UpgradeOutcome:
@@ -86,6 +87,6 @@ def gate(order: UpgradeOrder) -> State[None]:
     """Judge an upgrade on this platform; the report in the outbox is the result."""
     report = judge_here(order)
     if report.answer is not None:
-        return Completed(message=f"{report.answer.verdict}: {report.answer.sentences[0]}"[:1000])
+        return Completed(message=escape(f"{report.answer.verdict}: {report.answer.sentences[0]}"[:1000], "log"))
     name = INVALID if report.exit_code in (ExitCode.USAGE, ExitCode.INVALID) else "Failed"
-    return Failed(name=name, message=report.error)
+    return Failed(name=name, message=escape(report.error, "log"))

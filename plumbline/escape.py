@@ -59,15 +59,15 @@ def _is_hidden(char: str) -> bool:
 def escape(text: str, channel: Channel) -> str:
     """Return `text` escaped for `channel`.
 
-    Slack's clients and libraries interpret mentions (`<!channel>`) that were escaped as entities, so angle brackets
-    become different characters there, and a mention is broken.
+    "log" is for logs and states of Prefect, whose command line reads tags in them. Slack's clients and libraries
+    interpret mentions (`<!channel>`) that were escaped as entities, so angle brackets become different characters
+    there, and a mention is broken.
     """
-    clean = printable(text)
+    shown = printable(text)
     if channel == "log":
-        return _TAG.sub(f"[{_JOINER}", clean)
+        return _TAG.sub("[ ", shown)
     if channel == "html":
-        return html.escape(clean, quote=True).replace("\n", "<br>\n")
+        return html.escape(shown, quote=True).replace("\n", "<br>\n")
     if channel in ("slack", "markdown"):
-        inert = _MENTION.sub(rf"\1{_JOINER}", clean.translate(_ANGLES))
-        return inert if channel == "slack" else _LINK.sub(f"]{_JOINER}", inert)
-    return clean
+        shown = _MENTION.sub(rf"\1{_JOINER}", shown.translate(_ANGLES))
+    return _LINK.sub(f"]{_JOINER}", shown) if channel == "markdown" else shown

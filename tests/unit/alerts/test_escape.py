@@ -83,5 +83,4 @@ def test_a_rounds_state_and_table_execute_nothing_of_a_records_text() -> None:
 def test_a_log_s_line_is_no_markup_of_the_terminal_that_watches_it() -> None:
     """`prefect deployment run --watch` prints each line of a log as rich's markup, and ends at a wrong tag."""
     shown = escape("aws: [/red] [bold]out of memory[/] at x[0]", "log")
-    assert rich.text.Text.from_markup(shown).plain == shown
-    assert "x[0]" in shown
+    assert rich.text.Text.from_markup(shown).plain == shown == "aws: [ /red] [ bold]out of memory[ /] at x[0]"
