@@ -137,7 +137,8 @@ def _check_record(record: list[str], header: list[str], place: Place, options: C
 class _SwallowedRows:
     """Search for rows that a lone quote joined into one.
 
-    A record of several lines is suspicious if each line by itself has all fields, and a label that other rows have.
+    A record of several lines is suspicious if each line by itself has all fields, and one of them, beside the line
+    with the record's own label, a label of the file.
     """
 
     def __init__(self, header: list[str], dialect: Dialect, options: ColumnOptions, where: str) -> None:
@@ -146,24 +147,26 @@ class _SwallowedRows:
         self._label = None if label is None else header.index(label)
         self._plain = Dialect(dialect.delimiter, csv.QUOTE_NONE)
         self._known: set[str] = set()
-        self._suspects: list[tuple[Place, int, set[str]]] = []
+        self._suspects: list[tuple[Place, int, frozenset[str]]] = []
 
     def see(self, place: Place, record: list[str], lines: list[str]) -> None:
         """Note the label of a record, or that the record is suspicious."""
         if self._label is None:
             return
+        own = record[self._label].strip()
+        self._known.add(own)
         if len(lines) > 1:
             rows = list(self._plain.records(lines))
             if all(len(row) == self._width for row in rows):
-                labels = {row[self._label].strip() for row in rows}
-                self._suspects.append((place, place.number + len(lines) - 1, labels))
-                return
-        self._known.add(record[self._label].strip())
+                labels = [row[self._label].strip() for row in rows]
+                if own in labels:
+                    labels.remove(own)
+                self._suspects.append((place, place.number + len(lines) - 1, frozenset(labels)))
 
     def check(self) -> None:
-        """Raise for the first record whose lines are rows of known labels."""
+        """Raise for the first suspicious record."""
         for place, last, labels in self._suspects:
-            if labels <= self._known:
+            if labels & self._known:
                 text = f"a quote opens a text that ends in line {last}, and each of these lines is a row by itself"
                 hint = "double the quotes inside texts and quote these texts, or convert the file to JSONL or Parquet"
                 raise InvalidInputError(text, where=str(place), hint=hint)

@@ -213,6 +213,11 @@ FILES = (
     # Refused in one line.
     Case("lone-quotes.csv", plain(QUOTES, ","), refused="line 22: a quote opens a text that ends in line 25, and each"),
     Case("lone-quote.csv", plain(QUOTES[:22] + PLAIN, ","), refused="line 22: not CSV in UTF-8: unexpected end"),
+    Case(
+        "lone-quotes-around-a-class.csv",
+        plain([*[("a", "good")] * 9, ('"b', "good"), *[("c", "bad")] * 9, ("and", "good"), ('d"', "good")], ","),
+        refused="line 11: a quote opens a text that ends in line 22, and each",
+    ),
     Case("two-files-in-one.csv", delimited(PLAIN) * 2, refused="line 42: repeats the header"),
     Case(
         "zeros.csv",
