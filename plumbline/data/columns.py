@@ -23,7 +23,7 @@ _PAIRS = (
 _LABELS = ("label", "labels", "class", "target", "category", "sentiment", "polarity", "intent", "stars", "rating")
 _MOST_LISTED = 12
 _TEXT_HINT = "name the columns with --text-column and --label-column"
-_HEADER_HINT = "; for a file without a header line: --no-header, and the columns by number, such as --text-column 2"
+_HEADER_HINT = "; a file without a header line is read with --no-header and numbers, such as --text-column 2"
 
 
 @dataclass(frozen=True, slots=True)
