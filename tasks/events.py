@@ -14,6 +14,7 @@ from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
+from plumbline.escape import escape
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 
 __all__ = ["Phases", "ProgressReporter"]
@@ -62,6 +63,7 @@ class ProgressReporter:
 
     def show(self, percent: float, part: str, text: str) -> None:
         """Set percentage and text of the artifact; the text starts with the part."""
+        text = escape(text, "log")  # a trainer's word
         is_first = not self._shown[1].startswith(part)
         self._shown = (min(100.0, percent), text)
         self._changed.set()

@@ -94,7 +94,7 @@ def _limit(floor: NoiseFloor, allowed: Allowed) -> float | None:
 
 
 def _problem(floor: NoiseFloor, limit: float | None, allowed: Allowed) -> str:
-    """Return why no limit can be recommended, and what to do; empty if one can."""
+    """Return why no limit is recommended, with a hint; else ""."""
     if limit is None:
         return f"{floor.runs} nights with a throughput; at least three are needed"
     if limit <= _MAX_DROP:

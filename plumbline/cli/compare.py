@@ -89,7 +89,7 @@ def _data_store(args: argparse.Namespace, suite: Suite | None, reference: Loaded
 
 
 def _with_places(judgement: Judgement, reference: LoadedRecord, candidate: LoadedRecord, url: str) -> Judgement:
-    """Add file, line and text of the rows that differ, where the data can be read."""
+    """Add file, line and text of the rows that differ."""
     if not url or not any(finding.check in ("data.rows", "record.data") for finding in judgement.findings):
         return judgement
     try:
@@ -104,7 +104,7 @@ def _with_places(judgement: Judgement, reference: LoadedRecord, candidate: Loade
 
 
 def _record(name: str, suite: Suite | None, into: Path) -> LoadedRecord:
-    """Return the record of a folder, of an address in a store, or of an id in the suite's store."""
+    """Return the record of a folder, an address or an id."""
     if "://" not in name and (suite is None or Path(name).exists()):
         return load_record(Path(name))
     url, _, record_id = name.removesuffix(f"/{RECORD_NAME}").rstrip("/").rpartition(f"/{RECORDS}/")
@@ -119,7 +119,7 @@ def _record(name: str, suite: Suite | None, into: Path) -> LoadedRecord:
 
 
 def _received(store: Store, record_id: str, into: Path) -> Path:
-    """Download a record of a central store, or of an outbox, which keeps its parts beside it."""
+    """Download a record of a central store or an outbox."""
     try:
         return CentralStore(store).get_record(record_id, into)
     except ObjectMissingError:

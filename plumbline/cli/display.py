@@ -53,7 +53,7 @@ class _Shown:
     headlines: set[str] = field(default_factory=set)
 
     def is_new(self, row: _Row) -> bool:
-        """Return whether the run has moved on: to a later phase, or to a different part of the training."""
+        """Return whether the run is in a later phase or a different part."""
         rank = _RANKS.get(row.phase, 0)
         moved = rank > self.rank or (rank == self.rank and bool(row.text) and row.headline not in self.headlines)
         if moved:

@@ -160,7 +160,10 @@ def _direction(name: str, named: Worse | None, *, has_sign: bool) -> Direction:
 
 
 def _last_of_each_time(rows: Sequence[_Row]) -> list[_Row]:
-    """Return one row for each time: the file's last one with a value, as a rerun replaces a run."""
+    """Return the last row with a value of each time.
+
+    A rerun replaces a run.
+    """
     newest: dict[float, _Row] = {}
     for row in rows:
         if row.value is not None or row.time not in newest:
@@ -169,7 +172,10 @@ def _last_of_each_time(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _missing_nights(rows: Sequence[_Row], last: float) -> int:
-    """Return how many nights of the file passed since the series' last row, in its own usual steps."""
+    """Return the number of nights since the series' last row.
+
+    A night is the usual step between its rows.
+    """
     late = last - rows[-1].time
     steps = [after.time - before.time for before, after in pairwise(rows)]
     step = median(steps) if steps else 86400.0

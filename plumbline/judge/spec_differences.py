@@ -27,7 +27,7 @@ _KNOWN_OTHERWISE = ("data.class_names", "data.manifest_sha256")
 
 
 def spec_findings(reference: LoadedRecord, candidate: LoadedRecord) -> list[Finding]:
-    """Return a finding for each key in which two specs differ, with the reference's and the candidate's value."""
+    """Return a finding for each key that differs, with both values."""
     left, right = (dict(_leaves(side.record.spec.model_dump(mode="json"))) for side in (reference, candidate))
     keys = [key for key in dict.fromkeys([*left, *right]) if left.get(key) != right.get(key)]
     findings = [_finding("record.spec", key, left.get(key), right.get(key)) for key in keys[:_MAX_KEYS]]
@@ -39,7 +39,7 @@ def spec_findings(reference: LoadedRecord, candidate: LoadedRecord) -> list[Find
 
 
 def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value with its dotted key; a part that one spec lacks is one value."""
+    """Yield each value with its dotted key."""
     for name, value in content.items():
         if isinstance(value, dict) and prefix + name not in ("probe", "speed", "learn"):
             yield from _leaves(value, f"{prefix}{name}.")
@@ -61,7 +61,7 @@ def _text(value: Any) -> str:
 
 
 def _dataset(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[Finding]:
-    """Yield how two datasets differ, as far as both records show: tokenizer, sizes, classes, texts, labels."""
+    """Yield the differences of two datasets that both records show."""
     left, right = reference.record.evidence.data, candidate.record.evidence.data
     if left is None or right is None:
         side = "reference" if left is None else "candidate"
@@ -88,7 +88,10 @@ def _dataset(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[Findi
 
 
 def label_names(spec: RunSpec) -> dict[int, str]:
-    """Return the name of each label by its value in `rows.parquet`, which is a digest's first 8 bytes."""
+    """Return the name of each label by its value in `rows.parquet`.
+
+    The value is the first 8 bytes of a digest.
+    """
     names = spec.data.class_names or tuple(f"label {number}" for number in range(spec.model.num_labels or 0))
     return {
         int.from_bytes(bytes.fromhex(digest_bytes(number.to_bytes(8, "little", signed=True)))[:8], "little"): name
@@ -101,7 +104,7 @@ Names = Mapping[int, str]
 
 
 def _classes(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> Iterator[Finding]:
-    """Yield the number of rows read of each class, of the classes whose number differs."""
+    """Yield the classes of which the runs read different numbers of rows."""
     counts = [
         Counter({_name(own, value): int(count) for value, count in zip(*_counted(side["label"]), strict=True)})
         for side, own in zip(rows, names, strict=True)
@@ -153,7 +156,7 @@ def _labels(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> Iterator[Findi
 
 
 def _label_changes(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> tuple[list[tuple[int, int, str, str]], int]:
-    """Return (row of the reference, row of the candidate, both classes), and the number of texts compared."""
+    """Return (reference's row, candidate's row, both classes), and the number of texts compared."""
     once = [side["text"][_once(side["text"])] for side in rows]
     shared = np.intersect1d(once[0], once[1], assume_unique=True)
     places = [_places(side["text"], shared) for side in rows]

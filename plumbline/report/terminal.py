@@ -90,7 +90,7 @@ def _table(verdict: RoundVerdict) -> Table:
 
 
 def _explain(console: Console, name: str, result: PlatformResult) -> None:
-    """Print why a platform failed: a line for each cause, and one for each failed part of the checks."""
+    """Print each cause, and each failed part of the checks."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -105,7 +105,10 @@ def _explain(console: Console, name: str, result: PlatformResult) -> None:
 
 
 def _first_of_each_part(result: PlatformResult) -> list[Finding]:
-    """Return the first failed finding of each workload and part, and every gate's: each is a loss of its own."""
+    """Return the first failed finding of each part, and every gate's.
+
+    Each gate measures a loss of its own.
+    """
     chosen: dict[tuple[str, ...], Finding] = {}
     for finding in result.findings:
         if finding.outcome == result.verdict and finding.observed is not None:

@@ -39,7 +39,10 @@ Results = dict[str, dict[str, PlatformResult]]
 
 
 def placed_results(round_: Round, results: Results, gathered: GatheredRecords, baselines: Baselines) -> Results:
-    """Return the round's results with the places of rows that differ; unchanged where the data cannot be read."""
+    """Return the results with the places of rows that differ.
+
+    They are unchanged where the data cannot be read.
+    """
     store = open_store(round_.suite.platforms[round_.suite.reference].data, policy=_POLICY)
     placed: Results = {}
     for workload, of_platform in results.items():
@@ -68,7 +71,7 @@ def _against(
 
 
 def placed_rows(judgement: J, reference: LoadedRecord, candidate: LoadedRecord, store: Store) -> J:
-    """Return the judgement with file, line and text of the first rows that differ, as evidence of its causes.
+    """Return the judgement with the places of rows as evidence.
 
     `store` is the reference's data store. Raise `PlumblineError` if it cannot be read.
     """
@@ -83,8 +86,9 @@ def placed_rows(judgement: J, reference: LoadedRecord, candidate: LoadedRecord, 
 
 
 def row_lines(store: Store, record: LoadedRecord, rows: Iterable[int]) -> tuple[str, ...]:
-    """Return `row 7 is reviews.csv, line 17: "text"` for each row that the record's dataset in the store knows.
+    """Return `row 7 is reviews.csv, line 17, "text"` for each row.
 
+    Rows without a place and a text are left out.
     Raise `PlumblineError` if the store cannot be read, or has a different dataset of that name.
     """
     spec = record.record.spec.data
