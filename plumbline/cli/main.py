@@ -48,11 +48,20 @@ def _load(loaders: Iterable[Callable[[], ModuleType]]) -> list[ModuleType]:
 def _commands(argv: Sequence[str]) -> list[ModuleType]:
     """Return the module of the requested command only, else all modules.
 
-    Without Prefect there are fewer.
+    A command whose packages are not installed is missing from all of them.
     """
     loaders = _loaders()
     asked = next((word for word in argv if not word.startswith("-")), "")
-    return (_load([loaders[asked]]) if asked in loaders else []) or _load(loaders.values())
+    if asked in loaders and (modules := _load([loaders[asked]])):
+        return modules
+    found = []
+    for load in loaders.values():
+        try:
+            found += _load([load])
+        except ImportError as error:
+            if missing_package(error) is None:
+                raise
+    return found
 
 
 def build_parser(modules: Sequence[ModuleType]) -> argparse.ArgumentParser:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import venv
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,8 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "plumbline", "flows", "task
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an environment with the wheel, and with this environment's packages."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel, built from the files that it needs."""
     folder = tmp_path_factory.mktemp("wheel")
     (folder / "source").mkdir()
     for name in SOURCES:
@@ -44,18 +46,32 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(folder / "source"),
     ]
     subprocess.run([*pip, *build], check=True, timeout=120, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
+    (built,) = folder.glob("*.whl")
     shutil.rmtree(folder / "source")
-    environment = folder / "venv"
-    venv.create(environment)
-    python = str(environment / "bin" / "python")
-    subprocess.run(
-        [*pip, "--python", python, "install", "--no-deps", "--no-index", str(wheel)], check=True, timeout=120
-    )
-    (packages,) = environment.glob("lib/python*/site-packages")
+    return built
+
+
+def environment(folder: Path, wheel: Path) -> Path:
+    """Return a new environment with the wheel alone, and its folder of packages."""
+    venv.create(folder)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    install = ["--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([*pip, *install], check=True, timeout=120)
+    return folder
+
+
+def packages(installed: Path) -> Path:
+    (folder,) = installed.glob("lib/python*/site-packages")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    """Return an environment with the wheel, and with this environment's packages."""
+    folder = environment(tmp_path_factory.mktemp("installed"), wheel)
     here = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "packages.pth").write_text("\n".join(here) + "\n", encoding="utf-8")
-    return environment
+    (packages(folder) / "packages.pth").write_text("\n".join(here) + "\n", encoding="utf-8")
+    return folder
 
 
 def call(installed: Path, folder: Path, *command: str) -> str:
@@ -72,11 +88,11 @@ def test_the_wheel_installs_one_package_and_its_command(installed: Path, tmp_pat
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     assert call(installed, tmp_path, "plumbline", "--version") == f"plumbline {version}\n"
     assert "the suite file" in call(installed, tmp_path, "plumbline", "run", "--help")
-    (packages,) = installed.glob("lib/python*/site-packages")
-    assert sorted(path.name for path in packages.iterdir() if path.is_dir() and "dist-info" not in path.name) == [
+    folder = packages(installed)
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir() and "dist-info" not in path.name) == [
         "plumbline"
     ]
-    (top_level,) = packages.glob("*.dist-info/top_level.txt")
+    (top_level,) = folder.glob("*.dist-info/top_level.txt")
     assert top_level.read_text() == "plumbline\n"
 
 
@@ -96,3 +112,18 @@ def test_the_wheel_s_suites_need_nothing_of_a_checkout(installed: Path, tmp_path
     before, after = read_manifest(tmp_path / "built"), read_manifest(tmp_path / "data" / "reviews")
     assert (before.evaluation, before.tokenizer) == (after.evaluation, after.tokenizer)
     assert before.train != after.train
+
+
+def test_the_wheel_without_extras_lists_the_commands_that_it_can_run(tmp_path: Path, wheel: Path) -> None:
+    installed = environment(tmp_path / "core", wheel)
+    core = ["numpy", "pyarrow", "pydantic", "pydantic-core", "safetensors"]
+    for name in [*core, "annotated-types", "typing-extensions", "typing-inspection"]:
+        for top in {file.parts[0] for file in metadata.files(name) or []} - {".."}:
+            link = packages(installed) / top
+            if not link.exists():
+                link.symlink_to(Path(metadata.distribution(name).locate_file(top)))
+    assert call(installed, tmp_path, "plumbline", "--version").startswith("plumbline ")
+    shown = call(installed, tmp_path, "plumbline", "--help")
+    commands = set(re.findall(r"^    ([a-z]+) ", shown, re.MULTILINE))
+    assert "compare" in commands
+    assert not commands & {"run", "deploy"}
