@@ -43,7 +43,6 @@ def placed_results(round_: Round, results: Results, gathered: GatheredRecords, b
 
     They are unchanged where the data cannot be read.
     """
-    store = open_store(round_.suite.platforms[round_.suite.reference].data, policy=_POLICY)
     placed: Results = {}
     for workload, of_platform in results.items():
         records = gathered.of(workload)
@@ -53,8 +52,9 @@ def placed_results(round_: Round, results: Results, gathered: GatheredRecords, b
             if name not in records or against is None:
                 continue
             try:
+                store = open_store(round_.suite.platforms[round_.suite.reference].data, policy=_POLICY)
                 placed[workload][name] = placed_rows(result, against, records[name], store)
-            except PlumblineError:
+            except (PlumblineError, pa.ArrowException):
                 return results
     return placed
 
@@ -117,5 +117,7 @@ def _texts(store: Store, name: str, manifest: Manifest, rows: Iterable[int]) -> 
         if digest_bytes(data) != shard.sha256:
             continue  # the places of the rows are worth more than a complaint about their texts
         column = pq.read_table(pa.BufferReader(data), columns=["text"]).column("text")
+        if len(column) != shard.num_rows:
+            continue
         texts |= {end - shard.num_rows + at: f'"{clean(column[at].as_py(), _MAX_CHARS)}"' for at in here}
     return texts

@@ -14,10 +14,13 @@ from plumbline.digest import digest_bytes
 from plumbline.errors import InvalidInputError
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
-from plumbline.rounds.row_places import placed_rows, row_lines
+from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.judging import judge_harvest
+from plumbline.rounds.plan import MAIN, Assignment, Round
+from plumbline.rounds.row_places import placed_results, placed_rows, row_lines
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.record import RECORD_NAME
-from plumbline.schema.suite import DatasetSource
+from plumbline.schema.suite import DatasetSource, Suite
 from plumbline.stores import Store, open_store
 from tests.record_parts import write_arrays
 from tests.unit.judge.conftest import EVALUATION_ROWS, ROWS, Plan, make_record
@@ -93,3 +96,26 @@ def test_compare_names_rows_of_a_store_on_the_command_line(
     assert "row 9: label good → bad" in capsys.readouterr().out
     assert main(["compare", *folders, "--data", f"file://{tmp_path}/none"]) == 1
     assert "rows are not named by file and line: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["the store", "file:///nowhere"])
+def test_a_round_names_rows_and_loses_nothing_where_it_cannot(published: tuple[Store, Manifest], url: str) -> None:
+    store, manifest = published
+    url = store.url if url == "the store" else url
+    plan = Plan()
+    plan.labels[9] = 1 - plan.labels[9]
+    places = {"data": url, "outbox": "file:///o", "work_pool": "p"}
+    suite = Suite.model_validate({
+        "name": "nightly", "store": "file:///c", "reference": "aws",
+        "platforms": dict.fromkeys(("aws", "azure"), places),
+        "workloads": {"unit": {"model": "tiny", "data": "unit", "seed": 1, "batch_size": 8, "probe": {}}},
+    })  # fmt: skip
+    made = {"aws": _record(manifest), "azure": _record(manifest, plan)}
+    round_ = Round("20261122-020000-abc", suite, {"unit": made["aws"].record.spec}, "secret")
+    gathered = GatheredRecords({Assignment(name, "unit", MAIN): record for name, record in made.items()}, {})
+    results = judge_harvest(round_, gathered, {}, {})
+    placed = placed_results(round_, results, gathered, {})
+    (cause,) = placed["unit"]["azure"].causes
+    assert "row 9: label good → bad" in cause.evidence
+    assert any(line.startswith("row 9 is reviews.csv, line ") for line in cause.evidence) == (url == store.url)
+    assert placed["unit"]["aws"] == results["unit"]["aws"]
