@@ -190,7 +190,13 @@ def extended(
     new = [row for row in {row.record: row for row in rows}.values() if row.record not in known]
     held = {(call.record, call.metric) for call in series.calls}
     later = tuple(call for call in calls if (call.record, call.metric) not in held)
-    merged = sorted({**judged, **series.judged}.items(), key=lambda item: item[1].time)
+    # A round that a person retried counts by its last verdict; the same verdict again keeps the first one's time.
+    same = {
+        name: old
+        for name, old in series.judged.items()
+        if name in judged and judged[name].replace(time=old.time) == old
+    }
+    merged = sorted({**series.judged, **judged, **same}.items(), key=lambda item: item[1].time)
     verdicts = dict(merged[-_MOST_JUDGED:])
     if not new:
         return series if not later and verdicts == series.judged else series.model_copy(

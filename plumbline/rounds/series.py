@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from zoneinfo import ZoneInfo
 
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
@@ -14,6 +15,7 @@ from plumbline.rounds.judging import Baselines
 from plumbline.rounds.nights import History, NightDecisions
 from plumbline.rounds.plan import Round
 from plumbline.schema.night_time import night_time
+from plumbline.schema.suite_values import is_time_zone
 from plumbline.schema.verdict import RoundVerdict
 
 __all__ = ["count_unjudged", "read_history", "write_nights"]
@@ -59,19 +61,26 @@ def count_unjudged(
     platforms = {}
     for name, result in verdict.platforms.items():
         tonight = _judged(round_, verdict, name, baselines, now)
-        count = _unjudged_nights(history.get(name, SeriesFile(suite=round_.suite.name, platform=name)), tonight)
+        series = history.get(name, SeriesFile(suite=round_.suite.name, platform=name))
+        count = _unjudged_nights(round_, series, tonight)
         platforms[name] = result.replace(unjudged_nights=count if count >= limit else 0)
     return verdict.replace(platforms=platforms)
 
 
-def _unjudged_nights(series: SeriesFile, tonight: JudgedRound) -> int:
-    """Return the number of consecutive unjudged nights, including tonight."""
-    count = 0
-    for judged in [tonight, *reversed(series.judged.values())]:
+def _unjudged_nights(round_: Round, series: SeriesFile, tonight: JudgedRound) -> int:
+    """Return the number of consecutive days, by the schedule's time zone, all of whose rounds left no judgement.
+
+    Days without a round do not count. Tonight is one, and counts once, however many rounds it has.
+    """
+    name = round_.suite.schedule.timezone if round_.suite.schedule else "UTC"
+    zone = ZoneInfo(name) if is_time_zone(name) else UTC
+    earlier = {name: judged for name, judged in series.judged.items() if name != round_.id}
+    days: set[date] = set()
+    for round_id, judged in [(round_.id, tonight), *reversed(earlier.items())]:
         if judged.verdict != "inconclusive" and judged.has_baseline:
             break
-        count += 1
-    return count
+        days.add(night_time(round_id, datetime.fromtimestamp(judged.time, UTC)).astimezone(zone).date())
+    return len(days)
 
 
 def _judged(round_: Round, verdict: RoundVerdict, platform: str, baselines: Baselines, now: datetime) -> JudgedRound:

@@ -137,20 +137,32 @@ def test_nights_without_a_record_are_alerted_as_unjudged(tmp_path: Path) -> None
     nights = Nights(tmp_path, unjudged_nights=3)
     for index in range(4):
         nights.night(index, 0.0)
-    for index in range(4, 9):
-        round_ = Round(f"round-{index}", nights.suite, {"unit": BASE.spec})
+    counts = {}
+    # Three rounds on the first of these days, then one a day; the fourth round is retried once.
+    for name, hours in (("4a", 0), ("4b", 2), ("4c", 4), ("5", 24), ("5", 26), ("6", 48), ("7", 72), ("8", 96)):
+        round_ = Round(f"round-{name}", nights.suite, {"unit": BASE.spec})
         verdict = RoundVerdict(
-            round=f"round-{index}", suite="nightly", verdict="inconclusive",
+            round=f"round-{name}", suite="nightly", verdict="inconclusive",
             platforms={"left": {"verdict": "inconclusive", "unavailable": "no worker"}},
         )  # fmt: skip
-        now = BEGIN + timedelta(days=index)
+        now = BEGIN + timedelta(days=4, hours=hours)
         history = read_history(round_, nights.central)
         verdict = count_unjudged(round_, verdict, history.series, {"unit": {"left": loaded(0, 0)}}, now)
+        counts[name] = verdict.platforms["left"].unjudged_nights
         decided = decide_nights(round_, GatheredRecords(), history)
         write_nights(round_, verdict, decided, {"unit": {"left": loaded(0, 0)}}, central=nights.central, now=now)
         nights.alerts = update(nights.alerts, verdict, ALERTS, now)
     subjects = [item.subject for item in nights.alerts.pending if item.event == "unjudged"]
     assert subjects == ["[plumbline] nightly: unjudged on left: not judged for 3 nights"]
+    assert counts == {"4a": 0, "4b": 0, "4c": 0, "5": 0, "6": 3, "7": 4, "8": 5}
+
+
+def test_a_retried_round_counts_by_its_last_verdict(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    nights.night(0, None)
+    nights.night(0, 0.0)
+    series = read_series(nights.central, "nightly", "left")
+    assert [judged.verdict for judged in series.judged.values()] == ["pass"]
 
 
 def test_lasting_gain_is_alerted_as_improved_once(tmp_path: Path) -> None:
