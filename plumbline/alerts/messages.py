@@ -1,16 +1,20 @@
-"""Text of alerts: platform, cause, certainty, numbers, start and links. Pure."""
+"""Text of alerts: platform, causes, certainty, numbers, start and links. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from plumbline.alerts.troubles import Trouble
+from plumbline.digest import digest_json
+from plumbline.report.words import listed, number
 from plumbline.schema.suite import AlertEvent
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
 __all__ = [
     "AlertMessage",
+    "Begun",
     "missed_message",
     "no_verdict_message",
     "probe_message",
@@ -30,67 +34,128 @@ class AlertMessage:
     id: str
     event: AlertEvent
     about: str
-    """Incident key: the suite and the platform, or `SUITE/missed`."""
+    """Incident key: the suite and the platform, or `SUITE/missed`. A recovery of the key ends the incident."""
     subject: str
     body: str
 
 
-def trouble_message(verdict: RoundVerdict, trouble: Trouble, *, since_round: str, since: datetime) -> AlertMessage:
-    """Return the message about a trouble."""
-    result = verdict.platforms[trouble.platform]
-    causes = [entry for entry in result.causes if (entry.code, entry.workload) == (trouble.what, trouble.workload)]
-    cause = next(iter(causes), None)
-    text = f"{cause.code} ({cause.sure})" if cause else trouble.what
-    if trouble.event == "unjudged":
-        text = f"not judged for {result.unjudged_nights} nights"
-    elif trouble.event == "improved":
-        text = f"{trouble.what.removeprefix('improved-')} is better than its reference: accept a new baseline"
-    where = _place(result, trouble.platform, trouble.workload)
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Trouble with the round and time at which it began."""
+
+    trouble: Trouble
+    since_round: str
+    since: datetime
+
+
+def trouble_message(verdict: RoundVerdict, reported: Sequence[Begun], others: Sequence[Begun] = ()) -> AlertMessage:
+    """Return the message about a platform's troubles of one event; `others` were reported before and continue."""
+    platform, event = reported[0].trouble.platform, reported[0].trouble.event
+    result = verdict.platforms[platform]
+    place, texts = _place_and_texts(result, [begun.trouble for begun in reported])
+    subject = f"[plumbline] {verdict.suite}: {event} on {place}: {', '.join(texts)}"
+    if event == "unavailable":
+        subject = f"[plumbline] {verdict.suite}: {', '.join((platform, *_workloads(result, reported)))} is unavailable"
     lines = [
-        *_cause_lines(cause),
-        *_missing(result, trouble),
-        *(_number(entry) for entry in _worst(result, trouble)),
-        "new in this round"
-        if since_round == verdict.round
-        else f"since {since:%Y-%m-%d %H:%M %Z}, round {since_round}",
+        *(line for begun in reported for line in _cause_lines(result, begun.trouble)),
+        *_missing(result, reported),
+        *(_number(finding) for finding in _worst(result, reported)),
+        *_since_lines(verdict, reported),
+        *(_continuing(result, begun) for begun in others),
         *_links(verdict),
     ]
-    subject = f"[plumbline] {verdict.suite}: {trouble.event} on {where}: {text}"
-    if trouble.event == "unavailable":
-        subject = f"[plumbline] {verdict.suite}: {where} is unavailable"
-    about = _about(verdict, result, trouble.platform, trouble.workload)
+    name = digest_json([[begun.trouble.key, begun.since.isoformat()] for begun in reported])[:12]
     return AlertMessage(
-        f"{verdict.round}/{trouble.key}/{trouble.event}", trouble.event, about, subject, "\n".join(lines)
+        f"{verdict.round}/{platform}/{event}/{name}", event, f"{verdict.suite}/{platform}", subject, "\n".join(lines)
     )
 
 
-def recovery_message(verdict: RoundVerdict, platform: str, workload: str = "") -> AlertMessage:
-    """Return the message that a platform, or one workload on it, passes again."""
+def recovery_message(verdict: RoundVerdict, ended: Sequence[Begun], others: Sequence[Begun] = ()) -> AlertMessage:
+    """Return the message that troubles of a platform have ended, all or with `others` that continue.
+
+    While others continue, `about` names the ended troubles: the platform's incident stays open.
+    """
+    platform = ended[0].trouble.platform
     result = verdict.platforms[platform]
-    where = _place(result, platform, workload)
-    subject = f"[plumbline] {verdict.suite}: {where} has recovered"
-    body = "\n".join([f"{where} passes in round {verdict.round}", *_links(verdict)])
-    about = _about(verdict, result, platform, workload)
-    key = f"{platform}/{workload}" if workload else platform
-    return AlertMessage(f"{verdict.round}/{key}/recovered", "recovered", about, subject, body)
+    place, _ = _place_and_texts(result, [begun.trouble for begun in ended])
+    names = [begun.trouble.what for begun in ended]
+    if all(_outcome(result, begun.trouble) == "pass" for begun in ended):
+        text, first = f"{place} has recovered", f"{place} passes in round {verdict.round}"
+    elif all(begun.trouble.event == "unavailable" for begun in ended):
+        text, first = f"{place} is available again", f"{place} left a record in round {verdict.round}"
+    else:
+        text, first = f"recovered on {place}: {', '.join(names)}", f"ended in round {verdict.round}: {listed(names)}"
+    lines = [first, *(_continuing(result, begun) for begun in others), *_links(verdict)]
+    keys = sorted(begun.trouble.key.partition("/")[2] for begun in ended)
+    about = "/".join((verdict.suite, platform, *(keys if others else ())))
+    name = digest_json([[begun.trouble.key, begun.since.isoformat()] for begun in ended])[:12]
+    subject = f"[plumbline] {verdict.suite}: {text}"
+    return AlertMessage(f"{verdict.round}/{platform}/recovered/{name}", "recovered", about, subject, "\n".join(lines))
 
 
-def _place(result: PlatformResult, platform: str, workload: str) -> str:
-    """Return the platform, with the workload if there are several."""
-    return f"{platform}, {workload}" if workload and len(result.workloads) > 1 else platform
+def _place_and_texts(result: PlatformResult, troubles: Sequence[Trouble]) -> tuple[str, list[str]]:
+    """Return the platform, with the workload if all troubles have one of several, and each trouble's text."""
+    platform = troubles[0].platform
+    workloads = list(dict.fromkeys(trouble.workload for trouble in troubles))
+    texts = [_text(result, trouble) for trouble in troubles]
+    if len(result.workloads) <= 1 or not any(workloads):
+        return platform, texts
+    if len(workloads) == 1:
+        return f"{platform}, {workloads[0]}", texts
+    named = zip(troubles, texts, strict=True)
+    return platform, [f"{trouble.workload}: {text}" if trouble.workload else text for trouble, text in named]
 
 
-def _about(verdict: RoundVerdict, result: PlatformResult, platform: str, workload: str) -> str:
-    """Return the receiver's incident key, the same for a trouble and its recovery."""
-    several = workload and len(result.workloads) > 1
-    return f"{verdict.suite}/{platform}/{workload}" if several else f"{verdict.suite}/{platform}"
+def _text(result: PlatformResult, trouble: Trouble) -> str:
+    if trouble.event == "unjudged":
+        return f"not judged for {result.unjudged_nights} nights"
+    if trouble.event == "improved":
+        return f"{trouble.what.removeprefix('improved-')} is better than its reference: accept a new baseline"
+    cause = _cause(result, trouble)
+    return f"{cause.code} ({cause.sure})" if cause else trouble.what
 
 
-def _missing(result: PlatformResult, trouble: Trouble) -> list[str]:
-    if trouble.event != "unavailable":
+def _cause(result: PlatformResult, trouble: Trouble) -> Cause | None:
+    causes = (one for one in result.causes if (one.code, one.workload) == (trouble.what, trouble.workload))
+    return next(causes, None)
+
+
+def _outcome(result: PlatformResult, trouble: Trouble) -> str:
+    return result.workloads.get(trouble.workload, result.verdict)
+
+
+def _since_lines(verdict: RoundVerdict, reported: Sequence[Begun]) -> Iterator[str]:
+    """Yield when the troubles began; name them if they began at different times."""
+    begins = dict.fromkeys((begun.since_round, begun.since) for begun in reported)
+    for since_round, since in begins:
+        when = "new in this round" if since_round == verdict.round else f"since {_when(since)}, round {since_round}"
+        names = [one.trouble.what for one in reported if (one.since_round, one.since) == (since_round, since)]
+        yield when if len(begins) == 1 else f"{when}: {listed(names)}"
+
+
+def _continuing(result: PlatformResult, begun: Begun) -> str:
+    place, _ = _place_and_texts(result, [begun.trouble])
+    return f"still open on {place}: {begun.trouble.what}, since {_when(begun.since)}, round {begun.since_round}"
+
+
+def _when(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M %Z}"
+
+
+def _workloads(result: PlatformResult, reported: Sequence[Begun]) -> list[str]:
+    """Return the workloads of the troubles, if the platform has several."""
+    names = dict.fromkeys(begun.trouble.workload for begun in reported if begun.trouble.workload)
+    return list(names) if len(result.workloads) > 1 else []
+
+
+def _missing(result: PlatformResult, reported: Sequence[Begun]) -> list[str]:
+    if reported[0].trouble.event != "unavailable":
         return []
-    why = result.absent.get(trouble.workload, "") if trouble.workload else result.unavailable
-    lines = [f"no record: {why or result.unavailable}. The platform was not judged in this round."]
+    lines = []
+    for trouble in (begun.trouble for begun in reported):
+        why = result.absent.get(trouble.workload, "") if trouble.workload else result.unavailable
+        name = f" of {trouble.workload}" if len(reported) > 1 else ""
+        lines.append(f"no record{name}: {why or result.unavailable}. The platform was not judged in this round.")
     if result.optional:
         lines.append("The platform is optional, but without it too few platforms left a record for a verdict.")
     return lines
@@ -118,7 +183,8 @@ def no_verdict_message(suite: str, round_id: str, why: str, run: str) -> AlertMe
         *([f"run: {run}"] if run else []),
     ]
     subject = f"[plumbline] {suite}: a round ended without a verdict"
-    return AlertMessage(f"broken/{round_id}", "missed", f"{suite}/missed", subject, "\n".join(lines))
+    name = f"broken/{round_id}/{digest_json(why)[:12]}"
+    return AlertMessage(name, "missed", f"{suite}/missed", subject, "\n".join(lines))
 
 
 def probe_message(suite: str, now: datetime) -> tuple[str, str]:
@@ -127,18 +193,16 @@ def probe_message(suite: str, now: datetime) -> tuple[str, str]:
     return f"[plumbline] {suite}: test of the alerts", body
 
 
-def _cause_lines(cause: Cause | None) -> list[str]:
+def _cause_lines(result: PlatformResult, trouble: Trouble) -> list[str]:
+    cause = _cause(result, trouble)
     if cause is None:
         return []
     return [f"{cause.code}, {cause.sure}: {cause.why}", *(f"  {line}" for line in cause.evidence[:_MOST_FINDINGS])]
 
 
-def _worst(result: PlatformResult, trouble: Trouble) -> list[Finding]:
-    findings = [
-        finding
-        for finding in result.findings
-        if finding.outcome == trouble.event and finding.workload == trouble.workload
-    ]
+def _worst(result: PlatformResult, reported: Sequence[Begun]) -> list[Finding]:
+    wanted = {(begun.trouble.event, begun.trouble.workload) for begun in reported}
+    findings = [finding for finding in result.findings if (finding.outcome, finding.workload) in wanted]
     return findings[:_MOST_FINDINGS]
 
 
@@ -153,8 +217,10 @@ def _number(finding: Finding) -> str:
 
 
 def _value(value: float | str) -> str:
-    """Return a number at full precision, or the start of a digest."""
-    return f"{value[:12]}..." if isinstance(value, str) and len(value) == _DIGEST else str(value)
+    """Return a rounded number, or the start of a digest."""
+    if isinstance(value, str):
+        return f"{value[:12]}..." if len(value) == _DIGEST else value
+    return number(value)
 
 
 def _links(verdict: RoundVerdict) -> list[str]:

@@ -1,4 +1,4 @@
-"""Alert state: one alert per platform, workload and cause until it changes. Pure.
+"""Alert state: one alert per platform until its causes change. Pure.
 
 The state is written before an alert is sent, and marked after delivery: an alert may be sent twice, with the same id,
 if the sender dies in between, and is never lost.
@@ -11,8 +11,8 @@ from datetime import datetime
 
 from pydantic import AwareDatetime, ConfigDict
 
-from plumbline.alerts.messages import AlertMessage, missed_message, recovery_message, trouble_message
-from plumbline.alerts.troubles import find_troubles, place_of
+from plumbline.alerts.messages import AlertMessage, Begun, missed_message, recovery_message, trouble_message
+from plumbline.alerts.troubles import Trouble, find_troubles, trouble_of
 from plumbline.digest import digest_json
 from plumbline.schema.base import Model
 from plumbline.schema.suite import Alert, AlertEvent
@@ -80,58 +80,118 @@ class AlertState(_Shared):
     """Open troubles by key: platform, workload and cause."""
     pending: tuple[Outgoing, ...] = ()
     rounds: tuple[str, ...] = ()
-    """The last processed and missed rounds, so that no round is reported twice."""
+    """The last judged rounds by their first verdict, and the last messages that are sent once."""
 
 
 def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], now: datetime) -> AlertState:
-    """Apply a round's verdict: new, continuing and recovered troubles. Idempotent."""
-    if verdict.round in state.rounds:
+    """Apply a verdict of the newest round: new, continuing and ended troubles. Idempotent.
+
+    A round that is judged again, because a person retried it, changes the state; a round before the newest does not.
+    """
+    known_rounds = [name for name in state.rounds if not _is_message(name)]
+    if verdict.round in known_rounds[:-1]:
         return state
-    messages: list[Outgoing] = []
-    entries: dict[str, Open] = {}
-    troubles = {
-        trouble.key: trouble
+    entries = {
+        trouble.key: _entry(state.open.get(trouble.key), trouble, verdict, now)
         for name, result in verdict.platforms.items()
         for trouble in find_troubles(name, result, quorum_failed=verdict.quorum_failed)
     }
-    for key, trouble in troubles.items():
-        known = state.open.get(key)
-        entry = known if known is not None and known.event == trouble.event else Open(
-            event=trouble.event, since_round=verdict.round, since=now
-        )  # fmt: skip
-        message = trouble_message(verdict, trouble, since_round=entry.since_round, since=entry.since)
-        entries[key], sent = _remind(entry, message, alerts, now)
-        messages += sent
-    gone = {key: entry for key, entry in state.open.items() if key not in troubles}
-    unclear, recovered = _look_for_recoveries(gone, verdict)
-    whole = {name for name, workload in recovered if not workload}
-    for name, workload in sorted(place for place in recovered if not place[1] or place[0] not in whole):
-        messages += _send(recovery_message(verdict, name, workload), alerts, now)
+    gone = {key: entry for key, entry in state.open.items() if key not in entries}
+    new = [trouble_of(key, entry.event) for key, entry in entries.items() if state.open.get(key) != entry]
+    unclear, ended = _look_for_ends(gone, new, verdict)
+    messages: list[Outgoing] = []
+    for keys in _by_platform_and_event(entries):
+        messages += _report(verdict, entries, keys, alerts, now)
+    still_open = {**entries, **unclear}
+    for name in dict.fromkeys(trouble_of(key, entry.event).platform for key, entry in ended.items()):
+        others = {key: entry for key, entry in still_open.items() if entry.event != "improved"}
+        message = recovery_message(verdict, _begun(ended, name), _begun(others, name))
+        messages += _send(message, alerts, now)
     return state.replace(
-        open={**entries, **unclear},
+        open=still_open,
         pending=(*state.pending, *messages)[-_MOST_PENDING:],
-        rounds=(*state.rounds, verdict.round)[-50:],
+        rounds=state.rounds if verdict.round in known_rounds else (*state.rounds, verdict.round)[-50:],
     )
 
 
-def _look_for_recoveries(
-    gone: Mapping[str, Open], verdict: RoundVerdict
-) -> tuple[dict[str, Open], set[tuple[str, str]]]:
-    """Return the troubles without evidence tonight, which stay open, and the (platform, workload) that pass again."""
+def _is_message(name: str) -> bool:
+    """Return whether an entry of `rounds` is a message that is sent once; the name of a round has no slash."""
+    return "/" in name
+
+
+def _entry(known: Open | None, trouble: Trouble, verdict: RoundVerdict, now: datetime) -> Open:
+    if known is not None and known.event == trouble.event:
+        return known
+    return Open(event=trouble.event, since_round=verdict.round, since=now)
+
+
+def _by_platform_and_event(entries: Mapping[str, Open]) -> list[list[str]]:
+    groups: dict[tuple[str, AlertEvent], list[str]] = {}
+    for key, entry in entries.items():
+        groups.setdefault((trouble_of(key, entry.event).platform, entry.event), []).append(key)
+    return list(groups.values())
+
+
+def _begun(entries: Mapping[str, Open], platform: str = "") -> list[Begun]:
+    """Return the entries as troubles with their begin; with a platform, its own alone."""
+    found = [Begun(trouble_of(key, entry.event), entry.since_round, entry.since) for key, entry in entries.items()]
+    return [begun for begun in found if platform in ("", begun.trouble.platform)]
+
+
+def _report(
+    verdict: RoundVerdict, entries: dict[str, Open], keys: Sequence[str], alerts: Sequence[Alert], now: datetime
+) -> list[Outgoing]:
+    """Return one message for each block that is due for these troubles of a platform; note it in `entries`.
+
+    The message is about the troubles that are new to the block; without one, it is a reminder of all.
+    """
+    messages = []
+    for alert in (one for one in alerts if entries[keys[0]].event in one.on):
+        new = [key for key in keys if alert.block not in entries[key].told]
+        if not new and not any(_is_due(entries[key].told[alert.block], alert, now) for key in keys):
+            continue
+        chosen = new or keys
+        reported = _begun({key: entries[key] for key in chosen})
+        others = _begun({key: entries[key] for key in keys if key not in chosen})
+        messages += _send(trouble_message(verdict, reported, others), [alert], now)
+        for key in keys:
+            entries[key] = entries[key].replace(told={**entries[key].told, alert.block: now})
+    return messages
+
+
+def _is_due(told: datetime, alert: Alert, now: datetime) -> bool:
+    return (now - told).total_seconds() >= alert.reminder_hours * _SECONDS_PER_HOUR
+
+
+def _look_for_ends(
+    gone: Mapping[str, Open], new: Sequence[Trouble], verdict: RoundVerdict
+) -> tuple[dict[str, Open], dict[str, Open]]:
+    """Return the troubles without evidence tonight, which stay open, and those that ended.
+
+    A cause that a new one replaced is in neither: the alert about the new one is enough.
+    """
     unclear: dict[str, Open] = {}
-    recovered: set[tuple[str, str]] = set()
+    ended: dict[str, Open] = {}
     for key, known in gone.items():
-        name, workload = place_of(key)
-        result = verdict.platforms.get(name)
+        trouble = trouble_of(key, known.event)
+        result = verdict.platforms.get(trouble.platform)
         if known.event == "improved":
             continue  # ends when a new baseline is accepted; this is no recovery
-        outcome = result.workloads.get(workload, result.verdict) if result is not None else None
-        if outcome == "pass":
-            recovered.add((name, workload))
-        elif outcome in (None, "inconclusive") and not (known.event == "unavailable" and _is_there(result, workload)):
+        outcome = result.workloads.get(trouble.workload, result.verdict) if result is not None else None
+        if outcome == "pass" or (known.event == "unavailable" and _is_there(result, trouble.workload)):
+            ended[key] = known
+        elif outcome in (None, "inconclusive") or (outcome == "invalid" and known.event == "drift"):
             # The absence of an optional platform is no trouble tonight: the next failed quorum is alerted at once.
             unclear[key] = known.replace(told={}) if known.event == "unavailable" else known
-    return unclear, recovered
+        elif not any(_replaces(other, trouble) for other in new):
+            ended[key] = known
+    return unclear, ended
+
+
+def _replaces(new: Trouble, trouble: Trouble) -> bool:
+    """Return whether a new cause or failed check has the place of a trouble; workload "" means all."""
+    is_same = new.platform == trouble.platform and (new.workload == trouble.workload or not trouble.workload)
+    return is_same and new.event in ("drift", "invalid")
 
 
 def watch_from(state: AlertState, *, paused: bool | None, now: datetime) -> AlertState:
@@ -195,28 +255,12 @@ def _is_there(result: PlatformResult | None, workload: str) -> bool:
     return result is not None and (workload not in result.absent if workload else not result.unavailable)
 
 
-def _remind(
-    entry: Open, alert_message: AlertMessage, alerts: Sequence[Alert], now: datetime
-) -> tuple[Open, list[Outgoing]]:
-    """Alert every subscribed block that is due for a first message or a reminder."""
-    due = [
-        alert
-        for alert in alerts
-        if entry.event in alert.on
-        and (
-            alert.block not in entry.told
-            or (now - entry.told[alert.block]).total_seconds() >= alert.reminder_hours * _SECONDS_PER_HOUR
-        )
-    ]
-    messages = _send(alert_message, due, now)
-    return entry.replace(told={**entry.told, **{alert.block: now for alert in due}}), messages
-
-
 def _send(alert_message: AlertMessage, alerts: Sequence[Alert], now: datetime) -> list[Outgoing]:
     blocks = dict.fromkeys(alert.block for alert in alerts if alert_message.event in alert.on)
     return [
         Outgoing(
-            id=digest_json([alert_message.id, block])[:16],
+            # With the incident, which names the suite: two suites may have a round of one name.
+            id=digest_json([alert_message.id, alert_message.about, block])[:16],
             block=block,
             event=alert_message.event,
             about=alert_message.about,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from plumbline.schema.suite import AlertEvent
 from plumbline.schema.verdict import PlatformResult
 
-__all__ = ["Trouble", "find_troubles", "place_of"]
+__all__ = ["Trouble", "find_troubles", "trouble_of"]
 
 _UNAVAILABLE = "unavailable"
 _PARTS = 3
@@ -30,10 +30,10 @@ class Trouble:
         return "/".join(part for part in (self.platform, self.workload, self.what) if part)
 
 
-def place_of(key: str) -> tuple[str, str]:
-    """Return platform and workload of a trouble's key; workload "" means all."""
-    parts = key.split("/")
-    return parts[0], parts[1] if len(parts) >= _PARTS else ""
+def trouble_of(key: str, event: AlertEvent) -> Trouble:
+    """Return the trouble with this key; workload "" means all."""
+    platform, *workload, what = key.split("/", _PARTS - 1)
+    return Trouble(platform, "".join(workload), what, event)
 
 
 def find_troubles(platform: str, result: PlatformResult, *, quorum_failed: bool = False) -> Iterator[Trouble]:

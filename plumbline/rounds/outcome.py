@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plumbline.escape import one_line
+from plumbline.report.words import number
 from plumbline.rounds.gathered import Absence
 from plumbline.rounds.plan import Round
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult, RoundVerdict, worst
@@ -105,7 +106,9 @@ def _why(result: PlatformResult) -> str:
     parts = [f"{cause.code} ({cause.sure}), {cause.why}" for cause in result.causes[:1]]
     finding = next((candidate for candidate in result.findings if candidate.outcome == result.verdict), None)
     if finding is not None:
-        numbers = f" {finding.observed} against a limit of {finding.limit}" if finding.limit is not None else ""
+        numbers = ""
+        if finding.limit is not None:
+            numbers = f" {number(finding.observed)} against a limit of {number(finding.limit)}"
         unit = f" {finding.unit}" if finding.unit and numbers else ""
         detail = f", {finding.detail}" if finding.detail else ""
         parts.append(f"{finding.check}{numbers}{unit}{detail}")

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
-from plumbline.alerts import no_verdict_message, probe_message
-from plumbline.alerts.messages import missed_message, recovery_message, trouble_message
+from jinja2 import Environment
+
+from plumbline.alerts import AlertMessage, no_verdict_message, probe_message
+from plumbline.alerts.messages import Begun, missed_message, recovery_message, trouble_message
 from plumbline.alerts.troubles import Trouble
+from plumbline.deployment import desired
+from plumbline.schema.suite import Alert
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
+from tests.flows.small_suite import small_suite
 
 SINCE = datetime(2026, 11, 19, 2, 30, tzinfo=UTC)
 DIGEST = "0123456789abcdef" * 4
@@ -16,6 +22,12 @@ LINKS = {"report": "https://report", "report_note": "until Friday", "flow_run": 
 
 def verdict_of(result: PlatformResult, **links: str) -> RoundVerdict:
     return RoundVerdict(round="night-2", suite="s", verdict=result.verdict, platforms={"azure": result}, **links)
+
+
+def message_about(
+    verdict: RoundVerdict, trouble: Trouble, *, since_round: str = "night-2", since: datetime = SINCE
+) -> AlertMessage:
+    return trouble_message(verdict, [Begun(trouble, since_round, since)])
 
 
 def finding(number: int, workload: str = "bert", **changes: object) -> Finding:
@@ -45,7 +57,7 @@ def test_a_drift_shows_cause_evidence_and_worst_findings_of_its_workload() -> No
             finding(5),
         ),
     )
-    message = trouble_message(
+    message = message_about(
         verdict_of(result, **LINKS),
         Trouble("azure", "".join("bert"), "precision", "drift"),
         since_round="night-1",
@@ -57,7 +69,7 @@ def test_a_drift_shows_cause_evidence_and_worst_findings_of_its_workload() -> No
         "  a",
         "  b",
         "  c",
-        "check-2: 0.0003 relative, the limit is 2e-06, against platform aws: at step 3",
+        "check-2: 3.00e-4 relative, the limit is 2.00e-6, against platform aws: at step 3",
         "check-3: 0123456789ab..., expected fedcba987654...",
         f"check-4: {DIGEST}0",
         "since 2026-11-19 02:30 UTC, round night-1",
@@ -66,13 +78,13 @@ def test_a_drift_shows_cause_evidence_and_worst_findings_of_its_workload() -> No
         "note: until Friday",
         "run: https://run",
     ]
-    assert (message.id, message.event) == ("night-2/azure/bert/precision/drift", "drift")
-    assert message.about == "s/azure/bert"
+    assert (message.id.rpartition("/")[0], message.event) == ("night-2/azure/drift", "drift")
+    assert message.about == "s/azure"
 
 
 def test_a_new_failed_check_without_a_cause_is_named_and_its_message_has_no_empty_links() -> None:
     result = PlatformResult(verdict="drift", workloads={"bert": "drift"}, findings=(finding(1),))
-    message = trouble_message(
+    message = message_about(
         verdict_of(result), Trouble("azure", "bert", "check-1", "drift"), since_round="".join("night-2"), since=SINCE
     )
     assert message.subject == "[plumbline] s: drift on azure: check-1"
@@ -80,14 +92,14 @@ def test_a_new_failed_check_without_a_cause_is_named_and_its_message_has_no_empt
     assert message.about == "s/azure"
     old = verdict_of(result.replace(workloads={}))
     trouble = Trouble("azure", "bert", "check-1", "drift")
-    message = trouble_message(old, trouble, since_round="night-2", since=SINCE)
+    message = message_about(old, trouble, since_round="night-2", since=SINCE)
     assert (message.about, message.subject) == ("s/azure", "[plumbline] s: drift on azure: check-1")
 
 
 def test_a_number_of_less_than_a_digest_is_shown_in_full_and_an_invalid_record_shows_no_drift() -> None:
     findings = (finding(1, detail="a drift"), finding(2, outcome="invalid", observed=DIGEST[:-1]))
     result = PlatformResult(verdict="invalid", workloads={"bert": "invalid"}, findings=findings)
-    message = trouble_message(
+    message = message_about(
         verdict_of(result), Trouble("azure", "bert", "check-2", "invalid"), since_round="night-2", since=SINCE
     )
     assert message.body.splitlines()[:2] == [f"check-2: {DIGEST[:-1]}", "new in this round"]
@@ -97,7 +109,7 @@ def test_a_trouble_of_an_earlier_round_is_not_called_new_whatever_the_rounds_are
     result = PlatformResult(verdict="drift", workloads={"bert": "drift"}, findings=(finding(1),))
     for since_round in ("night-1", "night-9"):
         trouble = Trouble("azure", "bert", "check-1", "drift")
-        message = trouble_message(verdict_of(result), trouble, since_round=since_round, since=SINCE)
+        message = message_about(verdict_of(result), trouble, since_round=since_round, since=SINCE)
         assert message.body.splitlines()[1] == f"since 2026-11-19 02:30 UTC, round {since_round}"
 
 
@@ -110,7 +122,7 @@ def test_an_absence_gives_the_reason_of_its_workload_else_of_the_platform() -> N
     )
     expected = {"bert": "disk full", "mlm": "no worker", "": "no worker"}
     for workload, why in expected.items():
-        message = trouble_message(
+        message = message_about(
             verdict_of(result), Trouble("azure", workload, "unavailable", "unavailable"), since_round="night-2",
             since=SINCE,
         )  # fmt: skip
@@ -122,7 +134,7 @@ def test_an_absence_gives_the_reason_of_its_workload_else_of_the_platform() -> N
 def test_unjudged_nights_and_improvements_are_said_in_words() -> None:
     result = PlatformResult(verdict="pass", workloads={"bert": "pass"}, unjudged_nights=3)
     messages = [
-        trouble_message(verdict_of(result), trouble, since_round="night-2", since=SINCE)
+        message_about(verdict_of(result), trouble, since_round="night-2", since=SINCE)
         for trouble in (
             Trouble("azure", "", "unjudged", "unjudged"),
             Trouble("azure", "", "improved-throughput", "improved"),
@@ -135,21 +147,83 @@ def test_unjudged_nights_and_improvements_are_said_in_words() -> None:
     ]
 
 
-def test_a_recovery_has_the_incident_key_of_its_trouble() -> None:
-    one = PlatformResult(verdict="pass", workloads={"bert": "pass"})
-    two = one.replace(workloads={"bert": "pass", "mlm": "pass"})
-    cases = [
-        (one, "bert", "azure", "s/azure"),
-        (two, "bert", "azure, bert", "s/azure/bert"),
-        (two, "", "azure", "s/azure"),
+def test_several_causes_are_one_message_with_a_line_each_and_rounded_numbers() -> None:
+    result = PlatformResult(
+        verdict="drift",
+        workloads={"bert": "drift", "mlm": "drift"},
+        causes=(
+            Cause(code="loss", sure="likely", why="of bert", workload="bert"),
+            Cause(code="precision", sure="confirmed", why="TF32", workload="bert"),
+            Cause(code="rng", sure="likely", why="of mlm", workload="mlm"),
+        ),
+        findings=(finding(1, observed=0.34518143745783636, limit=0.0), finding(2, workload="mlm")),
+    )
+    bert, new, mlm = (
+        Begun(Trouble("azure", workload, code, "drift"), since_round, SINCE)
+        for workload, code, since_round in (
+            ("bert", "loss", "night-1"), ("bert", "precision", "night-2"), ("mlm", "rng", "night-1")
+        )
+    )  # fmt: skip
+    message = trouble_message(verdict_of(result), [bert, new], [mlm])
+    assert message.subject == "[plumbline] s: drift on azure, bert: loss (likely), precision (confirmed)"
+    assert message.body.splitlines() == [
+        "loss, likely: of bert",
+        "precision, confirmed: TF32",
+        "check-1: 0.3452, the limit is 0",
+        "since 2026-11-19 02:30 UTC, round night-1: loss",
+        "new in this round: precision",
+        "still open on azure, mlm: rng, since 2026-11-19 02:30 UTC, round night-1",
+        "round: night-2",
     ]
-    for result, workload, where, about in cases:
-        message = recovery_message(verdict_of(result, **LINKS), "azure", workload)
+    assert message.about == "s/azure"
+    whole = trouble_message(verdict_of(result), [bert, new, mlm])
+    assert whole.subject == (
+        "[plumbline] s: drift on azure: bert: loss (likely), bert: precision (confirmed), mlm: rng (likely)"
+    )
+    assert whole.id != message.id
+
+
+def test_a_recovery_has_the_incident_key_of_its_platform_unless_a_trouble_continues() -> None:
+    two = PlatformResult(verdict="pass", workloads={"bert": "pass", "mlm": "pass"})
+    bert, mlm, whole = (
+        Begun(Trouble("azure", workload, "loss", "drift"), "night-1", SINCE) for workload in ("bert", "mlm", "")
+    )
+    cases = [
+        (two.replace(workloads={"bert": "pass"}), [bert], "azure"),
+        (two, [bert], "azure, bert"),
+        (two, [bert, mlm], "azure"),
+        (two, [whole], "azure"),
+    ]
+    for result, ended, where in cases:
+        message = recovery_message(verdict_of(result, **LINKS), ended)
         assert message.subject == f"[plumbline] s: {where} has recovered"
         assert message.body.splitlines()[:2] == [f"{where} passes in round night-2", "round: night-2"]
-        assert (message.about, message.event) == (about, "recovered")
-    assert recovery_message(verdict_of(two), "azure", "bert").id == "night-2/azure/bert/recovered"
-    assert recovery_message(verdict_of(two), "azure").id == "night-2/azure/recovered"
+        assert (message.about, message.event) == ("s/azure", "recovered")
+    partial = recovery_message(verdict_of(two.replace(workloads={"bert": "drift", "mlm": "drift"})), [bert], [mlm])
+    assert partial.subject == "[plumbline] s: recovered on azure, bert: loss"
+    assert partial.body.splitlines() == [
+        "ended in round night-2: loss",
+        "still open on azure, mlm: loss, since 2026-11-19 02:30 UTC, round night-1",
+        "round: night-2",
+    ]
+    # A pager keeps the platform's incident open.
+    assert partial.about == "s/azure/bert/loss"
+
+
+def test_prefects_alert_about_a_lost_round_names_its_suite_and_no_missing_address() -> None:
+    suite = small_suite(Path("/nowhere")).replace(alerts=[Alert(on=("missed",), block="slack-webhook/team")])
+    (action,) = (
+        item.fields["action"]
+        for item in desired(suite, controllers="ctl")
+        if item.kind == "automation" and item.fields["action"]["type"] == "send-notification"
+    )
+    assert action["subject"] == f"[plumbline] {suite.name}: a round ended without a verdict"
+    environment = Environment(autoescape=True)
+    run = {"name": "drill 2026-11-20", "state": {"name": "Lost", "message": "gone"}}
+    for address, last in ((None, ""), ("https://run", "\nrun: https://run")):
+        environment.filters["ui_url"] = lambda _, address=address: address
+        body = environment.from_string(action["body"]).render(flow_run=run)
+        assert body.rstrip("\n") == f"drill 2026-11-20: Lost\ngone{last}"
 
 
 def test_rounds_that_did_not_run_or_had_no_verdict_and_test_messages() -> None:
@@ -160,7 +234,8 @@ def test_rounds_that_did_not_run_or_had_no_verdict_and_test_messages() -> None:
     broken = no_verdict_message("s", "night-2", "the store is gone", "https://run")
     assert broken.body.splitlines()[1:] == ["the store is gone", "run: https://run"]
     assert no_verdict_message("s", "night-2", "why", "").body.splitlines()[1:] == ["why"]
-    assert (broken.id, broken.event, broken.about) == ("broken/night-2", "missed", "s/missed")
+    assert (broken.id.rpartition("/")[0], broken.event, broken.about) == ("broken/night-2", "missed", "s/missed")
+    assert no_verdict_message("s", "night-2", "a different reason", "").id != broken.id
     assert "night-2 of s started and ended without a verdict" in broken.body
     subject, body = probe_message("s", SINCE)
     assert subject == "[plumbline] s: test of the alerts"

@@ -42,16 +42,19 @@ class Nights:
         self.state = AlertState()
         self.optional = optional
         self.number = 0
+        self.calls = 0
 
     def night(self, results: Mapping[str, PlatformResult], days: int = 1, **more: object) -> list[str]:
         """Apply one night of the platform azure; return the sent subjects. `more` changes the round's verdict."""
         self.number += days
+        self.calls += 1
         azure = join(results).replace(optional=self.optional)
         verdict = RoundVerdict(
             round=f"night-{self.number}", suite="s", verdict=worst([azure.verdict]), platforms={"azure": azure}
         ).replace(**more)
         before = {item.id for item in self.state.pending}
-        self.state = update(self.state, verdict, ALERTS, NIGHT + timedelta(days=self.number))
+        now = NIGHT + timedelta(days=self.number, seconds=self.calls)
+        self.state = update(self.state, verdict, ALERTS, now)
         self.sent = [item for item in self.state.pending if item.id not in before]
         return [item.subject.removeprefix("[plumbline] s: ") for item in self.sent]
 
@@ -62,7 +65,7 @@ def test_a_drift_of_the_second_workload_is_not_swallowed_by_the_first() -> None:
     assert nights.night({"bert": drift(), "mlm": drift()}) == ["drift on azure, mlm: precision (confirmed)"]
     assert nights.night({"bert": drift(), "mlm": drift()}) == []
     assert nights.night({"bert": PASS, "mlm": drift()}) == ["azure, bert has recovered"]
-    assert nights.sent[0].about == "s/azure/bert"
+    assert nights.sent[0].about == "s/azure/bert/precision"
     assert nights.night({"bert": PASS, "mlm": PASS}) == ["azure, mlm has recovered"]
 
 
@@ -111,8 +114,9 @@ def test_a_drift_stays_open_while_its_platform_is_dark() -> None:
     nights = Nights()
     nights.night({"bert": drift()})
     assert nights.night({"bert": GONE}) == ["azure is unavailable"]
-    # It is back, and drifts as before: neither is news, and it is no longer missing.
-    assert nights.night({"bert": drift()}) == []
+    # It is back, and drifts as before: that is no news.
+    assert nights.night({"bert": drift()}) == ["azure is available again"]
+    assert "still open on azure: precision, since 2026-11-21" in nights.sent[0].body
     assert set(nights.state.open) == {"azure/bert/precision"}
 
 
@@ -135,6 +139,42 @@ def test_the_state_of_an_earlier_release_recovers_once() -> None:
     known = {"event": "drift", "since_round": "night-0", "since": NIGHT}
     nights.state = AlertState.model_validate({"open": {"azure/precision": known}})
     assert nights.night({"bert": PASS}) == ["azure has recovered"]
+    assert nights.state.open == {}
+
+
+def both(*codes: CauseCode) -> PlatformResult:
+    """Return a drift with several causes."""
+    return drift().replace(causes=tuple(cause for code in codes for cause in drift(code).causes))
+
+
+def test_two_causes_of_one_platform_are_one_alert_and_each_end_is_told() -> None:
+    nights = Nights()
+    assert nights.night({"bert": both("precision", "loss")}) == [
+        "drift on azure: precision (confirmed), loss (confirmed)"
+    ]
+    assert nights.night({"bert": both("precision", "loss", "rng")}) == ["drift on azure: rng (confirmed)"]
+    assert nights.night({"bert": both("precision", "rng")}) == ["recovered on azure: loss"]
+    # A reminder names all that is open.
+    assert nights.night({"bert": both("precision", "rng")}, days=9) == [
+        "drift on azure: precision (confirmed), rng (confirmed)"
+    ]
+    # An invalid record is no evidence that a cause has ended.
+    assert nights.night({"bert": FAILED}) == ["invalid on azure: record.exit"]
+    assert nights.night({"bert": both("rng")}) == ["recovered on azure: record.exit, precision"]
+    assert nights.night({"bert": PASS}) == ["azure has recovered"]
+
+
+def test_the_newest_round_that_a_person_retries_is_followed_and_an_older_one_is_not() -> None:
+    nights = Nights()
+    assert nights.night({"bert": GONE}) == ["azure is unavailable"]
+    assert nights.night({"bert": drift()}, days=0) == [
+        "drift on azure: precision (confirmed)",
+        "azure is available again",
+    ]
+    assert nights.night({"bert": PASS}, days=0) == ["azure has recovered"]
+    assert nights.night({"bert": drift()}, days=0) == ["drift on azure: precision (confirmed)"]
+    assert nights.night({"bert": PASS}) == ["azure has recovered"]
+    assert nights.night({"bert": drift()}, days=-1) == []
     assert nights.state.open == {}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.alerts.troubles import Trouble, find_troubles, place_of
+from plumbline.alerts.troubles import Trouble, find_troubles, trouble_of
 from plumbline.schema.verdict import Cause, CauseCode, Finding, Outcome, PlatformResult
 
 
@@ -20,10 +20,10 @@ def finding(check: str, outcome: Outcome, workload: str = "") -> Finding:
 
 def test_a_key_names_platform_workload_and_cause() -> None:
     assert Trouble("azure", "bert", "loss", "drift").key == "azure/bert/loss"
-    assert place_of("azure/bert/loss") == ("azure", "bert")
+    assert trouble_of("azure/bert/loss", "drift") == Trouble("azure", "bert", "loss", "drift")
     assert Trouble("azure", "", "loss", "drift").key == "azure/loss"
-    assert place_of("azure/loss") == ("azure", "")
-    assert place_of("azure/bert/loss/deep") == ("azure", "bert")
+    assert trouble_of("azure/loss", "drift") == Trouble("azure", "", "loss", "drift")
+    assert trouble_of("azure/bert/loss/deep", "drift").what == "loss/deep"
 
 
 def test_each_cause_is_a_trouble_and_a_changed_environment_alone_is_none() -> None:

@@ -103,7 +103,7 @@ def test_the_headline_names_platform_check_numbers_and_cause() -> None:
     line = headline(sum_up(make_round(), {"aws": PASS, "azure": DRIFT, "gcp": PASS}))
     assert line == (
         "drift: azure: data.labels (confirmed), the labels of 3 rows differ; "
-        "data.rows 0.01 against a limit of 0.0 share, row 115 differs"
+        "data.rows 0.01 against a limit of 0 share, row 115 differs"
     )
 
 
@@ -140,7 +140,7 @@ def test_the_headline_has_the_first_cause_and_the_first_finding_alone() -> None:
     verdict = sum_up(make_round(), {"aws": PASS, "azure": result, "gcp": PASS})
     assert headline(verdict) == (
         "drift: azure: data.labels (confirmed), the labels of 3 rows differ; "
-        "data.rows 0.01 against a limit of 0.0 share, row 115 differs"
+        "data.rows 0.01 against a limit of 0 share, row 115 differs"
     )
 
 
