@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from threading import Lock
 
 from prefect import get_run_logger, task
 from prefect.exceptions import ObjectNotFound
@@ -38,10 +41,13 @@ from plumbline.stores import open_store
 from plumbline.tasks.open_round import refuse_superseded
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.tasks.prefect_client.notifications import Blocks, send
+from plumbline.upgrade.outcome import read_outcome
 
 __all__ = ["alert_about_verdict", "alert_once", "alert_without_verdict", "deliver_pending", "send_directly"]
 
 _PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0)
+_DELIVERY_SECONDS = 20.0
+"""Maximum seconds until the last try of a round's alerts; what is not delivered is sent later."""
 _LEASE = timedelta(minutes=5)
 
 
@@ -77,7 +83,8 @@ def alert_once(suite: Suite, messages: Sequence[AlertMessage]) -> list[str]:
 def alert_without_verdict(suite: Suite, round_id: str) -> Iterator[None]:
     """Alert that the round failed without a verdict, then re-raise the error.
 
-    Handles Plumbline's errors only; any other exception ends the run as Failed, and Prefect's automation alerts.
+    A round that a person retries after its verdict has one: its failure is no alert. Handles Plumbline's errors only:
+    any other exception ends the run as Failed, and Prefect's automation alerts.
     """
     try:
         yield
@@ -86,7 +93,7 @@ def alert_without_verdict(suite: Suite, round_id: str) -> Iterator[None]:
     except PlumblineError as error:
         _refuse_if_known(suite, round_id)
         message = no_verdict_message(suite.name, round_id, str(error), url_for("flow-run", flow_run.id) or "")
-        if any(message.event in alert.on for alert in suite.alerts):
+        if any(message.event in alert.on for alert in suite.alerts) and not _is_judged(suite, round_id):
             _alert(suite, lambda state: add_once(state, message, suite.alerts, datetime.now(UTC)))
         raise
 
@@ -99,6 +106,17 @@ def _refuse_if_known(suite: Suite, round_id: str) -> None:
         raise
     except (PlumblineError, ObjectNotFound, *PREFECT_ERRORS):
         return
+
+
+def _is_judged(suite: Suite, round_id: str) -> bool:
+    """Return whether a verdict of the round, or the outcome of the upgrade, is stored; an outage prevents no alert."""
+    try:
+        central = CentralStore(open_store(suite.store))
+        if read_outcome(central, suite.name, round_id) is None:
+            central.get_round(suite.name, round_id)
+    except PlumblineError:
+        return False
+    return True
 
 
 def _alert(suite: Suite, change: Callable[[AlertState], AlertState]) -> list[str]:
@@ -125,8 +143,14 @@ def _alert(suite: Suite, change: Callable[[AlertState], AlertState]) -> list[str
 
 def send_directly(state: AlertState, known: Blocks, remark: str) -> list[str]:
     """Send the pending messages of a state that is not stored; return the failed deliveries as lines."""
-    sent = [(message, _attempt(message, known, time.sleep, remark)) for message in state.pending]
-    return [_undelivered(message.subject, message.block, why) for message, why in sent if why]
+    failed: list[str] = []
+
+    def note(message: Outgoing, why: str) -> None:
+        if why:
+            failed.append(_undelivered(message, why))
+
+    _deliver(state.pending, known, time.sleep, remark, note)
+    return failed
 
 
 def deliver_pending(
@@ -136,41 +160,87 @@ def deliver_pending(
 
     A round, the watch and `alert --check` may run at the same time: each message is sent by one of them.
     """
-    failed = []
-    for message in book.read()[0].pending:
-        if not _is_claimed(book, message):
-            continue
-        why = _attempt(message, known, sleep, remark)
+    failed: list[str] = []
+
+    def note(message: Outgoing, why: str) -> None:
         # Applies to this message only, as the state may have changed meanwhile.
         book.change(partial(after_failure, sent=message, why=why) if why else partial(after_success, sent=message))
         if why:
-            failed.append(_undelivered(message.subject, message.block, why))
+            failed.append(_undelivered(message, why))
+
+    _deliver(_claim_pending(book), known, sleep, remark, note)
     return failed
 
 
-def _undelivered(subject: str, block: str, why: str) -> str:
-    return f"the alert {subject!r} could not be delivered to {block}: {why}"
+def _undelivered(message: Outgoing, why: str) -> str:
+    return f"the alert {message.subject!r} could not be delivered to {message.block}: {why}"
 
 
-def _is_claimed(book: AlertBook, message: Outgoing) -> bool:
+def _claim_pending(book: AlertBook) -> list[Outgoing]:
+    """Reserve the pending messages that no other sender has reserved; return them."""
     now = datetime.now(UTC)
-    is_ours = False
+    claimed: list[Outgoing] = []
 
     def take(state: AlertState) -> AlertState:
-        nonlocal is_ours
-        changed = claim(state, message, now, now + _LEASE)
-        is_ours = changed != state
-        return changed
+        claimed.clear()
+        for message in state.pending:
+            changed = claim(state, message, now, now + _LEASE)
+            if changed != state:
+                claimed.append(message)
+            state = changed
+        return state
 
-    book.change(take)
-    return is_ours
+    if book.read()[0].pending:
+        book.change(take)
+    return claimed
 
 
-def _attempt(message: Outgoing, known: Blocks, sleep: Callable[[float], None], remark: str) -> str:
-    why, body = "", "\n\n".join(part for part in (message.body, remark, f"alert {message.id}") if part)
-    for pause in (*_PAUSES_SECONDS, 0.0):
+def _deliver(
+    messages: Sequence[Outgoing],
+    known: Blocks,
+    sleep: Callable[[float], None],
+    remark: str,
+    note: Callable[[Outgoing, str], None],
+) -> None:
+    """Send the messages, all receivers at once and each receiver's in order; `note` takes each with its failure or "".
+
+    All tries begin within `_DELIVERY_SECONDS`: a receiver that does not answer holds no round.
+    """
+    by_block: dict[str, list[Outgoing]] = {}
+    for message in messages:
+        by_block.setdefault(message.block, []).append(message)
+    lock, deadline = Lock(), time.monotonic() + _DELIVERY_SECONDS
+
+    def send_block(lot: Sequence[Outgoing]) -> None:
+        pauses: Sequence[float] = _PAUSES_SECONDS
+        for message in lot:
+            why = _attempt(message, known, sleep, remark, pauses, deadline)
+            if why:
+                pauses = ()  # the receiver has had its tries: one more for each later message
+            with lock:
+                note(message, why)
+
+    if not by_block:
+        return
+    with ThreadPoolExecutor(len(by_block), thread_name_prefix="alert") as pool:
+        begun = [pool.submit(copy_context().run, send_block, lot) for lot in by_block.values()]
+        for future in begun:
+            future.result()
+
+
+def _attempt(  # noqa: PLR0917 - one delivery, fully described
+    message: Outgoing, known: Blocks, sleep: Callable[[float], None], remark: str, pauses: Sequence[float],
+    deadline: float,
+) -> str:  # fmt: skip
+    """Try to send a message, again after each pause; return why it failed, or ""."""
+    why = f"its receiver took longer than {_DELIVERY_SECONDS:g} s for earlier alerts"
+    body = "\n\n".join(part for part in (message.body, remark, f"alert {message.id}") if part)
+    for pause in (0.0, *pauses):
+        if time.monotonic() + pause > deadline:
+            break
+        if pause:
+            sleep(pause)
         why = send(message.block, message.subject, body, known, event=message.event, about=message.about)
         if not why:
-            return ""
-        sleep(pause)
+            break
     return why

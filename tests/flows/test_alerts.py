@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from functools import partial
 from pathlib import Path
+from threading import Barrier
 from typing import Any, get_args
 
 import pytest
@@ -21,9 +22,9 @@ from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed, Failed, Running, State
 
-from plumbline.alerts import claim, update
+from plumbline.alerts import add_once, after_success, claim, missed_message, update
 from plumbline.alerts.due import start_key
-from plumbline.alerts.messages import trouble_message
+from plumbline.alerts.messages import Begun, trouble_message
 from plumbline.alerts.troubles import Trouble
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
@@ -84,7 +85,7 @@ def test_once_per_new_drift_none_on_the_same_night_again_once_per_recovery(
     subjects = [got["title"] for got in webhook.got]
     assert subjects == ["[plumbline] s: drift on azure: precision (confirmed)", "[plumbline] s: azure has recovered"]
     body = webhook.got[0]["message"]
-    for part in ("TF32 was on", "0.0003", "2e-06", "/r/report.html", "night-1", "new in this round"):
+    for part in ("TF32 was on", "3.00e-4", "2.00e-6", "/r/report.html", "night-1", "new in this round"):
         assert part in body
     mails = [message_from_bytes(mail) for mail in mailbox.mails]
     assert [mail["subject"] for mail in mails] == ["[plumbline] s: drift on azure: precision (confirmed)"]
@@ -137,9 +138,26 @@ def test_what_cannot_be_delivered_is_said_and_kept_and_sent_later(webhook: Recei
     assert len(failed) == 1
     assert "could not be delivered to apprise-url/hook" in failed[0]
     assert [item.failures for item in book.read()[0].pending] == [1]
+    book.change(lambda state: add_once(state, missed_message("s", NIGHT), ALERTS, NIGHT))
+    webhook.asked, webhook.answers = 0, [500] * 6
+    # A receiver that refused every try gets one more for each later message, not all tries again.
+    assert len(deliver_pending(book, NOBODY, sleep=lambda _: None)) == 2
+    assert webhook.asked == 6
+    book.change(lambda state: after_success(state, state.pending[-1]))
     assert night(book, 1, "drift") == []
     assert len(webhook.got) == 1
     assert book.read()[0].pending == ()
+
+
+def test_receivers_that_fail_are_tried_again_at_once_not_one_after_the_other(webhook: Receiver, tmp_path: Path) -> None:
+    AppriseUrl(url=webhook.url).save("second", overwrite=True)
+    alerts = [Alert(on=("drift",), block=f"apprise-url/{name}") for name in ("hook", "second")]
+    webhook.answers = [500, 500]
+    book, both = book_of(tmp_path), Barrier(2)
+    book.change(lambda state: update(state, verdict(0, "drift"), alerts, NIGHT))
+    # Each waits for the other's pause.
+    assert deliver_pending(book, NOBODY, sleep=lambda _: both.wait(20) and None) == []
+    assert len(webhook.got) == 2
 
 
 @pytest.mark.usefixtures("mailbox")
@@ -310,6 +328,10 @@ def test_a_round_without_a_verdict_is_alerted_once(
     # Any other error ends the run as Failed: Prefect's automation alerts about it, without its text.
     with pytest.raises(ValueError, match="token"), alert_without_verdict(suite, "night-2"):
         raise ValueError("https://token@example.com")
+    # A person retries a round that passed: its failure changes no verdict.
+    CentralStore(open_store(suite.store)).put_round(verdict(3, "pass").replace(suite=suite.name))
+    with pytest.raises(UnavailableError), alert_without_verdict(suite, "night-3"):
+        raise UnavailableError("is away", where="the store")
     assert [got["title"] for got in webhook.got] == [f"[plumbline] {suite.name}: a round ended without a verdict"]
     assert "the store: is away" in webhook.got[0]["message"]
 
@@ -384,8 +406,8 @@ def deployed_alerts(webhook: Receiver, suite: Suite, tmp_path: Path, monkeypatch
     return suite
 
 
-@pytest.mark.parametrize("state", [Crashed(message="killed by SIGKILL"), Failed(message="killed by SIGKILL")])
-def test_the_server_alerts_about_a_round_that_ended_without_a_verdict(
+@pytest.mark.parametrize("state", [Failed(name="Lost", message="nobody went on"), Failed(message="a defect")])
+def test_the_server_alerts_about_a_round_that_ended_without_a_verdict_and_about_no_crash(
     client: SyncPrefectClient, webhook: Receiver, deployed_alerts: Suite, state: State[None]
 ) -> None:
     suite = deployed_alerts
@@ -395,12 +417,12 @@ def test_the_server_alerts_about_a_round_that_ended_without_a_verdict(
         # Again: the triggers' service takes up a new automation in its own time.
         assert time.monotonic() < deadline, "no alert arrived"
         runs.append(client.create_flow_run_from_deployment(deployment).id)
-        for item in (Running(), state):
+        for item in (Running(), Crashed(message="killed"), state):
             client.set_flow_run_state(runs[-1], item, force=True)
         for _ in range(20):
             time.sleep(0 if webhook.got else 0.1)
     assert webhook.got[0]["title"] == f"[plumbline] {suite.name}: a round ended without a verdict"
-    assert f"{state.name}\nkilled by SIGKILL" in webhook.got[0]["message"]
+    assert f"{state.name}\n{state.message}" in webhook.got[0]["message"]
     assert any(f"/runs/flow-run/{run}" in webhook.got[0]["message"] for run in runs)
     assert len(webhook.got) <= len(runs)
 
@@ -409,11 +431,11 @@ def test_a_finding_of_digests_says_what_was_expected_in_few_words() -> None:
     finding = Finding(check="probe.batch", outcome="drift", observed="a" * 64, limit="b" * 64, against="platform aws")
     result = PlatformResult(verdict="drift", findings=(finding,))
     output = trouble_message(
-        verdict(1, "drift").replace(platforms={"azure": result}), Trouble("azure", "", "probe.batch", "drift"),
-        since_round="night-1", since=NIGHT,
-    )  # fmt: skip
+        verdict(1, "drift").replace(platforms={"azure": result}),
+        [Begun(Trouble("azure", "", "probe.batch", "drift"), "night-1", NIGHT)],
+    )
     lost = Finding(check="baseline.record", outcome="drift", detail="its digest does not match")
     worded = verdict(1, "drift").replace(platforms={"azure": PlatformResult(verdict="drift", findings=(lost,))})
-    without_number = trouble_message(worded, Trouble("azure", "", "x", "drift"), since_round="night-1", since=NIGHT)
+    without_number = trouble_message(worded, [Begun(Trouble("azure", "", "x", "drift"), "night-1", NIGHT)])
     assert "baseline.record: its digest does not match\n" in without_number.body
     assert "probe.batch: aaaaaaaaaaaa..., expected bbbbbbbbbbbb..., against platform aws\n" in output.body

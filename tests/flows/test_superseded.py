@@ -26,7 +26,7 @@ NAME = "20261123-020000-late"
 def late(tmp_path: Path) -> Round:
     """Return a round that a later start has claimed."""
     suite = suite_of(tmp_path, "late", 1).replace(alerts=[Alert(on=("drift", "missed"), block="apprise-url/late")])
-    claim_round(CentralStore(open_store(suite.store)), NAME, Controller(flow_run="a", start=2))
+    claim_round(CentralStore(open_store(suite.store)), suite.name, NAME, Controller(flow_run="a", start=2))
     return Round(NAME, suite, {})
 
 
