@@ -91,7 +91,7 @@ def expect_retried(stack: RunningStack, round_: RunningRound, hook: Receiver, re
     attempts = read_attempts(verdict)
     expect(len(attempts) == 1 and reason in attempts[0], f"one attempt of aws failed, by {reason!r}: {attempts}")
     records = verdict["platforms"]["aws"]["records"]
-    expect(records == [f"{round_.round_id}-aws-tiny-1"], f"the second attempt's record counts: {records}")
+    expect(records == [round_.record("aws", 1)], f"the second attempt's record counts: {records}")
     _expect_orders(stack, round_, {"aws": 2, "azure": 1})
     _expect_azure_passes(verdict)
     expect(not hook.got, f"no alert was sent: {[alert['title'] for alert in hook.got]}")

@@ -177,7 +177,7 @@ def controller_called_crashed(stack: RunningStack) -> None:
     say("Prefect calls the controller crashed while it runs")
     verdict = expect_pass(stack, round_)
     rounds = CentralStore(open_store(suite.store)).list_rounds()
-    expect(rounds.count(verdict["round"]) == 1, "the round is stored once")
+    expect(rounds.count((suite.name, verdict["round"])) == 1, "the round is stored once")
     wait_until(lambda: not stack.controllers(), "no controller is left", 60)
 
 

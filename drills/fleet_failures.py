@@ -42,7 +42,7 @@ def _worker_killed_during(night: FleetNight, platform: str) -> Steps:
 def _worker_killed_after(night: FleetNight, platform: str) -> Steps:
     outbox = open_store(night.stack.suite.platforms[platform].outbox)
     # A different failure may have cost the platform its first attempt.
-    while not any(has_record(outbox, f"{night.round_id}-{platform}-tiny-{attempt}") for attempt in range(2)):
+    while not any(has_record(outbox, night.round.record(platform, attempt)) for attempt in range(2)):
         yield
     night.kill_worker(platform)
 

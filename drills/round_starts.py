@@ -69,7 +69,7 @@ def schedule_fires(stack: RunningStack) -> None:
 
 
 def _rounds(central: CentralStore, suite: str) -> list[RoundVerdict]:
-    return [round_ for name in central.list_rounds() if (round_ := central.get_round(name)).suite == suite]
+    return [central.get_round(*name) for name in central.list_rounds(suite)]
 
 
 def command_ended(state: Path, number: signal.Signals) -> None:

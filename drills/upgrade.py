@@ -73,10 +73,10 @@ def event(stack: RunningStack, hook: Receiver, candidate: str) -> None:
 
     def found() -> list[str]:
         keys = [info.key.split("/") for info in central.store.list("upgrades/")]
-        return [parts[1] for parts in keys if parts[2] == "upgrade.json"]
+        return [parts[2] for parts in keys if parts[-1] == "upgrade.json"]
 
     wait_until(lambda: bool(found()), "the upgrade has an outcome", _SECONDS)
-    outcome = read_outcome(central, found()[0])
+    outcome = read_outcome(central, stack.suite.name, found()[0])
     say(f"from the event to the outcome: {time.monotonic() - began:.0f} s")
     check(outcome)
     wait_until(lambda: bool(hook.got), "an alert has arrived")

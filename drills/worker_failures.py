@@ -54,7 +54,7 @@ def _until_recorded(stack: RunningStack, name: str) -> tuple[RunningRound, int]:
     (trainer, *_) = stack.until_running(TRAINER, "--platform aws", f"--round-id {round_.round_id}")
     child = parent(trainer)
     outbox, deadline = open_store(suite.platforms["aws"].outbox), time.monotonic() + 90
-    while not has_record(outbox, f"{round_.round_id}-aws-tiny-0"):
+    while not has_record(outbox, round_.record("aws", 0)):
         if time.monotonic() > deadline:
             raise AssertionError("no record within 90 s")
         time.sleep(0.002)
@@ -76,7 +76,7 @@ def machine_killed_after(stack: RunningStack) -> None:
         stack, round_, notes="the run's record is complete, though Prefect has not seen the run's end"
     )
     records = verdict["platforms"]["aws"]["records"]
-    expect(records == [f"{round_.round_id}-aws-tiny-0"], "the first attempt's record counts")
+    expect(records == [round_.record("aws", 0)], "the first attempt's record counts")
 
 
 def flow_run_killed(stack: RunningStack) -> None:
@@ -112,7 +112,7 @@ def training_terminated(stack: RunningStack) -> None:
         stack.kill(TRAINER, "--platform aws", number=signal.SIGTERM)
         say("the training of aws gets SIGTERM")
         expect_retried(stack, round_, hook, "stopped on request")
-    records = [f"{round_.round_id}-aws-tiny-{attempt}" for attempt in (0, 1)]
+    records = [round_.record("aws", attempt) for attempt in (0, 1)]
     left = [record for record in records if has_record(open_store(outbox), record)]
     expect(left == records, f"the outbox has the record of both attempts: {left}")
 

@@ -57,7 +57,7 @@ def regression(suite: Suite, round_id: str = "") -> State[None]:
 
 
 def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> RoundVerdict:
-    name = name_round(round_id)
+    name = name_round(suite, round_id)
     with alert_without_verdict(suite, name):
         take_over(suite, name)
         round_ = open_round(check_suite(suite), name)

@@ -53,7 +53,7 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     try:
         if not candidate.is_given:
             return Completed(message=f"no candidate lock was given; started the round {start_round(suite)}")
-        upgrade_id = name_round(round_id)
+        upgrade_id = name_round(suite, round_id)
         with ProgressReporter(get_run_logger()) as progress, alert_without_verdict(suite, upgrade_id):
             take_over(suite, upgrade_id)
             request = UpgradeRequest(

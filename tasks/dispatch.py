@@ -14,7 +14,7 @@ from prefect.deployments import run_deployment
 
 from plumbline.central import find_record
 from plumbline.deployment import suite_tag, training_deployment
-from plumbline.dispatch import Limits, Recorded, Result, TrainingOrder, run_jobs
+from plumbline.dispatch import Limits, Recorded, Result, TrainingOrder, idempotency_key, run_jobs
 from plumbline.errors import PlumblineError
 from plumbline.rounds import Assignment, Round
 from plumbline.stores import Store, open_store
@@ -34,6 +34,7 @@ def dispatch_trainings(round_: Round, assignments: Sequence[Assignment], limits:
         now = server_clock(client)
         orchestrator = PrefectOrchestrator(
             client,
+            round_.suite.name,
             {name: platform.work_pool for name, platform in platforms.items()},
             start=lambda order, key: _start(round_, jobs[key], order, now()).id,
             orders=lambda key, attempt: round_.order(jobs[key], attempt),
@@ -55,7 +56,7 @@ def _start(round_: Round, assignment: Assignment, order: TrainingOrder, due: dat
         parameters={"order": order.to_json()},
         flow_run_name=assignment.run_name(round_.night),
         tags=[suite_tag(round_.suite.name), f"round:{round_.id}", f"platform:{order.platform}"],
-        idempotency_key=order.record_id,
+        idempotency_key=idempotency_key(round_.suite.name, order.record_id),
         scheduled_time=due,
         timeout=0,
         job_variables=_job_variables(assignment.image),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from prefect import get_run_logger, task
 from prefect.runtime import deployment, flow_run
 
 from plumbline.alerts.due import start_key
 from plumbline.central import CentralStore
+from plumbline.digest import digest_json
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.rounds import Round, check_round_id, new_round_id
 from plumbline.rounds.claim import Controller, check_claim, claim_round
@@ -18,6 +20,7 @@ from plumbline.rounds.secret import round_secret
 from plumbline.schema.suite import Suite, parse_suite
 from plumbline.schema.suite_file import with_tuples
 from plumbline.stores import open_store
+from plumbline.tasks.prefect_client.flow_runs import count_crashes
 from plumbline.variables import variable
 
 __all__ = [
@@ -30,8 +33,8 @@ __all__ = [
 ]
 
 _PARAMETERS = "the flow run's parameters"
-_MAX_STARTS = 4
-"""Maximum number of starts: the first, and three after crashes."""
+_MAX_CRASHES = 4
+"""Maximum number of crashes: of the first start, and of three that Prefect started again."""
 
 
 def run_name() -> str:
@@ -43,11 +46,12 @@ def run_name() -> str:
     return f"{name or deployment.name or 'suite'} {given.get('round_id') or night}"
 
 
-def name_round(round_id: str) -> str:
-    """Return the given name, else a stable name from the flow run."""
+def name_round(suite: Suite, round_id: str) -> str:
+    """Return the given name, else a name from the suite and the flow run, equal for each start of the run."""
     if round_id:
         return check_round_id(round_id, where=_PARAMETERS, key="round_id")
-    return new_round_id(flow_run.scheduled_start_time, str(flow_run.id).replace("-", ""))
+    # A digest: ids of runs that are made close together begin with the same digits.
+    return new_round_id(flow_run.scheduled_start_time, digest_json([suite.name, str(flow_run.id)]))
 
 
 def check_suite(suite: Suite) -> Suite:
@@ -57,14 +61,15 @@ def check_suite(suite: Suite) -> Suite:
 
 
 def take_over(suite: Suite, round_id: str) -> None:
-    """Claim the round for this start of the flow run; raise `UnavailableError` if every start before it crashed.
+    """Claim the round for this start of the flow run; raise `UnavailableError` if too many starts before it crashed.
 
     The claim comes first: an error after it is this start's to report.
     """
     controller = _this_controller()
-    claim_round(CentralStore(open_store(suite.store)), round_id, controller)
-    if controller.start > _MAX_STARTS:
-        raise UnavailableError(f"the controller crashed {controller.start - 1} times", hint="see the log of its worker")
+    claim_round(CentralStore(open_store(suite.store)), suite.name, round_id, controller)
+    crashes = count_crashes(UUID(str(flow_run.id)))
+    if crashes >= _MAX_CRASHES:
+        raise UnavailableError(f"the controller crashed {crashes} times", hint="see the log of its worker")
 
 
 def _this_controller() -> Controller:
@@ -73,14 +78,14 @@ def _this_controller() -> Controller:
 
 def refuse_superseded(suite: Suite, round_id: str) -> None:
     """Raise `SupersededError` if a later start of this controller continues the round."""
-    check_claim(CentralStore(open_store(suite.store)), round_id, _this_controller())
+    check_claim(CentralStore(open_store(suite.store)), suite.name, round_id, _this_controller())
 
 
 @task(name="open round", persist_result=False)
 def open_round(suite: Suite, round_id: str) -> Round:
     """Read the round's specs from the central store, and write the start marker."""
     central = CentralStore(open_store(suite.store))
-    round_ = Round(round_id, suite, read_specs(central, suite), round_secret(central, round_id))
+    round_ = Round(round_id, suite, read_specs(central, suite), round_secret(central, suite.name, round_id))
     central.put_text(start_key(suite.name, round_id, datetime.now(UTC)), "")
     lock = variable("PLUMBLINE_LOCK")
     get_run_logger().info("round %s of %s, lock %s", round_id, suite.name, lock or "not named (PLUMBLINE_LOCK)")

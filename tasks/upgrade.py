@@ -22,7 +22,7 @@ from prefect.utilities.urls import url_for
 from plumbline.central import CentralStore, upload_policy
 from plumbline.deployment import REGRESSION, gate_deployment, suite_tag
 from plumbline.digest import digest_file
-from plumbline.dispatch import Limits, Recorded, Result, TrainingRun, run_jobs
+from plumbline.dispatch import Limits, Recorded, Result, TrainingRun, idempotency_key, run_jobs
 from plumbline.errors import ConfigurationError, PlumblineError, UnavailableError
 from plumbline.rounds import Assignment, Round
 from plumbline.rounds.published_specs import read_specs
@@ -105,7 +105,9 @@ def _open_lock(request: UpgradeRequest) -> LockUpgrade:
     get_run_logger().info("candidate %s, sha256 %s", lock.name, lock.digest)
     for outbox in {suite.platforms[name].outbox for name in chosen}:
         publish_lock(open_store(outbox), lock)
-    return LockUpgrade(request, lock, round_secret(CentralStore(open_store(suite.store)), request.upgrade_id))
+    return LockUpgrade(
+        request, lock, round_secret(CentralStore(open_store(suite.store)), suite.name, request.upgrade_id)
+    )
 
 
 def _open_image(request: UpgradeRequest) -> ImageUpgrade:
@@ -118,7 +120,7 @@ def _open_image(request: UpgradeRequest) -> ImageUpgrade:
     check_image_pools(suite, request.chosen_platforms)
     central = CentralStore(open_store(suite.store))
     specs = read_specs(central, suite.replace(workloads={name: suite.workloads[name]}))
-    round_ = Round(request.upgrade_id, suite, specs, round_secret(central, request.upgrade_id))
+    round_ = Round(request.upgrade_id, suite, specs, round_secret(central, suite.name, request.upgrade_id))
     return ImageUpgrade(request, round_, image)
 
 
@@ -177,7 +179,7 @@ def dispatch_upgrade(upgrade: LockUpgrade) -> dict[str, PlatformOutcome]:
     with get_client(sync_client=True) as client, relay.running():
         now = server_clock(client)
         orchestrator = PrefectOrchestrator(
-            client, {name: suite.platforms[name].work_pool for name in chosen},
+            client, suite.name, {name: suite.platforms[name].work_pool for name in chosen},
             start=lambda order, _: _start(upgrade, order, now(), relay).id,
             orders=lambda key, attempt: upgrade.order(names[key], attempt),
             recorded=find,
@@ -203,7 +205,7 @@ def _start(upgrade: LockUpgrade, order: UpgradeOrder, due: datetime, relay: Rela
         parameters=parameters,
         flow_run_name=f"{order.platform} upgrade {upgrade_id}",
         tags=[suite_tag(suite), f"round:{upgrade_id}", f"platform:{order.platform}"],
-        idempotency_key=order.record_id,
+        idempotency_key=idempotency_key(suite, order.record_id),
         scheduled_time=due,
         timeout=0,
     )

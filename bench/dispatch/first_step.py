@@ -120,7 +120,7 @@ def once(client: SyncPrefectClient, stack: RunningStack, trigger: Callable[[], o
     platforms = {}
     for run in _children(client, round_id):
         platform = run.name.split()[0]
-        record = central.get_round(round_id).platforms[platform].records[0]
+        record = central.get_round(stack.suite.name, round_id).platforms[platform].records[0]
         folder = central.get_record(record, stack.stack.state / "gathered")
         timings = json.loads((folder / "record.json").read_bytes())["timings"]
         platforms[platform] = {

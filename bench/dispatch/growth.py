@@ -66,7 +66,7 @@ def one_round(stack: RunningStack, client: SyncPrefectClient, suite: Suite, reco
                 with suppress(OSError, StopIteration):
                     cpu, peak = max(cpu, _cpu_seconds(pid)), max(peak, _peak_kib(pid))
             time.sleep(0.5)
-    verdict = CentralStore(open_store(suite.store)).get_round(round_id)
+    verdict = CentralStore(open_store(suite.store)).get_round(suite.name, round_id)
     if verdict.verdict != "pass":
         raise SystemExit(f"{suite.name}: {verdict.verdict}: {verdict.notes}")
     return {

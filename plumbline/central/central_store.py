@@ -12,9 +12,9 @@ from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores.protocol import ObjectMissingError, PreconditionFailedError, Store
 from plumbline.stores.writing import ensure_content, ensure_object, read_bytes, read_object
 
-__all__ = ["CentralStore", "artifact_key"]
+__all__ = ["CentralStore", "artifact_key", "round_key"]
 
-_ROUNDS = "rounds"
+_ROUNDS, _ROUND_NAME = "rounds", "round.json"
 _MAX_TEXT_BYTES = 64 << 20
 _SWAP_ATTEMPTS = 8
 
@@ -22,6 +22,11 @@ _SWAP_ATTEMPTS = 8
 def artifact_key(sha256: str) -> str:
     """Return where the central store keeps a part of a record."""
     return f"artifacts/{sha256[:2]}/{sha256}"
+
+
+def round_key(suite: str, round_id: str, name: str) -> str:
+    """Return the key of a round's file: `rounds/SUITE/ROUND/NAME`; without a suite, as earlier releases wrote it."""
+    return "/".join(part for part in (_ROUNDS, suite, round_id, name) if part)
 
 
 class CentralStore:
@@ -55,24 +60,45 @@ class CentralStore:
 
     def list_records(self) -> list[str]:
         """Return the sorted ids of all records."""
-        return self._names(RECORDS, RECORD_NAME)
+        keys = (info.key.split("/") for info in self.store.list(f"{RECORDS}/"))
+        return sorted(parts[1] for parts in keys if len(parts) == 3 and parts[2] == RECORD_NAME)
 
     def put_round(self, verdict: RoundVerdict, check: Callable[[], None] = lambda: None) -> None:
         """Write a round's verdict; replace an earlier one. `check` as in `put_text`."""
-        self.put_text(f"{_ROUNDS}/{verdict.round}/round.json", verdict.model_dump_json(indent=2), check)
+        key = round_key(verdict.suite, verdict.round, _ROUND_NAME)
+        self.put_text(key, verdict.model_dump_json(indent=2), check)
 
-    def get_round(self, round_id: str) -> RoundVerdict:
-        """Return a round's verdict; raise `ObjectMissingError` if absent."""
-        key = f"{_ROUNDS}/{round_id}/round.json"
+    def get_round(self, suite: str, round_id: str) -> RoundVerdict:
+        """Return a round's verdict; raise `ObjectMissingError` if absent.
+
+        Without a suite, return the round that an earlier release wrote outside of its suite's folder.
+        """
+        try:
+            return self._read_round(suite, round_id)
+        except ObjectMissingError:
+            if not suite:
+                raise
+            verdict = self._read_round("", round_id)
+            if verdict.suite not in ("", suite):
+                raise
+            return verdict
+
+    def _read_round(self, suite: str, round_id: str) -> RoundVerdict:
+        key = round_key(suite, round_id, _ROUND_NAME)
         return read_model(RoundVerdict, read_bytes(self.store, key), where=f"{self.store.url}/{key}")
 
-    def list_rounds(self) -> list[str]:
-        """Return the sorted ids of all rounds."""
-        return self._names(_ROUNDS, "round.json")
+    def list_rounds(self, suite: str | None = None) -> list[tuple[str, str]]:
+        """Return (suite, round) of all rounds, or of those that may be of one suite, sorted by round.
 
-    def _names(self, folder: str, marker: str) -> list[str]:
-        keys = (info.key.split("/") for info in self.store.list(f"{folder}/"))
-        return sorted(parts[1] for parts in keys if len(parts) == 3 and parts[2] == marker)
+        The suite of a round that an earlier release wrote is "": only its verdict names it.
+        """
+        keys = [info.key.split("/")[1:] for info in self.store.list(f"{_ROUNDS}/")]
+        named = {(parts[0], parts[1]) for parts in keys if len(parts) == 3 and parts[2] == _ROUND_NAME}
+        old = {("", parts[0]) for parts in keys if len(parts) == 2 and parts[1] == _ROUND_NAME}
+        found = named | old
+        if suite is not None:
+            found = {(of, name) for of, name in found if of == suite or (not of and (suite, name) not in named)}
+        return sorted(found, key=lambda name: (name[1], name[0]))
 
     def put_text(self, key: str, text: str, check: Callable[[], None] = lambda: None) -> None:
         """Write a text, replacing an existing one.

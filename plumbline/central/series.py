@@ -108,9 +108,9 @@ def write_series(central: CentralStore, series: SeriesFile) -> None:
 
 def records_of_rounds(central: CentralStore, suite: str) -> Iterator[str]:
     """Yield the record ids of all readable rounds of a suite."""
-    for name in central.list_rounds():
+    for name in central.list_rounds(suite):
         try:
-            verdict = central.get_round(name)
+            verdict = central.get_round(*name)
         except InvalidInputError:
             continue
         if verdict.suite == suite:

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 def last_round(central: CentralStore, suite: str, wanted: str = "") -> RoundVerdict:
     """Return the round of this id, or the suite's last; raise if absent."""
     if wanted:
-        return read_round(central, wanted, "--round")
+        return read_round(central, suite, wanted, "--round")
     if rounds := read_rounds(central, suite, 1):
         return rounds[0]
     raise ConfigurationError("has no round yet", where=suite, hint="start one with `plumbline run`")

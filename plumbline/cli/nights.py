@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
@@ -45,38 +46,42 @@ class Night(Model):
     records: tuple[str, ...] = ()
 
 
-def read_round(central: CentralStore, wanted: str, where: str) -> RoundVerdict:
-    """Return the round of this id; raise `ConfigurationError` if absent."""
+def read_round(central: CentralStore, suite: str | None, wanted: str, where: str) -> RoundVerdict:
+    """Return the round of this id, of the suite if given; raise `ConfigurationError` if absent or ambiguous."""
+    check_round_id(wanted, where=where)
+    if suite is None:
+        suites = [of for of, name in central.list_rounds() if name == wanted]
+        if len(suites) > 1:
+            text = f"the round {wanted!r} exists in {len(suites)} suites"
+            raise ConfigurationError(text, where=central.store.url, hint="name the suite with --suite")
+        suite = "".join(suites)
     try:
-        return central.get_round(check_round_id(wanted, where=where))
+        return central.get_round(suite, wanted)
     except ObjectMissingError as error:
         hint = "`plumbline history SUITE` lists the rounds"
         raise ConfigurationError(f"the round {wanted!r} does not exist", where=central.store.url, hint=hint) from error
 
 
-def _by_time(name: str) -> tuple[bool, str]:
+def _by_time(name: tuple[str, str]) -> tuple[bool, str]:
     """Return a sort key that puts names with a date last."""
-    return night_of(name) != name, name
+    return night_of(name[1]) != name[1], name[1]
 
 
-def latest_first(central: CentralStore) -> Iterator[RoundVerdict]:
-    """Yield the rounds of all suites; report and skip unreadable ones."""
-    for name in sorted(central.list_rounds(), key=_by_time, reverse=True):
+def latest_first(central: CentralStore, suite: str | None = None) -> Iterator[RoundVerdict]:
+    """Yield the rounds of one suite, or of all; report and skip unreadable ones."""
+    for name in sorted(central.list_rounds(suite), key=_by_time, reverse=True):
         try:
-            yield central.get_round(name)
+            verdict = central.get_round(*name)
         except InvalidInputError as error:
-            say(f"plumbline: the round {name} is skipped: {error}", to_stderr=True)
+            say(f"plumbline: the round {name[1]} is skipped: {error}", to_stderr=True)
+            continue
+        if suite is None or verdict.suite in ("", suite):
+            yield verdict
 
 
 def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdict]:
     """Return the suite's last rounds, the oldest first."""
-    verdicts: list[RoundVerdict] = []
-    for verdict in latest_first(central):
-        if verdict.suite in ("", suite):
-            verdicts.append(verdict)
-        if len(verdicts) == last:
-            break
-    return verdicts[::-1]
+    return list(islice(latest_first(central, suite), last))[::-1]
 
 
 def read_all_series(central: CentralStore, suite: Suite, platforms: Sequence[str]) -> dict[str, SeriesFile]:

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _round(central: CentralStore, wanted: str, suite: Suite | None) -> RoundVerdict:
     if wanted != _LATEST:
-        return read_round(central, wanted, "ROUND")
+        return read_round(central, suite.name if suite else None, wanted, "ROUND")
     rounds = read_rounds(central, suite.name, 1) if suite else [*islice(latest_first(central), 1)]
     if not rounds:
         raise ConfigurationError("no round exists yet", where=central.store.url, hint="plumbline run SUITE")
@@ -107,12 +107,12 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out
             RoundHistory(points_of([(night_of(past.round), past) for past in [*earlier, verdict]])),
             reference=suite.reference if suite else _reference(verdict),
             baselines=before,
-            records_base=_records_folder(central) if out else "../../records",
+            records_base=_records_folder(central) if out else "../../../records",
             record_links=record_links(central, [loaded for record in records.values() for loaded in record], site),
         )
     if out is None:
-        keep_report(central, verdict.round, page)
-        link = link_to(central, report_key(verdict.round), site)
+        keep_report(central, verdict, page)
+        link = link_to(central, report_key(verdict), site)
         if link.note:
             say(f"plumbline: {link.note}", to_stderr=True)
         return link.url

@@ -3,6 +3,7 @@
 from plumbline.deployment.items import (
     GATE,
     REGRESSION,
+    RESUMED,
     UPGRADE,
     UPGRADE_EVENT,
     WATCH,
@@ -18,6 +19,7 @@ from plumbline.deployment.plan_items import PlanItem, compare_items, lines
 __all__ = [
     "GATE",
     "REGRESSION",
+    "RESUMED",
     "UPGRADE",
     "UPGRADE_EVENT",
     "WATCH",

@@ -11,6 +11,7 @@ from plumbline.schema.suite import Suite
 __all__ = [
     "GATE",
     "REGRESSION",
+    "RESUMED",
     "TRAINING",
     "UPGRADE",
     "UPGRADE_EVENT",
@@ -31,6 +32,8 @@ REGRESSION, TRAINING, WATCH = "plumbline-regression", "plumbline-training", "plu
 UPGRADE, GATE = "plumbline-upgrade", "plumbline-gate"
 """Names of the flows of an upgrade: the controller's, and that of each platform's worker."""
 UPGRADE_EVENT = "plumbline.dependency.upgraded"
+RESUMED = "its process ended; the same round continues in a new process"
+"""Message of the state of a crashed round that is started again, unless by a person."""
 _LOCK_OF_EVENT = "{{ event.payload.lock | default({}, true) | tojson }}"
 _PLATFORMS_OF_EVENT = "{{ event.payload.platforms | default([], true) | tojson }}"
 
@@ -42,14 +45,18 @@ _REPEATED_SECONDS = 20
 _SILENT_SECONDS = 4 * _HEARTBEAT_SECONDS
 _START_SECONDS = 300
 """Maximum seconds from PENDING to RUNNING: the worker may have died in between."""
-_ENDS = ["Cancelled", "Completed", "Crashed", "Drift", "Failed", "Inconclusive", "Invalid", "Misconfigured"]
+_LOST_SECONDS = 900
+"""Maximum seconds without a heartbeat of a round that began: it crashed, and no process continues it."""
+LOST = "Lost"
+"""State name of such a round."""
+_VERDICTS = ["Cancelled", "Completed", "Drift", "Failed", "Inconclusive", "Invalid", LOST, "Misconfigured"]
+"""State names of runs that are not started again."""
+_ENDS = [*_VERDICTS, "Crashed"]
 """Final state names of Plumbline's runs."""
 # Prefect fills in the double braces.
-_NO_VERDICT = "[plumbline] {{ deployment.name }}: a round ended without a verdict"
 _NO_VERDICT_BODY = """{{ flow_run.name }}: {{ flow_run.state.name }}
 {{ flow_run.state.message }}
-A crashed round is started again, at most three times; a failed one is not.
-run: {{ flow_run|ui_url }}"""
+{% if flow_run|ui_url %}run: {{ flow_run|ui_url }}{% endif %}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,8 @@ def _deployment(name: str, **fields: Any) -> Item:
 def _automations(suite: Suite) -> Iterator[Item]:
     ours = [f"prefect.tag.{suite_tag(suite.name)}"]
     rounds = [*ours, "prefect.tag.plumbline-round"]
+    # Without a name that Prefect fills in: a deployment may be deleted during its round.
+    no_verdict = f"[plumbline] {suite.name}: a round ended without a verdict"
     # With a lock in its payload the event starts the gate; without one, that flow starts a round.
     yield _automation(
         f"plumbline {suite.name}: round after an upgrade",
@@ -225,17 +234,32 @@ def _automations(suite: Suite) -> Iterator[Item]:
         within=_REPEATED_SECONDS,
         action={
             "type": "change-flow-run-state", "state": "SCHEDULED", "name": "AwaitingRetry",
-            "message": "its process ended; the same round continues in a new process",
+            "message": RESUMED,
+        },
+    )  # fmt: skip
+    # The one end of a crash that no start healed: a round that crashes is resumed, and nobody is alerted.
+    yield _automation(
+        f"plumbline {suite.name}: end lost rounds",
+        # With Running: a run whose heartbeats a person turned off is never taken for lost while it runs.
+        expect=[f"prefect.flow-run.{name}" for name in ("heartbeat", "Running", *_VERDICTS)],
+        after=[f"prefect.flow-run.{name}" for name in ("Crashed", "Pending", "heartbeat")],
+        for_each=["prefect.resource.id"],
+        related=rounds,
+        posture="Proactive",
+        within=_LOST_SECONDS,
+        action={
+            "type": "change-flow-run-state", "state": "FAILED", "name": LOST,
+            "message": f"no process continued it for {_LOST_SECONDS} s: see the log of the controllers' worker",
         },
     )  # fmt: skip
     for block in dict.fromkeys(alert.block for alert in suite.alerts if "missed" in alert.on):
         yield _automation(
             f"plumbline {suite.name}: no verdict, to {block}",
-            expect=["prefect.flow-run.Crashed", "prefect.flow-run.Failed"],
+            expect=["prefect.flow-run.Failed", f"prefect.flow-run.{LOST}"],
             for_each=["prefect.resource.id"],
             within=_REPEATED_SECONDS,
             related=rounds,
-            action={"type": "send-notification", "block": block, "subject": _NO_VERDICT, "body": _NO_VERDICT_BODY},
+            action={"type": "send-notification", "block": block, "subject": no_verdict, "body": _NO_VERDICT_BODY},
         )
 
 

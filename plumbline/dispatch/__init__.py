@@ -5,7 +5,7 @@ Prefect.
 """
 
 from plumbline.dispatch.loop import Orchestrator, run_jobs
-from plumbline.dispatch.names import job_key, record_id
+from plumbline.dispatch.names import idempotency_key, job_key, record_id
 from plumbline.dispatch.states import Action, ChildRun, ChildState, Job, Limits, Recorded, RecordKind, Result, View
 from plumbline.dispatch.training_order import TrainingOrder
 from plumbline.dispatch.training_run import TrainingRun, advance, begin
@@ -25,6 +25,7 @@ __all__ = [
     "View",
     "advance",
     "begin",
+    "idempotency_key",
     "job_key",
     "record_id",
     "run_jobs",

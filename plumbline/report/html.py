@@ -24,7 +24,7 @@ def render_report(
     *,
     reference: str = "",
     baselines: Records | None = None,
-    records_base: str = "../../records",
+    records_base: str = "../../../records",
     record_links: Mapping[str, str] | None = None,
 ) -> str:
     """Render the page of a round.

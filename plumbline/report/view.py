@@ -92,7 +92,7 @@ def build_view(
     reference: str = "",
     baselines: Records | None = None,
     history: RoundHistory | None = None,
-    records_base: str = "../../records",
+    records_base: str = "../../../records",
     record_links: Mapping[str, str] | None = None,
 ) -> ReportView:
     """Return the report's content for a round."""

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 from plumbline.alerts.due import start_key, started_at
 from plumbline.baseline import Baseline, BaselineBook
-from plumbline.central import CentralStore
+from plumbline.central import CentralStore, round_key
 from plumbline.central.central_store import artifact_key
 from plumbline.central.outbox import RECORDS, record_key
 from plumbline.central.series import read_series
@@ -41,6 +41,8 @@ class Sweep:
     """Plan of a removal: the objects to remove, and the objects that stay."""
 
     choice: Choice
+    folders: tuple[str, ...]
+    """Folders of the rounds to remove."""
     marks: dict[str, str]
     """Start mark of each round to remove, present or to be written."""
     records: tuple[str, ...]
@@ -83,19 +85,28 @@ def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days:
         keep_days=keep_days,
     )
     gone = frozenset(choice.gone)
-    named = {name for round_ in (*rounds, *foreign) if round_.name not in gone for name in round_.records} | accepted
-    folders = (f"{RECORDS}/", _ARTIFACTS, "rounds/")
-    sizes = {info.key: info.size for folder in folders for info in central.store.list(folder)}
+    staying = [*foreign, *(round_ for round_ in rounds if round_.name not in gone)]
+    named = {name for round_ in staying for name in round_.records} | accepted
+    kinds = (f"{RECORDS}/", _ARTIFACTS, "rounds/")
+    sizes = {info.key: info.size for kind in kinds for info in central.store.list(kind)}
     records, unread = _read_records(central, central.list_records())
-    going = tuple(name for name, record in records.items() if record.round_id in gone and name not in named)
+    going_rounds = [round_ for round_ in rounds if round_.name in gone]
+    own = {name for round_ in going_rounds for name in round_.records}
+    # A record names its round without the suite: two suites may have a round of one name.
+    surely = gone - {round_.name for round_ in foreign}
+    going = tuple(
+        name for name, record in records.items() if (record.round_id in surely or name in own) and name not in named
+    )
     remaining = frozenset().union(*(record.artifacts for name, record in records.items() if name not in set(going)))
     artifacts = () if unread else tuple(key for key in sizes if key.startswith(_ARTIFACTS) and key not in remaining)
     removed = [*artifacts, *(record_key(name) for name in going)]
-    removed += [key for key in sizes if key.startswith("rounds/") and key.split("/")[1] in gone]
+    folders = tuple(folder for round_ in going_rounds for folder in round_.folders)
+    removed += [key for key in sizes if f"{key.rpartition('/')[0]}/" in folders]
     mine = {name: key for key, (suite_of, name) in marks.items() if suite_of == suite.name}
     times = {round_.name: round_.started_at for round_ in rounds}
     return Sweep(
         choice=choice,
+        folders=folders,
         marks={name: mine.get(name) or start_key(suite.name, name, times[name] or now) for name in choice.gone},
         records=going,
         artifacts=artifacts,
@@ -115,10 +126,12 @@ def remove(central: CentralStore, plan: Sweep) -> None:
         hint = "wait until no round is running"
         raise UnavailableError(f"{plan.open_rounds[0]} has no verdict yet", where=central.store.url, hint=hint)
     store = central.store
-    for name, mark in plan.marks.items():
+    for mark in plan.marks.values():
         central.put_text(mark, "")
-        store.delete(f"rounds/{name}/round.json")
-        _delete(central, [info.key for info in store.list(f"rounds/{name}/")])
+    for folder in plan.folders:
+        store.delete(f"{folder}round.json")
+        # Without deeper keys: a round of an earlier release may have the name of a suite.
+        _delete(central, [info.key for info in store.list(folder) if "/" not in info.key.removeprefix(folder)])
     _delete(central, [record_key(name) for name in plan.records])
     again, unread = _read_records(central, set(central.list_records()) - plan.seen)
     named = frozenset().union(*(record.artifacts for record in again.values()))
@@ -154,26 +167,34 @@ def _marks(central: CentralStore) -> Iterator[tuple[str, str, str]]:
 def _rounds(
     central: CentralStore, suite: Suite, marks: dict[str, tuple[str, str]]
 ) -> tuple[list[StoredRound], list[StoredRound]]:
-    """Return the rounds of the suite, and those of other suites."""
+    """Return the rounds of the suite, and those that are not surely of the suite."""
     times = {name: started_at(key) for key, (suite_of, name) in marks.items() if suite_of == suite.name}
     mine: list[StoredRound] = []
     foreign: list[StoredRound] = []
     judged = _judged_times(central, suite)
     names = central.list_rounds()
+    known: set[str] = set()
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="prune") as pool:
-        for name, verdict in zip(names, pool.map(lambda name: _round(central, name), names), strict=True):
+        for (of, name), verdict in zip(names, pool.map(lambda name: _round(central, name), names), strict=True):
             when = times.get(name) or judged.get(name)
             is_mine = verdict is not None and verdict.suite == suite.name
-            (mine if is_mine else foreign).append(StoredRound(name, when, verdict))
-    known = {round_.name for round_ in (*mine, *foreign)}
-    mine += [StoredRound(name, when, None) for name, when in times.items() if name not in known]
+            if of in ("", suite.name):
+                known.add(name)
+            (mine if is_mine else foreign).append(StoredRound(name, when, verdict, (_folder(of, name),)))
+    for name, when in times.items():
+        if name not in known:  # without a verdict, in the place of this or of an earlier release
+            mine.append(StoredRound(name, when, None, (_folder(suite.name, name), _folder("", name))))
     return mine, foreign
 
 
-def _round(central: CentralStore, name: str) -> RoundVerdict | None:
+def _folder(suite: str, name: str) -> str:
+    return f"{round_key(suite, name, '')}/"
+
+
+def _round(central: CentralStore, name: tuple[str, str]) -> RoundVerdict | None:
     """Return the verdict; `None` if unreadable: the round stays, as if of a different suite."""
     try:
-        return central.get_round(name)
+        return central.get_round(*name)
     except InvalidInputError:
         return None
 
@@ -190,9 +211,9 @@ def _judged_times(central: CentralStore, suite: Suite) -> dict[str, datetime]:
 
 def _open_rounds(central: CentralStore, marks: dict[str, tuple[str, str]], now: datetime) -> Iterator[str]:
     known = set(central.list_rounds())
-    for key, (_, name) in marks.items():
+    for key, (suite, name) in marks.items():
         when = started_at(key)
-        if name not in known and when is not None and now - when < _OPEN:
+        if known.isdisjoint({(suite, name), ("", name)}) and when is not None and now - when < _OPEN:
             yield name
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plumbline.central import CentralStore
+from plumbline.central import CentralStore, round_key
 from plumbline.digest import canonical_json
 from plumbline.errors import SupersededError, UnavailableError
 from plumbline.schema.base import Model, read_model
@@ -17,6 +17,7 @@ from plumbline.stores import PreconditionFailedError
 __all__ = ["Controller", "check_claim", "claim_round"]
 
 _ATTEMPTS = 8
+_CLAIM_NAME = "controller"
 
 
 class Controller(Model):
@@ -27,26 +28,27 @@ class Controller(Model):
     """Prefect's number of the start: 2 after the first crash."""
 
 
-def claim_round(central: CentralStore, round_id: str, controller: Controller) -> None:
+def claim_round(central: CentralStore, suite: str, round_id: str, controller: Controller) -> None:
     """Claim the round for this start; raise `SupersededError` if a later start of the same run has claimed it."""
+    key = round_key(suite, round_id, _CLAIM_NAME)
     for _ in range(_ATTEMPTS):
-        holder, etag = _read(central, round_id)
+        holder, etag = _read(central, key)
         if holder is not None and holder.flow_run == controller.flow_run and holder.start > controller.start:
             raise _superseded(round_id)
         try:
-            central.swap_pointer(_key(round_id), canonical_json(controller.to_json()), etag)
+            central.swap_pointer(key, canonical_json(controller.to_json()), etag)
         except PreconditionFailedError:
             continue
         return
-    raise UnavailableError("other controllers keep claiming the round", where=central.store.url, key=_key(round_id))
+    raise UnavailableError("other controllers keep claiming the round", where=central.store.url, key=key)
 
 
-def check_claim(central: CentralStore, round_id: str, controller: Controller) -> None:
+def check_claim(central: CentralStore, suite: str, round_id: str, controller: Controller) -> None:
     """Raise `SupersededError` if a later start, or a different run, has claimed the round.
 
     The claim of an earlier start of the same run supersedes nobody: a start may end before its own claim.
     """
-    holder, _ = _read(central, round_id)
+    holder, _ = _read(central, round_key(suite, round_id, _CLAIM_NAME))
     if holder is not None and (holder.flow_run != controller.flow_run or holder.start > controller.start):
         raise _superseded(round_id)
 
@@ -55,12 +57,8 @@ def _superseded(round_id: str) -> SupersededError:
     return SupersededError("a later start of its controller continues this round", where=round_id)
 
 
-def _key(round_id: str) -> str:
-    return f"rounds/{round_id}/controller"
-
-
-def _read(central: CentralStore, round_id: str) -> tuple[Controller | None, str | None]:
-    pointer = central.read_pointer(_key(round_id))
+def _read(central: CentralStore, key: str) -> tuple[Controller | None, str | None]:
+    pointer = central.read_pointer(key)
     if pointer is None:
         return None, None
-    return read_model(Controller, pointer[0], where=f"{central.store.url}/{_key(round_id)}"), pointer[1]
+    return read_model(Controller, pointer[0], where=f"{central.store.url}/{key}"), pointer[1]

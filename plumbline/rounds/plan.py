@@ -93,7 +93,7 @@ class Round:
         platform = self.suite.platforms[assignment.platform]
         text = assignment.workload if assignment.what == MAIN else f"{assignment.workload}-{assignment.what}"
         return Job(
-            key=job_key(self.id, assignment.platform, text),
+            key=job_key(self.suite.name, self.id, assignment.platform, text),
             platform=assignment.platform,
             start_seconds=platform.start_seconds,
             run_seconds=self._run_seconds(assignment),

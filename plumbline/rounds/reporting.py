@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
-from plumbline.central import CentralStore
+from plumbline.central import CentralStore, round_key
 from plumbline.errors import InvalidInputError
 from plumbline.records import LoadedRecord
 from plumbline.report.figures import figures_page
@@ -26,19 +26,19 @@ _AT_ONCE = 8
 _MOST_READ = 600
 
 
-def report_key(round_id: str) -> str:
+def report_key(verdict: RoundVerdict) -> str:
     """Return the key of a round's report in the central store."""
-    return f"rounds/{round_id}/report.html"
+    return round_key(verdict.suite, verdict.round, "report.html")
 
 
 def write_report(
     round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, baselines: Baselines, central: CentralStore
 ) -> RoundVerdict:
     """Write the report; return the verdict with its link and note."""
-    link = link_to(central, report_key(round_.id), round_.suite.report_url)
+    link = link_to(central, report_key(verdict), round_.suite.report_url)
     verdict = verdict.replace(report=link.url, report_note=link.note)
     links = record_links(central, gathered.records.values(), round_.suite.report_url)
-    keep_report(central, round_.id, render_page(_view(round_, verdict, gathered, baselines, central, links=links)))
+    keep_report(central, verdict, render_page(_view(round_, verdict, gathered, baselines, central, links=links)))
     return verdict
 
 
@@ -91,14 +91,14 @@ def _view(
     )
 
 
-def keep_report(central: CentralStore, round_id: str, page: str) -> None:
+def keep_report(central: CentralStore, verdict: RoundVerdict, page: str) -> None:
     """Write the page under the round's report key."""
-    central.put_text(report_key(round_id), page)
+    central.put_text(report_key(verdict), page)
 
 
 def _history(central: CentralStore, verdict: RoundVerdict) -> RoundHistory:
     """Return the suite's last nights."""
-    names = [name for name in reversed(central.list_rounds()) if name != verdict.round]
+    names = [name for name in reversed(central.list_rounds(verdict.suite)) if name[1] != verdict.round]
     same: list[RoundVerdict] = []
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="history") as pool:
         for first in range(0, min(len(names), _MOST_READ), _NIGHTS):
@@ -109,9 +109,9 @@ def _history(central: CentralStore, verdict: RoundVerdict) -> RoundHistory:
     return RoundHistory(points=points_of(_dated([*reversed(same[:_NIGHTS]), verdict])))
 
 
-def _read(central: CentralStore, name: str) -> RoundVerdict | None:
+def _read(central: CentralStore, name: tuple[str, str]) -> RoundVerdict | None:
     try:
-        return central.get_round(name)
+        return central.get_round(*name)
     except InvalidInputError:
         # An unreadable old round must not prevent tonight's report.
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from plumbline.central import CentralStore
+from plumbline.central import CentralStore, round_key
 from plumbline.errors import InvalidInputError
 from plumbline.stores import PreconditionFailedError
 
@@ -13,9 +13,9 @@ __all__ = ["round_secret"]
 _BYTES = 32
 
 
-def round_secret(central: CentralStore, round_id: str) -> str:
-    """Return the secret of `round_id`; create it at random on first use."""
-    key = f"rounds/{round_id}/secret"
+def round_secret(central: CentralStore, suite: str, round_id: str) -> str:
+    """Return the secret of a suite's round; create it at random on first use."""
+    key = round_key(suite, round_id, "secret")
     pointer = central.read_pointer(key)
     if pointer is None:
         made = secrets.token_hex(_BYTES)

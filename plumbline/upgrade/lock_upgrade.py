@@ -27,8 +27,9 @@ class LockUpgrade:
         """Return the dispatch job of a platform."""
         chosen, request = self.request.suite.platforms[platform], self.request
         return Job(
-            key=job_key(request.upgrade_id, platform, "upgrade"), platform=platform, retries=chosen.retries,
-            start_seconds=chosen.start_seconds, run_seconds=request.budget.seconds + _SPARE_SECONDS,
+            key=job_key(request.suite.name, request.upgrade_id, platform, "upgrade"), platform=platform,
+            retries=chosen.retries, start_seconds=chosen.start_seconds,
+            run_seconds=request.budget.seconds + _SPARE_SECONDS,
         )  # fmt: skip
 
     def order(self, platform: str, attempt: int) -> UpgradeOrder:

@@ -6,6 +6,7 @@ It has an answer for each platform, one verdict, its texts, and its place in the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from plumbline.alerts import AlertMessage
@@ -111,8 +112,8 @@ def sum_up(platforms: Mapping[str, PlatformOutcome], **about: Any) -> UpgradeOut
     return UpgradeOutcome(verdict=verdict, platforms=dict(platforms), **about)
 
 
-def _key(upgrade: str, name: str) -> str:
-    return f"upgrades/{upgrade}/{name}"
+def _key(suite: str, upgrade: str, name: str) -> str:
+    return f"upgrades/{suite}/{upgrade}/{name}"
 
 
 def keep_outcome(
@@ -122,22 +123,22 @@ def keep_outcome(
 
     Return the outcome with the addresses of the pages. `check` may raise to prevent each write.
     """
-    pages = {}
+    key, pages = partial(_key, outcome.suite, outcome.upgrade), {}
     for name, platform in outcome.platforms.items():
         if platform.answer is not None:
-            central.put_text(_key(outcome.upgrade, f"{name}.html"), html_report(platform.answer), check)
-            pages[name] = f"{central.store.url}/{_key(outcome.upgrade, f'{name}.html')}"
+            central.put_text(key(f"{name}.html"), html_report(platform.answer), check)
+            pages[name] = f"{central.store.url}/{key(f'{name}.html')}"
     kept = outcome.replace(pages=pages)
-    central.put_text(_key(outcome.upgrade, _OUTCOME_NAME), kept.model_dump_json(indent=2), check)
+    central.put_text(key(_OUTCOME_NAME), kept.model_dump_json(indent=2), check)
     return kept
 
 
-def read_outcome(central: CentralStore, upgrade: str) -> UpgradeOutcome | None:
+def read_outcome(central: CentralStore, suite: str, upgrade: str) -> UpgradeOutcome | None:
     """Return the outcome of an upgrade.
 
     `None` if there is none yet.
     """
-    key = _key(upgrade, _OUTCOME_NAME)
+    key = _key(suite, upgrade, _OUTCOME_NAME)
     stored = central.read_pointer(key)
     return read_model(UpgradeOutcome, stored[0], where=f"{central.store.url}/{key}") if stored else None
 
@@ -192,6 +193,6 @@ def alerts_of(outcome: UpgradeOutcome) -> Iterator[AlertMessage]:
         event = _EVENTS[platform.verdict]
         title = f"[plumbline] {outcome.suite}: {event} of an upgrade on {name}: {platform.sentences[0]}"[:200]
         yield AlertMessage(
-            f"upgrade/{outcome.upgrade}/{name}", event, f"{outcome.suite}/upgrade/{name}",
+            f"upgrade/{outcome.upgrade}/{name}/{platform.verdict}", event, f"{outcome.suite}/upgrade/{name}",
             title, "\n".join(lines),
         )  # fmt: skip

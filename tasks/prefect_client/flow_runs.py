@@ -22,10 +22,11 @@ from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
 from prefect.client.schemas.sorting import ArtifactSort
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
+from plumbline.deployment import RESUMED, suite_tag
 from plumbline.dispatch import ChildRun, ChildState
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import Suite
-from plumbline.tasks.prefect_client.api import server_errors
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, server_errors
 
 __all__ = [
     "CANCELLED_BY_ROUND",
@@ -33,6 +34,7 @@ __all__ = [
     "PoolHealth",
     "Progress",
     "check_image_pools",
+    "count_crashes",
     "read_children",
     "read_keys",
     "read_pool",
@@ -164,8 +166,28 @@ def _cancelled_by_person(client: SyncPrefectClient, run: FlowRun) -> bool | None
     return min(asked, key=lambda state: state.timestamp).message != CANCELLED_BY_ROUND if asked else None
 
 
-def read_round_runs(client: SyncPrefectClient, round_id: str) -> list[FlowRun]:
-    """Return the trainings of a round, oldest first."""
-    tags = FlowRunFilterTags(all_=[f"round:{round_id}"])
+def count_crashes(run_id: UUID) -> int:
+    """Return the number of crashes since a person or the schedule started the run; 0 if the server does not answer."""
+    try:
+        with get_client(sync_client=True) as client:
+            states = sorted(client.read_flow_run_states(run_id), key=lambda state: state.timestamp)
+    except (ObjectNotFound, *PREFECT_ERRORS):
+        return 0
+    crashes, is_counted, before = 0, False, StateType.SCHEDULED
+    for state in states:
+        if state.type is StateType.CRASHED:
+            crashes += not is_counted  # the runner and the worker both report a crash
+            is_counted = True
+        elif state.type in (StateType.PENDING, StateType.RUNNING):
+            is_counted = False
+        elif state.is_final() or (state.is_scheduled() and before is StateType.CRASHED and state.message != RESUMED):
+            crashes = 0
+        before = state.type
+    return crashes
+
+
+def read_round_runs(client: SyncPrefectClient, suite: str, round_id: str) -> list[FlowRun]:
+    """Return the trainings of a suite's round, oldest first."""
+    tags = FlowRunFilterTags(all_=[suite_tag(suite), f"round:{round_id}"])
     runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=tags), limit=_PAGE)
     return sorted(runs, key=lambda run: str(run.created))

@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling
 
-from plumbline.dispatch import ChildRun, Job, Recorded
+from plumbline.dispatch import ChildRun, Job, Recorded, idempotency_key
 from plumbline.dispatch.loop import Run
 from plumbline.errors import ConfigurationError
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
@@ -45,12 +45,15 @@ class PrefectOrchestrator(Generic[OrderType]):
     def __init__(
         self,
         client: SyncPrefectClient,
+        suite: str,
         pools: Mapping[str, str],
+        *,
         start: Callable[[OrderType, str], UUID],
         orders: Callable[[str, int], OrderType],
         recorded: Callable[[OrderType], Recorded | None],
     ) -> None:
         self._client = client
+        self._suite = suite
         self._pools, self._start = pools, start
         self._orders = orders
         self._recorded = recorded
@@ -67,7 +70,7 @@ class PrefectOrchestrator(Generic[OrderType]):
 
     def find(self, runs: Sequence[Run]) -> Collection[Run] | None:
         """Return the runs that exist already on the server."""
-        keys = {self._orders(*run).record_id: run for run in runs}
+        keys = {idempotency_key(self._suite, self._orders(*run).record_id): run for run in runs}
         try:
             return [keys[key] for key in read_keys(self._client, keys)]
         except PREFECT_ERRORS:

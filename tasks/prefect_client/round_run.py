@@ -17,7 +17,8 @@ from prefect.states import Cancelled, Cancelling, Scheduled
 
 from plumbline.central import CentralStore
 from plumbline.cli.display import Display
-from plumbline.deployment import REGRESSION, UPGRADE, suite_parameters
+from plumbline.deployment import REGRESSION, RESUMED, UPGRADE, suite_parameters
+from plumbline.dispatch import idempotency_key
 from plumbline.errors import (
     ConfigurationError,
     InconclusiveError,
@@ -25,6 +26,7 @@ from plumbline.errors import (
     PlumblineError,
     UnavailableError,
 )
+from plumbline.report.words import clean
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
@@ -64,6 +66,7 @@ class RoundRun:
         self._id: UUID | None = None
         self._state: State | None = None
         self._num_resumed = 0
+        self._said: set[UUID] = set()
 
     def __enter__(self) -> Self:
         self._client = self._context.__enter__()
@@ -99,7 +102,7 @@ class RoundRun:
             self._name,
             parameters={**suite_parameters(self._suite), "round_id": self._round_id, **self._parameters},
             flow_run_name=f"{self._suite.name} {self._round_id}",
-            idempotency_key=f"{self._suite.name}-{self._round_id}",
+            idempotency_key=idempotency_key(self._suite.name, self._round_id),
             timeout=0,
         )
         self._id = cast("FlowRun", run).id
@@ -124,6 +127,7 @@ class RoundRun:
             time.sleep(_POLL_SECONDS)
             try:
                 self._state = self._client.read_flow_run(self._run_id).state
+                self._say_failure(display, "the round", self._state)
                 self._resume_crashed(display)
                 self._show(display)
             except PREFECT_ERRORS:
@@ -173,7 +177,7 @@ class RoundRun:
 
     def _stored_verdict(self) -> RoundVerdict | None:
         try:
-            return CentralStore(open_store(self._suite.store)).get_round(self._round_id)
+            return CentralStore(open_store(self._suite.store)).get_round(self._suite.name, self._round_id)
         except ObjectMissingError:
             return None
 
@@ -188,12 +192,24 @@ class RoundRun:
             return
         if time.time() - self._state.timestamp.timestamp() >= _RESUME_SECONDS:
             display.say("the round's process ended; starting it again")
-            again: State[None] = Scheduled(name="AwaitingRetry")
+            again: State[None] = Scheduled(name="AwaitingRetry", message=RESUMED)
             self._state = self._client.set_flow_run_state(self._run_id, again, force=True).state
             self._num_resumed += 1
 
+    def _say_failure(self, display: Display, name: str, state: State | None) -> None:
+        """Show once why a run ended or is started again; a round's final state is the command's answer."""
+        if state is None or state.id in self._said or not state.message:
+            return
+        if (
+            state.type is StateType.CRASHED
+            or state.name == "AwaitingRetry"
+            or (state.is_failed() and name != "the round")
+        ):
+            self._said.add(state.id)
+            display.say(f"{name}: {state.name}: {clean(state.message)}")
+
     def _show(self, display: Display) -> None:
-        runs = read_round_runs(self._client, self._round_id)
+        runs = read_round_runs(self._client, self._suite.name, self._round_id)
         progress = read_progress(self._client, [self._run_id, *(run.id for run in runs)])
         if (own := progress.get(self._run_id)) is not None:
             display.phase(own.text.partition(":")[0])
@@ -201,6 +217,7 @@ class RoundRun:
         for run in runs:
             platform = next((tag.partition(":")[2] for tag in run.tags if tag.startswith("platform:")), "")
             phase = _PHASES.get(run.state.type, "failed") if run.state is not None else "waiting"
+            self._say_failure(display, platform, run.state)
             shown = progress.get(run.id, Progress())
             title = run.name.removeprefix(f"{platform} ") if platform in first else ""
             first.add(platform)
@@ -226,4 +243,4 @@ class UpgradeRun(RoundRun):
         return self._stored_outcome() is not None
 
     def _stored_outcome(self) -> UpgradeOutcome | None:
-        return read_outcome(CentralStore(open_store(self._suite.store)), self._round_id)
+        return read_outcome(CentralStore(open_store(self._suite.store)), self._suite.name, self._round_id)

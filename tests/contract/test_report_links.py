@@ -127,7 +127,7 @@ def test_the_suites_own_site_opens_the_report_and_its_records(tmp_path: Path, br
     (tmp_path / "central").mkdir()
     with served(tmp_path / "central") as site:
         verdict, record_id = finished_round(f"file://{tmp_path}/central", f"{site}/")
-        assert verdict.report == f"{site}/rounds/{verdict.round}/report.html"
+        assert verdict.report == f"{site}/rounds/{verdict.suite}/{verdict.round}/report.html"
         assert not verdict.report_note
         check_in_the_browser(browser, verdict, record_id)
 
@@ -135,7 +135,7 @@ def test_the_suites_own_site_opens_the_report_and_its_records(tmp_path: Path, br
 @pytest.mark.browser
 def test_a_folder_without_a_site_gives_a_path_and_says_so(tmp_path: Path, browser: Browser) -> None:
     verdict, record_id = finished_round(f"file://{tmp_path}/central")
-    assert verdict.report == f"{tmp_path}/central/rounds/{verdict.round}/report.html"
+    assert verdict.report == f"{tmp_path}/central/rounds/{verdict.suite}/{verdict.round}/report.html"
     assert "a path on the controller's disk, not a link" in verdict.report_note
     output = trouble_message(verdict, TROUBLE, since_round=verdict.round, since=NOW)
     assert f"note: {verdict.report_note}" in output.body

@@ -21,6 +21,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, Fl
 from prefect.client.schemas.objects import StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from plumbline.dispatch import job_key, record_id
 from plumbline.localstack.process import find_by_mark, stop
 from plumbline.localstack.stack import CONTROLLERS, Stack
 from plumbline.schema.suite import Suite
@@ -47,6 +48,10 @@ class RunningRound:
         self._threads = [threading.Thread(target=self._read_lines), threading.Thread(target=self._read_out)]
         for thread in self._threads:
             thread.start()
+
+    def record(self, platform: str, attempt: int) -> str:
+        """Return the record id of an attempt of the workload `tiny`."""
+        return record_id(job_key(self.suite.name, self.round_id, platform, "tiny"), attempt)
 
     def _read_lines(self) -> None:
         assert self.child.stderr is not None

@@ -27,7 +27,9 @@ def orchestrator_of(client: SyncPrefectClient, run: UUID) -> PrefectOrchestrator
     def orders(*_: Any) -> Any:
         return None
 
-    orchestrator = PrefectOrchestrator(client, {"aws": "pool"}, lambda *_: run, orders, lambda *_: None)
+    orchestrator = PrefectOrchestrator(
+        client, "s", {"aws": "pool"}, start=lambda *_: run, orders=orders, recorded=lambda *_: None
+    )
     assert orchestrator.start(JOB, 0)
     return orchestrator
 

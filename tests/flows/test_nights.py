@@ -71,7 +71,7 @@ def night(  # noqa: PLR0917 - one round, fully described
     write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
     with StubWorkers(suite, stack.api_url, material[1], folder / "work", measure=measure):
         state = regression(suite=suite, round_id=name, return_state=True)
-    return CentralStore(open_store(suite.store)).get_round(name), str(state.name)
+    return CentralStore(open_store(suite.store)).get_round(suite.name, name), str(state.name)
 
 
 @pytest.mark.usefixtures("client")

@@ -29,7 +29,7 @@ from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.deployment import training_deployment
-from plumbline.dispatch import Limits
+from plumbline.dispatch import Limits, idempotency_key
 from plumbline.flows.regression import regression
 from plumbline.localstack.stack import Stack
 from plumbline.records import load_record
@@ -71,7 +71,7 @@ def play(
     write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": spec})
     with workers:
         state = regression(suite=suite, round_id=name, return_state=True)
-    verdict = CentralStore(open_store(suite.store)).get_round(name)
+    verdict = CentralStore(open_store(suite.store)).get_round(suite.name, name)
     return verdict, f"{state.name}: {state.message}"
 
 
@@ -306,7 +306,8 @@ def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
     order = round_.order(round_.assignments()[1], 0)
     deploy_round(suite)
     name = training_deployment(suite.name, order.platform)
-    run = run_deployment(name, parameters={"order": order.to_json()}, timeout=0, idempotency_key=order.record_id)
+    key = idempotency_key(suite.name, order.record_id)
+    run = run_deployment(name, parameters={"order": order.to_json()}, timeout=0, idempotency_key=key)
     verdict, _ = play(suite, stack, material, tmp_path, {"p01": "always absent", "p02": "always absent"})
     gone = {name: item.unavailable for name, item in verdict.platforms.items() if item.unavailable}
     assert gone == {"p01": "no worker started the run within 5 s", "p02": "no worker came online within 5 s"}
@@ -329,10 +330,10 @@ def test_a_controller_that_wakes_up_beside_its_successor_publishes_and_alerts_no
         def succeed(order: dict[str, Any]) -> dict[str, Any]:
             """Claim the round as the start after a crash does."""
             if not claims:
-                pointer = central.read_pointer(f"rounds/{name}/controller")
+                pointer = central.read_pointer(f"rounds/{suite.name}/{name}/controller")
                 assert pointer is not None
                 claims.append(Controller.model_validate_json(pointer[0]))
-                claim_round(central, name, claims[0].replace(start=claims[0].start + 1))
+                claim_round(central, suite.name, name, claims[0].replace(start=claims[0].start + 1))
             return drifts(order)
 
         with pytest.raises(Abort, match="a later start of its controller continues this round"):

@@ -29,7 +29,7 @@ def night(
     write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": spec})
     with workers:
         state = regression(suite=suite, round_id=name, return_state=True)
-    return CentralStore(open_store(suite.store)).get_round(name), str(state.name)
+    return CentralStore(open_store(suite.store)).get_round(suite.name, name), str(state.name)
 
 
 @pytest.mark.usefixtures("client")

@@ -157,7 +157,7 @@ def test_a_slower_night_is_the_softwares_only_if_the_ab_shows_it(  # noqa: PLR09
         when, folder = BEGIN + timedelta(days=number), tmp_path / f"work-{number}"
         return Workers(suite, stack.api_url, material[1], folder, installed, slower, when, wheels)
 
-    first = central.get_round(_night(suite, material, workers(0, "1.0", 0.0), BEGIN))
+    first = central.get_round(suite.name, _night(suite, material, workers(0, "1.0", 0.0), BEGIN))
     (name,) = first.platforms["p00"].records
     accepted = RunRecord.model_validate_json(
         (central.get_record(name, tmp_path / "accepted") / RECORD_NAME).read_bytes()
@@ -169,7 +169,7 @@ def test_a_slower_night_is_the_softwares_only_if_the_ab_shows_it(  # noqa: PLR09
     # Beforehand: these workers report no progress, and on a busy machine a build takes longer than they may be silent.
     build_environments(AbOrder(packages=((PACKAGE, "1.0"),), num_blocks=5, seconds=1), wheels.built)
     later = _night(suite, material, workers(1, version, machine), BEGIN + timedelta(days=1))
-    result = central.get_round(later).platforms["p00"]
+    result = central.get_round(suite.name, later).platforms["p00"]
     series = read_series(central, suite.name, "p00")
     entry = next(call for call in reversed(series.calls) if call.metric == "throughput")
     finding = next(finding for finding in result.findings if finding.check == "history.throughput")

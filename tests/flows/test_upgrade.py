@@ -95,7 +95,7 @@ def play(
     with GateWorkers(suite, stack, folder, replies) as workers:
         given = {"candidate": Candidate(text=LOCK), **more}
         state = upgrade(suite=suite, round_id=name, return_state=True, **given)
-    return read_outcome(CentralStore(open_store(suite.store)), name), state, workers.orders
+    return read_outcome(CentralStore(open_store(suite.store)), suite.name, name), state, workers.orders
 
 
 def test_a_drift_on_one_platform_is_named_shown_and_alerted(

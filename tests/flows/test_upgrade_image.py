@@ -66,7 +66,7 @@ def play(suite: Suite, workers: Pods, **more: Any) -> tuple[UpgradeOutcome | Non
     name = f"20261123-020000-{suite.name}"
     with workers:
         state = upgrade(suite=suite, round_id=name, candidate=Candidate(image=IMAGE), return_state=True, **more)
-    return read_outcome(CentralStore(open_store(suite.store)), name), state
+    return read_outcome(CentralStore(open_store(suite.store)), suite.name, name), state
 
 
 def test_a_candidate_image_trains_beside_the_pool_s_own(

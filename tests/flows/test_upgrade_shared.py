@@ -82,7 +82,7 @@ def test_the_trials_of_a_search_run_on_all_platforms_that_drift_alike(stack: Sta
     name = f"20261120-020000-{suite.name}"
     with SearchingWorkers(suite, stack, tmp_path) as workers:
         upgrade(suite=suite, round_id=name, candidate=Candidate(text="numpy==2.4.6\n"), return_state=True)
-    outcome = read_outcome(CentralStore(open_store(suite.store)), name)
+    outcome = read_outcome(CentralStore(open_store(suite.store)), suite.name, name)
     assert outcome is not None
     for one in outcome.platforms.values():
         assert one.answer is not None

@@ -192,7 +192,7 @@ def test_a_round_that_cannot_be_read_costs_no_command_the_others(
     suite = str(_suite(tmp_path))
     for number in range(4):
         _round(central, tmp_path, number)
-    central.put_text("rounds/round-001/round.json", '{"round": "round-001", "of another": "version"}')
+    central.put_text("rounds/unit/round-001/round.json", '{"round": "round-001", "of another": "version"}')
     central.put_text("rounds/round-008/round.json", "cut off {")
 
     def answer_of(*command: str) -> tuple[Any, list[str]]:

@@ -90,16 +90,18 @@ def test_only_markers_are_listed() -> None:
         central.store.create(f"records/{key}", b"x")
     for key in ("2/round.json", "1/round.json", "3/report.html", "4/deep/round.json", "5/record.json"):
         central.store.create(f"rounds/{key}", b"x")
-    assert (central.list_records(), central.list_rounds()) == (["a", "b"], ["1", "2"])
+    assert (central.list_records(), central.list_rounds()) == (["a", "b"], [("", "1"), ("", "2"), ("4", "deep")])
+    assert central.list_rounds("4") == [("", "1"), ("", "2"), ("4", "deep")]
+    assert central.list_rounds("5") == [("", "1"), ("", "2")]
 
 
 def test_a_damaged_round_is_an_error_that_names_it() -> None:
     central = CentralStore(MemoryStore())
-    central.put_round(RoundVerdict(round="night-1", verdict="pass"))
-    assert read_bytes(central.store, "rounds/night-1/round.json").startswith(b'{\n  "schema_version"')
-    central.put_text("rounds/night-1/round.json", "cut off {")
-    with pytest.raises(InvalidInputError, match=r"memory://test/rounds/night-1/round\.json"):
-        central.get_round("night-1")
+    central.put_round(RoundVerdict(round="night-1", suite="s", verdict="pass"))
+    assert read_bytes(central.store, "rounds/s/night-1/round.json").startswith(b'{\n  "schema_version"')
+    central.put_text("rounds/s/night-1/round.json", "cut off {")
+    with pytest.raises(InvalidInputError, match=r"memory://test/rounds/s/night-1/round\.json"):
+        central.get_round("s", "night-1")
 
 
 class Racing(MemoryStore):

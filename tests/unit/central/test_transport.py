@@ -232,10 +232,10 @@ def test_central_keeps_rounds_texts_and_pointers() -> None:
     for number in (2, 1):
         central.put_round(RoundVerdict(round=f"round-{number}", verdict="pass"))
     central.put_round(RoundVerdict(round="round-1", verdict="drift"))
-    assert central.list_rounds() == ["round-1", "round-2"]
-    assert central.get_round("round-1").verdict == "drift"
+    assert central.list_rounds() == [("", "round-1"), ("", "round-2")]
+    assert central.get_round("s", "round-1").verdict == "drift"
     with pytest.raises(ObjectMissingError):
-        central.get_round("round-3")
+        central.get_round("s", "round-3")
     central.put_text("rounds/round-1/report.html", "<p>ä</p>")
     assert read_bytes(central.store, "rounds/round-1/report.html").decode() == "<p>ä</p>"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from plumbline.dispatch import TrainingOrder, job_key, record_id
+from plumbline.dispatch import TrainingOrder, idempotency_key, job_key, record_id
 from plumbline.schema.ab import AbEvidence, AbOrder
 from plumbline.schema.record import RunRecord, read_record
 from tests.contract.records import make_record
@@ -80,10 +80,14 @@ def test_an_impossible_order_is_refused(record: RunRecord, changes: dict[str, An
 
 
 def test_each_training_and_each_attempt_has_its_name() -> None:
-    assert job_key("round-1", "aws", "bert") == "round-1-aws-bert"
+    assert job_key("nightly", "round-1", "aws", "bert") == "round-1-nightly-aws-bert"
     assert record_id("round-1-aws-bert", 1) == "round-1-aws-bert-1"
     names = {
-        record_id(job_key(f"{'r' * 60}-{number}", "aws", "bert"), attempt) for number in (1, 2) for attempt in (0, 1)
+        record_id(job_key(suite, f"{'r' * 60}-{number}", "aws", "bert"), attempt)
+        for suite in ("nightly", "weekly")
+        for number in (1, 2)
+        for attempt in (0, 1)
     }
-    assert len(names) == 4
+    assert len(names) == 8
+    assert idempotency_key("a-b", "c") != idempotency_key("a", "b-c")
     assert max(map(len, names)) <= 63

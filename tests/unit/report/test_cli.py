@@ -70,11 +70,11 @@ def test_a_round_is_rendered_again_into_the_store(stored, capsys):
     assert main(["report", "20261120-020000-7f3a", "--suite", suite, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["round"], answer["verdict"]) == ("20261120-020000-7f3a", "drift")
-    page = read_bytes(central.store, "rounds/20261120-020000-7f3a/report.html").decode()
+    page = read_bytes(central.store, "rounds/nightly/20261120-020000-7f3a/report.html").decode()
     assert "azure has drifted" in page
     assert "38 of 40 over the limit" in page
     assert "2026-11-20 (this round); before that pass on 2026-11-19" in page
-    assert answer["report"].endswith("rounds/20261120-020000-7f3a/report.html")
+    assert answer["report"].endswith("rounds/nightly/20261120-020000-7f3a/report.html")
 
 
 def test_the_latest_round_goes_to_a_file_or_to_stdout_in_every_form(stored, tmp_path, capsys):

@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.alerts.due import start_key
 from plumbline.baseline import BaselineBook
-from plumbline.central import CentralStore
+from plumbline.central import CentralStore, round_key
 from plumbline.central.series import extend_series, read_series, rebuild_series, records_of_rounds
 from plumbline.cli.main import main
 from plumbline.history.series import row_of
@@ -53,7 +53,7 @@ class Site:
         content = {"verdict": verdict, "records": [f"{name}-main"]}
         judged = {"round": name, "suite": suite, "verdict": verdict, "platforms": {"left": content}}
         self.central.put_round(RoundVerdict.model_validate(judged))
-        self.central.put_text(f"rounds/{name}/report.html", "page")
+        self.central.put_text(round_key(suite, name, "report.html"), "page")
         self.central.put_text(start_key(suite, name, when), "")
         row = row_of(main_record)
         if row is not None and suite == "unit":
@@ -69,7 +69,7 @@ class Site:
             load_record(self.central.get_record(name, into))
         known = set(self.central.list_records())
         for name in self.central.list_rounds():
-            for result in self.central.get_round(name).platforms.values():
+            for result in self.central.get_round(*name).platforms.values():
                 assert set(result.records) <= known
         for baseline in BaselineBook(self.central).everything():
             assert {one.record_id for one in (*baseline.records, *baseline.rejected)} <= known
@@ -189,7 +189,30 @@ def test_the_command_removes_only_where_it_is_asked_to(site: Site, capsys: pytes
     assert main(["prune", str(site.path), "--apply"]) == 0
     assert "removed old-pass" in capsys.readouterr().out
     with pytest.raises(ObjectMissingError):
-        site.central.get_round("old-pass")
-    assert site.central.get_round("old-drift").verdict == "drift"
+        site.central.get_round("unit", "old-pass")
+    assert site.central.get_round("unit", "old-drift").verdict == "drift"
     assert main(["prune", str(site.path), "--keep-days", "nan"]) == 2
     assert "--keep-days: nan is less than 1" in capsys.readouterr().err
+
+
+def test_a_round_of_an_earlier_release_goes_and_one_of_that_name_of_a_different_suite_stays(site: Site) -> None:
+    """An earlier release stored a round outside of its suite's folder."""
+    central, when = site.central, NOW - timedelta(days=201)
+    for name, suite, folder in (("shared", "unit", ""), ("shared", "else", "else"), ("else", "unit", "")):
+        site.record(f"{name}-of-{suite}", name, f"{name} {suite}".encode(), when)
+        result = {"verdict": "pass", "records": [f"{name}-of-{suite}"]}
+        judged = {"round": name, "suite": suite, "verdict": "pass", "platforms": {"left": result}}
+        content = RoundVerdict.model_validate(judged).model_dump_json()
+        central.put_text(round_key(folder, name, "round.json"), content)
+        central.put_text(round_key(folder, name, "report.html"), "page")
+        central.put_text(start_key(suite, name, when), "")
+    assert central.get_round("unit", "shared").suite == "unit"
+    plan = plan_sweep(central, site.suite, now=NOW, keep_days=90)
+    assert {"shared", "else"} <= set(plan.choice.gone)
+    remove(central, plan)
+    assert central.get_round("else", "shared").suite == "else"
+    assert central.get_round("else", "other-suite").suite == "else"
+    left = site.objects()
+    assert not {"rounds/shared/report.html", "rounds/else/report.html", "records/shared-of-unit/record.json"} & left
+    assert {"rounds/else/shared/report.html", "records/shared-of-else/record.json"} <= left
+    site.check()

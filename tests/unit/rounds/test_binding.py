@@ -50,7 +50,7 @@ class World:
     def open(self, round_id: str) -> Round:
 
         specs = {"w": RunSpec.model_validate(self.spec)}
-        return Round(round_id, self.suite, specs, round_secret(self.central, round_id))
+        return Round(round_id, self.suite, specs, round_secret(self.central, self.suite.name, round_id))
 
     def deliver(self, name: str, *, outbox: str = "", **changes: Any) -> None:
         """Write the record of the order of `name`, with `changes`, into an outbox."""
@@ -132,10 +132,10 @@ def test_a_controller_that_starts_again_asks_for_the_same_nonces_and_each_order_
 
 def test_a_secret_that_was_damaged_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
-    key = f"rounds/{world.round.id}/secret"
+    key = f"rounds/{world.suite.name}/{world.round.id}/secret"
     world.central.put_text(key, "short")
     with pytest.raises(InvalidInputError, match="not a secret"):
-        round_secret(world.central, world.round.id)
+        round_secret(world.central, world.suite.name, world.round.id)
 
 
 def test_a_reference_with_another_spec_does_not_make_the_honest_platforms_invalid(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from plumbline.schema.verdict import Outcome, RoundVerdict
 from plumbline.stores import open_store
 from plumbline.upgrade.outcome import UpgradeOutcome, keep_outcome, read_outcome
 
-ROUND = "20261123-020000-r"
+SUITE, ROUND = "nightly", "20261123-020000-r"
 FIRST, SECOND = Controller(flow_run="a", start=1), Controller(flow_run="a", start=2)
 
 
@@ -24,52 +24,58 @@ def central(tmp_path: Path) -> CentralStore:
 
 
 def verdict(outcome: Outcome) -> RoundVerdict:
-    return RoundVerdict(round=ROUND, suite="nightly", verdict=outcome, platforms={})
+    return RoundVerdict(round=ROUND, suite=SUITE, verdict=outcome, platforms={})
+
+
+def test_a_round_of_this_name_of_a_different_suite_supersedes_nobody(central: CentralStore) -> None:
+    claim_round(central, SUITE, ROUND, FIRST)
+    claim_round(central, "weekly", ROUND, Controller(flow_run="b", start=1))
+    check_claim(central, SUITE, ROUND, FIRST)
 
 
 def test_the_verdict_of_an_earlier_start_does_not_replace_that_of_the_later_one(central: CentralStore) -> None:
-    claim_round(central, ROUND, FIRST)
-    claim_round(central, ROUND, SECOND)
-    central.put_round(verdict("pass"), partial(check_claim, central, ROUND, SECOND))
+    claim_round(central, SUITE, ROUND, FIRST)
+    claim_round(central, SUITE, ROUND, SECOND)
+    central.put_round(verdict("pass"), partial(check_claim, central, SUITE, ROUND, SECOND))
     with pytest.raises(SupersededError, match="a later start of its controller continues this round"):
-        central.put_round(verdict("inconclusive"), partial(check_claim, central, ROUND, FIRST))
-    assert central.get_round(ROUND).verdict == "pass"
+        central.put_round(verdict("inconclusive"), partial(check_claim, central, SUITE, ROUND, FIRST))
+    assert central.get_round(SUITE, ROUND).verdict == "pass"
 
 
 def test_a_later_start_that_publishes_between_check_and_write_wins(central: CentralStore) -> None:
-    claim_round(central, ROUND, FIRST)
+    claim_round(central, SUITE, ROUND, FIRST)
     checked = []
 
     def check() -> None:
-        check_claim(central, ROUND, FIRST)
+        check_claim(central, SUITE, ROUND, FIRST)
         checked.append(True)
-        claim_round(central, ROUND, SECOND)
-        central.put_round(verdict("pass"), partial(check_claim, central, ROUND, SECOND))
+        claim_round(central, SUITE, ROUND, SECOND)
+        central.put_round(verdict("pass"), partial(check_claim, central, SUITE, ROUND, SECOND))
 
     with pytest.raises(SupersededError):
         central.put_round(verdict("drift"), check)
-    assert (checked, central.get_round(ROUND).verdict) == ([True], "pass")
+    assert (checked, central.get_round(SUITE, ROUND).verdict) == ([True], "pass")
 
 
 def test_an_earlier_start_that_wakes_before_its_claim_does_not_take_the_round_back(central: CentralStore) -> None:
-    claim_round(central, ROUND, SECOND)
+    claim_round(central, SUITE, ROUND, SECOND)
     with pytest.raises(SupersededError):
-        claim_round(central, ROUND, FIRST)
-    check_claim(central, ROUND, SECOND)
+        claim_round(central, SUITE, ROUND, FIRST)
+    check_claim(central, SUITE, ROUND, SECOND)
 
 
 def test_a_start_that_ends_before_its_claim_is_not_superseded_by_the_start_before_it(central: CentralStore) -> None:
-    claim_round(central, ROUND, FIRST)
-    check_claim(central, ROUND, SECOND)
+    claim_round(central, SUITE, ROUND, FIRST)
+    check_claim(central, SUITE, ROUND, SECOND)
 
 
 def test_a_new_run_of_the_same_round_takes_it_over(central: CentralStore) -> None:
-    claim_round(central, ROUND, SECOND)
+    claim_round(central, SUITE, ROUND, SECOND)
     other = Controller(flow_run="b", start=1)
-    claim_round(central, ROUND, other)
-    check_claim(central, ROUND, other)
+    claim_round(central, SUITE, ROUND, other)
+    check_claim(central, SUITE, ROUND, other)
     with pytest.raises(SupersededError):
-        check_claim(central, ROUND, SECOND)
+        check_claim(central, SUITE, ROUND, SECOND)
 
 
 def test_the_outcome_of_an_upgrade_is_that_of_the_later_start_too(central: CentralStore) -> None:
@@ -78,7 +84,7 @@ def test_the_outcome_of_an_upgrade_is_that_of_the_later_start_too(central: Centr
         platforms={},
     )  # fmt: skip
     for controller in (FIRST, SECOND):
-        claim_round(central, ROUND, controller)
+        claim_round(central, SUITE, ROUND, controller)
     with pytest.raises(SupersededError):
-        keep_outcome(central, outcome, partial(check_claim, central, ROUND, FIRST))
-    assert read_outcome(central, ROUND) is None
+        keep_outcome(central, outcome, partial(check_claim, central, SUITE, ROUND, FIRST))
+    assert read_outcome(central, SUITE, ROUND) is None

@@ -1,0 +1,67 @@
+"""Suites with one cron minute on one server: each has its own round, records and verdict."""
+
+from __future__ import annotations
+
+import contextvars
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun
+from prefect.flow_engine import run_flow
+from prefect.states import Scheduled
+
+from plumbline.central import CentralStore
+from plumbline.flows.regression import regression
+from plumbline.localstack.stack import Stack
+from plumbline.rounds.published_specs import write_specs
+from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import open_store
+from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
+
+DUE = datetime(2026, 11, 25, 16, 23, tzinfo=UTC)
+
+
+def verdicts_of(suite: Suite) -> list[RoundVerdict]:
+    central = CentralStore(open_store(suite.store))
+    return [central.get_round(*name) for name in central.list_rounds(suite.name)]
+
+
+def test_suites_of_one_minute_keep_rounds_records_and_verdicts_apart(
+    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
+) -> None:
+    # Two share their stores, one has its own; platforms and workloads have the same names everywhere.
+    folders = {"at-once-a": tmp_path / "shared", "at-once-b": tmp_path / "shared", "at-once-c": tmp_path / "own"}
+    suites = [suite_of(folder, name, 2, retries=0) for name, folder in folders.items()]
+    kinds = {"at-once-a": "good", "at-once-b": "other device", "at-once-c": "invalid"}
+    runs: list[FlowRun] = []
+    for suite in suites:
+        deploy_round(suite)
+        write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
+        deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
+        runs.append(client.create_flow_run_from_deployment(deployed.id, state=Scheduled(scheduled_time=DUE)))
+
+    def play(suite: Suite, run: FlowRun) -> Any:
+        return run_flow(regression, flow_run=run, parameters={"suite": suite, "round_id": ""}, return_type="state")
+
+    with ExitStack() as stubs, ThreadPoolExecutor(len(suites)) as pool:
+        for suite in suites:
+            behave = lambda platform, _, kind=kinds[suite.name]: kind if platform == "p01" else "good"  # noqa: E731
+            work = tmp_path / "work" / suite.name
+            stubs.enter_context(StubWorkers(suite, stack.api_url, material[1], work, behave))
+        begun = [
+            pool.submit(contextvars.copy_context().run, play, suite, run)
+            for suite, run in zip(suites, runs, strict=True)
+        ]
+        states = [future.result() for future in begun]
+    assert [state.name for state in states] == ["Completed", "Invalid", "Inconclusive"]
+    found = [verdicts_of(suite) for suite in suites]
+    assert [[verdict.verdict for verdict in lot] for lot in found] == [["pass"], ["invalid"], ["inconclusive"]]
+    assert len({lot[0].round for lot in found}) == len(suites)
+    assert all(lot[0].round.startswith("20261125-162300-") for lot in found)
+    records = [name for lot in found for result in lot[0].platforms.values() for name in result.records]
+    assert len(records) == len(set(records)) == 4 + 1
