@@ -79,7 +79,7 @@ def _round_of(suite: Suite, loaded: LoadedRecord, central: CentralStore) -> Roun
     record = loaded.record
     name = bounded_name(f"import-{record.record_id}")
     with suppress(ObjectMissingError):
-        return central.get_round(name)
+        return central.get_round(suite.name, name)
     platform = suite.platforms[record.platform]
     drop = platform.throughput_drop
     gates = suite.gates if drop is None else suite.gates.replace(throughput_drop=drop)

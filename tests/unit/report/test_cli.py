@@ -166,7 +166,7 @@ def test_an_imported_record_is_a_round_that_every_command_reads(stored, tmp_path
     assert main(["import", str(folder), "--suite", suite, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["round"], answer["verdict"]) == ("import-azure-lab-2", "pass")
-    against = {finding.against for finding in central.get_round(answer["round"]).platforms["azure"].findings}
+    against = {finding.against for finding in central.get_round("nightly", answer["round"]).platforms["azure"].findings}
     assert against == {"baseline azure-lab-0"}
     # By id, by address, and by folder.
     records = f"{url}/records"
