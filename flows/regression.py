@@ -22,7 +22,7 @@ from plumbline.tasks.dispatch import dispatch_trainings
 from plumbline.tasks.events import Phases, ProgressReporter
 from plumbline.tasks.gather import gather_records
 from plumbline.tasks.judge import conclude, judge_records
-from plumbline.tasks.open_round import check_suite, name_round, open_round, run_name, take_over
+from plumbline.tasks.open_round import check_suite, give_slot_back, name_round, open_round, run_name, take_over
 from plumbline.tasks.report import add_notes, emit_verdict, log_verdict, publish, report_round, show_in_ui
 
 __all__ = ["ERROR_STATE_NAMES", "STATE_NAMES", "regression"]
@@ -49,6 +49,8 @@ def regression(suite: Suite, round_id: str = "") -> State[None]:
         raise Abort(str(error)) from error  # leave the run's state to the later start
     except PlumblineError as error:
         return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=escape(str(error), "log"))
+    finally:
+        give_slot_back()
     log_verdict(verdict)
     message = escape(headline(verdict), "log")
     if verdict.verdict == "pass":

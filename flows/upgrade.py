@@ -13,7 +13,7 @@ from plumbline.flows.regression import ERROR_STATE_NAMES, STATE_NAMES
 from plumbline.schema.suite import Suite
 from plumbline.tasks.alert import alert_without_verdict
 from plumbline.tasks.events import Phases, ProgressReporter
-from plumbline.tasks.open_round import name_round, run_name, take_over
+from plumbline.tasks.open_round import give_slot_back, name_round, run_name, take_over
 from plumbline.tasks.prefect_client.flow_runs import INVALID
 from plumbline.tasks.upgrade import (
     alert_about_upgrade,
@@ -65,6 +65,8 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
         raise Abort(str(error)) from error  # leave the run's state to the later start
     except PlumblineError as error:
         return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=escape(str(error), "log"))
+    finally:
+        give_slot_back()
     if outcome.verdict == "pass":
         return Completed(message=escape(headline(outcome), "log"))
     is_usage = outcome.exit_code is ExitCode.USAGE

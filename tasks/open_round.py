@@ -20,11 +20,12 @@ from plumbline.rounds.secret import round_secret
 from plumbline.schema.suite import Suite, parse_suite
 from plumbline.schema.suite_file import with_tuples
 from plumbline.stores import open_store
-from plumbline.tasks.prefect_client.flow_runs import count_crashes
+from plumbline.tasks.prefect_client.flow_runs import count_crashes, release_deleted_slot
 from plumbline.variables import variable
 
 __all__ = [
     "check_suite",
+    "give_slot_back",
     "name_round",
     "open_round",
     "refuse_superseded",
@@ -74,6 +75,12 @@ def take_over(suite: Suite, round_id: str) -> None:
 
 def _this_controller() -> Controller:
     return Controller(flow_run=str(flow_run.id), start=flow_run.run_count or 0)
+
+
+def give_slot_back() -> None:
+    """Release this run's slot if its deployment was deleted: Prefect could not end the run."""
+    if flow_run.id is not None:
+        release_deleted_slot(UUID(str(flow_run.id)))
 
 
 def refuse_superseded(suite: Suite, round_id: str) -> None:

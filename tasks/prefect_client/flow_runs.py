@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from uuid import UUID
@@ -17,6 +19,9 @@ from prefect.client.schemas.filters import (
     FlowRunFilterId,
     FlowRunFilterIdempotencyKey,
     FlowRunFilterTags,
+    LogFilter,
+    LogFilterFlowRunId,
+    LogFilterLevel,
 )
 from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
 from prefect.client.schemas.sorting import ArtifactSort
@@ -35,11 +40,13 @@ __all__ = [
     "Progress",
     "check_image_pools",
     "count_crashes",
+    "last_error",
     "read_children",
     "read_keys",
     "read_pool",
     "read_progress",
     "read_round_runs",
+    "release_deleted_slot",
 ]
 
 CANCELLED_BY_ROUND = "cancelled by the round's controller"
@@ -184,6 +191,29 @@ def count_crashes(run_id: UUID) -> int:
             crashes = 0
         before = state.type
     return crashes
+
+
+def last_error(client: SyncPrefectClient, run_id: UUID) -> str:
+    """Return the last line of the run's newest error in its log, or ""."""
+    wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id]), level=LogFilterLevel(ge_=logging.ERROR))
+    logs = client.read_logs(wanted, limit=_PAGE)
+    return max(logs, key=lambda log: log.timestamp).message.strip().rpartition("\n")[2] if logs else ""
+
+
+def release_deleted_slot(run_id: UUID) -> None:
+    """Release the run's slot if its deployment was deleted meanwhile; do nothing if the server does not answer.
+
+    Prefect refuses every final state of a run that holds a slot of a concurrency limit that is gone.
+    """
+    with suppress(*PREFECT_ERRORS, ObjectNotFound), get_client(sync_client=True) as client:
+        run = client.read_flow_run(run_id)
+        lease = run.state.state_details.deployment_concurrency_lease_id if run.state is not None else None
+        if lease is None or run.deployment_id is None:
+            return
+        try:
+            client.read_deployment(run.deployment_id)
+        except ObjectNotFound:
+            _ = client.release_concurrency_slots_with_lease(lease)
 
 
 def read_round_runs(client: SyncPrefectClient, suite: str, round_id: str) -> list[FlowRun]:

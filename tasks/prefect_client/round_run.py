@@ -31,7 +31,13 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, wait_for_api
-from plumbline.tasks.prefect_client.flow_runs import Progress, read_pool, read_progress, read_round_runs
+from plumbline.tasks.prefect_client.flow_runs import (
+    Progress,
+    last_error,
+    read_pool,
+    read_progress,
+    read_round_runs,
+)
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
 
 __all__ = ["API_SECONDS", "RoundRun", "UpgradeRun"]
@@ -127,7 +133,7 @@ class RoundRun:
             time.sleep(_POLL_SECONDS)
             try:
                 self._state = self._client.read_flow_run(self._run_id).state
-                self._say_failure(display, "the round", self._state)
+                self._say_failure(display, "the round", self._run_id, self._state)
                 self._resume_crashed(display)
                 self._show(display)
             except PREFECT_ERRORS:
@@ -196,17 +202,17 @@ class RoundRun:
             self._state = self._client.set_flow_run_state(self._run_id, again, force=True).state
             self._num_resumed += 1
 
-    def _say_failure(self, display: Display, name: str, state: State | None) -> None:
+    def _say_failure(self, display: Display, name: str, run_id: UUID, state: State | None) -> None:
         """Show once why a run ended or is started again; a round's final state is the command's answer."""
-        if state is None or state.id in self._said or not state.message:
+        if state is None or state.id in self._said:
             return
-        if (
-            state.type is StateType.CRASHED
-            or state.name == "AwaitingRetry"
-            or (state.is_failed() and name != "the round")
-        ):
+        is_training = run_id != self._id
+        if state.is_crashed() or state.name == "AwaitingRetry" or (is_training and state.is_failed()):
             self._said.add(state.id)
-            display.say(f"{name}: {state.name}: {clean(state.message)}")
+            # A process that ended before the flow began says why in its log alone.
+            why = last_error(self._client, run_id) if state.is_crashed() else ""
+            parts = (f"{name}: {state.name}", clean(state.message or ""), clean(why))
+            display.say(": ".join(part for part in parts if part))
 
     def _show(self, display: Display) -> None:
         runs = read_round_runs(self._client, self._suite.name, self._round_id)
@@ -217,7 +223,7 @@ class RoundRun:
         for run in runs:
             platform = next((tag.partition(":")[2] for tag in run.tags if tag.startswith("platform:")), "")
             phase = _PHASES.get(run.state.type, "failed") if run.state is not None else "waiting"
-            self._say_failure(display, platform, run.state)
+            self._say_failure(display, platform, run.id, run.state)
             shown = progress.get(run.id, Progress())
             title = run.name.removeprefix(f"{platform} ") if platform in first else ""
             first.add(platform)

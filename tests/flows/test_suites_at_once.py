@@ -8,11 +8,12 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.flow_engine import run_flow
-from prefect.states import Scheduled
+from prefect.states import Pending, Scheduled
 
 from plumbline.central import CentralStore
 from plumbline.flows.regression import regression
@@ -39,29 +40,42 @@ def test_suites_of_one_minute_keep_rounds_records_and_verdicts_apart(
     suites = [suite_of(folder, name, 2, retries=0) for name, folder in folders.items()]
     kinds = {"at-once-a": "good", "at-once-b": "other device", "at-once-c": "invalid"}
     runs: list[FlowRun] = []
+    deployments: list[UUID] = []
     for suite in suites:
         deploy_round(suite)
         write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
         deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
+        deployments.append(deployed.id)
         runs.append(client.create_flow_run_from_deployment(deployed.id, state=Scheduled(scheduled_time=DUE)))
+        # As its worker does: the server reserves the suite's one slot.
+        client.set_flow_run_state(runs[-1].id, Pending())
 
     def play(suite: Suite, run: FlowRun) -> Any:
         return run_flow(regression, flow_run=run, parameters={"suite": suite, "round_id": ""}, return_type="state")
+
+    def delete(order: dict[str, Any]) -> dict[str, Any]:
+        """Delete the first suite's deployment during its round."""
+        if order["platform"] == "p00":
+            client.delete_deployment(deployments[0])
+        return {}
 
     with ExitStack() as stubs, ThreadPoolExecutor(len(suites)) as pool:
         for suite in suites:
             behave = lambda platform, _, kind=kinds[suite.name]: kind if platform == "p01" else "good"  # noqa: E731
             work = tmp_path / "work" / suite.name
-            stubs.enter_context(StubWorkers(suite, stack.api_url, material[1], work, behave))
+            measure = delete if suite is suites[0] else lambda _: {}
+            stubs.enter_context(StubWorkers(suite, stack.api_url, material[1], work, behave, measure=measure))
         begun = [
             pool.submit(contextvars.copy_context().run, play, suite, run)
             for suite, run in zip(suites, runs, strict=True)
         ]
         states = [future.result() for future in begun]
     assert [state.name for state in states] == ["Completed", "Invalid", "Inconclusive"]
+    # Also on the server, though the first one's deployment is gone with its slots.
+    assert [client.read_flow_run(run.id).state_name for run in runs] == ["Completed", "Invalid", "Inconclusive"]
     found = [verdicts_of(suite) for suite in suites]
     assert [[verdict.verdict for verdict in lot] for lot in found] == [["pass"], ["invalid"], ["inconclusive"]]
     assert len({lot[0].round for lot in found}) == len(suites)
     assert all(lot[0].round.startswith("20261125-162300-") for lot in found)
     records = [name for lot in found for result in lot[0].platforms.values() for name in result.records]
-    assert len(records) == len(set(records)) == 4 + 1
+    assert len(records) == len(set(records)) == 4
