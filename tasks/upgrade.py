@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -22,7 +21,7 @@ from prefect.utilities.urls import url_for
 from plumbline.central import CentralStore, upload_policy
 from plumbline.deployment import REGRESSION, gate_deployment, suite_tag
 from plumbline.digest import digest_file
-from plumbline.dispatch import Limits, Recorded, Result, TrainingRun, idempotency_key, run_jobs
+from plumbline.dispatch import Limits, Recorded, Result, idempotency_key, run_jobs
 from plumbline.errors import ConfigurationError, PlumblineError, UnavailableError
 from plumbline.rounds import Assignment, Round
 from plumbline.rounds.published_specs import read_specs
@@ -62,11 +61,8 @@ from plumbline.upgrade.outcome import (
     sum_up,
     summary,
 )
-from plumbline.upgrade.relay import Relay
 from plumbline.upgrade.request import UpgradeRequest
 from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
-from plumbline.upgrade.sharing import SharedTrials
-from plumbline.upgrade.trials import Trials
 from plumbline.upgrade.work import claimed
 from plumbline.variables import variable
 
@@ -170,24 +166,16 @@ def dispatch_upgrade(upgrade: LockUpgrade) -> dict[str, PlatformOutcome]:
             return find_report(outboxes[order.platform], order)
         return None
 
-    def end_done(runs: Sequence[TrainingRun]) -> None:
-        for run in runs:
-            if run.result is not None:
-                relay.end(run.job.platform)
-
-    relay = Relay(outboxes)
-    with get_client(sync_client=True) as client, relay.running():
+    with get_client(sync_client=True) as client:
         now = server_clock(client)
         orchestrator = PrefectOrchestrator(
             client, suite.name, {name: suite.platforms[name].work_pool for name in chosen},
-            start=lambda order, _: _start(upgrade, order, now(), relay).id,
+            start=lambda order, _: _start(upgrade, order, now()).id,
             orders=lambda key, attempt: upgrade.order(names[key], attempt),
             recorded=find,
         )  # fmt: skip
         jobs = [upgrade.job(name) for name in chosen]
-        results = run_jobs(
-            jobs, orchestrator, clock=time.monotonic, sleep=time.sleep, tell=end_done, limits=Limits()
-        )  # fmt: skip
+        results = run_jobs(jobs, orchestrator, clock=time.monotonic, sleep=time.sleep, limits=Limits())
     outcomes = {}
     for key, result in results.items():
         name = names[key]
@@ -196,8 +184,7 @@ def dispatch_upgrade(upgrade: LockUpgrade) -> dict[str, PlatformOutcome]:
     return outcomes
 
 
-def _start(upgrade: LockUpgrade, order: UpgradeOrder, due: datetime, relay: Relay) -> FlowRun:
-    relay.start(order.platform, order.record_id)
+def _start(upgrade: LockUpgrade, order: UpgradeOrder, due: datetime) -> FlowRun:
     suite, upgrade_id = upgrade.request.suite.name, upgrade.request.upgrade_id
     parameters = {"order": {**order.to_json(), "suite": order.suite.model_dump(mode="json", exclude_defaults=True)}}
     run = run_deployment(
@@ -269,10 +256,6 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
             logger.info("%s", line)
             progress.show(0.0, "upgrade", f"upgrade: {line}"[:300])
 
-        def share(trials: Trials) -> SharedTrials:
-            outbox = open_store(order.outbox)
-            return SharedTrials(trials, outbox, order.record_id, say=say, should_stop=is_orphaned.is_set)
-
         try:
             if current and Path(current).is_file():
                 found["current_sha256"] = digest_file(Path(current))
@@ -285,9 +268,8 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
             # A lost attempt may still use the folder.
             with claimed(work, wait_seconds=_CLAIM_SECONDS):
                 answer = judge_upgrade(
-                    order.suite, order.workload, locks, settings, say,
-                    share=share if order.shares else None, should_stop=is_orphaned.is_set,
-                )  # fmt: skip
+                    order.suite, order.workload, locks, settings, say, should_stop=is_orphaned.is_set
+                )
             report = PlatformReport(**found, answer=answer)
         except PlumblineError as error:
             if is_orphaned.is_set():

@@ -156,7 +156,6 @@ def run_jobs(
     *,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
-    tell: Callable[[Sequence[TrainingRun]], None] = lambda _: None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> dict[str, Result]:
     """Run every job: platforms in parallel, each platform's jobs in sequence."""
@@ -165,7 +164,6 @@ def run_jobs(
     try:
         while len(driver.results) < len(jobs):
             moved = driver.round()
-            tell(driver.trainings)
             if len(driver.results) < len(jobs):
                 pause = _POLL_SECONDS[0] if moved else min(pause * _BACKOFF, _POLL_SECONDS[1])
                 sleep(pause)

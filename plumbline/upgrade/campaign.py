@@ -13,7 +13,6 @@ from plumbline.upgrade.answer import Culprit
 from plumbline.upgrade.bisect import Items
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.progress import Progress
-from plumbline.upgrade.sharing import SharedTrials
 from plumbline.upgrade.throughput import LOOKS, PairedDrop, paired_drop
 from plumbline.upgrade.trials import Measure, Memory, Package, Trial, TrialResult, Trials
 
@@ -55,8 +54,6 @@ class Campaign:
     """Whether the releases of a culprit are searched, too."""
     releases: dict[str, PackageChange] = field(default_factory=dict)
     """By item: a culprit at a release between its two pins."""
-    sharing: SharedTrials | None = None
-    """The same trials, where other platforms may take some of them."""
     pairs: dict[frozenset[str], list[TrialResult]] = field(default_factory=dict)
     """By set of changes: its trials of speed, of which throughput and memory are read."""
     repeats: int = 1

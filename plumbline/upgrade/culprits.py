@@ -14,7 +14,6 @@ from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.progress import SpentError
 from plumbline.upgrade.releases import has_releases, range_sentence, search_releases
 from plumbline.upgrade.sentences import culprit_of
-from plumbline.upgrade.shared_search import baseline_digest, is_confirmed, search_of, shared_result
 from plumbline.upgrade.throughput import SEARCH_LOOKS, PairedDrop
 from plumbline.upgrade.trials import Trial, TrialOutcome, TrialResult
 
@@ -22,8 +21,6 @@ __all__ = ["CulpritSearch", "Effect", "UnsteadyError"]
 
 Effect = Literal["cannot-train", "inputs", "numerics", "speed", "memory"]
 _PAIRED: tuple[Effect, ...] = ("speed", "memory")
-_LEAST_SHARED = 3
-"""Fewer changes are searched in so few trials that other platforms save none."""
 _FLAKY_LOOKS = 3
 _FLAKY_REPEATS = 6
 """A pass of a flaky candidate counts after this many in a row: one that fails in half of its runs slips by in 1.6%."""
@@ -56,8 +53,6 @@ class CulpritSearch:
         self._drop = drop
         self._results: dict[frozenset[str], TrialResult] = {}
         self._drops: dict[frozenset[str], PairedDrop] = {}
-        self._helpers: set[str] = set()
-        """Platforms that answered trials of this search."""
 
     def result_of(self, items: Items) -> TrialResult | None:
         """Return the result of the trial with exactly these changes.
@@ -80,7 +75,7 @@ class CulpritSearch:
             self._results[frozenset(ordered)] = self._whole
         if self._drop is not None:
             self._drops[frozenset(ordered)] = self._drop
-        searched, num_searched = self._search_with_others(ordered, relevant)
+        searched, num_searched = self._search(ordered, relevant)
         if self._effect == "numerics":
             if _is_doubtful(searched) and self._is_flaky(ordered):
                 self._results.clear()
@@ -94,37 +89,6 @@ class CulpritSearch:
         campaign.is_complete = campaign.is_complete and searched.is_complete
         accused = {name for culprits in searched.culprits for name in culprits.items}
         return tuple(name for name in left if not accused & _closure(name, campaign.needs))
-
-    def _search_with_others(self, ordered: Items, relevant: Items) -> tuple[SearchResult, int]:
-        """Search together with platforms that have the same drift.
-
-        Their result is confirmed on this platform.
-        """
-        campaign, sharing = self._campaign, self._campaign.sharing
-        if sharing is None or self._effect in _PAIRED or len(ordered) < _LEAST_SHARED:
-            return self._search(ordered, relevant)
-        baseline = baseline_digest(self._effect, self._trial, self._whole, campaign.changes, ordered)
-        shared = sharing.join(baseline, campaign.changes, campaign.progress.check)
-        searched: tuple[SearchResult, int] | None = None
-        if shared is None:
-            searched = self._search(ordered, relevant)
-            shared = shared_result(*searched)
-            sharing.publish(shared)
-            if not self._helpers:
-                return searched
-        if shared.culprits and is_confirmed(shared, campaign.needs, self._own_answer):
-            return search_of(shared), shared.num_searched
-        helpers = f" ({', '.join(sorted(self._helpers))})" if self._helpers else ""
-        campaign.notes.append(f"other platforms{helpers} answer differently: the culprit was searched here alone")
-        return self._search(ordered, relevant)
-
-    def _own_answer(self, items: Items) -> Answer:
-        """Return this platform's answer for a set of changes."""
-        known = self.result_of(items)
-        if known is None:
-            return self._answers([items])[items]
-        outcomes = _CANNOT_TRAIN if self._effect == "cannot-train" else _DRIFTS
-        return outcomes.get(known.outcome, "unknown")
 
     def _search(self, ordered: Items, relevant: Items) -> tuple[SearchResult, int]:
         """Search the changes that training loads, otherwise all changes.
@@ -154,10 +118,7 @@ class CulpritSearch:
         waiting = list(sets)
         for _ in range(self._campaign.repeats):
             for items, result in self._campaign.ask_many(self._trial, waiting).items():
-                if result.is_elsewhere:
-                    self._helpers.add(result.worker)
-                else:
-                    self._results[frozenset(items)] = result
+                self._results[frozenset(items)] = result
                 answers[items] = outcomes.get(result.outcome, "unknown")
             waiting = [items for items in waiting if answers[items] == "passes"]
             if not waiting:

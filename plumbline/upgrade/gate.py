@@ -19,7 +19,6 @@ from plumbline.upgrade.campaign import Budget, Campaign, Parts
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
 from plumbline.upgrade.sentences import constraint_lines, culprit_of
-from plumbline.upgrade.sharing import SharedTrials
 from plumbline.upgrade.throughput import LEAST_PAIRS, PairedDrop, growth
 from plumbline.upgrade.trials import Memory, Trial, TrialResult, Trials
 
@@ -35,11 +34,9 @@ class UpgradeGate:
     def __init__(
         self, trials: Trials, gates: Gates, parts: Parts = Parts(), budget: Budget = Budget(),  # noqa: B008 - frozen
         say: Callable[[str], None] = lambda _: None, *, searches_releases: bool = False,
-        sharing: SharedTrials | None = None,
     ) -> None:  # fmt: skip
         self._searches_releases = searches_releases
-        self._trials = sharing or trials
-        self._sharing = sharing
+        self._trials = trials
         self._gates = gates
         self._parts = parts
         self._budget = budget
@@ -56,7 +53,6 @@ class UpgradeGate:
             self._say,
             known,
             searches_releases=self._searches_releases,
-            sharing=self._sharing,
         )
         built = campaign.ask(Trial(name="environment", changes=tuple(changes), part="environment"))
         if built.outcome == "cannot-install":

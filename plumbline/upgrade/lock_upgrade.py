@@ -41,5 +41,4 @@ class LockUpgrade:
             upgrade_id=request.upgrade_id, attempt=attempt, nonce=nonce_of(self.secret, name),
             suite=suite_of(request.suite, platform, workload), workload=workload, lock_sha256=self.lock.digest,
             trials=request.budget.trials, seconds=request.budget.seconds, releases=request.releases,
-            shares=len(request.chosen_platforms) > 1,
         )  # fmt: skip

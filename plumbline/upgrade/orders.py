@@ -58,8 +58,6 @@ class UpgradeOrder(Model):
     seconds: float = Field(gt=0)
     releases: bool = False
     """Whether the releases of a culprit are searched, too."""
-    shares: bool = False
-    """Whether other platforms judge the same candidate: those that find the same drift search together."""
 
 
 class PlatformReport(Model):

@@ -99,7 +99,6 @@ class Progress:
         outcome = f"{measured}," if measured else result.outcome
         self._say(
             f"trial {self.num_trials}: {trial.part}: {outcome} in {result.seconds:.0f} s"
-            f"{f' on {result.worker}' if result.is_elsewhere else ''}"
             f"{_with(trial)}; at most {left} more"
         )
 

@@ -18,7 +18,6 @@ from plumbline.upgrade.gate import Budget, Parts, UpgradeGate
 from plumbline.upgrade.installer import choose_installer
 from plumbline.upgrade.locks import Lock
 from plumbline.upgrade.machine import LocalTrials
-from plumbline.upgrade.sharing import SharedTrials
 from plumbline.upgrade.store import PackageStore
 from plumbline.upgrade.trials import Trials
 
@@ -63,10 +62,7 @@ def local_trials(
     suite: Suite, workload: str, settings: UpgradeSettings, say: Callable[[str], None] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> LocalTrials:  # fmt: skip
-    """Return a runner of trials on this machine.
-
-    A worker of a flow runs its share of trials with it.
-    """
+    """Return a runner of trials on this machine."""
     store = PackageStore(settings.work / "store", choose_installer(settings.pip_arguments))
     environments = Environments(settings.work / "environments", store)
     return LocalTrials(suite, workload, settings.work, environments, store, say=say, should_stop=should_stop)
@@ -100,12 +96,11 @@ def _is_installed(change: PackageChange) -> bool:
 
 def judge_upgrade(
     suite: Suite, workload: str, locks: Locks, settings: UpgradeSettings, say: Callable[[str], None] = lambda _: None,
-    *, trials: Trials | None = None, share: Callable[[Trials], SharedTrials] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    *, trials: Trials | None = None, should_stop: Callable[[], bool] = lambda: False,
 ) -> UpgradeAnswer:  # fmt: skip
     """Judge the candidate lock.
 
-    By default all trials run here; `share` lets other platforms run some of them.
+    By default all trials run here.
     """
     say("comparing the locks with the installed packages")
     here = local_trials(suite, workload, settings, say, should_stop)
@@ -127,9 +122,8 @@ def judge_upgrade(
     parts = Parts(probe=chosen.probe is not None, learn=chosen.learn is not None, speed=chosen.speed is not None)
     say(f"changed packages: {len(changes)}; at most {settings.budget.trials} trials, {settings.budget.seconds:.0f} s")
     gate = UpgradeGate(
-        trials or here, suite.gates, parts, settings.budget, say, searches_releases=settings.searches_releases,
-        sharing=share(trials or here) if share else None,
-    )  # fmt: skip
+        trials or here, suite.gates, parts, settings.budget, say, searches_releases=settings.searches_releases
+    )
     answer = gate.judge(changes)
     here.environments.prune()
     answer = answer.replace(**about, notes=(*answer.notes, *unused))

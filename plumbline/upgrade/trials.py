@@ -100,8 +100,6 @@ class TrialResult(Model):
     """Of `releases`: from the current pin to the candidate's, both left out."""
     environment_sha256: Sha256 | None = None
     """Identity of the environment that was used."""
-    is_elsewhere: bool = False
-    """Answered by a different platform: it guides the search, and is no evidence here."""
     seconds: float = Field(default=0.0, ge=0)
 
     def ratios(self, measure: Measure) -> tuple[float, ...]:

@@ -378,16 +378,6 @@ def test_pauses_grow_while_nothing_moves_and_begin_anew_when_something_does() ->
     assert still.pauses[:6] == [1.25, 1.5625, 1.953125, 2.44140625, 3.0, 3.0]
 
 
-def test_every_look_is_told_also_the_last() -> None:
-    world, looks = Logged({"a": ""}), list[list[str]]()
-    run_jobs(
-        jobs_of(["a"]), world, clock=world.clock, sleep=world.sleep,
-        tell=lambda trainings: looks.append([training.phase.value for training in trainings]),
-    )  # fmt: skip
-    assert len(looks) == len(world.pauses) + 1
-    assert (looks[0], looks[-1]) == (["waiting"], ["done"])
-
-
 def test_the_last_of_an_earlier_controllers_attempts_is_adopted_in_any_order() -> None:
     for runs in ([("a", 0), ("a", 1)], [("a", 1), ("a", 0)]):
         world = Logged({"a": ""}, now=100.0, started={("a", 0): 0.0, ("a", 1): 90.0})
