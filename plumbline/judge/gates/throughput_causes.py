@@ -69,6 +69,10 @@ def speed_cause(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> Na
     """
     lost = lost_share(left, right) or 0.0
     phase, lines = _phase(left, right)
+    is_short = lacks_cores(left, right, num_cores) or bool(_quota(left, right, lost))
+    if is_short and not _disk(left, right):
+        # Every phase that needs a processor waits for one.
+        return _computing(left, right, lost, lines, num_cores)
     if phase == "loader":
         return "loader", "each step waits longer for its data", (*lines, *_disk(left, right))
     if phase == "transfer":

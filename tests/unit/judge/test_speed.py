@@ -184,8 +184,6 @@ def loaded(lost: float, **samples: float) -> SpeedEvidence:
         # cores of the 1.375 that were asked for.
         (0.235, {"cpu_steal": 0.275}, "inconclusive"),
         (0.245, {"cpu_steal": 0.275}, "drift"),
-        (0.235, {"cgroup_throttled": 0.2}, "inconclusive"),
-        (0.245, {"cgroup_throttled": 0.2}, "drift"),
         (0.235, {"memory_pressure": 0.2}, "inconclusive"),
         (0.245, {"memory_pressure": 0.2}, "drift"),
         # The training had one core of two, and now has a half: others run 1.39, and a tenth of a core is idle.
@@ -215,6 +213,12 @@ def test_foreign_load_excuses_its_own_share_and_no_more(lost: float, load: dict[
     judgement = compare(record(speed()), record(slow), confirms=slow)
     assert judgement.verdict == verdict
     assert {cause.code for cause in judgement.causes} <= {"unattributed"}
+
+
+def test_a_quota_that_explains_the_loss_is_its_cause() -> None:
+    slow = loaded(0.235, cgroup_throttled=0.2)
+    judgement = compare(record(speed()), record(slow), confirms=slow)
+    assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", ["throttling"])
 
 
 def test_a_rerun_on_a_quiet_machine_is_enough_to_excuse() -> None:

@@ -227,6 +227,19 @@ def test_a_quota_is_named_on_a_machine_that_others_use_as_well() -> None:
     assert lines[0] == "held back by the CPU quota: 54% of the time instead of 0%"
 
 
+@pytest.mark.parametrize("phase", ["data_wait", "host_to_device", "communication"])
+def test_a_phase_is_not_blamed_for_a_machine_without_an_idle_core(phase: str) -> None:
+    before = computed(1.0, own_cpu=1.0, foreign_cpu=0.2, disk_busy=0.1)
+    full = {"own_cpu": 0.4, "foreign_cpu": 1.6}
+    slow = computed(2.5, disk_busy=0.1, **full).replace(breakdown={"forward": 1.0, phase: 1.5})
+    assert speed_cause(before, slow, 2)[0] == "contention"
+    held = computed(2.5, own_cpu=0.4, cgroup_throttled=0.6).replace(breakdown={"forward": 1.0, phase: 1.5})
+    assert speed_cause(before, held, 2)[0] == "throttling"
+    # A disk that explains the wait stays its cause.
+    waits = computed(2.5, disk_busy=0.9, **full).replace(breakdown={"forward": 1.0, "data_wait": 1.5})
+    assert speed_cause(before, waits, 2)[0] == "loader"
+
+
 @pytest.mark.parametrize(("now", "is_less"), [(1.79, True), (1.81, False)])
 def test_fewer_cores_in_use_are_no_contention_and_are_told(now: float, is_less: bool) -> None:
     found, lines = cause({"own_cpu": 2.0}, {"own_cpu": now})
