@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from plumbline.launch import _started, make_weights
+from plumbline.launch import _started
 
 STUBBORN = """
 import subprocess, sys, time
@@ -34,12 +34,3 @@ def test_a_worker_in_a_session_of_its_own_that_ignores_the_request_is_ended() ->
         time.sleep(0.01)
     assert not is_running(worker)
     assert child.returncode is not None
-
-
-def test_making_weights_leaves_no_file_behind(tmp_path: Path) -> None:
-    model = {
-        "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8,
-        "max_position_embeddings": 8, "vocab_size": 16, "num_labels": 2,
-    }  # fmt: skip
-    make_weights(model, 1, tmp_path / "w.safetensors")
-    assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]

@@ -71,9 +71,11 @@ def test_weights_are_known_to_the_bit_and_shaped_as_they_should(tmp_path: Path) 
 
 
 def test_a_process_of_its_own_makes_the_same_weights(tmp_path: Path) -> None:
-    model = {**MODEL, "vocab_size": 256}
+    model, apart = {**MODEL, "vocab_size": 256}, tmp_path / "apart"
+    apart.mkdir()
     here = make_weights(model, 3, tmp_path / "here.safetensors")
-    assert make_weights_apart(model, 3, tmp_path / "apart.safetensors") == here
+    assert make_weights_apart(model, 3, apart / "w.safetensors") == here
+    assert [path.name for path in apart.iterdir()] == ["w.safetensors"]
     with pytest.raises(InvalidInputError, match="hidden_size"):
         make_weights_apart({**model, "hidden_size": 63}, 3, tmp_path / "no.safetensors")
 
