@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 
 from plumbline.cli.main import main
 from plumbline.schema.record import read_record
+from plumbline.train.weights import make_weights
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "deployments" / "notebooks" / "plumbline.ipynb"
 SUITE = """
@@ -31,7 +32,9 @@ probe = {{ steps = 2, evaluation_rows = 8, envelope_seeds = 1 }}
 
 
 @pytest.fixture
-def bundle(tmp_path):
+def bundle(tmp_path, monkeypatch):
+    # `test_pieces.py` makes weights in a separate process.
+    monkeypatch.setattr("plumbline.cli.spec.make_weights", make_weights)
     suite = tmp_path / "suite.toml"
     suite.write_text(SUITE.format(root=tmp_path))
     spec = tmp_path / "bundle" / "spec.json"
