@@ -11,7 +11,7 @@ import re
 import unicodedata
 from typing import Literal
 
-__all__ = ["Channel", "clean", "escape", "inert", "one_line", "printable"]
+__all__ = ["MAX_CHARS", "Channel", "clean", "escape", "inert", "one_line", "printable"]
 
 Channel = Literal["plain", "html", "slack", "markdown", "log"]
 
@@ -26,7 +26,7 @@ _TAG = re.compile(r"\[(?=[a-z#/@])")
 _LINK = re.compile(r"\](?=\()")
 _COMMAND = re.compile(r"^[^\S\n]*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
 """A line that GitHub (`::error::`, `##[group]`), Azure (`##vso[`) or TeamCity (`##teamcity[`) would execute."""
-_MAX_CHARS = 400
+MAX_CHARS = 400
 _JOINER = "\u2060"
 """Invisible character that breaks a mention or a link, but not a word."""
 
@@ -46,7 +46,7 @@ def one_line(text: str) -> str:
     return printable(text.replace("\n", " "))
 
 
-def clean(text: object, limit: int = _MAX_CHARS) -> str:
+def clean(text: object, limit: int = MAX_CHARS) -> str:
     """Return one bounded, printable line without indentation."""
     line = " ".join(printable(" ".join(str(text)[: 4 * limit].split())).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"

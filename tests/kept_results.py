@@ -1,6 +1,7 @@
-"""Results of tests, kept whole in `kept/` beside them: verdicts, causes, places, numbers, sentences, experiments.
+"""Results of tests, kept whole in `kept/` beside them: verdicts, causes, places, facts, numbers, experiments.
 
-A test asserts what it is about; the kept result holds the rest, so that no rule, number or sentence changes unnoticed.
+A test asserts what it is about; the kept result holds the rest, so that no rule or number changes unnoticed. Facts are
+kept as codes with values: their sentences have tests of their own.
 After an intended change, write the results again and read their difference:
 
     PLUMBLINE_KEEP_VERDICTS=1 python -m pytest tests/unit/judge tests/unit/history tests/unit/rounds
@@ -100,6 +101,8 @@ def _plain(value: Any) -> Any:
         value = value.to_json()
     if dataclasses.is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping) and value.keys() == {"code", "values"}:
+        return " ".join([value["code"], *(f"{name}={_plain(item)}" for name, item in value["values"].items())])
     if isinstance(value, Mapping):
         plain = {str(key): _plain(item) for key, item in value.items()}
         return {key: item for key, item in plain.items() if item not in (None, [], {}, "")}

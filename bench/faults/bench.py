@@ -24,6 +24,7 @@ from plumbline.digest import bounded_name
 from plumbline.judge import compare
 from plumbline.judge.confirm_learn import begin_confirmation
 from plumbline.records import LoadedRecord
+from plumbline.report.sentences import sentence_of
 from plumbline.schema.verdict import Judgement
 
 __all__ = ["Result", "run_all", "two_cores"]
@@ -151,9 +152,9 @@ def _result(entry: Entry, seed: int, first: Judgement, final: Judgement) -> Resu
         sure=[cause.sure for cause in causes],
         likely=[cause.code for cause in first.causes],
         divergence=f"{place.stage}@{place.step} {place.at}" if place else "",
-        why="; ".join(cause.why for cause in causes)
-        or "; ".join(f.detail for f in final.findings if f.outcome != "pass"),
-        tried=[line for cause in causes for line in cause.tried],
+        why="; ".join(sentence_of(cause.why) for cause in causes)
+        or "; ".join(sentence_of(f.detail) for f in final.findings if f.outcome != "pass"),
+        tried=[sentence_of(line) for cause in causes for line in cause.tried],
     )
 
 

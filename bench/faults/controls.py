@@ -29,6 +29,7 @@ from plumbline.digest import digest_file
 from plumbline.judge import compare
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
+from plumbline.report.sentences import sentence_of
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.train.weights import make_weights
 
@@ -149,7 +150,7 @@ def _measured(reference: LoadedRecord, candidate: LoadedRecord) -> dict[str, Any
         else "",
         "portable": bits_of(reference, candidate).to_json(),
         "causes": [cause.code for cause in judgement.causes],
-        "why": "; ".join(cause.why for cause in judgement.causes)[:200],
+        "why": "; ".join(sentence_of(cause.why) for cause in judgement.causes)[:200],
     }
 
 

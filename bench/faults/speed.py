@@ -14,6 +14,7 @@ from bench.faults.catalogue import Entry
 from bench.faults.trainer import Side, Trainer
 from plumbline.judge import compare, needs_rerun
 from plumbline.records import LoadedRecord
+from plumbline.report.sentences import sentence_of
 from plumbline.schema.suite import Gates
 
 __all__ = ["SPEED", "run_speed"]
@@ -81,7 +82,10 @@ def _judged(trainer: Trainer, side: Side, baseline: LoadedRecord, entry: Entry, 
         seconds=time.perf_counter() - started,
         judge_seconds=judge_seconds,
         why="; ".join(
-            [*(f.detail for f in judgement.findings), *(line for cause in causes for line in cause.evidence)]
+            [
+                *(sentence_of(f.detail) for f in judgement.findings),
+                *(sentence_of(line) for cause in causes for line in cause.evidence),
+            ]
         ),
     )
 

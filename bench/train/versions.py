@@ -21,6 +21,7 @@ from bench.train.workload import Workload, machine
 from plumbline.judge import compare
 from plumbline.launch import trainer_environment
 from plumbline.records import LoadedRecord, load_record
+from plumbline.report.sentences import sentence_of
 from plumbline.schema.spec import write_spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +54,9 @@ def _judged(reference: LoadedRecord, candidate: LoadedRecord) -> dict[str, Any]:
         "verdict": judgement.verdict,
         "notes": [note.to_json() for note in judgement.notes],
         "causes": [cause.code for cause in judgement.causes],
-        "findings": [{"metric": item.metric, "observed": item.observed, "limit": item.limit} for item in closest],
+        "findings": [
+            {"metric": sentence_of(item.metric), "observed": item.observed, "limit": item.limit} for item in closest
+        ],
     }
 
 

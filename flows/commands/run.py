@@ -22,6 +22,7 @@ from plumbline.errors import ExitCode, InconclusiveError, UnavailableError
 from plumbline.localstack.process import Child
 from plumbline.localstack.resources import resource
 from plumbline.localstack.stack import Stack, is_local
+from plumbline.report.sentences import spoken
 from plumbline.report.terminal import verdict_table
 from plumbline.rounds import check_round_id, new_round_id
 from plumbline.schema.suite import Suite, read_suite
@@ -154,6 +155,6 @@ def _on_api(args: argparse.Namespace, suite: Suite, display: Display) -> RoundVe
 
 def _print(args: argparse.Namespace, verdict: RoundVerdict) -> None:
     if args.json:
-        print(json.dumps(verdict.to_json()), flush=True)
+        print(json.dumps(spoken(verdict.to_json())), flush=True)
     else:
         print(verdict_table(verdict, colour=sys.stdout.isatty(), suite_file=str(args.suite)), flush=True)

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from plumbline.alerts.troubles import Trouble
 from plumbline.digest import digest_json
+from plumbline.report.sentences import sentence_of
 from plumbline.report.words import listed, number
 from plumbline.schema.suite import AlertEvent
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
@@ -197,7 +198,10 @@ def _cause_lines(result: PlatformResult, trouble: Trouble) -> list[str]:
     cause = _cause(result, trouble)
     if cause is None:
         return []
-    return [f"{cause.code}, {cause.sure}: {cause.why}", *(f"  {line}" for line in cause.evidence[:_MOST_FINDINGS])]
+    return [
+        f"{cause.code}, {cause.sure}: {sentence_of(cause.why)}",
+        *(f"  {sentence_of(line)}" for line in cause.evidence[:_MOST_FINDINGS]),
+    ]
 
 
 def _worst(result: PlatformResult, reported: Sequence[Begun]) -> list[Finding]:
@@ -212,7 +216,7 @@ def _number(finding: Finding) -> str:
     wanted = "expected" if isinstance(finding.limit, str) else "the limit is"
     limit = "" if finding.limit is None else f", {wanted} {_value(finding.limit)}"
     against = f", against {finding.against}" if finding.against else ""
-    detail = f": {finding.detail}" if finding.detail else ""
+    detail = f": {sentence_of(finding.detail)}" if finding.detail else ""
     return f"{finding.check}{numbers}{limit}{against}{detail}"
 
 

@@ -17,6 +17,7 @@ from plumbline.central import CentralStore
 from plumbline.cli.nights import read_round, read_rounds
 from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError, InvalidInputError
+from plumbline.report.sentences import sentence_of
 from plumbline.rounds.judging import BASELINE_CHECK
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.suite import Suite, read_suite
@@ -193,7 +194,9 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str) -> lis
     ]
     if result.verdict == "invalid" and (wrong or not result.findings):
         detail = wrong[0].detail if wrong else ""
-        raise InconclusiveError(f"is invalid and cannot be approved: {detail}", where=f"{verdict.round}: {platform}")
+        raise InconclusiveError(
+            f"is invalid and cannot be approved: {sentence_of(detail)}", where=f"{verdict.round}: {platform}"
+        )
     records: dict[str, RunRecord] = {}
     with scratch_folder() as folder:
         for record_id in result.records:

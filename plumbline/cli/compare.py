@@ -16,8 +16,10 @@ from plumbline.judge import compare
 from plumbline.judge.reruns import rerun_problem
 from plumbline.judge.spec_differences import named_rows
 from plumbline.records import LoadedRecord, load_record
+from plumbline.report.sentences import note_line, sentence_of, spoken
 from plumbline.rounds.row_places import placed_rows, row_lines
 from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Gates, Suite, read_suite
 from plumbline.schema.verdict import Finding, Judgement, Note, exit_code
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     with scratch_folder() as folder:
         judgement = _judged(args, suite, folder)
     if args.json:
-        print(json.dumps(judgement.to_json(), indent=2))
+        print(json.dumps(spoken(judgement.to_json()), indent=2))
     else:
         _print(judgement)
     return int(exit_code(judgement.verdict))
@@ -66,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
 def _judged(args: argparse.Namespace, suite: Suite | None, folder: Path) -> Judgement:
     """Judge the candidate; records of a store are downloaded below `folder`."""
     reference, candidate = (_record(name, suite, folder) for name in (args.reference, args.candidate))
-    confirms, problem = None, ""
+    confirms: SpeedEvidence | None = None
+    problem: Statement = ""
     if args.rerun:
         confirms, problem = _confirming(_record(args.rerun, suite, folder), args.rerun, candidate)
     judgement = compare(
@@ -75,7 +78,7 @@ def _judged(args: argparse.Namespace, suite: Suite | None, folder: Path) -> Judg
     )  # fmt: skip
     judgement = _with_places(judgement, reference, candidate, _data_store(args, suite, reference))
     if problem:
-        text = f"the rerun {problem}: it neither confirms nor refutes a drop"
+        text = fact("round.useless-rerun", problem=problem)
         judgement = judgement.replace(notes=(*judgement.notes, Note(text=text)))
     if not judgement.findings:
         # Every other part that both records contain has findings.
@@ -126,7 +129,7 @@ def _received(store: Store, record_id: str, into: Path) -> Path:
         return fetch_record(store, record_id, into)
 
 
-def _confirming(loaded: LoadedRecord, where: str, candidate: LoadedRecord) -> tuple[SpeedEvidence | None, str]:
+def _confirming(loaded: LoadedRecord, where: str, candidate: LoadedRecord) -> tuple[SpeedEvidence | None, Statement]:
     """Return the second run's speed evidence, or why it cannot confirm; raise for a different platform."""
     record = loaded.record
     if record.platform != candidate.record.platform:
@@ -154,14 +157,14 @@ def _lines(judgement: Judgement) -> Iterator[str]:
         step = "" if place.step is None else f" at step {place.step}"
         yield f"  first divergence: {place.stage}{step}" + (f", {place.at}" if place.at else "")
     for cause in judgement.causes:
-        yield f"  cause: {cause.code} ({cause.sure}): {cause.why}"
+        yield f"  cause: {cause.code} ({cause.sure}): {sentence_of(cause.why)}"
         for line in (*cause.evidence, *(f"suspect {name}" for name in cause.suspects), *cause.tried):
-            yield f"    {line}"
+            yield f"    {sentence_of(line)}"
     for finding in judgement.findings:
-        detail = f": {finding.detail}" if finding.detail else ""
-        yield f"  {finding.outcome} {finding.check} {finding.metric}{_measured(finding)}{detail}".rstrip()
+        detail = f": {sentence_of(finding.detail)}" if finding.detail else ""
+        yield f"  {finding.outcome} {finding.check} {sentence_of(finding.metric)}{_measured(finding)}{detail}".rstrip()
     for note in judgement.notes:
-        yield f"  {note}"
+        yield f"  {note_line(note)}"
 
 
 def _measured(finding: Finding) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.mismatches import Mismatch
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Cause, Judgement
 
 __all__ = ["Attribution", "still_likely", "unattributed", "unsteady"]
@@ -54,13 +55,17 @@ class Attribution:
 
 def unsteady(parting: Mismatch) -> Cause:
     """Return the cause of a candidate that differs from its unchanged rerun."""
-    place = f"{parting.at.stage} at step {parting.at.step}" if parting.at.step is not None else parting.at.stage
+    place = (
+        fact("place.at-step", stage=parting.at.stage, step=parting.at.step)
+        if parting.at.step is not None
+        else parting.at.stage
+    )
     return Cause(
         code="nondeterminism",
         sure="confirmed",
-        why=f"the candidate does not agree with itself: an unchanged rerun differs at {place}, {parting.at.at}",
+        why=fact("attribution.unsteady", place=place, at=parting.at.at),
         evidence=tuple(finding.metric for finding in parting.findings),
-        tried=("an unchanged rerun: different bits",),
+        tried=(fact("rerun.different-bits"),),
     )
 
 
@@ -68,7 +73,7 @@ _REFUTED_FOR_GOOD = frozenset({"kernel", "precision"})
 """Causes that are excluded where a difference stays the same in fp64: the difference is not rounding."""
 
 
-def still_likely(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[str, ...]) -> Cause:
+def still_likely(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[Statement, ...]) -> Cause:
     """Return the likeliest cause of a first different bit, native or portable, that no experiment restored.
 
     The place of the cause is certain there. A value that could not be restored exactly does not clear its suspect.
@@ -77,11 +82,11 @@ def still_likely(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[str
     return cause_of(mismatch, suspects, (possible or list(mismatch.suspicions))[0]).replace(tried=tried)
 
 
-def unattributed(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[str, ...]) -> Cause:
+def unattributed(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[Statement, ...]) -> Cause:
     """Return the cause of a mismatch that no restored value explains."""
     return cause_of(mismatch, suspects).replace(
         code="unattributed",
         sure="unattributed",
-        why=f"{mismatch.at.stage} differs, and no restored value removed the difference",
+        why=fact("attribution.unattributed", stage=mismatch.at.stage),
         tried=tried,
     )

@@ -16,6 +16,7 @@ from plumbline.judge.spec_precision import different_precision
 from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Evidence, ProbeEvidence, SpeedEvidence, StepEvidence
+from plumbline.schema.fact import fact
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Finding, Judgement, Outcome
 
@@ -56,13 +57,13 @@ def prove(record: LoadedRecord, gates: Gates, judge: Judge = compare) -> tuple[C
 
 def canary_findings(results: tuple[CanaryResult, ...]) -> tuple[Finding, ...]:
     """Return a finding for each fault that the judge did not find; an undecided one is no fault of the judge."""
-    undecided = "the record is too noisy for the judge to decide on this fault: no pass of this gate counts"
-    missed = "the judge does not find this fault: no pass of this round counts"
+    undecided = fact("canary.too-noisy")
+    missed = fact("canary.missed")
     return tuple(
         Finding(
             check="canary." + result.fault,
             outcome="inconclusive" if result.verdict == "inconclusive" else "invalid",
-            metric="a known fault in a copy of tonight's record",
+            metric=fact("canary.fault"),
             observed=result.verdict,
             limit="drift",
             detail=undecided if result.verdict == "inconclusive" else missed,

@@ -14,11 +14,12 @@ from plumbline.judge.spec_differences import spec_findings
 from plumbline.judge.suspects import differences
 from plumbline.judge.whole import WholeRecord, unequal_evidence, whole
 from plumbline.records import LoadedRecord
+from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Finding
 
 __all__ = ["Compared", "Comparisons"]
 
-_OTHER_TASK = "two trainings are comparable only under one spec"
+_OTHER_TASK = fact("compared.one-spec")
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,13 @@ class Compared:
         left, right = self.reference.record, self.candidate.record
         if left.spec_sha256 != right.spec_sha256:
             other = Finding(
-                check="record.spec", outcome="invalid", metric="SHA-256 of the spec", observed=right.spec_sha256,
+                check="record.spec", outcome="invalid", metric=fact("compared.spec-digest"), observed=right.spec_sha256,
                 limit=left.spec_sha256, detail=_OTHER_TASK,
             )  # fmt: skip
             return (other, *spec_findings(self.reference, self.candidate))
         findings = [*self.reference.defects("reference"), *self.candidate.defects("candidate")]
         if (left.experiment is None) != (right.experiment is None):
-            detail = "one of the records is an experiment's, not a training's"
+            detail = fact("compared.experiment")
             findings.append(Finding(check="record.experiment", outcome="invalid", metric="experiment", detail=detail))
         return tuple(findings or (finding for _, finding in self._unequal))
 

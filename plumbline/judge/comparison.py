@@ -16,6 +16,7 @@ from plumbline.judge.spec_precision import precision_findings
 from plumbline.judge.suspects import suspects_for
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.fact import fact, joined
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Finding, Judgement, Note, worst
 
@@ -111,7 +112,7 @@ def _probe_findings(pair: Pair, ladder: Ladder) -> list[Finding]:
     exact = Finding(
         check="probe.equality",
         outcome="pass",
-        metric="steps whose batches, generators, learning rates and settings are equal",
+        metric=fact("comparison.equal-steps"),
         observed=steps,
         limit=steps,
     )
@@ -122,10 +123,10 @@ def _probe_findings(pair: Pair, ladder: Ladder) -> list[Finding]:
             Finding(
                 check=f"probe.{worst_tap.reference.stage}",
                 outcome="pass",
-                metric=f"relative error of {worst_tap.reference.name} at step {worst_tap.reference.step}",
+                metric=fact("comparison.error", name=worst_tap.reference.name, step=worst_tap.reference.step),
                 observed=worst_tap.error,
                 limit=worst_tap.finite_limit,
-                detail="the tensor closest to its limit",
+                detail=fact("comparison.closest"),
             )
         )
     return findings
@@ -139,9 +140,7 @@ def _lost_envelope(pair: Pair, ladder: Ladder) -> list[Finding]:
     if measured or ladder.equal or ladder.mismatches or pair.reference.record.experiment is not None:
         return []
     reasons = "; ".join(dict.fromkeys(why for recorded in probes for why in recorded.lost_legs.values()))
-    detail = (
-        f"the reference contains no envelope, which separates rounding from drift{f': {reasons}' if reasons else ''}"
-    )
+    detail = fact("comparison.no-envelope", why=fact("comparison.reasons", reasons=reasons) if reasons else "")
     return [Finding(check="probe.envelope", outcome="inconclusive", metric="envelope", detail=detail)]
 
 
@@ -150,8 +149,10 @@ def _lost_portable(pair: Pair, ladder: Ladder) -> list[Finding]:
     lost = [why for probe in pair.probes or () if (why := probe.lost_legs.get("portable"))]
     if not lost or ladder.equal or ladder.mismatches:
         return []
-    detail = f"a portable leg was lost: {lost[0]} (hint: a smaller batch_size, or probe.portable_steps = 0)"
-    return [Finding(check="probe.portable", outcome="inconclusive", metric="portable leg", detail=detail)]
+    detail = fact("comparison.lost-leg", why=lost[0])
+    return [
+        Finding(check="probe.portable", outcome="inconclusive", metric=fact("comparison.portable-leg"), detail=detail)
+    ]
 
 
 def _closest(pair: Pair) -> TapError | None:
@@ -167,28 +168,28 @@ def _notes(pair: Pair, ladder: Ladder) -> list[Note]:
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
     if left and right and left.manifest_sha256 != right.manifest_sha256:
         imports = right.receipt.differences(left.receipt) if right.receipt else ()
-        text = "; import: ".join(("the manifests differ, but every row is the same", *imports))
+        text = joined((fact("comparison.manifest"), *(fact("data.import", difference=text) for text in imports)))
         notes.append(Note(code="manifest", text=text))
     if left and right and left.tokenizer_sha256 != right.tokenizer_sha256:
-        text = "the tokenizer's file differs, but every id, mask and segment that the runs read is the same"
+        text = fact("comparison.tokenizer")
         notes.append(Note(code="tokenizer", text=text))
     if ladder.equal:
-        notes.append(Note(code="equal-bits", text="every bit of the probe is the same"))
+        notes.append(Note(code="equal-bits", text=fact("comparison.equal-bits")))
         if (step := parting(pair)) is not None:
-            text = f"the learning curves separate at step {step}, after a bitwise equal probe"
+            text = fact("comparison.curve-parts", step=step)
             notes.append(Note(code="curve", text=text))
         return notes
     if ladder.proven:
-        text = f"the portable legs are bitwise equal over {ladder.proven} steps: no formula, weight or update differs"
+        text = fact("comparison.proven", num=ladder.proven)
         notes.append(Note(code="portable", text=text))
     if (order := reordered(pair)) is not None:
         place, largest = order
-        text = (
-            f"portable bits differ at {place}, by at most {largest:.1g}: the same formula in a different order of "
-            "operations, so the portable legs prove nothing here"
-        )
+        text = fact("comparison.portable-order", place=place, largest=largest)
         notes.append(Note(code="portable-order", text=text))
-    reasons = "; ".join(ladder.rounding[:3]) + ("; …" if len(ladder.rounding) > 3 else "")
+    reasons, more = joined(ladder.rounding[:3]), "; …" if len(ladder.rounding) > 3 else ""
     closest = _closest(pair)
-    size = f", at most {closest.error:.2g}, limit of rounding {closest.limit:.2g}" if closest else ""
-    return [*notes, Note(code="rounding", text=f"the runs differ by rounding alone{size} ({reasons})")]
+    size = fact("comparison.largest", error=closest.error, limit=closest.limit) if closest else ""
+    return [
+        *notes,
+        Note(code="rounding", text=fact("comparison.rounding", size=size, reasons=reasons, more=more)),
+    ]

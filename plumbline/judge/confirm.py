@@ -24,9 +24,12 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.restored import Outcome, agree_exactly, check_restored, disagreement, located
 from plumbline.judge.rungs.portable import portable
 from plumbline.records import LoadedRecord
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Judgement
 
-__all__ = ["Confirmation"]
+__all__ = ["NO_RECORD", "Confirmation"]
+
+NO_RECORD = fact("experiment.no-record")
 
 _MOST_KINDS = 3
 _TO_WIDEN = 2
@@ -59,9 +62,7 @@ class Confirmation(ConfirmationState):
         """Return the next experiment; `None` at the end or without budget left."""
         return next_request(self)
 
-    def absorb(
-        self, request: Request, record: LoadedRecord | None, why: str = "no record was returned"
-    ) -> Confirmation:
+    def absorb(self, request: Request, record: LoadedRecord | None, why: Statement = NO_RECORD) -> Confirmation:
         """Evaluate an experiment's record; `None` means lost, for the reason `why`.
 
         A record that does not answer the request is lost, too.
@@ -123,15 +124,15 @@ class Confirmation(ConfirmationState):
         )  # fmt: skip
         return self._learn(outcome)
 
-    def _lost(self, request: Request, why: str) -> Confirmation:
+    def _lost(self, request: Request, why: Statement) -> Confirmation:
         """Repeat a lost experiment once, without charging the budget."""
         if self.lost < _MOST_LOST:
             return replace(self, budget=self.budget + 1, most=self.most + 1, lost=self.lost + 1)
         return self._failed(request, why)
 
-    def _failed(self, request: Request, why: str) -> Confirmation:
+    def _failed(self, request: Request, why: Statement) -> Confirmation:
         """Record a failed experiment, which refutes nothing."""
-        tried = (*self.tried, f"{request.experiment.suspect}: could not be run: {why}")
+        tried = (*self.tried, fact("experiment.failed", suspect=request.experiment.suspect, why=why))
         if self.rerun is None or len(self.ways) < 2 or any(each.lacks_capture for each in self.kept):
             return replace(self, tried=tried, budget=self.spent)
         return replace(self, tried=tried, ways=self.ways[1:], captured="", exact=None)._settled()
@@ -146,7 +147,7 @@ class Confirmation(ConfirmationState):
         if parting is not None:
             return self._unsteady(record, parting)
         pending_mismatches = tuple(without_nondeterminism(mismatch) for mismatch in self.pending_mismatches)
-        tried = ("an unchanged rerun: bitwise equal",)
+        tried = (fact("rerun.equal-bits"),)
         return replace(self, rerun=record, pending_mismatches=pending_mismatches, tried=tried)._opened()
 
     def _unsteady(self, record: LoadedRecord, parting: Mismatch) -> Confirmation:
@@ -208,7 +209,7 @@ class Confirmation(ConfirmationState):
         if self.ways[0].method != "observed":
             return self
         shows = self.rerun is not None and self._reproduced(self.rerun)
-        text = "the rerun shows the same difference" if shows else "the rerun does not show the difference"
+        text = fact("rerun.same-difference") if shows else fact("rerun.no-difference")
         return self._learn(Outcome(restored=shows, text=text))
 
     def _reproduced(self, rerun: LoadedRecord) -> bool:
@@ -218,7 +219,7 @@ class Confirmation(ConfirmationState):
 
     def _learn(self, outcome: Outcome) -> Confirmation:
         way, mismatch = self.ways[0], self.pending_mismatches[0]
-        tried = (*self.tried, f"experiment with {way.description}: {outcome.text}")
+        tried = (*self.tried, fact("experiment.result", what=way.description, result=outcome.text))
         learned = replace(self, tried=tried, exact=None)
         if way.method == "exact" and not outcome.restored:
             learned = replace(learned, in_fp64=None)
@@ -239,11 +240,8 @@ class Confirmation(ConfirmationState):
     def _located(self, mismatch: Mismatch | None) -> Confirmation:
         """Continue with the first module that differs, or without any."""
         if mismatch is None:
-            return self._learn(Outcome(restored=False, text="no module differs by more than rounding"))
-        tried = (
-            *self.tried,
-            f"both sides tapped at step {mismatch.at.step}: the first module that differs is {mismatch.at.at}",
-        )
+            return self._learn(Outcome(restored=False, text=fact("experiment.no-module")))
+        tried = (*self.tried, fact("experiment.tapped", step=mismatch.at.step, at=mismatch.at.at))
         pending_mismatches = (without_nondeterminism(mismatch), *self.pending_mismatches[1:])
         return replace(self, pending_mismatches=pending_mismatches, tried=tried, exact=None)._opened()
 

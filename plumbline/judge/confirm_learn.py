@@ -16,7 +16,7 @@ from typing import Literal
 from plumbline.digest import bounded_name
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.confirm import Confirmation
+from plumbline.judge.confirm import NO_RECORD, Confirmation
 from plumbline.judge.confirm_requests import Request, unanswered
 from plumbline.judge.curve_trace import Window, earlier_window, first_window, trace_problem, with_envelope
 from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, machine_changes, was_interrupted
@@ -28,6 +28,7 @@ from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
 from plumbline.schema.experiment import Experiment, Replay
 from plumbline.schema.experiment import Rung as ReplayRung
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Cause, Judgement
 
 __all__ = ["LearnConfirmation", "begin_confirmation"]
@@ -66,7 +67,7 @@ class LearnConfirmation:
     closed: Cause | None = None
     reference_cause: Cause | None = None
     """Cause in the reference, if its own rerun shows that the reference is the side that differs."""
-    tried: tuple[str, ...] = ()
+    tried: tuple[Statement, ...] = ()
     spent: int = 0
     lost: int = 0
 
@@ -85,9 +86,7 @@ class LearnConfirmation:
         side: Literal["reference", "candidate"] = "reference" if self.other is None else "candidate"
         return self._request(side, f"trace of the learning curve's steps {self._traced_steps}")
 
-    def absorb(
-        self, request: Request, record: LoadedRecord | None, why: str = "no record was returned"
-    ) -> LearnConfirmation:
+    def absorb(self, request: Request, record: LoadedRecord | None, why: Statement = NO_RECORD) -> LearnConfirmation:
         """Evaluate an experiment's record; `None` means lost, for the reason `why`."""
         spent = replace(self, spent=self.spent + 1)
         if record is not None and (problem := unanswered(request, record)):
@@ -98,7 +97,7 @@ class LearnConfirmation:
             return replace(spent, budget=self.budget + 1, lost=self.lost + 1)
         if record is None or record.record.exit.status != "completed":
             reason = why if record is None else record.record.exit.message
-            return spent._close(f"{request.experiment.suspect}: could not be run: {reason}")
+            return spent._close(fact("experiment.failed", suspect=request.experiment.suspect, why=reason))
         if not self.steady:
             return spent._reran(record)
         if request.experiment.replays:
@@ -109,7 +108,7 @@ class LearnConfirmation:
     def judgement(self) -> Judgement:
         """Return the judgement with its causes as certain as the experiments show."""
         if self.reference_cause is not None:
-            why = f"differs from the reference, but the reference is the one that differs: {self.reference_cause.why}"
+            why = fact("doubt.reference-differs", why=self.reference_cause.why)
             return exonerate(self.base, Doubt("inconclusive", why), "").replace(causes=())
         if self.traces is not None:
             causes = tuple(self._of_curve(cause) for cause in self.traces.judgement.causes)
@@ -119,7 +118,9 @@ class LearnConfirmation:
         others = [self._as_repeated(known) for known in self.base.causes if known.code not in codes]
         return self.base.replace(causes=[entry.model_dump() for entry in (*causes, *others)])
 
-    def _tested(self, traces: Confirmation, request: Request, record: LoadedRecord | None, why: str) -> Confirmation:
+    def _tested(
+        self, traces: Confirmation, request: Request, record: LoadedRecord | None, why: Statement
+    ) -> Confirmation:
         """Pass a record on to the tests of the traces; an incomplete trace counts as lost."""
         if record is not None and record.record.exit.status == "completed":
             problem = trace_problem(record, Window(self.window.first, request.experiment.steps))
@@ -137,28 +138,35 @@ class LearnConfirmation:
     def _of_curve(self, cause: Cause) -> Cause:
         """Return a cause of two traces, with the place of their first step."""
         first = self.window.first
-        counted = f", counted from its step {first} as 0" if first else ""
-        return cause.replace(why=f"in the learning curve{counted}: {cause.why}", tried=(*self.tried, *cause.tried[1:]))
+        counted = fact("curve.counted-from", step=first) if first else ""
+        return cause.replace(
+            why=fact("curve.cause", counted=counted, why=cause.why),
+            tried=(*self.tried, *cause.tried[1:]),
+        )
 
     def _as_repeated(self, cause: Cause) -> Cause:
         if cause.code != "evaluation" or not self.repeats_evaluation:
             return cause
-        return cause.replace(sure="confirmed", tried=("an unchanged rerun: the same evaluation",))
+        return cause.replace(sure="confirmed", tried=(fact("rerun.same-evaluation"),))
 
     def _reran(self, record: LoadedRecord) -> LearnConfirmation:
         """Evaluate the unchanged rerun."""
         if has_equal_bits(self.candidate, record, self.window.until):
             repeats = evaluating(Pair(self.reference, record)) is not None
             steady = replace(
-                self, steady=True, tried=("an unchanged rerun: bitwise equal",), own=record, repeats_evaluation=repeats
+                self,
+                steady=True,
+                tried=(fact("rerun.equal-bits"),),
+                own=record,
+                repeats_evaluation=repeats,
             )
             return steady if steady._is_definable else steady._traceable()
         kernels = machine_changes(self.candidate, record)
         if kernels:
-            return self._close(f"an unchanged rerun ran on a different machine: {kernels[0]}")
+            return self._close(fact("rerun.different-machine", difference=kernels[0]))
         step = self.mismatch.at.step
         if was_interrupted(self.candidate, step) and has_equal_bits(self.reference, record, self.window.until):
-            return self._close("a rerun without interruption: the curve equals the reference's", sure="confirmed")
+            return self._close(fact("rerun.uninterrupted"), sure="confirmed")
         return replace(self, closed=self._unsteady("candidate"))
 
     def _restored(self, request: Request, record: LoadedRecord) -> LearnConfirmation:
@@ -167,8 +175,8 @@ class LearnConfirmation:
             restored = has_equal_evaluations(self.reference, record)
         else:
             restored = has_equal_bits(self.reference, record, request.experiment.steps)
-        text = "the curve equals the reference's again" if restored else "the curve still differs"
-        text = f"experiment with {request.experiment.suspect}: {text}"
+        text = fact("curve.equal") if restored else fact("curve.differs")
+        text = fact("experiment.result", what=request.experiment.suspect, result=text)
         if restored:
             return self._close(text, sure="confirmed")
         return replace(self, defined=True, tried=(*self.tried, text))._traceable()
@@ -178,7 +186,7 @@ class LearnConfirmation:
         if self._is_of_evaluation:
             return self._close("")
         problem = trace_problem(self.own, self.window) if self.own else ""
-        return self._close(f"no complete trace of the candidate: {problem}") if problem else self
+        return self._close(fact("trace.incomplete", side="candidate", problem=problem)) if problem else self
 
     def _referenced(self, record: LoadedRecord) -> LearnConfirmation:
         """Evaluate the reference's trace: it must have the bits of the reference's training."""
@@ -186,12 +194,10 @@ class LearnConfirmation:
         if not has_equal_bits(self.reference, record, until):
             kernels = machine_changes(self.reference, record)
             if kernels:
-                return self._close(f"the reference's rerun ran on a different machine: {kernels[0]}")
+                return self._close(fact("rerun.reference-different-machine", difference=kernels[0]))
             interrupted = was_interrupted(self.reference, self.mismatch.at.step)
             if interrupted and has_equal_bits(self.candidate, record, until):
-                return self._in_reference(
-                    "a rerun of the reference without interruption: the curve equals the candidate's"
-                )
+                return self._in_reference(fact("rerun.reference-uninterrupted"))
             return replace(self, reference_cause=self._unsteady("reference"))
         return replace(self, other=record)._compared()
 
@@ -202,14 +208,14 @@ class LearnConfirmation:
             return self
         for side, record, trained in (("candidate", own, self.candidate), ("reference", other, self.reference)):
             if problem := trace_problem(record, self.window):
-                return self._close(f"no complete trace of the {side}: {problem}")
+                return self._close(fact("trace.incomplete", side=side, problem=problem))
             if not has_equal_bits(trained, record, self.window.until):
-                return self._close(f"the trace of the {side} has different bits than its training")
+                return self._close(fact("trace.different-bits", side=side))
         earlier = earlier_window(self.window, other, own)
         if earlier is not None:
-            text = f"traces of steps {self._traced_steps}: the weights differ before them"
+            text = fact("curve.earlier", steps=self._traced_steps)
             return replace(self, window=earlier, own=None, other=None, tried=(*self.tried, text))
-        traced = replace(self, tried=(*self.tried, f"both sides traced: steps {self._traced_steps} of the curve"))
+        traced = replace(self, tried=(*self.tried, fact("curve.traced", steps=self._traced_steps)))
         return traced._begun(own, other)
 
     def _begun(self, own: LoadedRecord, other: LoadedRecord) -> LearnConfirmation:
@@ -217,10 +223,10 @@ class LearnConfirmation:
         base = self.base.replace(causes=())
         traces = Confirmation.begin(with_envelope(other, self.reference), own, base, self.budget - self.spent + 1)
         if traces.next() is None:
-            return self._close("the traces agree")
+            return self._close(fact("trace.agree"))
         return replace(self, traces=traces.with_rerun(own))
 
-    def _in_reference(self, text: str) -> LearnConfirmation:
+    def _in_reference(self, text: Statement) -> LearnConfirmation:
         """Close the test with the cause of the reference's difference from the candidate."""
         mismatch = learning(Pair(self.candidate, self.reference)) or self.mismatch
         suspects = differences(self.candidate.record.fingerprint, self.reference.record.fingerprint)
@@ -229,12 +235,17 @@ class LearnConfirmation:
         return replace(self, reference_cause=cause.replace(sure=sure, tried=(*self.tried, text)))
 
     def _unsteady(self, side: Literal["reference", "candidate"]) -> Cause:
-        differs = f"an unchanged rerun of the learning curve differs before step {self.window.until}"
-        why = f"the {side} does not agree with itself: {differs}"
-        return Cause(code="nondeterminism", sure="confirmed", why=why, tried=("an unchanged rerun: different bits",))
+        differs = fact("curve.rerun-differs", step=self.window.until)
+        why = fact("curve.unsteady", side=side, differs=differs)
+        return Cause(
+            code="nondeterminism",
+            sure="confirmed",
+            why=why,
+            tried=(fact("rerun.different-bits"),),
+        )
 
-    def _close(self, text: str, *, sure: str = "") -> LearnConfirmation:
-        tried = tuple(filter(None, (*self.tried, text)))
+    def _close(self, text: Statement, *, sure: str = "") -> LearnConfirmation:
+        tried = (*self.tried, text) if text else self.tried
         cause = self._cause().replace(tried=tried)
         if sure and cause.code != "unattributed":
             cause = cause.replace(sure=sure)

@@ -13,6 +13,7 @@ from plumbline.judge.own_evaluation import may_hide
 from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
 from plumbline.schema.experiment import Experiment, Replay
+from plumbline.schema.fact import Statement, fact
 
 __all__ = ["Request", "next_of_causes", "next_request", "unanswered"]
 
@@ -30,7 +31,7 @@ class Request:
     sources: tuple[Source, ...] = ()
 
 
-def unanswered(request: Request, record: LoadedRecord) -> str:
+def unanswered(request: Request, record: LoadedRecord) -> Statement:
     """Return why a record does not answer a request; empty if it does, or if its training failed.
 
     A record without evidence differs from nothing: it would confirm every suspicion. The record's name is bound by its
@@ -38,13 +39,13 @@ def unanswered(request: Request, record: LoadedRecord) -> str:
     """
     experiment = record.record.experiment
     if experiment is None or experiment.replace(**_NAMES) != request.experiment.replace(**_NAMES):
-        return "the experiment's record is of a different experiment"
+        return fact("experiment.different")
     if record.record.exit.status != "completed":
         return ""
     try:
         return next((finding.detail for finding in missing_evidence(record, "experiment")), "")
     except InvalidInputError as error:
-        return f"the experiment's record is unreadable: {error}"
+        return fact("experiment.unreadable", error=error)
 
 
 def next_request(state: ConfirmationState) -> Request | None:
@@ -82,7 +83,13 @@ def _next_of_evaluation(state: ConfirmationState) -> Request | None:
 
 
 def _capture(state: ConfirmationState, way: Intervention) -> Request:
-    return _request(state, "reference", f"capture of {way.description}", way.steps, captures=way.captures)
+    return _request(
+        state,
+        "reference",
+        f"capture of {way.description}",
+        way.steps,
+        captures=way.captures,
+    )
 
 
 def _tested(state: ConfirmationState, way: Intervention) -> Request:

@@ -13,6 +13,7 @@ from plumbline.judge.own_evaluation import OwnEvaluation
 from plumbline.judge.pair import Pair
 from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
+from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import Cause, Judgement
 
 __all__ = ["ConfirmationState"]
@@ -39,7 +40,7 @@ class ConfirmationState:
     in_fp64: Pair | None = None
     """Reference and candidate in fp64, once that removed a cause: later experiments are run and compared in fp64."""
     kept: tuple[Kept, ...] = ()
-    tried: tuple[str, ...] = ()
+    tried: tuple[Statement, ...] = ()
     settled: Attribution = field(default_factory=Attribution)
     spent: int = 0
     lost: int = 0

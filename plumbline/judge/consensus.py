@@ -14,6 +14,7 @@ from plumbline.judge.spec_precision import different_precision
 from plumbline.judge.tolerance import FACTOR, floor_of
 from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
 
@@ -108,14 +109,14 @@ class _Witnesses:
         if self.health[chosen]:
             if chosen not in self.off or name in self.off:
                 return None
-            return Doubt("inconclusive", f"differs from {chosen}, but {self.off[chosen]}, unlike {name}")
+            return Doubt("inconclusive", fact("doubt.chosen-is-off", chosen=chosen, reason=self.off[chosen], name=name))
         if chosen not in self.sound:
-            reason = self.off.get(chosen, f"{chosen} differs from its own baseline")
-            return Doubt("inconclusive", f"differs from {chosen}, but {reason}: no platform can say which is right")
+            reason = self.off.get(chosen, fact("off.baseline", platform=chosen))
+            return Doubt("inconclusive", fact("doubt.none-can-say", chosen=chosen, reason=reason))
         is_supported = chosen == reference or any(self._agree(chosen, other) for other in self.sound if other != chosen)
         if is_supported or name not in self.sound:
             return None
-        why = f"differs from {chosen}, and neither has a baseline, nor agrees with any other sound platform"
+        why = fact("doubt.no-evidence", chosen=chosen)
         return Doubt("inconclusive", why)
 
     def differ(self, left: str, right: str) -> bool:
@@ -132,17 +133,15 @@ class _Witnesses:
         return {name: self._is_healthy(name) for name in self.records}
 
     @cached_property
-    def off(self) -> Mapping[str, str]:
+    def off(self) -> Mapping[str, Statement]:
         """Return why a platform is wrong by itself; what all platforms share tells none apart."""
         signs = {
-            "the selfcheck of {} failed": self._where(lambda name: failed_at(self.records[name]) is not None),
-            "{} does not compute in the spec's precision": self._where(
-                lambda name: different_precision(self.records[name]) is not None
-            ),
-            "{} is further from its own fp64 run than rounding explains": self._where(self._is_far),
+            "off.selfcheck": self._where(lambda name: failed_at(self.records[name]) is not None),
+            "off.precision": self._where(lambda name: different_precision(self.records[name]) is not None),
+            "off.fp64": self._where(self._is_far),
         }
-        told = {why: names for why, names in signs.items() if len(names) < len(self.records)}
-        return {name: why.format(name) for why, names in told.items() for name in names}
+        telling = {code: names for code, names in signs.items() if len(names) < len(self.records)}
+        return {name: fact(code, platform=name) for code, names in telling.items() for name in names}
 
     def _where(self, shows: Callable[[str], bool]) -> list[str]:
         return [name for name in self.records if shows(name)]
@@ -188,6 +187,6 @@ class _Witnesses:
         """Return whether two platforms that agree with their own baselines differ as these do."""
         accepted = self._judged(self.baselines[chosen], self.baselines[name], name)
         if accepted.verdict == "drift":
-            return Doubt("pass", f"differs from {chosen} as their accepted baselines do")
-        why = f"differs from {chosen}, but both agree with their own baselines: no such difference was accepted"
+            return Doubt("pass", fact("doubt.accepted", chosen=chosen))
+        why = fact("doubt.both-steady", chosen=chosen)
         return Doubt("inconclusive", why)

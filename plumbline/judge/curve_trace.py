@@ -8,6 +8,7 @@ from plumbline.judge.rungs.learning import first_logged_difference
 from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EnvelopeSample, LearnEvidence
+from plumbline.schema.fact import Statement, fact
 
 __all__ = ["Window", "earlier_window", "first_window", "trace_problem", "with_envelope"]
 
@@ -53,15 +54,15 @@ def earlier_window(window: Window, reference: LoadedRecord, candidate: LoadedRec
     return _window(max(place - 1, 0), window.until)
 
 
-def trace_problem(record: LoadedRecord, window: Window) -> str:
+def trace_problem(record: LoadedRecord, window: Window) -> Statement:
     """Return why a record is no complete trace of `window`, or ""."""
     experiment, evidence = record.record.experiment, record.record.evidence
     if experiment is None or evidence.trace is None or evidence.probe is None:
-        return "the record contains no trace"
+        return fact("trace.none")
     if (experiment.trace, experiment.steps, evidence.trace.first) != (window.first, window.until, window.first):
-        return f"the trace does not begin at step {window.first}, or does not end before step {window.until}"
+        return fact("trace.steps", first=window.first, until=window.until)
     if len(evidence.trace.weights) <= window.first:
-        return "the trace contains no checksums of the weights before its first step"
+        return fact("trace.checksums")
     return next((finding.detail for finding in missing_evidence(record, "trace")), "")
 
 

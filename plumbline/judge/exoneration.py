@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Finding, Judgement, worst
 
 __all__ = ["CHECK", "Doubt", "exonerate"]
@@ -19,7 +20,7 @@ class Doubt:
 
     outcome: Literal["pass", "inconclusive"]
     """`pass`: a person accepted the difference."""
-    why: str
+    why: Statement
 
 
 def exonerate(judged: J, doubt: Doubt, against: str) -> J:
@@ -33,7 +34,7 @@ def exonerate(judged: J, doubt: Doubt, against: str) -> J:
         Finding(
             check=CHECK,
             outcome=doubt.outcome,
-            metric="difference from the reference platform",
+            metric=fact("doubt.difference"),
             against=against,
             detail=doubt.why,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Finding, Outcome
 
 __all__ = ["Gap", "Role", "counts", "lacks"]
@@ -18,8 +19,8 @@ class Gap:
 
     check: str
     outcome: Outcome
-    metric: str
-    text: str
+    metric: Statement
+    text: Statement
     """Predicate of a sentence about the record, such as `contains no evidence of its data`."""
     observed: int | None = None
     limit: int | None = None
@@ -28,21 +29,29 @@ class Gap:
 
     def finding(self, side: str) -> Finding:
         """Return the finding on the record called `side`, such as `reference` or `rerun`."""
-        detail = f"the {side} {self.text}"
+        detail = fact("gap.of-side", side=side, what=self.text)
         return Finding(
             check=self.check, outcome=self.outcome, metric=self.metric, observed=self.observed, limit=self.limit,
             detail=detail,
         )  # fmt: skip
 
 
-def lacks(check: str, outcome: Outcome, metric: str, text: str, *numbers: int, role: Role | None = None) -> Gap:
+def lacks(
+    check: str, outcome: Outcome, metric: Statement, text: Statement, *numbers: int, role: Role | None = None
+) -> Gap:
     """Return a gap; `numbers` are the observed and the required number."""
     observed, limit = (*numbers, None, None)[:2]
     return Gap(check, outcome, metric, text, observed, limit, role)
 
 
-def counts(check: str, metric: str, observed: int, wanted: int, *, role: Role | None = None) -> Gap:
+def counts(check: str, metric: Statement, observed: int, wanted: int, *, role: Role | None = None) -> Gap:
     """Return an invalid gap: a wrong number of items."""
     return lacks(
-        check, "invalid", metric, f"contains {observed} {metric} instead of {wanted}", observed, wanted, role=role
+        check,
+        "invalid",
+        metric,
+        fact("gap.count", observed=observed, what=metric, required=wanted),
+        observed,
+        wanted,
+        role=role,
     )

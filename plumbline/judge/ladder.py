@@ -21,6 +21,7 @@ from plumbline.judge.rungs.optimizer import schedule, settings, update, update_n
 from plumbline.judge.rungs.portable import device, portable, proven_steps
 from plumbline.judge.rungs.rng import rng
 from plumbline.judge.tolerance import floor_of
+from plumbline.schema.fact import Statement, fact
 
 __all__ = ["RUNGS", "Ladder", "position", "walk"]
 
@@ -37,7 +38,7 @@ class Ladder:
 
     mismatches: tuple[Mismatch, ...]
     """One mismatch per separable cause, the first divergence first."""
-    rounding: tuple[str, ...]
+    rounding: tuple[Statement, ...]
     """Recorded differences that explain different rounding."""
     equal: bool
     """Whether every bit of the probe is the same."""
@@ -88,7 +89,7 @@ def _with_fewer_bits(pair: Pair, mismatch: Mismatch) -> Mismatch:
         return mismatch
     if likely[0].code == "precision":
         return mismatch
-    why = "the loss computes with fewer bits: the portable legs prove the same formula"
+    why = fact("loss.fewer-bits")
     return replace(mismatch, suspicions=(Suspicion("precision", why, likely[0].evidence), *likely))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 __all__ = ["Mismatch", "Suspicion", "is_same_place", "with_kernel_last", "without_nondeterminism"]
@@ -14,8 +15,8 @@ class Suspicion:
     """Possible cause of a mismatch, with its evidence and the values to restore."""
 
     code: CauseCode
-    why: str
-    evidence: tuple[str, ...] = ()
+    why: Statement
+    evidence: tuple[Statement, ...] = ()
     names: tuple[str, ...] = ()
     """Batch fields, modules or parameters that differ."""
     shown: bool = False

@@ -14,6 +14,7 @@ from plumbline.judge.rungs.optimizer import after_clipping, rate_suspicions
 from plumbline.judge.suspects import differences, explains_rounding
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import StepEvidence, TapStage
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
 __all__ = ["origin", "other_kernels"]
@@ -31,10 +32,10 @@ _CODES: dict[Stage, CauseCode] = {"loss": "loss", "gradient": "gradient", "optim
 _IMPLEMENTATION = ("foreach", "fused", "capturable")
 
 
-def other_kernels(pair: Pair) -> tuple[str, ...]:
+def other_kernels(pair: Pair) -> tuple[Statement, ...]:
     """List the recorded differences that explain different rounding."""
     left, right = pair.reference.record, pair.candidate.record
-    lines = list(pair.rounding)
+    lines: list[Statement] = list(pair.rounding)
     lines += list(explains_rounding(differences(left.fingerprint, right.fingerprint)))
     if left.evidence.model and right.evidence.model:
         lines += [line for _, line in other_modules(left.evidence.model, right.evidence.model)]
@@ -76,10 +77,10 @@ def _break(pair: Pair, step: int, rung: str, stage: Stage, tap: TapError | None)
     finding = Finding(
         check="probe.bits",
         outcome="drift",
-        metric=f"relative error at {stage} of step {step}, where bits should be equal",
+        metric=fact("origin.error", stage=stage, step=step),
         observed=measured.error if measured is not None and not measured.over else None,
         limit=0.0,
-        detail="no recorded difference explains different rounding, and all earlier evidence is bitwise equal",
+        detail=fact("origin.no-excuse"),
     )
     is_within = not measured.over if measured is not None else _is_within(pair, step, rung)
     return Mismatch(
@@ -102,19 +103,19 @@ def _is_within(pair: Pair, step: int, rung: str) -> bool:
 
 
 def _suspicions(pair: Pair, step: int, stage: Stage, tap: TapError | None, *, is_within: bool) -> tuple[Suspicion, ...]:
-    evidence = (f"all evidence before {stage} of step {step} is bitwise equal",)
+    evidence = (fact("origin.equal-before", stage=stage, step=step),)
     if stage == "forward":
         likely = list(suspicions(pair, step, tap)) if tap else []
         if not likely:
-            likely = [Suspicion("operator", f"the model's output differs at step {step}", evidence)]
+            likely = [Suspicion("operator", fact("forward.output", step=step), evidence)]
     else:
         likely = list(rate_suspicions(pair, step)) if stage == "optimizer" else []
-        likely += [Suspicion(_CODES[stage], f"the first bit that differs is in {stage} of step {step}", evidence)]
+        likely += [Suspicion(_CODES[stage], fact("origin.first-bit", stage=stage, step=step), evidence)]
         likely += [after_clipping(step)] if stage == "optimizer" else []
-    doubt = Suspicion("nondeterminism", "equal machines with equal settings give different bits", evidence)
+    doubt = Suspicion("nondeterminism", fact("origin.equal-machines"), evidence)
     if not is_within:
         return (*likely, doubt)
-    kernel = Suspicion("kernel", f"{stage} of step {step} differs by rounding on equal machines", evidence)
+    kernel = Suspicion("kernel", fact("origin.rounding", stage=stage, step=step), evidence)
     return (kernel, doubt, *likely)
 
 
@@ -124,10 +125,10 @@ def _evaluation(pair: Pair) -> Mismatch | None:
     left, right = (probe.evaluation for probe in pair.probes)
     if left is None or right is None or left == right:
         return None
-    finding = Finding(check="probe.bits", outcome="drift", metric="evaluation, where bits should be equal")
-    evidence = ("every step of the training is bitwise equal",)
+    finding = Finding(check="probe.bits", outcome="drift", metric=fact("origin.evaluation-bits"))
+    evidence = (fact("origin.equal-training"),)
     likely = (
-        Suspicion("evaluation", "the training is bitwise equal, its evaluation is not", evidence),
-        Suspicion("nondeterminism", "equal machines with equal settings give different bits", evidence),
+        Suspicion("evaluation", fact("origin.evaluation"), evidence),
+        Suspicion("nondeterminism", fact("origin.equal-machines"), evidence),
     )
     return Mismatch("evaluation", Divergence(stage="evaluation", at="logits"), (finding,), likely)

@@ -16,6 +16,7 @@ from plumbline.judge.tolerance import limit as limit_of
 from plumbline.judge.tolerance import relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EvaluationEvidence
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.spec import Precision
 from plumbline.schema.verdict import Cause, CauseCode
 
@@ -46,18 +47,21 @@ class OwnEvaluation:
     """State of the test: the candidate's run first, then, if that deviates, the reference's."""
 
     is_closed: bool = False
-    found: str = ""
+    found: Statement = ""
     """How the candidate's evaluation deviates from the definition."""
 
-    def after_candidate(self, found: str | None) -> OwnEvaluation:
+    def after_candidate(self, found: Statement | None) -> OwnEvaluation:
         """Close the test without a deviation; otherwise ask for the control."""
         return replace(self, is_closed=not found, found=found or "")
 
     def cause(self) -> Cause:
         """Return the cause of a deviation that the reference does not show."""
-        evidence = (f"{self.found}, at the same weights", "the reference's evaluation agrees with its definition")
-        tried = ("experiment with the evaluation by its definition: the candidate's own evaluation differs from it",)
-        why = "the evaluation differs from its definition"
+        evidence = (
+            fact("own-evaluation.deviates", found=self.found),
+            fact("own-evaluation.reference-agrees"),
+        )
+        tried = (fact("own-evaluation.experiment"),)
+        why = fact("own-evaluation.differs")
         return Cause(code="evaluation", sure="confirmed", why=why, evidence=evidence, tried=tried)
 
 
@@ -69,7 +73,7 @@ def may_hide(reference: LoadedRecord, candidate: LoadedRecord, codes: Collection
     return all(code in _LEAVE_ROWS_AND_MODES for code in codes)
 
 
-def deviation(own: LoadedRecord, defined: LoadedRecord, codes: Collection[CauseCode]) -> str | None:
+def deviation(own: LoadedRecord, defined: LoadedRecord, codes: Collection[CauseCode]) -> Statement | None:
     """Return how an evaluation deviates from the same run's evaluation by the definition.
 
     Return `""` without a deviation beyond rounding, and `None` if the two runs have different weights. The loss is
@@ -80,15 +84,15 @@ def deviation(own: LoadedRecord, defined: LoadedRecord, codes: Collection[CauseC
         return None
     precision: Precision = own.record.spec.probe.precision if own.record.spec.probe else "fp32"
     if ours.rows_sha256 != theirs.rows_sha256:
-        return "it evaluates different rows"
+        return fact("own-evaluation.rows")
     if ours.logits_sha256 != theirs.logits_sha256:
         gap = distance(defined, own)
-        return f"its logits are off by {gap:.3g}" if gap > limit_of(None, "gradient", precision) else ""
+        return fact("own-evaluation.logits", gap=gap) if gap > limit_of(None, "gradient", precision) else ""
     if ours.predictions_sha256 != theirs.predictions_sha256 or ours.accuracy != theirs.accuracy:
-        return "equal logits give different predictions or a different accuracy"
+        return fact("own-evaluation.predictions")
     off = relative(theirs.loss, ours.loss)
     if all(code in _LEAVE_LOSS for code in codes) and off > limit_of(None, "loss", precision):
-        return f"equal logits give a loss that is off by {off:.3g}" if math.isfinite(off) else "its loss is not finite"
+        return fact("own-evaluation.loss", off=off) if math.isfinite(off) else fact("own-evaluation.loss-not-finite")
     return ""
 
 

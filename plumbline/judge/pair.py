@@ -15,6 +15,7 @@ from plumbline.judge.own_distance import OwnDistances, without_signal
 from plumbline.judge.tolerance import ROUNDING_ONLY, is_head, limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap, TapStage
+from plumbline.schema.fact import Statement
 from plumbline.schema.spec import Precision
 from plumbline.sketch import relative_error
 
@@ -61,7 +62,7 @@ class Pair:
     steps: int | None = None
     imposed: frozenset[str] = field(default_factory=frozenset)
     """Rungs that an experiment imposed: equal by construction, and so no evidence."""
-    rounding: tuple[str, ...] = ()
+    rounding: tuple[Statement, ...] = ()
     """Reasons for different rounding beyond the fingerprints, such as a rung replayed by its definition."""
     measured: LoadedRecord | None = None
     """Record of the candidate's training, whose distances from its own fp64 run also hold for its experiments."""

@@ -5,21 +5,22 @@ from __future__ import annotations
 from plumbline.errors import InvalidInputError
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
+from plumbline.schema.fact import Statement, fact
 
 __all__ = ["rerun_problem"]
 
 
-def rerun_problem(record: LoadedRecord, rerun: LoadedRecord) -> str:
+def rerun_problem(record: LoadedRecord, rerun: LoadedRecord) -> Statement:
     """Return why a rerun of `record` neither confirms nor refutes a drop; empty if it may."""
     own, other = (side.record.fingerprint.hardware_class for side in (record, rerun))
     if other != own:
-        return f"ran on {other}, the training on {own}"
+        return fact("rerun.ran-on", machine=other, training=own)
     if rerun.record.spec.speed != record.record.spec.speed:
-        return "measured a speed part with a different spec"
+        return fact("rerun.different-spec")
     try:
         missing = next((finding.detail for finding in whole(rerun).defects("rerun")), "")
     except InvalidInputError as error:
-        return f"could not be read: {error}"
+        return fact("rerun.unreadable", error=error)
     if rerun.record.evidence.speed is None:
-        return "measured no speed part"
-    return f"lacked evidence: {missing}" if missing else ""
+        return fact("rerun.no-speed")
+    return fact("rerun.lacked", what=missing) if missing else ""

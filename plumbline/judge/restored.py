@@ -12,6 +12,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import TapStage
+from plumbline.schema.fact import Statement, fact
 
 __all__ = ["Outcome", "agree_exactly", "check_restored", "disagreement", "located"]
 
@@ -31,7 +32,7 @@ class Outcome:
     """Result of one experiment."""
 
     restored: bool
-    text: str
+    text: Statement
     left: tuple[Mismatch, ...] = ()
     """Mismatches that appear now and that no known cause explains: second causes, hidden until now."""
     further: str = ""
@@ -47,7 +48,7 @@ def _pair(
     rungs: frozenset[str],
     *,
     exact: bool,
-    rounding: tuple[str, ...] = (),
+    rounding: tuple[Statement, ...] = (),
     measured: LoadedRecord | None = None,
     in_fp64: Pair | None = None,
 ) -> Pair:
@@ -55,7 +56,7 @@ def _pair(
     whole = probe is not None and steps >= len(probe.steps)
     imposed = rungs if whole else rungs | {"evaluation"}
     if not exact:
-        rounding = (*rounding, "a rung imposed by its definition")
+        rounding = (*rounding, fact("restored.imposed"))
     noise, scale = (in_fp64.noise, in_fp64.scale) if in_fp64 is not None else (frozenset[tuple[str, str]](), 1.0)
     return Pair(reference, other, steps, imposed, rounding, measured, noise, scale)
 
@@ -74,7 +75,7 @@ def check_restored(
     mismatch: Mismatch,
     ways: tuple[Intervention, ...],
     known: frozenset[str],
-    rounding: tuple[str, ...] = (),
+    rounding: tuple[Statement, ...] = (),
     measured: LoadedRecord | None = None,
     in_fp64: Pair | None = None,
 ) -> Outcome:
@@ -94,16 +95,18 @@ def check_restored(
     if not fresh:
         # A mismatch of bits alone may lie below every limit: then the difference has to shrink clearly.
         if not exact and not mismatch.independent and not _came_closer(pair, before, way.steps):
-            return Outcome(restored=False, text="the difference stays")
-        return Outcome(restored=True, text="all later evidence equals the reference's again")
+            return Outcome(restored=False, text=fact("restored.stays"))
+        return Outcome(restored=True, text=fact("restored.equal"))
     first = fresh[0]
-    place = f"{first.at.stage} at step {first.at.step}" if first.at.step is not None else first.at.stage
-    text = f"{place}, {first.at.at}, still differs"
+    place = (
+        fact("place.at-step", stage=first.at.stage, step=first.at.step) if first.at.step is not None else first.at.stage
+    )
+    text = fact("restored.still-differs", place=place, at=first.at.at)
     if way.kinds and first.rung == "forward" and first.at.step == mismatch.at.step:
         return Outcome(restored=False, text=text, further=_kind(reference, first))
     later = position(first) > position(mismatch) and first.suspicions[0].code != mismatch.suspicions[0].code
     if later and not (mismatch.rung == "forward" and first.rung == "forward"):
-        return Outcome(restored=True, text=f"all evidence up to there equals the reference's again; {text}", left=fresh)
+        return Outcome(restored=True, text=fact("restored.equal-up-to", then=text), left=fresh)
     return Outcome(restored=False, text=text)
 
 
@@ -143,7 +146,7 @@ def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozense
     """Decide whether fp64 runs agree where the spec's precision did not."""
     was, now = (_gap(mismatch, pair) for pair in (before, after))
     if now > _VANISHED * min(was, 1.0):
-        return Outcome(restored=False, text=f"they still differ by {now:.2g}")
+        return Outcome(restored=False, text=fact("restored.differ", now=now))
     known |= {mismatch.suspicions[0].code, "precision"}
     scale = _VANISHED if now <= _EXACT else 1.0
     found = [
@@ -154,7 +157,7 @@ def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozense
     left = tuple(
         other for other in found if other.suspicions[0].code not in known and position(other) > position(mismatch)
     )
-    text = f"they agree to {now:.2g} where they differed by {was:.2g}"
+    text = fact("restored.agree", now=now, was=was)
     return Outcome(restored=True, text=text, left=left, scale=scale)
 
 
@@ -183,7 +186,7 @@ def located(
     steps: int,
     ways: tuple[Intervention, ...] = (),
     *,
-    rounding: tuple[str, ...] = (),
+    rounding: tuple[Statement, ...] = (),
     in_fp64: Pair | None = None,
 ) -> Mismatch | None:
     """Return the first different module of two short, tapped runs."""

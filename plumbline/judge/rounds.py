@@ -10,12 +10,13 @@ from plumbline.judge.consensus import TrustedReference, own_error, trusted_refer
 from plumbline.judge.exoneration import Doubt, exonerate
 from plumbline.judge.reruns import rerun_problem
 from plumbline.records import LoadedRecord
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note, PlatformResult, worst
 
 __all__ = ["judge_round", "merge"]
 
-_NO_BASELINE = Note(code="no-baseline", text="no baseline: accept this record with `plumbline baseline accept`")
+_NO_BASELINE = Note(code="no-baseline", text=fact("round.no-baseline"))
 
 
 def judge_round(
@@ -73,7 +74,7 @@ def _platform(
         problem = rerun_problem(record, rerun) if rerun is not None else ""
         confirms = rerun.record.evidence.speed if rerun is not None and not problem else None
         part = compare(baseline, record, gates, against=against, confirms=confirms, table=table)
-        note = Note(text=f"the rerun {problem}: it neither confirms nor refutes a drop")
+        note = Note(text=fact("round.useless-rerun", problem=problem))
         parts.append(part.replace(notes=(*part.notes, note)) if problem else part)
     if not parts:
         parts.append(_alone(record, gates, table))
@@ -94,7 +95,14 @@ def _platform(
 def _doubted(part: Judgement, doubt: Doubt, against: str) -> Judgement:
     """Return a judgement whose differences do not accuse the platform; an accepted difference is a note."""
     place = part.first_divergence
-    doubt = Doubt(doubt.outcome, f"{doubt.why}{f' ({_place(place)})' if place is not None else ''}")
+    doubt = Doubt(
+        doubt.outcome,
+        fact(
+            "round.doubt",
+            why=doubt.why,
+            place=fact("round.in-place", place=_place(place)) if place is not None else "",
+        ),
+    )
     cleared = exonerate(part, doubt, against).replace(causes=())
     if doubt.outcome == "inconclusive":
         return cleared
@@ -112,7 +120,7 @@ def _alone(record: LoadedRecord, gates: Gates, table: Comparisons) -> Judgement:
     judgement = compare(record, record, gates, table=table)
     if judgement.verdict != "pass":
         return judgement
-    detail = "no other record to compare with yet: the record is complete and finite"
+    detail = fact("round.alone")
     return Judgement(verdict="pass", findings=(Finding(check="record.complete", outcome="pass", detail=detail),))
 
 
@@ -149,18 +157,20 @@ def _who_is_off(
         if name != reference and any(f.against == against and f.outcome == "drift" for f in result.findings)
     ]
     if wanted != reference:
-        state = f"differs from {reference}" if wanted in off else "has no baseline that it agrees with"
-        text = f"{wanted}, the suite's reference, {state}: all are judged against {reference}"
-        return (Note(code="reference", text=text + _fp64(table, records, wanted, reference)),)
+        state = fact("round.differs", reference=reference) if wanted in off else fact("round.no-agreeing-baseline")
+        distances = _fp64(table, records, wanted, reference)
+        text = fact("round.replaced", platform=wanted, state=state, reference=reference, distances=distances)
+        return (Note(code="reference", text=text),)
     if len(records) < 3 or len(off) != 1 or trusted.doubts:
         return ()
-    text = f"only {off[0]} differs: all others agree with {reference}"
-    return (Note(code="odd-one-out", text=text + _fp64(table, records, off[0], reference)),)
+    distances = _fp64(table, records, off[0], reference)
+    text = fact("round.odd-one-out", platform=off[0], reference=reference, distances=distances)
+    return (Note(code="odd-one-out", text=text),)
 
 
-def _fp64(table: Comparisons, records: Mapping[str, LoadedRecord], name: str, other: str) -> str:
+def _fp64(table: Comparisons, records: Mapping[str, LoadedRecord], name: str, other: str) -> Statement:
     """Return a phrase with both platforms' errors against their own fp64 runs."""
     ours, theirs = (own_error(table, records[a], records[b]) for a, b in ((name, other), (other, name)))
     if ours is None or theirs is None:
         return ""
-    return f"; from its own fp64 run {name} is up to {ours:.2g} away, {other} {theirs:.2g}"
+    return fact("round.own-fp64", name=name, ours=ours, other=other, theirs=theirs)

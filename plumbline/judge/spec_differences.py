@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from plumbline.digest import digest_bytes
 from plumbline.errors import InvalidInputError
 from plumbline.records import LoadedRecord
+from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import Finding
 
@@ -32,7 +33,7 @@ def spec_findings(reference: LoadedRecord, candidate: LoadedRecord) -> list[Find
     keys = [key for key in dict.fromkeys([*left, *right]) if left.get(key) != right.get(key)]
     findings = [_finding("record.spec", key, left.get(key), right.get(key)) for key in keys[:_MAX_KEYS]]
     if len(keys) > _MAX_KEYS:
-        findings.append(_finding("record.spec", f"{len(keys) - _MAX_KEYS} more keys"))
+        findings.append(_finding("record.spec", fact("spec.more-keys", num=len(keys) - _MAX_KEYS)))
     if any(key in keys for key in _KNOWN_OTHERWISE):
         findings += _dataset(reference, candidate)
     return findings
@@ -50,7 +51,7 @@ def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield prefix + name, value
 
 
-def _finding(check: str, metric: str, left: Any = None, right: Any = None, detail: str = "") -> Finding:
+def _finding(check: str, metric: Statement, left: Any = None, right: Any = None, detail: Statement = "") -> Finding:
     observed, limit = (None if value is None and detail else _text(value) for value in (right, left))
     return Finding(check=check, outcome="invalid", metric=metric, observed=observed, limit=limit, detail=detail)
 
@@ -65,16 +66,16 @@ def _dataset(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[Findi
     left, right = reference.record.evidence.data, candidate.record.evidence.data
     if left is None or right is None:
         side = "reference" if left is None else "candidate"
-        yield _finding("record.data", "rows", detail=f"the {side} has not read its dataset")
+        yield _finding("record.data", "rows", detail=fact("spec.unread", side=side))
         return
     if left.tokenizer_sha256 != right.tokenizer_sha256:
-        yield _finding("record.data", "SHA-256 of the tokenizer", left.tokenizer_sha256, right.tokenizer_sha256)
+        yield _finding("record.data", fact("tokenizer.digest"), left.tokenizer_sha256, right.tokenizer_sha256)
     if left.receipt and right.receipt:
         for text in right.receipt.differences(left.receipt):
             yield _finding("record.data", "import", detail=text)
     sizes = [sum(shard.num_rows for shard in side.shards) for side in (left, right)]
     if sizes[0] != sizes[1]:
-        yield _finding("record.data", "rows of the dataset", sizes[0], sizes[1])
+        yield _finding("record.data", fact("spec.dataset-rows"), sizes[0], sizes[1])
     try:
         rows = reference.rows, candidate.rows
     except InvalidInputError as error:
@@ -111,10 +112,10 @@ def _classes(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> Iterator[Find
     ]
     differing = [name for name in sorted({*counts[0], *counts[1]}) if counts[0][name] != counts[1][name]]
     for name in differing[:_MAX_NAMED]:
-        yield _finding("record.data", f"rows read of class {name!r}", counts[0][name], counts[1][name])
+        yield _finding("record.data", fact("spec.class-rows", name=name), counts[0][name], counts[1][name])
     if len(differing) > _MAX_NAMED:
-        more = f"of {len(differing) - _MAX_NAMED} more classes the number differs"
-        yield _finding("record.data", "rows read by class", detail=more)
+        more = fact("spec.more-classes", num=len(differing) - _MAX_NAMED)
+        yield _finding("record.data", fact("spec.rows-by-class"), detail=more)
 
 
 def _counted(values: NDArray[Any]) -> tuple[list[int], list[int]]:
@@ -132,8 +133,9 @@ def _texts(rows: tuple[Rows, Rows]) -> Iterator[Finding]:
         only = ~np.isin(mine["text"], other["text"])
         if only.any():
             count, num_rows = int(only.sum()), len(only)
-            detail = f"{count} of the {num_rows} rows that the {side} read: {_numbers(mine['row_id'][only])}"
-            yield _finding("record.data", f"texts only in the {side}", detail=detail)
+            rows_read = _numbers(mine["row_id"][only])
+            detail = fact("spec.one-sided-rows", num=count, total=num_rows, side=side, rows=rows_read)
+            yield _finding("record.data", fact("spec.one-sided-texts", side=side), detail=detail)
 
 
 def _numbers(row_ids: NDArray[Any]) -> str:
@@ -146,13 +148,15 @@ def _labels(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> Iterator[Findi
     changed, num_shared = _label_changes(rows, names)
     if not changed:
         return
-    shown = "; ".join(
-        f"row {at}{'' if at == here else f' (candidate: {here})'}: {before} → {after}"
+    shown = joined(
+        fact("spec.label", row=at, before=before, after=after)
+        if at == here
+        else fact("spec.moved-label", row=at, candidate=here, before=before, after=after)
         for at, here, before, after in changed[:_MAX_NAMED]
     )
     more = "; …" if len(changed) > _MAX_NAMED else ""
-    detail = f"{len(changed)} of the {num_shared} texts that both read once: {shown}{more}"
-    yield _finding("record.data", "same text, different label", detail=detail)
+    detail = fact("spec.labels", num=len(changed), total=num_shared, shown=shown, more=more)
+    yield _finding("record.data", fact("spec.same-text"), detail=detail)
 
 
 def _label_changes(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> tuple[list[tuple[int, int, str, str]], int]:

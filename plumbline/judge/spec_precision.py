@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
+from plumbline.schema.fact import fact
 from plumbline.schema.spec import Precision
 from plumbline.schema.verdict import Finding
 
@@ -43,11 +44,8 @@ def precision_findings(pair: Pair) -> list[Finding]:
         return []
     name, kept, wanted = found[1]
     precision = pair.reference.record.spec.probe.precision
-    detail = (
-        f"{name} keeps {kept} bits of mantissa, {precision} has {wanted} (hint: restore the setting that changes the "
-        "precision, or set probe.precision to what the platforms compute in)"
-    )
-    metric = "bits of mantissa that matrix products keep"
+    detail = fact("spec-precision.mantissa", name=name, kept=kept, precision=precision, wanted=wanted)
+    metric = fact("spec-precision.bits")
     finding = Finding(
         check="record.precision", outcome="invalid", metric=metric, observed=kept, limit=wanted, detail=detail
     )

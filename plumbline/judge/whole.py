@@ -15,6 +15,7 @@ from plumbline.judge.whole_rows import missing_rows, unequal_rows
 from plumbline.judge.whole_taps import unequal_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EvaluationEvidence, ProbeEvidence
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Finding, Outcome
 
@@ -69,7 +70,12 @@ def _gaps(loaded: LoadedRecord) -> Iterator[Gap]:
     record = loaded.record
     for part in (record.experiment.part,) if record.experiment else record.spec.parts:
         if getattr(record.evidence, part) is None:
-            yield lacks(f"{part}.evidence", "inconclusive", "evidence", f"contains no evidence of its {part} part")
+            yield lacks(
+                f"{part}.evidence",
+                "inconclusive",
+                "evidence",
+                fact("gap.evidence", part=part),
+            )
     if record.evidence.probe is not None:
         yield from missing_probe(loaded, record.evidence.probe)
     yield from missing_rows(loaded)
@@ -85,10 +91,10 @@ def _speed(record: RunRecord) -> Iterator[Gap]:
     if speed is None or record.spec.speed is None:
         return
     if speed.steps != record.spec.speed.steps:
-        yield counts("speed.steps", "measured steps", speed.steps, record.spec.speed.steps)
+        yield counts("speed.steps", fact("gap.measured-steps"), speed.steps, record.spec.speed.steps)
     elif speed.wall_seconds is None:
-        text = "contains no wall time of its measured steps"
-        yield lacks("speed.wall", "inconclusive", "wall time", text, role="candidate")
+        text = fact("gap.wall-time")
+        yield lacks("speed.wall", "inconclusive", fact("gap.wall-time-name"), text, role="candidate")
 
 
 def _selfcheck(record: RunRecord) -> Iterator[Gap]:
@@ -97,7 +103,7 @@ def _selfcheck(record: RunRecord) -> Iterator[Gap]:
     if record.experiment is not None or probe is None:
         return
     if record.nonce and probe.portable_steps and record.evidence.selfcheck is None:
-        text = "contains no selfcheck of its machine"
+        text = fact("gap.selfcheck")
         yield lacks("selfcheck.evidence", "inconclusive", "selfcheck", text, role="candidate")
 
 
@@ -106,18 +112,20 @@ def _not_finite(record: RunRecord, side: str) -> Iterator[Finding]:
     losses = [(step.step, step.loss) for step in probe.steps] if probe is not None else []
     missing = next((step for step, loss in losses if loss is None or not math.isfinite(loss)), None)
     if missing is not None:
-        detail = f"of the {side} is no finite number"
-        yield Finding(check="probe.loss", outcome="invalid", metric=f"loss at step {missing}", detail=detail)
+        detail = fact("whole.not-finite", side=side)
+        yield Finding(check="probe.loss", outcome="invalid", metric=fact("whole.loss-at", step=missing), detail=detail)
     if learn is not None and any(loss is None for loss in learn.losses):
-        detail = f"a loss of the {side} is no finite number"
+        detail = fact("whole.loss-not-finite", side=side)
         yield Finding(check="learn.loss", outcome="invalid", metric="loss", detail=detail)
 
 
 def _failed(record: RunRecord, side: str) -> Finding:
     outcome: Outcome = "inconclusive" if record.exit.is_infrastructure else "invalid"
-    words = (record.exit.part, f"step {record.exit.step}" if record.exit.step else "")
-    place = " ".join(word for word in words if word)
-    detail = f"the {side} failed{f' in {place}' if place else ''}: {record.exit.message or record.exit.code}"
+    part, step, message = record.exit.part, record.exit.step, record.exit.message or record.exit.code
+    where: Statement = fact("whole.in-part", part=part) if part else ""
+    if step:
+        where = fact("whole.in-step-of-part", part=part, step=step) if part else fact("whole.in-step", step=step)
+    detail = fact("whole.failed", side=side, where=where, message=message)
     return Finding(
         check="record.exit", outcome=outcome, metric="exit", observed=record.exit.code or record.exit.status,
         limit="completed", detail=detail,
@@ -135,7 +143,7 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
     if left.learn and right.learn and not _other_rows(_end(left.probe), _end(right.probe)):
         ours, theirs = left.learn.evaluations[-1:], right.learn.evaluations[-1:]
         if ours and theirs and _other_rows(ours[0], theirs[0]):
-            text = "rows of the last evaluation"
+            text = fact("gap.last-evaluation-rows")
             gap = counts("learn.evaluation", text, theirs[0].num_rows, ours[0].num_rows)
             yield "candidate", gap.finding("candidate")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.judge.whole_rows import missing_evaluation_rows
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import LearnSpec
 
@@ -27,14 +28,14 @@ def missing_curve(record: RunRecord, learn: LearnEvidence, spec: LearnSpec) -> I
     if [evaluation.step for evaluation in learn.evaluations] != due:
         yield counts("learn.evaluations", "evaluations", len(learn.evaluations), len(due))
     if learn.weights_sha256 is None:
-        yield lacks("learn.weights", "inconclusive", "digest", "has no digest of its last weights")
+        yield lacks("learn.weights", "inconclusive", "digest", fact("gap.last-weights"))
     for evaluation in learn.evaluations:
         yield from missing_evaluation_rows(record, evaluation, spec, "learn")
     if not _are_finite(learn.evaluations, masked=record.spec.task == "masked-lm"):
-        text = "has a loss or an accuracy in its evaluations that is no finite number"
+        text = fact("gap.evaluations-not-finite")
         yield lacks("learn.evaluation", "invalid", "evaluation", text)
     if lost := _lost_log(learn, min(asked, _LOGGED_STEPS)):
-        yield lacks("learn.log", "inconclusive", lost, f"has no {lost} of each step of its curve", role="candidate")
+        yield lacks("learn.log", "inconclusive", lost, fact("gap.log", what=lost), role="candidate")
 
 
 def _are_finite(evaluations: tuple[EvaluationEvidence, ...], *, masked: bool) -> bool:
@@ -45,16 +46,16 @@ def _are_finite(evaluations: tuple[EvaluationEvidence, ...], *, masked: bool) ->
     return all(number is not None and math.isfinite(number) for number in numbers)
 
 
-def _lost_log(learn: LearnEvidence, num_steps: int) -> str:
+def _lost_log(learn: LearnEvidence, num_steps: int) -> Statement:
     """Return the name of a missing log, or ""."""
     if len(learn.batches) != num_steps:
-        return "digest of the batch"
+        return fact("gap.batch-digest")
     if len(learn.learning_rates) != num_steps:
-        return "learning rate"
+        return fact("gap.learning-rate")
     # A curve that continued a checkpoint of an earlier release has the digests of whole batches alone.
     is_continued = learn.resumed_at and not learn.rows and not learn.labels
     if not is_continued and not len(learn.rows) == len(learn.labels) == num_steps:
-        return "digest of the rows and labels"
+        return fact("gap.rows-digest")
     if learn.start_sha256 is None:
-        return "digest of the weights at the start"
+        return fact("gap.start-digest")
     return "dropout" if learn.dropout is None else ""

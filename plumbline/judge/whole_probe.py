@@ -13,6 +13,7 @@ from plumbline.judge.whole_rows import missing_evaluation_rows
 from plumbline.judge.whole_taps import missing_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import BATCH_FIELDS, EvaluationEvidence, ProbeEvidence, StepEvidence
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import Precision, ProbeSpec
 
@@ -34,9 +35,19 @@ def missing_probe(loaded: LoadedRecord, probe: ProbeEvidence) -> Iterator[Gap]:
     yield from _steps(loaded, probe)
     yield from missing_taps(loaded, probe, asked)
     if record.evidence.model is None:
-        yield lacks("probe.evidence", "inconclusive", "evidence", "contains no evidence of its model")
+        yield lacks(
+            "probe.evidence",
+            "inconclusive",
+            "evidence",
+            fact("gap.model"),
+        )
     if not probe.optimizer or any(not group.settings.keys() >= _SETTINGS for group in probe.optimizer):
-        yield lacks("probe.optimizer", "inconclusive", "settings", "contains no settings of its optimizer")
+        yield lacks(
+            "probe.optimizer",
+            "inconclusive",
+            "settings",
+            fact("gap.optimizer"),
+        )
     if spec is None or (experiment is not None and experiment.part != "probe"):
         return
     if experiment is None:
@@ -44,7 +55,12 @@ def missing_probe(loaded: LoadedRecord, probe: ProbeEvidence) -> Iterator[Gap]:
     if experiment is None or experiment.portable:
         yield from _portable(probe, spec)
     if probe.evaluation is None:
-        yield lacks("probe.evaluation", "inconclusive", "evaluation", "contains no evaluation")
+        yield lacks(
+            "probe.evaluation",
+            "inconclusive",
+            "evaluation",
+            fact("gap.evaluation"),
+        )
     else:
         yield from _evaluation(loaded, probe.evaluation, spec, asked)
 
@@ -52,7 +68,7 @@ def missing_probe(loaded: LoadedRecord, probe: ProbeEvidence) -> Iterator[Gap]:
 def _evaluation(loaded: LoadedRecord, evaluation: EvaluationEvidence, spec: ProbeSpec, asked: int) -> Iterator[Gap]:
     """Yield wrong rows, steps or numbers; of a candidate, only a wrong step is no drift."""
     if evaluation.step != asked:
-        text = f"was evaluated after step {evaluation.step} instead of {asked}"
+        text = fact("gap.evaluated-at", step=evaluation.step, required=asked)
         yield lacks("probe.evaluation", "invalid", "step", text, evaluation.step, asked)
     yield from missing_evaluation_rows(loaded.record, evaluation, spec, "probe")
     logits = loaded.evaluation.get("logits", np.zeros(0))
@@ -60,7 +76,7 @@ def _evaluation(loaded: LoadedRecord, evaluation: EvaluationEvidence, spec: Prob
     is_empty = loaded.record.spec.task == "masked-lm" and not logits.any()
     finite = all(number is not None and math.isfinite(number) for number in (evaluation.loss, evaluation.accuracy))
     if not (finite or is_empty) or not np.isfinite(logits).all():
-        text = "has a logit, a loss or an accuracy in its evaluation that is no finite number"
+        text = fact("gap.evaluation-not-finite")
         yield lacks("probe.evaluation", "invalid", "evaluation", text, role="reference")
 
 
@@ -69,14 +85,14 @@ def _envelope(probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
     envelope = probe.envelope
     if envelope is None:
         if spec.envelope_seeds and "envelope" not in probe.lost_legs:
-            yield lacks("probe.envelope", "inconclusive", "envelope", "contains no envelope")
+            yield lacks("probe.envelope", "inconclusive", "envelope", fact("gap.envelope"))
         return
     if any(len(errors) != len(probe.taps) for errors in (envelope.errors, envelope.fp64_errors)):
-        yield counts("probe.envelope", "errors of the envelope", len(envelope.errors), len(probe.taps))
+        yield counts("probe.envelope", fact("gap.envelope-errors"), len(envelope.errors), len(probe.taps))
     elif envelope.seeds != spec.envelope_seeds:
-        yield counts("probe.envelope", "seeds of the envelope", envelope.seeds, spec.envelope_seeds)
+        yield counts("probe.envelope", fact("gap.envelope-seeds"), envelope.seeds, spec.envelope_seeds)
     elif all(error is None for error in envelope.errors):
-        yield lacks("probe.envelope", "inconclusive", "envelope", "has an envelope without any error")
+        yield lacks("probe.envelope", "inconclusive", "envelope", fact("gap.empty-envelope"))
 
 
 def _portable(probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
@@ -86,9 +102,9 @@ def _portable(probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
     """
     asked, leg = min(spec.portable_steps, spec.steps), probe.portable
     if asked and leg is None and "portable" not in probe.lost_legs:
-        yield lacks("probe.portable", "inconclusive", "portable leg", "contains none")
+        yield lacks("probe.portable", "inconclusive", fact("gap.portable-leg"), fact("gap.none"))
     elif asked and leg and not leg.unportable and [step.step for step in leg.steps] != list(range(asked)):
-        yield counts("probe.portable", "portable steps", len(leg.steps), asked)
+        yield counts("probe.portable", fact("gap.portable-steps"), len(leg.steps), asked)
 
 
 def _steps(loaded: LoadedRecord, probe: ProbeEvidence) -> Iterator[Gap]:
@@ -97,14 +113,19 @@ def _steps(loaded: LoadedRecord, probe: ProbeEvidence) -> Iterator[Gap]:
     generators = _GENERATORS | ({"cuda:0"} if record.fingerprint.gpus else set())
     for step in probe.steps:
         if lost := _lost_of(step, generators, is_fp16=is_fp16):
-            yield lacks("probe.steps", "inconclusive", lost, f"has no {lost} of step {step.step}")
+            yield lacks("probe.steps", "inconclusive", lost, fact("gap.of-step", what=lost, step=step.step))
             return
     fields = [name for name in BATCH_FIELDS if name not in loaded.batches]
     if fields:
-        yield lacks("probe.batches", "invalid", "batches", f"contains no {', '.join(fields)} of its batches")
+        yield lacks(
+            "probe.batches",
+            "invalid",
+            "batches",
+            fact("gap.batches", fields=", ".join(fields)),
+        )
     states = [step.step for step in probe.steps if f"rng/{step.step}" not in loaded.state]
     if states:
-        text = f"contains no state of its generators at step {states[0]}"
+        text = fact("gap.generators", step=states[0])
         yield lacks("probe.state", "invalid", "states", text, len(probe.steps) - len(states), len(probe.steps))
 
 
@@ -116,16 +137,16 @@ def _precision(record: RunRecord) -> Precision:
     return own or (part.precision if part else "fp32")
 
 
-def _lost_of(step: StepEvidence, generators: frozenset[str], *, is_fp16: bool) -> str:
+def _lost_of(step: StepEvidence, generators: frozenset[str], *, is_fp16: bool) -> Statement:
     """Return the name of the missing part of a step's evidence, or ""."""
     if set(step.batch) != set(BATCH_FIELDS):
-        return "digest of every batch field"
+        return fact("gap.batch-digests")
     if not generators <= step.rng.keys() or not all(map(_GENERATOR.fullmatch, step.rng)):
-        return "digest of every generator"
+        return fact("gap.generator-digests")
     if not step.learning_rates:
-        return "learning rate"
+        return fact("gap.learning-rate")
     if step.gradients_sha256 is None:
-        return "digest of the gradients"
+        return fact("gap.gradients-digest")
     # Only the loss scaling of fp16 skips a step.
     is_skipped = is_fp16 and step.loss_scale is not None
-    return "gradient norm" if step.gradient_norm is None and not is_skipped else ""
+    return fact("gap.gradient-norm") if step.gradient_norm is None and not is_skipped else ""

@@ -10,6 +10,7 @@ from plumbline.digest import digest_array
 from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import DataEvidence, EvaluationEvidence
+from plumbline.schema.fact import fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import LearnSpec, ProbeSpec
 from plumbline.schema.verdict import Finding
@@ -28,10 +29,15 @@ def missing_rows(loaded: LoadedRecord) -> Iterator[Gap]:
     data = record.evidence.data
     if data is None:
         if record.evidence.probe is not None or record.evidence.learn is not None:
-            yield lacks("data.evidence", "inconclusive", "evidence", "contains no evidence of its data")
+            yield lacks(
+                "data.evidence",
+                "inconclusive",
+                "evidence",
+                fact("gap.data"),
+            )
         return
     if not data.shards:
-        yield lacks("data.shards", "invalid", "shards", "names no shard of its dataset")
+        yield lacks("data.shards", "invalid", "shards", fact("gap.shards"))
     held = len(loaded.rows.get("row_id", ()))
     due = _rows_due(record, data)
     if held != data.num_rows:
@@ -56,9 +62,9 @@ def _evaluation_part(loaded: LoadedRecord) -> Iterator[Gap]:
         array = loaded.evaluation.get(name)
         if array is None or not array.ndim or len(array) != evaluation.num_rows:
             held = 0 if array is None or not array.ndim else len(array)
-            yield counts("evaluation.part", f"{name} of its evaluation", held, evaluation.num_rows)
+            yield counts("evaluation.part", fact("gap.evaluation-part", name=name), held, evaluation.num_rows)
         elif digest_array(array) != digest:
-            text = f"contains {name} of its evaluation that do not match their digest"
+            text = fact("gap.part-digest", name=name)
             yield lacks("evaluation.part", "invalid", name, text)
 
 
@@ -81,11 +87,17 @@ def missing_evaluation_rows(
     data = record.evidence.data
     available = _num_evaluation_rows(data) if data is not None else None
     if available is None and data is not None and len(data.shards) < _MAX_SHARDS_KEPT:
-        yield lacks("data.shards", "invalid", "shards", "names no shard with rows to evaluate", role="reference")
+        yield lacks(
+            "data.shards",
+            "invalid",
+            "shards",
+            fact("gap.evaluation-shards"),
+            role="reference",
+        )
         return
     due = spec.evaluation_rows if available is None else min(spec.evaluation_rows, available)
     if evaluation.num_rows != due:
-        yield counts(f"{part}.evaluation", "rows of the evaluation", evaluation.num_rows, due, role="reference")
+        yield counts(f"{part}.evaluation", fact("gap.evaluation-rows"), evaluation.num_rows, due, role="reference")
 
 
 def _num_evaluation_rows(data: DataEvidence) -> int | None:
@@ -110,7 +122,7 @@ def unequal_rows(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[t
         same_dataset = left.manifest_sha256 == right.manifest_sha256 or left.shards == right.shards
         if same_dataset and _reads_equal_rows(reference.record, candidate.record):
             num_shared = len(np.intersect1d(ids, others))
-            detail = f"the candidate contains {num_shared} of the {len(ids)} rows that the reference read"
+            detail = fact("rows.shared", num=num_shared, total=len(ids))
             yield (
                 "either",
                 Finding(
@@ -125,14 +137,14 @@ def unequal_rows(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[t
         return
     same = len(ids) == 0 or all(np.array_equal(ours[name], theirs[name]) for name in ("text", "label"))
     if same != (left.rows_sha256 == right.rows_sha256):
-        state = "equal rows with different digests" if same else "different rows with equal digests"
+        state = fact("rows.equal") if same else fact("rows.different")
         yield (
             "either",
             Finding(
                 check="data.rows",
                 outcome="invalid",
-                metric="SHA-256 of the rows",
-                detail=f"the records contain {state}",
+                metric=fact("rows.digest"),
+                detail=fact("rows.contradict", state=state),
             ),
         )
 

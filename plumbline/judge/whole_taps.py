@@ -12,6 +12,7 @@ import numpy as np
 from plumbline.judge.gaps import Gap, Role, lacks
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Evidence, ModelEvidence, ProbeEvidence, TapStage
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Finding
 
 __all__ = ["missing_taps", "unequal_taps"]
@@ -109,34 +110,39 @@ def missing_taps(loaded: LoadedRecord, probe: ProbeEvidence, asked: int) -> Iter
     """Yield gaps for tensors that a record should have sketched; at most one for their names and role."""
     taps = _Taps(probe, loaded.record.evidence.model)
     if probe.taps and "sketch" not in loaded.sketches:
-        yield lacks("probe.sketches", "invalid", "sketches", f"contains none for its {len(probe.taps)} taps")
+        yield lacks(
+            "probe.sketches",
+            "invalid",
+            "sketches",
+            fact("gap.sketches", num=len(probe.taps)),
+        )
     elif name := _not_finite(loaded, probe):
-        text = f"has a number that is not finite in its {name}"
+        text = fact("gap.not-finite", name=name)
         yield lacks("probe.sketches", "invalid", "sketches", text, role="reference")
     if not any(tap.stage == "forward" for tap in probe.taps):
-        yield lacks("probe.taps", "inconclusive", "taps", "sketched no module's output", 0, 1)
+        yield lacks("probe.taps", "inconclusive", "taps", fact("gap.outputs"), 0, 1)
         return
     if problem := _unknown(taps):
-        yield lacks("probe.taps", "invalid", "taps", f"has {problem}")
+        yield lacks("probe.taps", "invalid", "taps", fact("gap.has", problem=problem))
         return
     yield from _at_steps(taps, sorted(_tapped_steps(loaded, asked)))
 
 
-def _not_finite(loaded: LoadedRecord, probe: ProbeEvidence) -> str:
+def _not_finite(loaded: LoadedRecord, probe: ProbeEvidence) -> Statement:
     """Return the first tensor that is not finite, or ""; loss scaling skips steps with such gradients."""
     skipped = {step.step for step in probe.steps if step.gradient_norm is None and step.loss_scale is not None}
     finite = np.isfinite(loaded.sketches.get("sketch", np.zeros((0, 1)))).all(axis=1)
     for tap, is_finite in zip(probe.taps, np.atleast_1d(finite), strict=False):
         if (tap.norm is None or not is_finite) and not (tap.stage == "gradient" and tap.step in skipped):
-            return f"{tap.stage} of {tap.name} at step {tap.step}"
+            return fact("gap.tensor-at", stage=tap.stage, name=tap.name, step=tap.step)
     return ""
 
 
-def _unknown(taps: _Taps) -> str:
+def _unknown(taps: _Taps) -> Statement:
     """Return how the taps contradict the model: a tensor sketched twice, or of an unknown name."""
     keys = [(tap.step, tap.stage, tap.name) for tap in taps.probe.taps]
     if len(set(keys)) != len(keys):
-        return "a tensor that it sketched twice at one step"
+        return fact("gap.twice")
     if taps.model is None:
         return ""
     known: dict[str, Collection[str]] = {
@@ -145,7 +151,7 @@ def _unknown(taps: _Taps) -> str:
     for step, stage, name in keys:
         base = name.partition("#")[0] if stage == "forward" else name
         if base not in known[stage]:
-            return f"a {stage} of {name} at step {step}, which its model does not contain"
+            return fact("gap.unknown-tensor", stage=stage, name=name, step=step)
     return ""
 
 
@@ -175,17 +181,24 @@ def _lost_at(taps: _Taps, step: int, role: Role | None) -> Gap | None:
     """Return the first gap in the tensors of one step."""
     empty = next((stage for stage in _STAGES if not taps.at(step, stage)), None)
     if empty is not None:
-        return lacks("probe.taps", "invalid", "taps", f"has no {empty} taps at step {step}", 0, role=role)
+        return lacks(
+            "probe.taps",
+            "invalid",
+            "taps",
+            fact("gap.stage", stage=empty, step=step),
+            0,
+            role=role,
+        )
     held, own = taps.at(step, "weight"), taps.parameters
     if own and held.keys() != own:
-        text = f"sketched {len(held)} of {len(own)} parameters at step {step}"
+        text = fact("gap.parameters", num=len(held), required=len(own), step=step)
         return lacks("probe.taps", "invalid", "taps", text, len(held), len(own), role=role)
     lost = _hidden(taps, step)
     return None if lost is None else _uncalled(taps, step, lost, role)
 
 
 def _uncalled(taps: _Taps, step: int, name: str, role: Role | None) -> Gap:
-    text = f"has no forward of {name} at step {step}, which it calls"
+    text = fact("gap.uncalled", name=name, step=step)
     return lacks("probe.taps", "invalid", "taps", text, len(taps.at(step, "forward")), role=role)
 
 
@@ -229,7 +242,7 @@ def unequal_taps(left: Evidence, right: Evidence) -> Iterator[tuple[str, Finding
         ]
         if lost:
             step, stage, name = min(lost)
-            text = f"has no {stage} of {name} at step {step}, which the other record has"
+            text = fact("gap.tensor", stage=stage, name=name, step=step)
             numbers = (len(held.probe.taps), len(wanted.probe.taps))
             yield side, lacks("probe.taps", "invalid", "taps", text, *numbers).finding(side)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from plumbline.escape import one_line
 from plumbline.report.words import CAUSES, HINTS, by_rounding, clean, listed, number, place, top_cause
+from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
 __all__ = ["CauseLine", "Headline", "Measured", "PlatformCard", "card_of", "headline"]
@@ -256,6 +257,6 @@ def _measured(finding: Finding) -> Measured:
     )
 
 
-def _lines(lines: Sequence[str]) -> tuple[str, ...]:
+def _lines(lines: Sequence[Statement]) -> tuple[str, ...]:
     kept = tuple(clean(line, 300) for line in lines[:_MAX_LINES])
     return (*kept, f"and {len(lines) - _MAX_LINES} more") if len(lines) > _MAX_LINES else kept

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from plumbline.escape import inert, one_line
+from plumbline.report.sentences import sentence_of
 from plumbline.report.words import (
     NONE,
     SYMBOLS,
@@ -19,6 +20,7 @@ from plumbline.report.words import (
     place,
     seconds,
 )
+from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
 if TYPE_CHECKING:
@@ -97,8 +99,8 @@ def _explain(console: Console, name: str, result: PlatformResult) -> None:
     if result.verdict == "pass":
         return
     gone = result.unavailable if result.verdict == "inconclusive" else ""
-    reasons = [f"{cause.code} ({cause.sure}): {cause.why}" for cause in result.causes] or [gone or _words(result)]
-    lines = [f"{clean(name, 63)}: {clean(reason, 240)}" for reason in reasons]
+    reasons: list[Statement] = [f"{cause.code} ({cause.sure}): {sentence_of(cause.why)}" for cause in result.causes]
+    lines = [f"{clean(name, 63)}: {clean(reason, 240)}" for reason in reasons or [gone or _words(result)]]
     lines += [_measured(finding) for finding in _first_of_each_part(result)]
     wrapped = [piece for line in lines for piece in textwrap.wrap(line, console.width, subsequent_indent="  ")]
     console.print(Padding(Text("\n".join(wrapped)), (1, 0, 0, 0)))
@@ -126,7 +128,7 @@ def _measured(finding: Finding) -> str:
     return f"{clean(finding.check, 60)}: {measured}: {number(finding.observed)}{unit}{limit}{against}"
 
 
-def _words(result: PlatformResult) -> str:
+def _words(result: PlatformResult) -> Statement:
     finding = next((candidate for candidate in result.findings if candidate.outcome == result.verdict), None)
     return finding.detail or finding.metric or finding.check if finding else "no finding gives a reason"
 

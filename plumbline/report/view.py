@@ -13,6 +13,7 @@ from plumbline.report.charts import Chart
 from plumbline.report.differences import FingerprintDifference, between, described, since_baseline
 from plumbline.report.evidence_charts import history_chart
 from plumbline.report.history import RoundHistory, changes_of, since
+from plumbline.report.sentences import note_line
 from plumbline.report.story import Headline, PlatformCard, card_of, headline
 from plumbline.report.timing import Bars, round_bars
 from plumbline.report.words import NONE, clean, number, percent, place, seconds, top_cause
@@ -153,7 +154,7 @@ def _row(
 ) -> PlatformRow:  # fmt: skip
     cause = top_cause(result)
     notes = [result.unavailable] if result.unavailable else []
-    notes += [str(note) for note in result.notes]
+    notes += [note_line(note) for note in result.notes]
     return PlatformRow(
         name=name,
         index=index,

@@ -9,7 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import get_args
 
-from plumbline.escape import clean
+from plumbline.escape import MAX_CHARS
+from plumbline.escape import clean as clean_text
+from plumbline.report.sentences import sentence_of
+from plumbline.schema.fact import Fact
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Outcome, PlatformResult
 
 __all__ = [
@@ -83,6 +86,11 @@ HINTS: dict[str, str] = {
 assert set(CAUSES) == set(HINTS) == set(get_args(CauseCode))  # noqa: S101 - a code without text is a defect
 
 _SURE_ORDER = {"confirmed": 0, "likely": 1, "unattributed": 2}
+
+
+def clean(text: object, limit: int = MAX_CHARS) -> str:
+    """Return one bounded, printable line of a fact or of untrusted text."""
+    return clean_text(sentence_of(text) if isinstance(text, Fact) else text, limit)
 
 
 def number(value: float | str | None) -> str:

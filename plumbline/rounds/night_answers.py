@@ -11,6 +11,7 @@ from plumbline.history.night import LineDecision
 from plumbline.history.segments import MetricHistory
 from plumbline.judge.reruns import rerun_problem
 from plumbline.records import LoadedRecord
+from plumbline.report.sentences import sentence_of
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.plan import AB, MAIN, RERUN, Assignment
 from plumbline.rounds.software import SoftwareChange, ab_answers
@@ -75,7 +76,9 @@ def rerun_note(gathered: GatheredRecords, platform: str, workload: str) -> str:
     """Return a phrase on the reruns that do not count; empty without any."""
     main = gathered.records[Assignment(platform, workload, MAIN)]
     problems = Counter(rerun_problem(main, run) for run in rerun_records(gathered, platform, workload))
-    phrases = [f"{count} reruns {problem}: they do not count" for problem, count in problems.items() if problem]
+    phrases = [
+        f"{count} reruns {sentence_of(problem)}: they do not count" for problem, count in problems.items() if problem
+    ]
     return "; ".join(phrases)
 
 

@@ -13,6 +13,7 @@ from plumbline.judge.gates.throughput import CHECK
 from plumbline.rounds.night_answers import SPEED_METRICS
 from plumbline.rounds.nights import NightDecisions
 from plumbline.rounds.software import MACHINE_CODES, SoftwareChange
+from plumbline.schema.fact import joined
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, worst
 
 __all__ = ["apply_nights", "with_equivalence"]
@@ -113,7 +114,7 @@ def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], ma
     if test.outcome == "equivalent":
         # Many nights are stronger evidence than one pair of runs that is not bitwise equal.
         findings = tuple(
-            finding.replace(outcome="pass", detail=f"{finding.detail}; {detail}")
+            finding.replace(outcome="pass", detail=joined((finding.detail, detail)))
             if finding.check == "learn.accuracy" and finding.outcome == "inconclusive"
             and finding.against.startswith("baseline") and finding.observed is not None
             else finding
@@ -161,7 +162,7 @@ def _is_contradicted(finding: Finding, reference: Reference, runs: Sequence[floa
 
 def _withdrawn(finding: Finding, reference: Reference) -> Finding:
     text = f"withdrawn: the reference of {reference.count} nights rules out a loss of {float(finding.limit or 0.0):.2%}"
-    return finding.replace(outcome="pass", detail=f"{finding.detail}; {text}")
+    return finding.replace(outcome="pass", detail=joined((finding.detail, text)))
 
 
 def _with_ab_answer(
@@ -190,5 +191,5 @@ def _cause(one: LineDecision, change: SoftwareChange, signs: Cause | None) -> Ca
     if decision.reason == "software":
         return Cause(code="software", sure="confirmed", why=words, suspects=change.changes, tried=tried)
     if signs is not None and one.line.metric.name in SPEED_METRICS:
-        return signs.replace(why=f"{signs.why}; {words}", tried=tried)
+        return signs.replace(why=joined((signs.why, words)), tried=tried)
     return Cause(code="unattributed", sure="unattributed", why=words, tried=tried)

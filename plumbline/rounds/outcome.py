@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plumbline.escape import one_line
+from plumbline.report.sentences import sentence_of
 from plumbline.report.words import number
 from plumbline.rounds.gathered import Absence
 from plumbline.rounds.plan import Round
+from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult, RoundVerdict, worst
 
 __all__ = ["absent_result", "headline", "join", "sum_up"]
@@ -33,7 +35,9 @@ def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
     causes: list[Cause] = []
     for workload, result in named.items():
         findings += [finding.replace(check=f"{workload}.{finding.check}") for finding in result.findings]
-        causes += [cause.replace(why=f"{workload}: {cause.why}") for cause in result.causes]
+        causes += [
+            cause.replace(why=fact("round.of-workload", workload=workload, why=cause.why)) for cause in result.causes
+        ]
     every = list(results.values())
     return PlatformResult(
         verdict=worst([result.verdict for result in every]),
@@ -103,13 +107,13 @@ def headline(verdict: RoundVerdict) -> str:
 
 
 def _why(result: PlatformResult) -> str:
-    parts = [f"{cause.code} ({cause.sure}), {cause.why}" for cause in result.causes[:1]]
+    parts = [f"{cause.code} ({cause.sure}), {sentence_of(cause.why)}" for cause in result.causes[:1]]
     finding = next((candidate for candidate in result.findings if candidate.outcome == result.verdict), None)
     if finding is not None:
         numbers = ""
         if finding.limit is not None:
             numbers = f" {number(finding.observed)} against a limit of {number(finding.limit)}"
         unit = f" {finding.unit}" if finding.unit and numbers else ""
-        detail = f", {finding.detail}" if finding.detail else ""
+        detail = f", {sentence_of(finding.detail)}" if finding.detail else ""
         parts.append(f"{finding.check}{numbers}{unit}{detail}")
     return "; ".join(parts) or result.unavailable or "no finding"

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from plumbline.errors import ExitCode
 from plumbline.schema.base import Model
+from plumbline.schema.fact import Statement
 
 __all__ = [
     "Cause",
@@ -65,13 +66,13 @@ class Finding(Model):
     check: str
     """Dotted, part first: `probe.forward`, `data.rows`, `learn.accuracy`, `speed.throughput`."""
     outcome: Outcome
-    metric: str = ""
+    metric: Statement = ""
     observed: float | str | None = None
     limit: float | str | None = None
     unit: str = ""
     against: str = ""
     """`platform NAME` or `baseline RECORD`."""
-    detail: str = ""
+    detail: Statement = ""
     workload: str = ""
     """Checked workload, in a round."""
     needs_rerun: bool = False
@@ -103,10 +104,10 @@ NoteCode = Literal[
 
 
 class Note(Model):
-    """Sentence for people with a `code`; programs use only `code`."""
+    """Statement for people with a `code`; programs use only `code`."""
 
     code: NoteCode = "remark"
-    text: str
+    text: Statement
     workload: str = ""
     """Workload of the note; empty if the round has one workload, or for all workloads."""
 
@@ -116,20 +117,17 @@ class Note(Model):
         """Accept plain sentences of older rounds."""
         return {"text": value} if isinstance(value, str) else value
 
-    def __str__(self) -> str:
-        return f"{self.workload}: {self.text}" if self.workload else self.text
-
 
 class Cause(Model):
     """Cause of a drift, with its certainty."""
 
     code: CauseCode
     sure: Sure
-    why: str
-    evidence: tuple[str, ...] = ()
+    why: Statement
+    evidence: tuple[Statement, ...] = ()
     suspects: tuple[str, ...] = ()
     """Fingerprint differences that could explain this code."""
-    tried: tuple[str, ...] = ()
+    tried: tuple[Statement, ...] = ()
     """Experiments with their results."""
     workload: str = ""
     """Workload that drifts, in a round."""
@@ -170,7 +168,8 @@ class PlatformResult(Judgement):
 class RoundVerdict(Model):
     """Result of a round: `run --json`, and `round.json` in the central store."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
+    """Since 2, statements are facts; those of version 1 are sentences."""
     round: str
     suite: str = ""
     verdict: Outcome

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from plumbline.errors import ExitCode
+from plumbline.report.sentences import spoken
 from plumbline.schema.base import Model
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outcome, exit_code
 from plumbline.upgrade.changes import PackageChange
@@ -152,4 +153,4 @@ class UpgradeAnswer(Model):
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document, with exit code and sentences."""
-        return {**self.to_json(), "sentences": list(self.sentences), "exit_code": int(self.exit_code)}
+        return {**spoken(self.to_json()), "sentences": list(self.sentences), "exit_code": int(self.exit_code)}

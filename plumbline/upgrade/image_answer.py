@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import ValidationError
 
+from plumbline.report.sentences import sentence_of
 from plumbline.rounds.plan import RERUN, Assignment
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import Judgement, Outcome
@@ -41,7 +42,7 @@ def image_answer(trainings: ImageTrainings) -> UpgradeAnswer:
     if judgement.verdict == "drift":
         return _drifted(trainings, judgement)
     lines = [
-        f"{finding.check}: {finding.detail or finding.metric}"
+        f"{finding.check}: {sentence_of(finding.detail or finding.metric)}"
         for finding in judgement.findings
         if finding.outcome != "pass"
     ]

@@ -44,6 +44,7 @@ from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, Measurement, StubWorkers, deploy_round, suite_of
 from tests.flows.webhook_server import receiver
+from tests.said import said
 
 
 def play(
@@ -133,11 +134,13 @@ def test_failures_of_infrastructure_are_tried_again_and_never_drift(
     assert [name for name, item in results.items() if item.verdict == "pass"] == passed
     for name, why in (("p06", "no answer within 32 s"), ("p07", "the token has expired")):
         assert results[name].records[0].endswith("-1")
-        assert any(f"attempt 1 failed: s3://data: {why}" in note.text for note in results[name].notes)
+        assert any(f"attempt 1 failed: s3://data: {why}" in said(note.text) for note in results[name].notes)
     assert (results["p08"].verdict, results["p08"].causes) == ("inconclusive", ())
     assert "no answer within 32 s" in results["p08"].unavailable
     assert results["p01"].records[0].endswith("-1")
-    assert any("the run's record is complete, though the run crashed" in note.text for note in results["p02"].notes)
+    assert any(
+        "the run's record is complete, though the run crashed" in said(note.text) for note in results["p02"].notes
+    )
     assert results["p02"].records[0].endswith("-0")
     assert "crashed" in results["p04"].unavailable
     assert "no worker started the run within 20 s" in results["p05"].unavailable
@@ -157,8 +160,8 @@ def test_a_reference_without_its_store_or_with_last_nights_record_takes_no_other
         "p00": "inconclusive", "p01": "invalid", "p02": "invalid", "p03": "pass",
     }  # fmt: skip
     assert state.startswith("Invalid: invalid: p01: platform.gpus")
-    assert "4 processes" in verdict.platforms["p01"].findings[0].detail
-    assert "nonce" in verdict.platforms["p02"].findings[0].detail
+    assert "4 processes" in said(verdict.platforms["p01"].findings[0].detail)
+    assert "nonce" in said(verdict.platforms["p02"].findings[0].detail)
     kept = CentralStore(open_store(suite.store)).list_records()
     assert not any("p02" in name for name in kept)
     assert emitted(stack, "dark-reference", 5) == {
@@ -269,7 +272,7 @@ def test_a_drift_is_alerted_though_the_outbox_takes_no_experiment_and_the_alert_
         verdict, _ = play(suite, stack, material, tmp_path, {}, measure=drifting(material))
     cause = verdict.platforms["p01"].causes[0]
     assert (verdict.verdict, cause.code, cause.sure) == ("drift", "schedule", "likely")
-    assert "could not be run" in cause.tried[0]
+    assert "could not be run" in said(cause.tried[0])
     assert [got["title"] for got in webhook.got] == ["[plumbline] sealed: drift on p01: schedule (likely)"]
     note = next(note for note in verdict.notes if "alerts/sealed.json: not JSON" in note)
     assert note in webhook.got[0]["message"]

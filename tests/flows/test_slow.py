@@ -17,6 +17,7 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tests.flows.stubs import Material, Measurement, StubWorkers, deploy_round, suite_of
+from tests.said import said
 from tests.unit.judge.test_speed import SLOW, speed
 
 
@@ -55,7 +56,7 @@ def test_a_drop_is_drift_only_if_an_independent_rerun_shows_it(
     assert (verdict.verdict, state) == (("drift", "Drift") if lasts else ("pass", "Completed"))
     assert p00.verdict == "pass"
     (finding,) = [item for item in p01.findings if item.check == "speed.throughput"]
-    assert "rerun" in finding.detail
+    assert "rerun" in said(finding.detail)
     assert [(cause.code, cause.sure) for cause in p01.causes] == (
         # The machine ran the same software as its accepted record.
         [("unattributed", "unattributed")] if lasts else []

@@ -32,6 +32,7 @@ from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
 from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
+from tests.said import said
 from tests.train.wheels import make_wheel
 from tests.unit.judge.test_speed import speed
 
@@ -174,7 +175,7 @@ def test_a_slower_night_is_the_softwares_only_if_the_ab_shows_it(  # noqa: PLR09
     entry = next(call for call in reversed(series.calls) if call.metric == "throughput")
     finding = next(finding for finding in result.findings if finding.check == "history.throughput")
     assert (entry.reason, entry.verdict) == (reason, "drift" if reason == "software" else "inconclusive"), finding
-    assert "A/B of 20 runs" in finding.detail
+    assert "A/B of 20 runs" in said(finding.detail)
     software = [(cause.sure, cause.suspects) for cause in result.causes if cause.code == "software"]
     wanted = [("confirmed", (f"{PACKAGE} 1.0 → {version}",))] if reason == "software" else []
     assert software == wanted, result.causes

@@ -25,6 +25,7 @@ from plumbline.schema.verdict import Judgement
 from plumbline.train import learn as learn_module
 from plumbline.train.batches import Batch
 from plumbline.train.engine import Engine, Outcome
+from tests.said import said
 from tests.train.conftest import Trained, Workshop, processes_below
 from tests.train.forked_ranks import run_alone, run_ranks
 
@@ -253,7 +254,7 @@ def test_another_dropout_on_an_equal_machine_is_drift_and_named(
     assert judgement.first_divergence is not None
     assert (judgement.first_divergence.stage, judgement.first_divergence.step) == ("learn", 0)
     assert [cause.code for cause in judgement.causes] == ["rng"]
-    assert "dropout is 0.2 instead of 0.1" in judgement.causes[0].why
+    assert "dropout is 0.2 instead of 0.1" in said(judgement.causes[0].why)
 
 
 def test_a_schedule_that_starts_again_on_an_equal_machine_is_drift_and_named(
@@ -270,7 +271,7 @@ def test_a_schedule_that_starts_again_on_an_equal_machine_is_drift_and_named(
     judgement = judged(undisturbed, workshop.train(learning(workshop)))
     assert judgement.verdict == "drift"
     assert [cause.code for cause in judgement.causes] == ["schedule"]
-    assert "step 13 was taken with a learning rate" in judgement.causes[0].why
+    assert "step 13 was taken with a learning rate" in said(judgement.causes[0].why)
 
 
 def test_a_curve_repeated_on_an_equal_machine_passes(workshop: Workshop, undisturbed: Trained) -> None:

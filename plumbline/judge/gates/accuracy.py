@@ -10,6 +10,7 @@ from plumbline.history.equivalence import McNemar, mcnemar
 from plumbline.judge.gates.gate import GateRequest, GateResult
 from plumbline.judge.pair import Pair
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding, Outcome
 
@@ -19,7 +20,7 @@ __all__ = ["accuracy_error", "accuracy_gate", "learn", "parting", "shared_rows"]
 _UNEXPLAINED = Cause(
     code="unattributed",
     sure="unattributed",
-    why="the accuracy differs, and the probe does not explain it: the cause is outside the probe",
+    why=fact("accuracy.outside-probe"),
 )
 
 
@@ -39,16 +40,16 @@ def learn(pair: Pair, gates: Gates) -> list[Finding]:
     known = left.weights_sha256 is not None  # after a failure it may be missing, and is then equal to nothing
     same = known and left.weights_sha256 == right.weights_sha256 and left.losses == right.losses
     if same and _same_ends(left, right):
-        return [_finding("pass", 0.0, gates, "the curves are bitwise equal")]
+        return [_finding("pass", 0.0, gates, fact("accuracy.equal-curves"))]
     ours, theirs = _end(left), _end(right)
     if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:
-        return [_finding("inconclusive", None, gates, "no accuracy was measured")]
+        return [_finding("inconclusive", None, gates, fact("accuracy.none"))]
     gap = theirs.accuracy - ours.accuracy
-    detail = f"{theirs.accuracy:.4f} instead of the reference's {ours.accuracy:.4f} on {theirs.num_rows} rows"
+    detail = fact("accuracy.values", accuracy=theirs.accuracy, reference=ours.accuracy, num_rows=theirs.num_rows)
     shared = shared_rows(pair)
     outcome = _outcome(abs(gap), accuracy_error(ours, theirs), gates)
     if shared is not None:
-        detail = f"{detail}; {_resolution(shared, gates)}"
+        detail = fact("accuracy.resolved", detail=detail, resolution=_resolution(shared, gates))
         if outcome == "drift" and shared.p_value > _two_sided(gates.accuracy_standard_errors):
             outcome = "inconclusive"
     return [_finding(outcome, gap, gates, detail)]
@@ -62,13 +63,17 @@ def shared_rows(pair: Pair) -> McNemar | None:
     return mcnemar(left["right"] == 1, right["right"] == 1)
 
 
-def _resolution(shared: McNemar, gates: Gates) -> str:
+def _resolution(shared: McNemar, gates: Gates) -> Statement:
     """Return a phrase on the difference that these rows can resolve."""
     margin = gates.accuracy_margin
-    return (
-        f"of the same rows {shared.only_reference} only the reference has right, {shared.only_candidate} only the "
-        f"candidate (McNemar p = {shared.p_value:.2g}); they resolve {shared.resolvable:.4f}, "
-        f"{margin:g} takes {shared.rows_needed(margin)} rows"
+    return fact(
+        "accuracy.shared-rows",
+        reference=shared.only_reference,
+        candidate=shared.only_candidate,
+        p_value=shared.p_value,
+        resolvable=shared.resolvable,
+        margin=margin,
+        needed=shared.rows_needed(margin),
     )
 
 
@@ -108,11 +113,11 @@ def _same_ends(left: LearnEvidence, right: LearnEvidence) -> bool:
     return ours is not None and ours.accuracy is not None and ours == theirs
 
 
-def _finding(outcome: Outcome, gap: float | None, gates: Gates, detail: str) -> Finding:
+def _finding(outcome: Outcome, gap: float | None, gates: Gates, detail: Statement) -> Finding:
     return Finding(
         check="learn.accuracy",
         outcome=outcome,
-        metric="difference of the final accuracy",
+        metric=fact("accuracy.difference"),
         observed=gap,
         limit=gates.accuracy_margin,
         unit="absolute",

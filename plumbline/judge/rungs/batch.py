@@ -11,6 +11,7 @@ from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.tokenizer import TOKENS
 from plumbline.schema.evidence import BATCH_FIELDS
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["batch"]
@@ -34,10 +35,10 @@ def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
     finding = Finding(
         check="probe.batch",
         outcome="drift",
-        metric=f"SHA-256 of {differing[0]} at step {step}",
+        metric=fact("batch.digest", field=differing[0], step=step),
         observed=right.get(differing[0]),
         limit=left.get(differing[0]),
-        detail=suspicion.why + (f"; first at {at}" if at else ""),
+        detail=fact("batch.detail", why=suspicion.why, clause=fact("batch.first-at", at=at) if at else ""),
     )
     return Mismatch(
         rung="batch",
@@ -49,38 +50,38 @@ def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
 
 
 def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) -> Suspicion:
-    evidence = (f"fields that differ: {', '.join(differing)}",)
+    evidence = (fact("batch.fields", differing=", ".join(differing)),)
     if "row_ids" in differing:
         return Suspicion("data.order", _order(left, right), evidence, BATCH_FIELDS)
     masked = pair.reference.record.spec.task == "masked-lm"
     if masked and set(differing) <= {"labels"} and not _same_places(left, right):
-        why = "the same tokens, but the loss counts different places: the draw of the mask differs"
+        why = fact("batch.mask-places")
         return Suspicion("rng", why, evidence, (*TOKENS, "labels"))
     if set(differing) <= {"labels"}:
-        return Suspicion("data.labels", "the same rows and ids, different labels", evidence, ("labels",))
+        return Suspicion("data.labels", fact("batch.labels"), evidence, ("labels",))
     if masked and _same_below_the_mask(left, right):
-        why = "the same tokens with different masked positions: the draw of the mask differs"
+        why = fact("batch.mask-tokens")
         return Suspicion("rng", why, evidence, (*TOKENS, "labels"))
     shapes = {name: (left[name].shape, right[name].shape) for name in TOKENS if name in left and name in right}
     padded = next((pair for pair in shapes.values() if pair[0] != pair[1]), None)
-    why = f"the same rows, padded to {padded[1]} instead of {padded[0]}" if padded else "the same rows, different ids"
+    why = fact("batch.padding", length=padded[1], reference=padded[0]) if padded else fact("batch.ids")
     # All fields of a tokenizer are restored: a further field may differ at a later step only.
     names = (*TOKENS, "labels") if "labels" in differing else TOKENS
     return Suspicion("tokenization", why, evidence, names)
 
 
-def _order(left: Any, right: Any) -> str:
+def _order(left: Any, right: Any) -> Statement:
     if "row_ids" not in left or "row_ids" not in right:
-        return "the batch contains different rows, or the same rows in a different order"
+        return fact("batch.rows-or-order")
     ours, theirs = left["row_ids"], right["row_ids"]
     if len(theirs) != len(ours):
-        return f"the batch contains {len(theirs)} rows instead of {len(ours)}"
+        return fact("batch.num-rows", num=len(theirs), reference=len(ours))
     twice = [int(row) for row in np.unique(theirs) if (theirs == row).sum() > (ours == row).sum() > 0]
     if twice:
-        return f"row {twice[0]} appears twice in the batch"
+        return fact("batch.repeated-row", row=twice[0])
     if sorted(ours.tolist()) == sorted(theirs.tolist()):
-        return "the batch contains the same rows in a different order"
-    return f"{int((~np.isin(theirs, ours)).sum())} of {len(theirs)} rows of the batch differ from the reference's"
+        return fact("batch.order")
+    return fact("batch.rows", num=int((~np.isin(theirs, ours)).sum()), total=len(theirs))
 
 
 def _same_places(left: Any, right: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 __all__ = ["between_steps"]
@@ -20,22 +21,22 @@ def between_steps(pair: Pair, step: int) -> Mismatch | None:
     if updated != other or len(marks) < 2 or marks[0] == marks[1]:
         return None
     code, event = _event(pair, done)
-    why = f"the weights changed after the update of step {step - 1} and before step {step}{event}"
+    why = fact("between-steps.changed", after=step - 1, before=step, event=event)
     finding = Finding(
         check="learn.state",
         outcome="drift",
-        metric=f"checksum of the weights at the start of step {step}",
+        metric=fact("between-steps.checksum", step=step),
         observed=marks[1],
         limit=marks[0],
-        detail="the weights after the update before are equal",
+        detail=fact("between-steps.equal-before"),
     )
     at = Divergence(stage="optimizer", step=step, at="weights")
     return Mismatch("state", at, (finding,), (Suspicion(code, why),), independent=True)
 
 
-def _event(pair: Pair, done: int) -> tuple[CauseCode, str]:
+def _event(pair: Pair, done: int) -> tuple[CauseCode, Statement]:
     """Return the cause, and what the curve does after `done` steps."""
     spec = pair.reference.record.spec.learn
     if spec is None or done % spec.checkpoint_every == 0:
-        return "optimizer", ", where a checkpoint was saved" if spec else ""
-    return ("evaluation", ", in an evaluation") if done % spec.evaluate_every == 0 else ("optimizer", "")
+        return "optimizer", fact("between-steps.at-checkpoint") if spec else ""
+    return ("evaluation", fact("between-steps.at-evaluation")) if done % spec.evaluate_every == 0 else ("optimizer", "")

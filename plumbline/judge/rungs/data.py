@@ -14,6 +14,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.tokenizer import TOKENS, tokenizer
 from plumbline.judge.spec_differences import label_names
 from plumbline.schema.evidence import DataEvidence
+from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 __all__ = ["RowChange", "data", "row_changes"]
@@ -41,10 +42,13 @@ class RowChange:
     before: str
     after: str
 
-    def __str__(self) -> str:
+    @property
+    def statement(self) -> Statement:
         """Return the row with the difference."""
-        label = f"label {self.before} → {self.after}" if self.before != self.after else ""
-        return f"row {self.row}: {', '.join(filter(None, ['a different text' * self.is_text, label]))}"
+        if self.before == self.after:
+            return fact("data.changed-text", row=self.row)
+        code = "data.changed-both" if self.is_text else "data.changed-label"
+        return fact(code, row=self.row, before=self.before, after=self.after)
 
 
 def row_changes(pair: Pair) -> tuple[RowChange, ...]:
@@ -87,8 +91,8 @@ def _rows_break(pair: Pair, left: DataEvidence, right: DataEvidence) -> list[Mis
     if left.shards == right.shards:
         return []
     shard = next((s.key for s in right.shards if s not in left.shards), (*right.shards, *left.shards)[0].key)
-    where = "in rows that this run does not read" if rows is not None else "in rows that the record does not contain"
-    return [_break("data.content", f"the dataset differs, {where}", left, right, at=f"shard {shard}")]
+    where = fact("data.unread") if rows is not None else fact("data.unrecorded")
+    return [_break("data.content", fact("data.differs", where=where), left, right, at=f"shard {shard}")]
 
 
 def _compare_rows(pair: Pair) -> _Rows | None:
@@ -150,18 +154,18 @@ def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows)
     step, row = _first_read(pair, which)
     at = _place(left, row)
     numbers = ", ".join(map(str, which[:_NAMED].tolist())) + (", …" if len(which) > _NAMED else "")
-    seen = f"{len(which)} of {len(rows.ids)} rows differ: {numbers}"
+    seen = fact("data.rows", num=len(which), total=len(rows.ids), numbers=numbers)
     if not rows.text.any():
-        code, why = "data.labels", f"the texts are the same, the labels of {len(which)} rows are not"
+        code, why = "data.labels", fact("data.labels", num=len(which))
     elif totals[0] == totals[1] and (is_reordered or rows.moved):
-        code, why = "data.order", "the dataset contains the same rows in a different order"
+        code, why = "data.order", fact("data.order")
     else:
-        changed = "1 row differs" if len(which) == 1 else f"{len(which)} rows differ"
-        change = changed if totals[0] == totals[1] else f"{totals[1]} rows instead of {totals[0]}"
-        code, why = "data.content", f"the dataset contains different rows: {change}"
+        changed = fact("data.one-row") if len(which) == 1 else fact("data.some-rows", num=len(which))
+        change = changed if totals[0] == totals[1] else fact("data.num-rows", num=totals[1], reference=totals[0])
+        code, why = "data.content", fact("data.different-rows", change=change)
     # Moved rows have different labels by chance.
     first = () if code == "data.order" else row_changes(pair)
-    changes = tuple(str(change) for change in first if change.before != change.after)
+    changes = tuple(change.statement for change in first if change.before != change.after)
     share = len(which) / len(rows.ids)
     return _break(code, why, left, right, at=at, row=row, step=step, seen=seen, share=share, changes=changes)  # type: ignore[arg-type]
 
@@ -195,27 +199,32 @@ _FIELDS: dict[CauseCode, tuple[str, ...]] = {
 
 def _break(
     code: CauseCode,
-    why: str,
+    why: Statement,
     left: DataEvidence,
     right: DataEvidence,
     *,
     at: str,
     row: int | None = None,
     step: int | None = None,
-    seen: str = "",
+    seen: Statement = "",
     share: float | None = None,
-    changes: tuple[str, ...] = (),
+    changes: tuple[Statement, ...] = (),
 ) -> Mismatch:
     finding = Finding(
         check="data.rows",
         outcome="drift",
-        metric="share of the rows read that differ" if share is not None else "SHA-256 of the manifest",
+        metric=fact("data.share") if share is not None else fact("data.manifest-digest"),
         observed=share if share is not None else right.manifest_sha256,
         limit=0.0 if share is not None else left.manifest_sha256,
-        detail="; ".join(part for part in (f"first at {at}", seen) if part),
+        detail=joined((fact("data.first-at", at=at), seen)),
     )
     imports = right.receipt.differences(left.receipt) if right.receipt else ()
-    evidence = (f"first at {at}", *filter(None, [seen]), *changes, *(f"import: {text}" for text in imports))
+    evidence = (
+        fact("data.first-at", at=at),
+        *((seen,) if seen else ()),
+        *changes,
+        *(fact("data.import", difference=text) for text in imports),
+    )
     # A dataset of a different length changes every draw of rows.
     longer = sum(s.num_rows for s in left.shards) != sum(s.num_rows for s in right.shards)
     fields = ("row_ids", *_FIELDS[code]) if longer else _FIELDS[code]

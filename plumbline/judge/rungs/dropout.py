@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plumbline.judge.pair import Pair
 from plumbline.schema.evidence import DropoutDraw, Tap
+from plumbline.schema.fact import Statement, fact
 
 __all__ = ["drew_differently", "operator_of"]
 
@@ -21,7 +22,7 @@ def drew_differently(pair: Pair, step: int, name: str, kind: str) -> bool:
     return draws[0].input_sha256 == draws[1].input_sha256 and draws[0].dropped_sha256 != draws[1].dropped_sha256
 
 
-def operator_of(pair: Pair, step: int, tap: Tap) -> str:
+def operator_of(pair: Pair, step: int, tap: Tap) -> Statement:
     """Return class and name of the module that computes a tap's output, or a dropout's different input."""
     draws = _draws(pair, step, tap.name)
     if draws is None or draws[0].input_sha256 == draws[1].input_sha256:
@@ -29,7 +30,7 @@ def operator_of(pair: Pair, step: int, tap: Tap) -> str:
     parent = tap.name.rpartition(".")[0]
     taps = pair.probes[0].taps if pair.probes else ()
     kind = next((each.kind for each in taps if each.name == parent), "module")
-    return f"{kind} {parent}, in its operations before {tap.name.rpartition('.')[2]},"
+    return fact("dropout.before-dropout", kind=kind, parent=parent, dropout=tap.name.rpartition(".")[2])
 
 
 def _is_called_once(pair: Pair, step: int, name: str) -> bool:

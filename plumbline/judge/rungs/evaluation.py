@@ -13,6 +13,7 @@ from plumbline.judge.tolerance import limit as limit_of
 from plumbline.judge.tolerance import relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EvaluationEvidence
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["distance", "evaluation", "evaluation_numbers"]
@@ -35,7 +36,13 @@ def evaluation(pair: Pair) -> Mismatch | None:
         return None
     left, right = both
     if left.num_rows != right.num_rows:
-        return _break(pair, "rows evaluated", right.num_rows, left.num_rows, "a different number of rows is evaluated")
+        return _break(
+            pair,
+            "rows evaluated",
+            right.num_rows,
+            left.num_rows,
+            fact("evaluation.num-rows"),
+        )
     if left.training_mode != right.training_mode:
         mode = "training" if right.training_mode else "evaluation"
         return _break(
@@ -43,10 +50,16 @@ def evaluation(pair: Pair) -> Mismatch | None:
             "training mode",
             str(right.training_mode),
             str(left.training_mode),
-            f"the evaluation runs in {mode} mode",
+            fact("evaluation.mode", mode=mode),
         )
     if left.rows_sha256 != right.rows_sha256:
-        return _break(pair, "SHA-256 of the rows", right.rows_sha256, left.rows_sha256, "different rows are evaluated")
+        return _break(
+            pair,
+            "SHA-256 of the rows",
+            right.rows_sha256,
+            left.rows_sha256,
+            fact("evaluation.rows"),
+        )
     return None
 
 
@@ -59,7 +72,7 @@ def evaluation_numbers(pair: Pair) -> Mismatch | None:
     if left.logits_sha256 != right.logits_sha256:
         gap, limit = distance(pair.reference, pair.candidate), limit_of(None, "gradient", pair.precision, left.step)
         if gap > limit:
-            why = "the weights are the same, the logits of the evaluation are not"
+            why = fact("evaluation.logits")
             return _break(pair, "relative error of the logits", gap, limit, why, independent=False)
         # An experiment with a definition, such as the training's loss, leaves the evaluation's own function.
         return None if pair.rounding else _beyond_logits(pair, left, right)
@@ -67,9 +80,9 @@ def evaluation_numbers(pair: Pair) -> Mismatch | None:
         ours, theirs = getattr(left, name), getattr(right, name)
         limit = limit_of(None, "loss", pair.precision)
         if ours != theirs and relative(ours, theirs) > limit:
-            return _break(pair, name, theirs, ours, f"the same logits give a different {name}", independent=False)
+            return _break(pair, name, theirs, ours, fact("evaluation.number", name=name), independent=False)
     if left.predictions_sha256 != right.predictions_sha256:
-        why = "the same logits give different predictions"
+        why = fact("evaluation.predictions")
         return _break(pair, "predictions", right.predictions_sha256, left.predictions_sha256, why, independent=False)
     return None
 
@@ -79,15 +92,15 @@ def _beyond_logits(pair: Pair, left: EvaluationEvidence, right: EvaluationEviden
     if left.loss is not None or right.loss is not None:
         reach = loss_reach(pair) + limit_of(None, "loss", pair.precision) * abs(left.loss or 0.0)
         if left.loss is None or right.loss is None or abs(right.loss - left.loss) > reach:
-            why = "the loss differs by more than its logits explain"
+            why = fact("evaluation.loss")
             return _break(pair, "loss", right.loss, left.loss, why, independent=False)
     changed = changed_answers(pair, limit_of(None, "gradient", pair.precision, left.step))
     if changed is None:
-        why = "predictions differ where the logits leave no choice"
+        why = fact("evaluation.clear-predictions")
         return _break(pair, "predictions", right.predictions_sha256, left.predictions_sha256, why, independent=False)
     shares = [share for share in (left.accuracy, right.accuracy) if share is not None]
     if len(shares) == 1 or (len(shares) > 1 and abs(shares[1] - shares[0]) > changed + _EXACT):
-        why = "the accuracy differs by more than the predictions"
+        why = fact("evaluation.accuracy")
         return _break(pair, "accuracy", right.accuracy, left.accuracy, why, independent=False)
     return None
 
@@ -107,7 +120,7 @@ def _break(
     metric: str,
     observed: float | str | None,
     limit: float | str | None,
-    why: str,
+    why: Statement,
     *,
     independent: bool = True,
 ) -> Mismatch:
@@ -116,5 +129,7 @@ def _break(
         check="probe.evaluation", outcome="drift", metric=metric, observed=number, limit=limit, detail=why
     )
     at = Divergence(stage="evaluation", at=metric)
-    suspicion = Suspicion("evaluation", why, (f"{metric}: {observed} instead of the reference's {limit}",))
+    suspicion = Suspicion(
+        "evaluation", why, (fact("evaluation.instead", metric=metric, observed=observed, limit=limit),)
+    )
     return Mismatch("evaluation", at, (finding,), (suspicion,), independent=independent)

@@ -10,6 +10,7 @@ from plumbline.judge.rungs.dropout import drew_differently, operator_of
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.rng import rng_differs
 from plumbline.judge.tolerance import relative
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["dtypes", "forward", "forward_numbers"]
@@ -38,13 +39,13 @@ def dtypes(pair: Pair, step: int) -> Mismatch | None:
     finding = Finding(
         check="probe.dtype",
         outcome="drift",
-        metric=f"number format of {name} at step {step}",
+        metric=fact("forward.format", name=name, step=step),
         observed=theirs,
         limit=ours,
-        detail=f"{len(differing)} formats differ",
+        detail=fact("forward.formats", num=len(differing)),
     )
     stage = "loss" if name == "loss" else "forward"
-    why = f"numeric precision differs: {name} is {theirs} instead of {ours}"
+    why = fact("forward.precision", name=name, format=theirs, reference=ours)
     suspicion = Suspicion("precision", why, precision_signs(pair), tuple(entry[0] for entry in tapped))
     return Mismatch(stage, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), independent=True)
 
@@ -58,10 +59,10 @@ def forward(pair: Pair, step: int) -> Mismatch | None:
     finding = Finding(
         check="probe.forward",
         outcome="drift",
-        metric=f"relative error of {first.reference.name or 'the model'}'s output at step {step}",
+        metric=fact("forward.output-error", name=first.reference.name or fact("forward.whole-model"), step=step),
         observed=first.error if math.isfinite(first.error) else None,
         limit=first.finite_limit,
-        detail=f"{len(over)} modules over their limits" + _who(first),
+        detail=fact("forward.modules", num=len(over), who=_who(first)),
     )
     return Mismatch(
         rung="forward",
@@ -74,26 +75,28 @@ def forward(pair: Pair, step: int) -> Mismatch | None:
 def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
     """Return the possible causes of a module's different output, likeliest first."""
     name, kind = first.reference.name, first.reference.kind
-    error = f"relative error {first.error:.3g}, limit {first.limit:.3g}"
+    error = fact("forward.error", error=first.error, limit=first.limit)
     module = _module_lines(pair, name)
     operator = Suspicion(
         "operator",
-        f"{operator_of(pair, step, first.reference)} computes a different result",
+        fact("forward.operator", module=operator_of(pair, step, first.reference)),
         (error, *module, *_agrees_with_itself(first)),
         (name,),
     )
     likely = [operator]
     signs = precision_signs(pair)
     if owes_to_rounding(first) or _product_lost_bits(pair, kind) or (signs and not module and None in first.own):
-        why = f"{kind} {name} computes with fewer bits"
+        why = fact("forward.fewer-bits", kind=kind, name=name)
         likely.insert(0, Suspicion("precision", why, (error, *signs, *_own(first)), (name,)))
     else:
-        likely.append(Suspicion("precision", f"{kind} {name} may compute with fewer bits", (error,), (name,)))
+        likely.append(
+            Suspicion("precision", fact("forward.may-compute-fewer-bits", kind=kind, name=name), (error,), (name,))
+        )
     if _draws(pair, step, kind, name):
-        why = f"{kind} {name} draws random numbers that the reference does not draw, or draws different ones"
+        why = fact("forward.draws", kind=kind, name=name)
         likely.insert(0, Suspicion("rng", why, (error, *_drawn(pair, step)), (name,)))
     elif _other_tree(pair):
-        why = "the model consists of different modules"
+        why = fact("forward.different-modules")
         likely.insert(0, Suspicion("model.architecture", why, _other_tree(pair), (name,)))
     return tuple(likely)
 
@@ -109,27 +112,27 @@ def forward_numbers(pair: Pair, step: int) -> Mismatch | None:
     finding = Finding(
         check="probe.forward",
         outcome="drift",
-        metric=f"relative difference of the loss by its definition at step {step}",
+        metric=fact("forward.loss-difference", step=step),
         observed=gap if math.isfinite(gap) else None,
         limit=limit,
     )
-    evidence = (f"the loss of its logits is off by {gap:.3g}, limit {limit:.3g}",)
-    likely = [Suspicion("operator", f"the model's output differs at step {step}", evidence)]
+    evidence = (fact("forward.logits-loss-off", gap=gap, limit=limit),)
+    likely = [Suspicion("operator", fact("forward.output", step=step), evidence)]
     if _draws(pair, step, "", ""):
-        likely.insert(0, Suspicion("rng", f"the model draws random numbers at step {step}", _drawn(pair, step)))
+        likely.insert(0, Suspicion("rng", fact("forward.model-draws", step=step), _drawn(pair, step)))
     return Mismatch("forward", Divergence(stage="forward", step=step, at="logits"), (finding,), tuple(likely))
 
 
-def precision_signs(pair: Pair) -> tuple[str, ...]:
+def precision_signs(pair: Pair) -> tuple[Statement, ...]:
     """Return a line for each measured difference of numeric precision."""
     left, right = pair.reference.record.fingerprint, pair.candidate.record.fingerprint
     lines = [
-        f"{name} keeps {right.mantissa_bits[name]} bits of mantissa instead of {bits}"
+        fact("forward.mantissa", name=name, bits=right.mantissa_bits[name], reference=bits)
         for name, bits in left.mantissa_bits.items()
         if abs(right.mantissa_bits.get(name, bits) - bits) >= _FEWER_BITS
     ]
     lines += [
-        f"{name} is {right.numerics[name]} instead of {value}"
+        fact("forward.setting", name=name, value=right.numerics[name], reference=value)
         for name, value in left.numerics.items()
         if right.numerics.get(name, value) != value and any(word in name for word in _PRECISION_WORDS)
     ]
@@ -156,40 +159,40 @@ def owes_to_rounding(tap: TapError) -> bool:
     return max(ours, theirs) >= _OWN_SHARE * tap.error > 0 and max(ours, theirs) > tap.limit
 
 
-def _agrees_with_itself(tap: TapError) -> tuple[str, ...]:
+def _agrees_with_itself(tap: TapError) -> tuple[Statement, ...]:
     if None in tap.own or owes_to_rounding(tap):
         return ()
-    return ("each run agrees with its own fp64 run: the formula differs, not the rounding",)
+    return (fact("forward.own-fp64-agrees"),)
 
 
-def _own(tap: TapError) -> tuple[str, ...]:
+def _own(tap: TapError) -> tuple[Statement, ...]:
     ours, theirs = tap.own
     if ours is None or theirs is None:
         return ()
-    return (f"from its own fp64 run the reference is {ours:.3g} away, the candidate {theirs:.3g}",)
+    return (fact("forward.own-fp64-distances", ours=ours, theirs=theirs),)
 
 
-def _who(tap: TapError) -> str:
+def _who(tap: TapError) -> Statement:
     ours, theirs = tap.own
     if ours is None or theirs is None or not owes_to_rounding(tap):
         return ""
-    return "; the candidate is wrong" if theirs > ours else "; the reference is wrong"
+    return fact("forward.candidate-wrong") if theirs > ours else fact("forward.reference-wrong")
 
 
-def _module_lines(pair: Pair, name: str) -> tuple[str, ...]:
+def _module_lines(pair: Pair, name: str) -> tuple[Statement, ...]:
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     if left is None or right is None:
         return ()
     return tuple(line for at, line in other_modules(left, right) if at == name)
 
 
-def _other_tree(pair: Pair) -> tuple[str, ...]:
+def _other_tree(pair: Pair) -> tuple[Statement, ...]:
     """Return a line for each module that only one side has."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     if left is None or right is None:
         return ()
     ours, theirs = {name for name, _ in left.modules}, {name for name, _ in right.modules}
-    return tuple(f"module {name} exists on one side only" for name in sorted(ours ^ theirs))[:4]
+    return tuple(fact("forward.one-sided-module", name=name) for name in sorted(ours ^ theirs))[:4]
 
 
 def _draws(pair: Pair, step: int, kind: str, name: str) -> bool:
@@ -198,11 +201,11 @@ def _draws(pair: Pair, step: int, kind: str, name: str) -> bool:
     return later or (left.training_mode != right.training_mode) or drew_differently(pair, step, name, kind)
 
 
-def _drawn(pair: Pair, step: int) -> tuple[str, ...]:
+def _drawn(pair: Pair, step: int) -> tuple[Statement, ...]:
     left, right = pair.common[step]
     lines = []
     if left.training_mode != right.training_mode:
-        lines.append(f"the model is in {'training' if right.training_mode else 'evaluation'} mode")
+        lines.append(fact("forward.mode", mode="training" if right.training_mode else "evaluation"))
     if step + 1 < len(pair.common) and rng_differs(pair, step + 1):
-        lines.append(f"after step {step} the generators' states differ, before it they did not")
+        lines.append(fact("forward.generators", step=step))
     return tuple(lines)

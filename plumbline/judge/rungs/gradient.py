@@ -13,6 +13,7 @@ from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs
 from plumbline.judge.tolerance import limit as limit_of
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import StepEvidence, Tap
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["clipping", "frozen", "gradient", "gradient_numbers"]
@@ -39,12 +40,17 @@ def frozen(pair: Pair) -> Mismatch | None:
     finding = Finding(
         check="probe.frozen",
         outcome="drift",
-        metric="parameters that only one of the two trains",
+        metric=fact("gradient.one-side-trains"),
         observed=len(names),
         limit=0,
     )
-    state = "is trained" if ours[names[0]] is False else "is frozen"
-    why = f"{names[0]} {state}" + (f", and so are {len(names) - 1} more" if len(names) > 1 else "")
+    state = fact("gradient.trained") if ours[names[0]] is False else fact("gradient.frozen")
+    why = fact(
+        "gradient.parameters",
+        name=names[0],
+        state=state,
+        more=fact("gradient.and-more", num=len(names) - 1) if len(names) > 1 else "",
+    )
     at = Divergence(stage="gradient", step=0, at=names[0])
     return Mismatch(
         "gradient", at, (finding,), (Suspicion("gradient", why, names=names, shown=True),), independent=True
@@ -60,17 +66,17 @@ def gradient(pair: Pair, step: int) -> Mismatch | None:
         return _without(missing, step, len(errors))
     added = _added(pair, step) if errors else []
     if added:
-        return _without(added, step, len(errors), state="gets a gradient, but not in the reference")
+        return _without(added, step, len(errors), state=fact("gradient.added"))
     if not over:
         return None
     first = over[-1]
     finding = Finding(
         check="probe.gradient",
         outcome="drift",
-        metric=f"relative error of the gradient of {first.reference.name} at step {step}",
+        metric=fact("gradient.error", name=first.reference.name, step=step),
         observed=first.error if math.isfinite(first.error) else None,
         limit=first.finite_limit,
-        detail=f"{len(over)} of {len(errors)} gradients over their limits",
+        detail=fact("gradient.over", num=len(over), total=len(errors)),
     )
     return Mismatch(
         rung="gradient",
@@ -84,29 +90,34 @@ def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion
     names = tuple(error.reference.name for error in over)
     first = over[-1]
     scale = _scale(pair, over)
-    lines = [f"{len(over)} of {count} gradients differ, by up to {max(error.error for error in over):.3g}"]
+    lines = [fact("gradient.differ", num=len(over), total=count, largest=max(error.error for error in over))]
     if scale is not None and scale.residual < _SAME_RATIO:
-        why = f"all of them are the reference's times {scale.factor:.6g}: accumulation or scaling"
+        why = fact("gradient.factor", factor=scale.factor)
     else:
-        why = "the loss is the same and its gradients differ: weighting of micro-batches, or a backward kernel"
+        why = fact("gradient.different")
     likely = [Suspicion("gradient", why, tuple(lines), names)]
     signs = precision_signs(pair)
     if owes_to_rounding(first) or (signs and None in first.own):
-        why = "the backward pass computes with fewer bits"
+        why = fact("gradient.fewer-bits")
         likely.insert(0, Suspicion("precision", why, (*lines, *signs), names))
     return tuple(likely)
 
 
-def _without(missing: list[str], step: int, count: int, *, state: str = "gets no gradient") -> Mismatch:
+def _without(missing: list[str], step: int, count: int, *, state: Statement | None = None) -> Mismatch:
     finding = Finding(
         check="probe.gradient",
         outcome="drift",
-        metric=f"parameters that have a gradient in one of the two runs at step {step}",
+        metric=fact("gradient.one-side-has", step=step),
         observed=len(missing),
         limit=0,
-        detail=f"{count} have one in both",
+        detail=fact("gradient.both-have", count=count),
     )
-    why = f"{missing[0]} {state}" + (f", like {len(missing) - 1} more" if len(missing) > 1 else "")
+    why = fact(
+        "gradient.parameters",
+        name=missing[0],
+        state=state or fact("gradient.none"),
+        more=fact("gradient.like-more", num=len(missing) - 1) if len(missing) > 1 else "",
+    )
     at = Divergence(stage="gradient", step=step, at=missing[0])
     return Mismatch("gradient", at, (finding,), (Suspicion("gradient", why, names=tuple(missing), shown=True),))
 
@@ -173,12 +184,12 @@ def gradient_numbers(pair: Pair, step: int) -> Mismatch | None:
     finding = Finding(
         check="probe.gradient",
         outcome="drift",
-        metric=f"relative difference of the gradient's norm at step {step}",
+        metric=fact("gradient.norm-difference", step=step),
         observed=gap if math.isfinite(gap) else None,
         limit=limit,
     )
-    why = "the loss is the same and the norm of its gradient differs"
-    suspicion = Suspicion("gradient", why, (f"off by {gap:.3g}, limit {limit:.3g}",))
+    why = fact("gradient.norm")
+    suspicion = Suspicion("gradient", why, (fact("gradient.off-limit", gap=gap, limit=limit),))
     return Mismatch("gradient", Divergence(stage="gradient", step=step, at="norm"), (finding,), (suspicion,))
 
 
@@ -195,12 +206,12 @@ def clipping(pair: Pair, step: int) -> Mismatch | None:
     finding = Finding(
         check="probe.clipping",
         outcome="drift",
-        metric=f"relative deviation of the clipped norm from its definition at step {step}",
+        metric=fact("gradient.clipping-deviation", step=step),
         observed=max(off) if math.isfinite(max(off)) else None,
         limit=limit,
     )
-    why = f"a norm of {right.gradient_norm} is clipped to {right.gradient_norm_clipped}"
-    evidence = (f"by the spec it is at most {optimizer.max_grad_norm}",)
+    why = fact("gradient.clipping", norm=right.gradient_norm, clipped=right.gradient_norm_clipped)
+    evidence = (fact("gradient.max-norm", maximum=optimizer.max_grad_norm),)
     suspicion = Suspicion("gradient", why, evidence)
     return Mismatch("clipped", Divergence(stage="gradient", step=step, at="clipping"), (finding,), (suspicion,), True)
 

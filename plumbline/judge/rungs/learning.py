@@ -12,6 +12,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import limit as limit_of
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 __all__ = ["evaluating", "first_logged_difference", "learning", "logged"]
@@ -34,9 +35,9 @@ def learning(pair: Pair) -> Mismatch | None:
     finding = Finding(
         check="learn.bits",
         outcome="drift",
-        metric="first step whose loss differs, where bits should be equal",
+        metric=fact("learning.first-different-bit"),
         observed=step,
-        detail="no difference in the fingerprints or the probe explains different rounding",
+        detail=fact("learning.no-excuse"),
     )
     at = Divergence(stage="learn", step=step, at="loss" if step is not None else "weights")
     return Mismatch("learn", at, (finding,), (Suspicion(code, why),), independent=True)
@@ -59,7 +60,7 @@ def logged(pair: Pair) -> Mismatch | None:
     if code is None:
         return None
     finding = Finding(
-        check="learn.exact", outcome="drift", metric="first step that differs by more than rounding", observed=place,
+        check="learn.exact", outcome="drift", metric=fact("learning.first-beyond-rounding"), observed=place,
         detail=why,
     )  # fmt: skip
     at = Divergence(stage="learn", step=place, at=_PLACES.get(code, "loss"))
@@ -69,7 +70,7 @@ def logged(pair: Pair) -> Mismatch | None:
 _PLACES: dict[CauseCode, str] = {"rng": "dropout", "weights.init": "weights", "schedule": "learning_rate"}
 
 
-def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[int, CauseCode, str] | None:
+def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[int, CauseCode, Statement] | None:
     """Return the first loss of equal weights and an equal batch, or any loss, that no rounding explains."""
     if not left.losses or not right.losses or None in left.losses or None in right.losses:
         return None
@@ -77,12 +78,12 @@ def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[
     ours, theirs = float(left.losses[0] or 0.0), float(right.losses[0] or 0.0)
     # A loss changes by at most the change of its logits, and so by their limit; a small loss has no smaller logits.
     if abs(theirs - ours) > limit_of(None, "gradient", spec.precision if spec else "fp32") * max(abs(ours), 1.0):
-        return 0, "unattributed", f"the first loss is {theirs:.6g} instead of {ours:.6g}, from equal weights and rows"
+        return 0, "unattributed", fact("learning.first-loss", loss=theirs, reference=ours)
     most = _HIGHEST * max(abs(loss) for loss in left.losses if loss is not None)
     place = next((step for step, loss in enumerate(right.losses) if loss is not None and abs(loss) > most), None)
     if place is None:
         return None
-    return place, "unattributed", f"the loss of step {place} is {right.losses[place]:.3g}, more than {most:.3g}"
+    return place, "unattributed", fact("learning.loss-too-large", step=place, loss=right.losses[place], most=most)
 
 
 def _evaluated_apart(left: LearnEvidence, right: LearnEvidence) -> Mismatch | None:
@@ -90,12 +91,12 @@ def _evaluated_apart(left: LearnEvidence, right: LearnEvidence) -> Mismatch | No
     for ours, theirs in zip(left.evaluations, right.evaluations, strict=False):
         why = _own_difference(ours, theirs, parting=None)
         if ours.step == theirs.step and why:
-            return _of_evaluation(ours.step, why, "whatever the rounding")
+            return _of_evaluation(ours.step, why, fact("learning.whatever-rounding"))
     return None
 
 
-def _of_evaluation(step: int, why: str, where: str) -> Mismatch:
-    metric = f"evaluation after step {step}, {where}"
+def _of_evaluation(step: int, why: Statement, where: Statement) -> Mismatch:
+    metric = fact("learning.evaluation-at", step=step, where=where)
     finding = Finding(check="learn.evaluation", outcome="drift", metric=metric, detail=why)
     at = Divergence(stage="evaluation", step=step, at="evaluation")
     return Mismatch("evaluation", at, (finding,), (Suspicion("evaluation", why),), independent=True)
@@ -110,19 +111,19 @@ def evaluating(pair: Pair) -> Mismatch | None:
     for ours, theirs in zip(left.evaluations, right.evaluations, strict=False):
         why = _own_difference(ours, theirs, parting=step)
         if ours.step == theirs.step and why:
-            return _of_evaluation(ours.step, why, "where bits should be equal")
+            return _of_evaluation(ours.step, why, fact("learning.bits-due"))
     return None
 
 
-def _own_difference(ours: EvaluationEvidence, theirs: EvaluationEvidence, *, parting: int | None) -> str:
+def _own_difference(ours: EvaluationEvidence, theirs: EvaluationEvidence, *, parting: int | None) -> Statement:
     """Return how an evaluation differs by itself, or ""."""
     if ours.training_mode != theirs.training_mode:
-        return f"the evaluation runs in {'training' if theirs.training_mode else 'evaluation'} mode"
+        return fact("learning.mode", mode="training" if theirs.training_mode else "evaluation")
     if (ours.num_rows, ours.rows_sha256) != (theirs.num_rows, theirs.rows_sha256):
-        return "different rows are evaluated"
+        return fact("learning.evaluated-rows")
     # The loss of the step after an evaluation has the weights of the evaluation.
     if ours != theirs and parting is not None and ours.step < parting:
-        return f"the evaluation after step {ours.step} differs, the loss of the next step is equal"
+        return fact("learning.evaluation", step=ours.step)
     return ""
 
 
@@ -133,7 +134,9 @@ def first_logged_difference(left: LearnEvidence, right: LearnEvidence) -> int | 
     return min(places, default=None)
 
 
-def _suspect(left: LearnEvidence, right: LearnEvidence, step: int | None, *, masked: bool) -> tuple[CauseCode, str]:
+def _suspect(
+    left: LearnEvidence, right: LearnEvidence, step: int | None, *, masked: bool
+) -> tuple[CauseCode, Statement]:
     """Return the first of dropout, weights, batches and learning rates that differs, as cause."""
     found = _exact_suspect(left, right, len(left.losses) if step is None else step + 1, masked=masked)
     return found[1:] if found is not None else _by_place(left, right, step)
@@ -141,12 +144,12 @@ def _suspect(left: LearnEvidence, right: LearnEvidence, step: int | None, *, mas
 
 def _exact_suspect(
     left: LearnEvidence, right: LearnEvidence, last: int, *, masked: bool, precision: float = 0.0
-) -> tuple[int, CauseCode, str] | None:
+) -> tuple[int, CauseCode, Statement] | None:
     """Return (step, cause, reason) of the first exact log that differs over the first `last` steps."""
     if None not in (left.dropout, right.dropout) and left.dropout != right.dropout:
-        return 0, "rng", f"dropout is {_listed(right.dropout)} instead of {_listed(left.dropout)}"
+        return 0, "rng", fact("learning.dropout", dropout=_listed(right.dropout), reference=_listed(left.dropout))
     if None not in (left.start_sha256, right.start_sha256) and left.start_sha256 != right.start_sha256:
-        return 0, "weights.init", "the learning curve starts from different weights, the probe does not"
+        return 0, "weights.init", fact("learning.start")
     for ours, theirs in ((left.batches, right.batches), (left.rows, right.rows), (left.labels, right.labels)):
         place = _first(ours[:last], theirs[:last])
         if place is not None:
@@ -154,40 +157,40 @@ def _exact_suspect(
     rates = enumerate(zip(left.learning_rates[:last], right.learning_rates[:last], strict=False))
     for place, (rate, other) in rates:
         if rate != other and relative(rate, other) > precision:
-            resumed = f", at a resume at step {right.resumed_at[-1]}" if place in right.resumed_at else ""
-            text = f"step {place} was taken with a learning rate of {other} instead of {rate}{resumed}"
+            resumed = fact("learning.at-resume", step=right.resumed_at[-1]) if place in right.resumed_at else ""
+            text = fact("learning.rate", step=place, rate=other, reference=rate, resumed=resumed)
             return place, "schedule", text
     return None
 
 
-def _batch(left: LearnEvidence, right: LearnEvidence, place: int, *, masked: bool) -> tuple[CauseCode, str]:
+def _batch(left: LearnEvidence, right: LearnEvidence, place: int, *, masked: bool) -> tuple[CauseCode, Statement]:
     """Return the cause of a step's different batch, from the digests of its rows and labels."""
     logs = (left.rows, right.rows, left.labels, right.labels)
     if any(len(log) <= place for log in logs):
-        return "data.order", f"step {place} of the learning curve received different rows or ids"
+        return "data.order", fact("learning.rows-or-ids", step=place)
     if left.rows[place] != right.rows[place]:
-        return "data.order", f"step {place} of the learning curve received different rows"
+        return "data.order", fact("learning.rows", step=place)
     if masked:
-        return "unattributed", f"step {place} of the learning curve received the same rows with different ids or masks"
+        return "unattributed", fact("learning.ids-or-masks", step=place)
     if left.labels[place] != right.labels[place]:
-        return "data.labels", f"step {place} of the learning curve received the same rows with different labels"
-    return "tokenization", f"step {place} of the learning curve received the same rows as different ids"
+        return "data.labels", fact("learning.labels", step=place)
+    return "tokenization", fact("learning.ids", step=place)
 
 
-def _by_place(left: LearnEvidence, right: LearnEvidence, step: int | None) -> tuple[CauseCode, str]:
+def _by_place(left: LearnEvidence, right: LearnEvidence, step: int | None) -> tuple[CauseCode, Statement]:
     """Return a cause from the step at which the curves separate, or `unattributed`."""
     if step is None:
         same = left.weights_sha256 == right.weights_sha256
         return (
-            ("evaluation", "all losses and the final weights are equal, the evaluations are not")
+            ("evaluation", fact("learning.evaluations-alone"))
             if same
-            else ("unattributed", "all losses are equal, the final weights are not")
+            else ("unattributed", fact("learning.final-weights-alone"))
         )
     restarts = [at for at in (*left.resumed_at, *right.resumed_at) if at <= step]
     if restarts:
-        why = f"the curves separate at step {step}, after a resume at step {restarts[-1]}: a restored state differs"
+        why = fact("learning.parts-after-resume", step=step, resumed_at=restarts[-1])
         return "optimizer", why
-    why = f"the curves separate at step {step}, with equal batches and learning rates: an experiment's trace names more"
+    why = fact("learning.parts", step=step)
     return "unattributed", why
 
 

@@ -7,6 +7,7 @@ import math
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import relative
+from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["loss"]
@@ -25,14 +26,14 @@ def loss(pair: Pair, step: int) -> Mismatch | None:
     finding = Finding(
         check="probe.loss",
         outcome="drift",
-        metric=f"relative deviation of the loss from its definition at step {step}",
+        metric=fact("loss.deviation", step=step),
         observed=max(off) if math.isfinite(max(off)) else None,
         limit=limit,
-        detail="the reference is wrong" if off[0] > off[1] else "",
+        detail=fact("loss.reference-wrong") if off[0] > off[1] else "",
     )
-    evidence = (f"off by {off[1]:.3g}, the reference by {off[0]:.3g}",)
-    likely = [Suspicion("loss", "the loss differs from its definition on its logits and labels", evidence)]
+    evidence = (fact("loss.off", off=off[1], reference=off[0]),)
+    likely = [Suspicion("loss", fact("loss.definition"), evidence)]
     if left.loss_dtype != right.loss_dtype:
-        why = f"the loss is computed in {right.loss_dtype} instead of {left.loss_dtype}"
+        why = fact("loss.format", format=right.loss_dtype, reference=left.loss_dtype)
         likely.insert(0, Suspicion("precision", why, evidence))
     return Mismatch("loss", Divergence(stage="loss", step=step, at="loss"), (finding,), tuple(likely), independent=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.schema.evidence import ModelEvidence, Parameter
+from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["architecture", "other_modules", "restructured", "weights"]
@@ -23,10 +24,10 @@ def architecture(pair: Pair) -> Mismatch | None:
     finding = Finding(
         check="probe.architecture",
         outcome="drift",
-        metric="parameters that differ by name, shape or tie",
+        metric=fact("model.different-parameters"),
         observed=len(lines),
         limit=0,
-        detail="; ".join(line for _, line in lines[:_NAMED]),
+        detail=joined(line for _, line in lines[:_NAMED]),
     )
     modules = tuple(line for _, line in other_modules(left, right))
     return Mismatch(
@@ -36,7 +37,7 @@ def architecture(pair: Pair) -> Mismatch | None:
         suspicions=(
             Suspicion(
                 "model.architecture",
-                "the model has different parameters",
+                fact("model.architecture"),
                 (*(line for _, line in lines[:_NAMED]), *modules[:_NAMED]),
                 tuple(name for name, _ in lines),
                 shown=True,
@@ -59,34 +60,43 @@ def restructured(pair: Pair) -> frozenset[str]:
     return frozenset(names | partners)
 
 
-def _structure(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, str]]:
+def _structure(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, Statement]]:
     ours, theirs = ({p.name: p for p in side.parameters} for side in (left, right))
-    lines = [(name, f"{name} is missing") for name in ours if name not in theirs]
-    lines += [(name, f"{name} is additional") for name in theirs if name not in ours]
+    lines: list[tuple[str, Statement]] = [
+        (name, fact("model.missing", name=name)) for name in ours if name not in theirs
+    ]
+    lines += [(name, fact("model.additional", name=name)) for name in theirs if name not in ours]
     for name, reference in ours.items():
         candidate = theirs.get(name)
         if candidate is not None and candidate.shape != reference.shape:
-            lines.append((name, f"{name} is {list(candidate.shape)} instead of {list(reference.shape)}"))
+            lines.append(
+                (name, fact("model.shape", name=name, shape=list(candidate.shape), reference=list(reference.shape)))
+            )
         elif candidate is not None and candidate.tied_to != reference.tied_to:
             lines.append(
                 (
                     name,
-                    f"{name} is tied to {candidate.tied_to or 'nothing'}, not {reference.tied_to or 'nothing'}",
+                    fact(
+                        "model.tie",
+                        name=name,
+                        tied_to=candidate.tied_to or "nothing",
+                        reference=reference.tied_to or "nothing",
+                    ),
                 )
             )
     return lines
 
 
-def other_modules(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, str]]:
+def other_modules(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, Statement]]:
     """Return (module, difference) for names, classes and settings; evidence only."""
     ours, theirs = dict(left.modules), dict(right.modules)
-    lines = [
+    lines: list[tuple[str, Statement]] = [
         (name, f"{name}: {module} → {theirs[name]}")
         for name, module in ours.items()
         if theirs.get(name, module) != module
     ]
-    lines += [(name, f"module {name} is missing") for name in ours if name not in theirs]
-    lines += [(name, f"module {name} is additional") for name in theirs if name not in ours]
+    lines += [(name, fact("model.missing-module", name=name)) for name in ours if name not in theirs]
+    lines += [(name, fact("model.additional-module", name=name)) for name in theirs if name not in ours]
     return lines
 
 
@@ -110,10 +120,10 @@ def weights(pair: Pair) -> Mismatch | None:
     finding = Finding(
         check="probe.weights",
         outcome="drift",
-        metric="parameters whose initial values differ",
+        metric=fact("model.different-values"),
         observed=len(differing),
         limit=0,
-        detail=f"first {first.name}",
+        detail=fact("model.first", name=first.name),
     )
     return Mismatch(
         rung="weights",
@@ -128,7 +138,7 @@ def _suspicion(differing: list[tuple[Parameter, Parameter]], count: int, *, rety
     reference, candidate = differing[0]
     names = tuple(right.name for _, right in differing)
     if retyped:
-        why = f"parameters are stored in {candidate.dtype} instead of {reference.dtype}"
-        return Suspicion("precision", why, (f"{len(differing)} of {count} parameters",), names)
-    why = f"{len(differing)} of {count} parameters start from different values"
-    return Suspicion("weights.init", why, (f"first {candidate.name}",), names)
+        why = fact("model.format", format=candidate.dtype, reference=reference.dtype)
+        return Suspicion("precision", why, (fact("model.num-parameters", num=len(differing), total=count),), names)
+    why = fact("model.initial-values", num=len(differing), total=count)
+    return Suspicion("weights.init", why, (fact("model.first", name=candidate.name),), names)

@@ -9,6 +9,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.model import restructured
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import ProbeEvidence
+from plumbline.schema.fact import fact, joined
 from plumbline.schema.verdict import Divergence, Finding
 from plumbline.sketch import ERROR_FACTOR
 
@@ -32,21 +33,21 @@ def schedule(pair: Pair, step: int) -> Mismatch | None:
     if len(left) != len(right):
         left, right = tuple(sorted(set(left))), tuple(sorted(set(right)))
     ours, theirs = max(left, default=None), max(right, default=None)
-    rate = f"learning rates {_listed(right)} instead of {_listed(left)}"
+    rate = fact("optimizer.rates", rates=_listed(right), reference=_listed(left))
     if len(left) == len(right):
         differing = [pair for pair in zip(left, right, strict=True) if relative(*pair) > _SAME_RATE]
         if not differing:
             return None
         ours, theirs = max(differing, key=max)
-        rate = f"a learning rate of {theirs} instead of {ours}"
+        rate = fact("optimizer.one-rate", rate=theirs, reference=ours)
     finding = Finding(
         check="probe.learning_rate",
         outcome="drift",
-        metric=f"learning rate at step {step}",
+        metric=fact("optimizer.rate-at", step=step),
         observed=theirs,
         limit=ours,
     )
-    why = f"step {step} was taken with {rate}"
+    why = fact("optimizer.rate", step=step, rate=rate)
     at = Divergence(stage="schedule", step=step, at="learning_rate")
     return Mismatch("schedule", at, (finding,), (Suspicion("schedule", why),), independent=True)
 
@@ -66,28 +67,39 @@ def settings(pair: Pair) -> Mismatch | None:
     for name, ours in left.items():
         theirs = right.get(name)
         if theirs is None and name not in fixed:
-            lines.append((name, f"{name} is in no parameter group"))
+            lines.append((name, fact("optimizer.no-group", name=name)))
         if theirs is None:
             continue
         shared = ours.keys() & theirs.keys() | (_ADAMW & (ours.keys() | theirs.keys()))
         differing = [key for key in sorted(shared) if ours.get(key, _ABSENT) != theirs.get(key, _ABSENT)]
         lines += [
-            (name, f"{key} of {name} is {theirs.get(key, _ABSENT)} instead of {ours.get(key, _ABSENT)}")
+            (
+                name,
+                fact(
+                    "optimizer.setting",
+                    key=key,
+                    name=name,
+                    value=theirs.get(key, _ABSENT),
+                    reference=ours.get(key, _ABSENT),
+                ),
+            )
             for key in differing
         ]
-    lines += [(name, f"{name} is updated in addition") for name in right if name not in left and name not in fixed]
+    lines += [
+        (name, fact("optimizer.additional", name=name)) for name in right if name not in left and name not in fixed
+    ]
     if not lines:
         return None
     finding = Finding(
         check="probe.optimizer",
         outcome="drift",
-        metric="settings of the optimizer that differ, over all parameters",
+        metric=fact("optimizer.different-settings"),
         observed=len(lines),
         limit=0,
-        detail="; ".join(line for _, line in lines[:_NAMED]),
+        detail=joined(line for _, line in lines[:_NAMED]),
     )
     evidence = tuple(line for _, line in lines[:_NAMED])
-    suspicion = Suspicion("optimizer", "the optimizer has different settings", evidence)
+    suspicion = Suspicion("optimizer", fact("optimizer.settings"), evidence)
     at = Divergence(stage="optimizer", step=0, at=lines[0][0])
     return Mismatch("optimizer", at, (finding,), (suspicion,), independent=True)
 
@@ -109,13 +121,13 @@ def update(pair: Pair, step: int) -> Mismatch | None:
     finding = Finding(
         check="probe.update",
         outcome="drift",
-        metric=f"relative error of {first.reference.name} after step {step}",
+        metric=fact("optimizer.error", name=first.reference.name, step=step),
         observed=first.error if math.isfinite(first.error) else None,
         limit=first.finite_limit,
-        detail=f"{len(over)} parameters over their limits",
+        detail=fact("optimizer.over", num=len(over)),
     )
-    evidence = (f"{first.reference.name} is off by {first.error:.3g}, limit {first.limit:.3g}",)
-    why = "gradients and learning rate are the same, the weights after the step differ"
+    evidence = (fact("optimizer.off", name=first.reference.name, error=first.error, limit=first.limit),)
+    why = fact("optimizer.weights")
     at = Divergence(stage="optimizer", step=step, at=first.reference.name)
     likely = (*rate_suspicions(pair, step), Suspicion("optimizer", why, evidence), after_clipping(step))
     return Mismatch("optimizer", at, (finding,), likely)
@@ -135,12 +147,12 @@ def update_numbers(pair: Pair, step: int) -> Mismatch | None:
     finding = Finding(
         check="probe.update",
         outcome="drift",
-        metric=f"relative difference of the update's norm at step {step} in fp64",
+        metric=fact("optimizer.update-norm", step=step),
         observed=gap if math.isfinite(gap) else None,
         limit=limit,
     )
-    evidence = (f"in fp64 the norm of the update is off by {gap:.3g}, limit {limit:.3g}",)
-    why = "gradients and learning rate are the same, the update of the step differs"
+    evidence = (fact("optimizer.update-norm-off", gap=gap, limit=limit),)
+    why = fact("optimizer.update")
     at = Divergence(stage="optimizer", step=step, at="update")
     likely = (*rate_suspicions(pair, step), Suspicion("optimizer", why, evidence), after_clipping(step))
     return Mismatch("optimizer", at, (finding,), likely)
@@ -148,8 +160,8 @@ def update_numbers(pair: Pair, step: int) -> Mismatch | None:
 
 def after_clipping(step: int) -> Suspicion:
     """Return the suspicion that a gradient was changed after its record."""
-    why = f"the gradients of step {step} were changed between their record and the update"
-    return Suspicion("gradient", why, ("the norm of the gradients alone is recorded after clipping",))
+    why = fact("optimizer.changed-gradients", step=step)
+    return Suspicion("gradient", why, (fact("optimizer.recorded-after-clipping"),))
 
 
 _STEPS_OF_A_RATE = 3
@@ -170,9 +182,13 @@ def rate_suspicions(pair: Pair, step: int) -> tuple[Suspicion, ...]:
         return ()
     if factors[0] == 1 or not _is_collinear(pair, step, factors[0]):
         return ()
-    why = f"the updates are the reference's times {factors[0]:.6g} at every step: a different learning rate is in force"
+    why = fact("optimizer.factor", factor=factors[0])
     return (
-        Suspicion("schedule", why, (f"{len(factors)} steps: factors from {min(factors):.6g} to {max(factors):.6g}",)),
+        Suspicion(
+            "schedule",
+            why,
+            (fact("optimizer.factors", num=len(factors), least=min(factors), largest=max(factors)),),
+        ),
     )
 
 

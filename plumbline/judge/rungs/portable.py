@@ -15,6 +15,7 @@ from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import PortableEvidence, PortableStep
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
 __all__ = ["device", "portable", "portable_findings", "portable_legs", "proven_steps", "reordered"]
@@ -56,11 +57,11 @@ def device(pair: Pair) -> Mismatch | None:
         return None
     side = " and ".join(name for name, leg in zip(("reference", "candidate"), legs, strict=True) if not leg.repeated)
     finding = Finding(
-        check="probe.device", outcome="drift", metric="repetitions of the portable leg with equal bits", observed=0,
-        limit=1, detail=f"on the device of the {side}",
+        check="probe.device", outcome="drift", metric=fact("portable.repetitions"), observed=0,
+        limit=1, detail=fact("portable.on-device", side=side),
     )  # fmt: skip
-    why = f"the {side}'s device gives different bits for the same operations on the same numbers"
-    evidence = ("portable arithmetic has one result on every device",)
+    why = fact("portable.device", side=side)
+    evidence = (fact("portable.one-result"),)
     at = Divergence(stage="forward", step=0, at="device")
     return Mismatch("forward", at, (finding,), (Suspicion("device", why, evidence, shown=True),), independent=True)
 
@@ -85,18 +86,18 @@ def portable(pair: Pair) -> Mismatch | None:
     stage, step, name = difference
     code, text = _WHAT[stage]
     finding = Finding(
-        check="probe.portable", outcome="drift", metric=f"portable bits of {stage} at step {step}", observed=name,
-        limit="equal", detail="portable bits do not depend on kernels, threads or devices: no rounding explains this",
+        check="probe.portable", outcome="drift", metric=fact("portable.bits", stage=stage, step=step), observed=name,
+        limit="equal", detail=fact("portable.no-rounding"),
     )  # fmt: skip
-    why = text if stage == "loss" else f"{name} {text}"
-    evidence = (f"portable bits are equal up to {stage} of step {step}",)
+    why = text if stage == "loss" else fact("portable.part", name=name, what=text)
+    evidence = (fact("portable.equal-up-to", stage=stage, step=step),)
     # Clipping comes between the gradient's digest and the weight's: the update alone is not shown to differ.
     suspicion = Suspicion(code, why, evidence, (name,), shown=stage != "optimizer")
     rung = "forward" if stage == "forward" else stage
     return Mismatch(rung, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), is_portable=True)
 
 
-def reordered(pair: Pair) -> tuple[str, float] | None:
+def reordered(pair: Pair) -> tuple[Statement, float] | None:
     """Return place and size of the difference, if only the order of operations differs.
 
     Later stages follow from the first different stage: the native rungs judge their formulas.
@@ -111,7 +112,7 @@ def reordered(pair: Pair) -> tuple[str, float] | None:
     limit = _limit(legs[0], ours, stage)
     if not sizes or not all(size <= limit for size in sizes):  # a NaN is no small difference
         return None
-    return f"{stage} of step {step}, {name}", max(sizes)
+    return fact("portable.place", stage=stage, step=step, name=name), max(sizes)
 
 
 def _limit(leg: PortableEvidence, step: PortableStep, stage: Stage) -> float:
@@ -155,14 +156,12 @@ def portable_findings(pair: Pair) -> list[Finding]:
     findings = []
     steps = proven_steps(pair)
     if steps:
-        metric = "steps whose portable bits are equal"
+        metric = fact("portable.equal-steps")
         findings.append(Finding(check="probe.portable", outcome="pass", metric=metric, observed=steps, limit=steps))
     for side, leg in zip(("reference", "candidate"), portable_legs(pair) or (), strict=False):
         if leg.unportable:
-            detail = (
-                f"the {side} calls {leg.unportable}, which has no portable form (hint: set probe.portable_steps = 0)"
-            )
-            metric = "operations without a portable form"
+            detail = fact("portable.no-form", side=side, operation=leg.unportable)
+            metric = fact("portable.operations-without-form")
             findings.append(
                 Finding(
                     check="probe.portable",

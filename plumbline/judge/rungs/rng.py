@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["rng", "rng_differs"]
@@ -21,15 +22,15 @@ def rng(pair: Pair, step: int) -> Mismatch | None:
     if not names:
         return None
     left, right = (side.rng for side in pair.common[step])
-    since = "from the start: a different seed" if step == 0 else f"since step {step - 1}: different random draws there"
+    since = fact("rng.from-the-start") if step == 0 else fact("rng.since", step=step - 1)
     finding = Finding(
         check="probe.rng",
         outcome="drift",
-        metric=f"SHA-256 of {names[0]}'s state at step {step}",
+        metric=fact("rng.digest", generator=names[0], step=step),
         observed=right[names[0]],
         limit=left[names[0]],
     )
-    why = f"the state of {', '.join(names)} differs {since}"
+    why = fact("rng.state", names=", ".join(names), since=since)
     return Mismatch(
         rung="rng",
         at=Divergence(stage="rng", step=step, at=names[0]),

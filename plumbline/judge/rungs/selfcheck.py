@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plumbline.records import LoadedRecord
+from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Cause, Finding
 
 __all__ = ["failed_at", "selfcheck"]
@@ -20,9 +21,9 @@ def selfcheck(candidate: LoadedRecord) -> tuple[Finding, Cause] | None:
     if at is None:
         return None
     finding = Finding(
-        check="selfcheck.bits", outcome="drift", metric="first wrong bits of the shipped training", observed=at,
-        limit="equal", detail="on the candidate's machine, before its training",
+        check="selfcheck.bits", outcome="drift", metric=fact("selfcheck.first-wrong-bits"), observed=at,
+        limit="equal", detail=fact("selfcheck.when"),
     )  # fmt: skip
-    evidence = ("the shipped tiny training in portable arithmetic, whose bits are equal on every kernel and device",)
-    why = f"this machine's stack or device computes different bits than this release: {at}"
+    evidence = (fact("selfcheck.what"),)
+    why = fact("selfcheck.different-bits", at=at)
     return finding, Cause(code="software", sure="confirmed", why=why, evidence=evidence)

@@ -16,6 +16,7 @@ from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.evaluation import evaluation_numbers
 from plumbline.judge.tolerance import relative
+from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["TOKENS", "tokenizer"]
@@ -30,23 +31,26 @@ def tokenizer(pair: Pair) -> Mismatch | None:
         return None
     names: tuple[str, ...] = ()
     if not _same_batches(pair):
-        where, names = "the probe's batches", TOKENS
+        where, names = fact("tokenizer.in-batches"), TOKENS
     elif _evaluated_otherwise(pair):
-        where = "the rows of the evaluation"
+        where = fact("tokenizer.in-evaluation")
     elif not _same_curve(pair):
-        where = "the rows of the learning curve"
+        where = fact("tokenizer.in-curve")
     else:
         return None
     finding = Finding(
         check="data.tokenizer",
         outcome="drift",
-        metric="SHA-256 of the tokenizer",
+        metric=fact("tokenizer.digest"),
         observed=right.tokenizer_sha256,
         limit=left.tokenizer_sha256,
-        detail=f"the tokens differ in {where}",
+        detail=fact("tokenizer.where", where=where),
     )
-    why = "the tokenizer's file differs, so the same rows become different ids"
-    evidence = (f"tokenizer {right.tokenizer_sha256[:12]}", f"the tokens differ in {where}")
+    why = fact("tokenizer.file")
+    evidence = (
+        fact("tokenizer.name", digest=right.tokenizer_sha256[:12]),
+        fact("tokenizer.where", where=where),
+    )
     return Mismatch(
         rung="data",
         at=Divergence(stage="data", at="tokenizer"),

@@ -14,6 +14,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.record import RunRecord
 from tests.kept_results import keep
+from tests.said import said
 
 from .conftest import STEPS, make_record
 
@@ -49,7 +50,7 @@ def both(rung: Callable[..., Any], left: LoadedRecord, right: LoadedRecord, *arg
 
 def why(mismatch: Mismatch | None) -> str:
     assert mismatch is not None
-    return mismatch.suspicions[0].why
+    return said(mismatch.suspicions[0].why)
 
 
 def code(mismatch: Mismatch | None) -> str:

@@ -13,6 +13,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
 from tests.kept_results import keep
+from tests.said import said
 
 from .conftest import make_record
 from .made_speed import only, record, speed
@@ -136,9 +137,11 @@ def test_an_evaluation_deviates_in_its_first_part_that_differs(
     own: dict[str, Any], defined: dict[str, Any], text: str
 ) -> None:
     sides = with_evaluation(make_record(), **own), with_evaluation(make_record(), **defined)
-    assert deviation(*sides, ["operator"]) == text
-    assert deviation(*sides, []) == text
-    assert deviation(*sides, ["operator", "kernel"]) == ("" if "loss" in own and "logits_sha256" not in own else text)
+    assert said(deviation(*sides, ["operator"])) == text
+    assert said(deviation(*sides, [])) == text
+    assert said(deviation(*sides, ["operator", "kernel"])) == (
+        "" if "loss" in own and "logits_sha256" not in own else text
+    )
 
 
 @pytest.mark.parametrize(("size", "deviates"), [(3e-5, False), (7e-5, True)])
@@ -148,7 +151,7 @@ def test_logits_of_the_definition_may_differ_by_rounding(size: float, deviates: 
     arrays = off.arrays | {"evaluation": off.arrays["evaluation"] | {"logits": logits}}
     own = with_evaluation(LoadedRecord(off.record, off.folder, arrays), logits_sha256="e" * 64)
     found = keep(deviation(own, make_record(), ["operator"]))
-    assert found == (f"its logits are off by {size:.3g}" if deviates else "")
+    assert said(found) == (f"its logits are off by {size:.3g}" if deviates else "")
 
 
 def test_only_the_same_weights_at_the_last_step_are_compared() -> None:

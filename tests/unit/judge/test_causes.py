@@ -14,6 +14,7 @@ from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
+from tests.said import said
 
 from .confirmations import experiment_record
 from .conftest import STEPS, Plan, make_record, other_kernel
@@ -137,7 +138,9 @@ def test_taps_that_show_no_difference_confirm_nothing(reference: LoadedRecord) -
     state, _ = run(reference, plan, answer)
     assert "confirmed" not in named(state).values()
     assert any(
-        "no module differs by more than rounding" in tried for cause in state.judgement.causes for tried in cause.tried
+        "no module differs by more than rounding" in tried
+        for cause in state.judgement.causes
+        for tried in said(cause.tried)
     )
 
 
@@ -191,7 +194,9 @@ def test_an_experiment_that_fails_refutes_nothing_and_the_next_is_run(
         assert len(asked) == 1
         assert named(state) == {cause.code: "likely" for cause in state.base.causes}
     if place < len(asked) and named(state) != {each.code: "confirmed"}:
-        assert any("could not be run: too large" in line for cause in state.judgement.causes for line in cause.tried)
+        assert any(
+            "could not be run: too large" in line for cause in state.judgement.causes for line in said(cause.tried)
+        )
 
 
 @pytest.mark.parametrize("places", [(0,), (1,), (0, 1), (1, 2), (0, 2), (1, 3)])
@@ -264,5 +269,5 @@ def test_a_first_cause_that_stays_leaves_the_second_untested(reference: LoadedRe
     plan = plan_of(FAULTS["loss"], FAULTS["rates"])
     state, _ = run(reference, plan, lambda r: experiment_record(plan if r.runs_on == "candidate" else Plan(), r))
     assert list(named(state).items()) == [("loss", "likely"), ("schedule", "likely")]
-    assert state.judgement.causes[0].tried
-    assert not state.judgement.causes[1].tried
+    assert said(state.judgement.causes[0].tried)
+    assert not said(state.judgement.causes[1].tried)

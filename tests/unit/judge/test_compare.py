@@ -13,6 +13,7 @@ from plumbline.judge.rungs.model import architecture, weights
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from tests.kept_results import kept
+from tests.said import said
 
 from .conftest import EVALUATION_ROWS, STEPS, Plan, make_record, other_kernel
 from .made_records import codes, judge
@@ -61,7 +62,7 @@ def test_equal_records_pass_and_say_so(reference: LoadedRecord) -> None:
 def test_rounding_of_another_kernel_passes_with_a_note(reference: LoadedRecord) -> None:
     judgement = judge(reference, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
     assert judgement.verdict == "pass"
-    assert any(note.code == "rounding" and "AVX512" in note.text for note in judgement.notes)
+    assert any(note.code == "rounding" and "AVX512" in said(note.text) for note in judgement.notes)
 
 
 def test_rounding_that_nothing_explains_is_a_kernel_never_an_operator(reference: LoadedRecord) -> None:
@@ -122,7 +123,7 @@ def test_each_later_rung_by_itself(reference: LoadedRecord, changes: Any, code: 
 
 def test_a_scaled_gradient_says_by_how_much(reference: LoadedRecord) -> None:
     cause = judge(reference, gradient_factor=1.25).causes[0]
-    assert "1.25" in cause.why
+    assert "1.25" in said(cause.why)
 
 
 def test_two_causes_are_both_named(reference: LoadedRecord) -> None:
@@ -196,7 +197,7 @@ def test_after_a_variable_that_chooses_a_kernel_other_rounding_is_expected(refer
     fingerprint = {"environment": {name: CHOICES[name]}}
     judgement = judge(reference, gradient_factor=1.000001, fingerprint=fingerprint)
     assert judgement.verdict == "pass"
-    assert any(note.code == "rounding" and name in note.text for note in judgement.notes)
+    assert any(note.code == "rounding" and name in said(note.text) for note in judgement.notes)
 
 
 def test_a_missing_loss_is_invalid(reference: LoadedRecord) -> None:
@@ -207,7 +208,7 @@ def test_a_missing_loss_is_invalid(reference: LoadedRecord) -> None:
     evidence = broken.record.evidence.replace(probe=probe)
     judgement = compare(reference, LoadedRecord(broken.record.replace(evidence=evidence), broken.folder, broken.arrays))
     assert judgement.verdict == "invalid"
-    assert "step 3" in judgement.findings[0].metric
+    assert "step 3" in said(judgement.findings[0].metric)
 
 
 def test_nan_in_a_sketch_never_passes(reference: LoadedRecord) -> None:

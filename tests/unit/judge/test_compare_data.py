@@ -15,6 +15,7 @@ from plumbline.judge.rungs.data import data
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from tests.kept_results import kept
+from tests.said import said
 
 from .conftest import EVALUATION_ROWS, ROWS, STEPS, Plan, make_record
 from .made_records import codes, judge
@@ -167,7 +168,7 @@ def test_a_doubled_row_in_a_late_batch_is_found_there(reference: LoadedRecord) -
     assert codes(judgement) == ["data.order"]
     assert judgement.first_divergence is not None
     assert judgement.first_divergence.step == 5
-    assert "row 20 appears twice" in judgement.causes[0].why
+    assert "row 20 appears twice" in said(judgement.causes[0].why)
 
 
 @pytest.mark.parametrize("tokenizer", ["a" * 64, "d" * 64])

@@ -12,6 +12,7 @@ from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep, kept
+from tests.said import said
 
 from .confirmations import confirm, experiment_record, rigid, snapping
 from .conftest import Plan, make_record, other_kernel
@@ -24,7 +25,7 @@ def test_a_cause_is_confirmed_when_the_evidence_snaps_back(reference: LoadedReco
     state, asked = confirm(reference, plan, snapping(plan, noise={}))
     cause = state.judgement.causes[0]
     assert (cause.code, cause.sure) == ("operator", "confirmed")
-    assert cause.tried[0].startswith("an unchanged rerun")
+    assert said(cause.tried)[0].startswith("an unchanged rerun")
     assert not asked[0].experiment.replays
     assert asked[1].runs_on == "reference"
     assert asked[1].experiment.captures[0].names == ("layer.norm",)
@@ -37,7 +38,7 @@ def test_nothing_that_snaps_back_is_unattributed_with_all_that_was_tried(referen
     state, asked = confirm(reference, plan, rigid(plan))
     cause = state.judgement.causes[0]
     assert (cause.code, cause.sure) == ("unattributed", "unattributed")
-    assert len(cause.tried) >= 3
+    assert len(said(cause.tried)) >= 3
     assert len(asked) <= 8
     assert state.judgement.verdict == "drift"
 
@@ -57,7 +58,7 @@ def test_a_put_back_that_fails_below_equal_bits_discards_no_name(
     state, asked = confirm(reference, plan, rigid(plan))
     cause = state.judgement.causes[0]
     assert (cause.code, cause.sure) == (code, "likely")
-    assert len(cause.tried) == 1 + sum(
+    assert len(said(cause.tried)) == 1 + sum(
         bool(item.experiment.replays or item.experiment.precision) and item.runs_on == "candidate" for item in asked
     )
 
@@ -135,7 +136,7 @@ def test_an_experiment_that_cannot_be_run_refutes_nothing(reference: LoadedRecor
     keep(state.judgement)
     cause = state.judgement.causes[0]
     assert (cause.code, cause.sure) == ("gradient", "likely")
-    assert cause.tried[0].endswith("could not be run: no worker came online within 60 s")
+    assert said(cause.tried)[0].endswith("could not be run: no worker came online within 60 s")
 
 
 @pytest.mark.parametrize("lost", range(4))
@@ -278,7 +279,7 @@ def test_what_varies_but_agrees_at_first_by_chance_is_nondeterminism_alone(refer
         reference, Plan(order=swapped), lambda request: experiment_record(Plan(order=later), request)
     )
     assert [cause.code for cause in state.judgement.causes] == ["nondeterminism"]
-    assert "batch at step 4" in state.judgement.causes[0].why
+    assert "batch at step 4" in said(state.judgement.causes[0].why)
     assert asked[0].experiment.steps == len(reference.record.evidence.probe.steps)
 
 

@@ -15,6 +15,7 @@ from plumbline.rounds.plan import MAIN, Assignment, Round
 from plumbline.schema.suite import Gates, Suite
 from plumbline.schema.verdict import PlatformResult
 from tests.kept_results import kept
+from tests.said import said
 
 from .conftest import other_kernel, spec
 from .made_records import checked, edit, named, old
@@ -32,7 +33,7 @@ def verdicts(results: dict[str, PlatformResult]) -> str:
 
 def doubt(result: PlatformResult) -> tuple[str, str]:
     (finding,) = (finding for finding in result.findings if finding.check == "platform.difference")
-    return finding.outcome, finding.detail
+    return finding.outcome, said(finding.detail)
 
 
 def accused_by(result: PlatformResult) -> set[str]:
@@ -127,8 +128,8 @@ def test_an_accepted_difference_between_platforms_is_a_note() -> None:
     assert verdicts(result) == "pass pass"
     assert (result["b"].causes, result["b"].first_divergence) == ((), None)
     (note,) = (note for note in result["b"].notes if note.code == "accepted-difference")
-    assert note.text == "differs from a as their accepted baselines do (gradient at step 0: head.weight)"
-    assert doubt(result["b"]) == ("pass", note.text)
+    assert said(note.text) == "differs from a as their accepted baselines do (gradient at step 0: head.weight)"
+    assert doubt(result["b"]) == ("pass", said(note.text))
     assert experiments(records, baselines) == set()
 
 

@@ -13,6 +13,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.experiment import Experiment
 from tests.kept_results import keep
+from tests.said import said
 
 from .conftest import other_kernel
 from .test_learn_trace import CURVE, LOSSES, WEIGHTS, curve, separated, trace
@@ -223,14 +224,14 @@ def test_a_trace_is_of_exactly_the_steps_that_were_asked_for(
     weights: int, first: int, begin: int | None, steps: int, problem: str
 ) -> None:
     found = trace_problem(of_trace(weights, first, begin, steps), Window(5, 8))
-    assert keep(found) == problem
+    assert said(keep(found)) == problem
 
 
 def test_a_record_without_a_part_of_a_trace_is_none() -> None:
     whole = of_trace(9, 5, 5, 8)
     plain = LoadedRecord(whole.record.replace(experiment=None), whole.folder, whole.arrays)
     for lacking in (plain, with_evidence(whole, trace=None), with_evidence(whole, probe=None)):
-        assert trace_problem(lacking, Window(5, 8)) == "the record contains no trace"
+        assert said(trace_problem(lacking, Window(5, 8))) == "the record contains no trace"
 
 
 def test_a_trace_takes_over_the_largest_error_of_each_tensor() -> None:

@@ -13,6 +13,7 @@ from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from tests.kept_results import kept
+from tests.said import said
 
 from .conftest import make_record, other_kernel
 from .made_records import answered, learned
@@ -38,7 +39,7 @@ def edited(made: LoadedRecord, **changes: Any) -> LoadedRecord:
 def test_the_gap_is_the_candidates_less_the_references(ours: float, theirs: float, gap: float) -> None:
     found = learn(Pair(learned(ours, (0.7, 0.5), "a"), learned(theirs, (0.7, 0.6), "b")), Gates())
     assert found[0].observed == pytest.approx(gap)
-    assert found[0].detail == f"{theirs:.4f} instead of the reference's {ours:.4f} on 1024 rows"
+    assert said(found[0].detail) == f"{theirs:.4f} instead of the reference's {ours:.4f} on 1024 rows"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_equal_curves_are_those_with_equal_losses_weights_and_ends(
     losses: tuple[float, ...], weights: str, accuracy: float, is_equal: bool
 ) -> None:
     found = learn(Pair(learned(0.85, (0.7, 0.5), "a"), learned(accuracy, losses, weights)), Gates())
-    assert (found[0].detail == "the curves are bitwise equal") is is_equal
+    assert (said(found[0].detail) == "the curves are bitwise equal") is is_equal
     assert found[0].outcome == "pass"
 
 
@@ -65,7 +66,7 @@ def test_an_accuracy_that_is_missing_on_either_side_is_inconclusive(side: int) -
         sides[place] = edited(sides[place], accuracy=None)
     (finding,) = learn(Pair(*sides), Gates())
     assert (finding.outcome, finding.observed) == ("inconclusive", None)
-    assert finding.detail == "no accuracy was measured"
+    assert said(finding.detail) == "no accuracy was measured"
 
 
 def test_records_without_a_curve_have_no_finding_and_no_parting() -> None:

@@ -15,6 +15,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
 from tests.kept_results import kept
+from tests.said import said
 
 from .conftest import make_record, other_kernel
 from .made_speed import computed, only, run
@@ -154,16 +155,16 @@ def test_machines_of_two_classes_are_not_compared_and_say_which() -> None:
     cores = {"cpu": {"model": "m", "isa": "AVX2", "num_cores": 8, "num_threads": 1}}
     findings, causes = throughput(pair_of(run(100.0), run(10.0), fingerprint=cores), Gates())
     assert (findings[0].outcome, causes) == ("inconclusive", [])
-    assert findings[0].detail == (
+    assert said(findings[0].detail) == (
         "different machine classes: the reference ran on m, 2 cores, the candidate on m, 8 cores"
     )
     turned = pair_of(run(100.0), run(10.0), fingerprint=cores)
     findings, _ = throughput(Pair(turned.candidate, turned.reference), Gates())
-    assert findings[0].detail == (
+    assert said(findings[0].detail) == (
         "different machine classes: the reference ran on m, 8 cores, the candidate on m, 2 cores"
     )
     unmeasured, _ = throughput(pair_of(run(100.0), run(None)), Gates())
-    assert unmeasured[0].detail == "no throughput was measured"
+    assert said(unmeasured[0].detail) == "no throughput was measured"
 
 
 @pytest.mark.parametrize("sides", [(None, None), (None, run()), (run(), None)])

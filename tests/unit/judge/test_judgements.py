@@ -14,6 +14,7 @@ from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note
 from tests.kept_results import keep, kept
+from tests.said import said
 
 from .conftest import make_record, other_kernel
 from .made_records import Change, checked, edit, envelope, evaluation, in_spec, named, old, probe, whole
@@ -115,7 +116,7 @@ def test_a_rerun_on_a_different_machine_neither_confirms_nor_refutes() -> None:
     assert night(timed("again", 99.0)).verdict == "pass"
     other = night(timed("again", 50.0, cores))
     assert other.verdict == "inconclusive"
-    assert [note.text for note in other.notes if note.code == "remark"] == [
+    assert [said(note.text) for note in other.notes if note.code == "remark"] == [
         "the rerun ran on m, 64 cores, the training on m, 2 cores: it neither confirms nor refutes a drop"
     ]
 
@@ -172,7 +173,8 @@ def test_a_curve_that_parts_on_equal_machines_has_every_separable_cause() -> Non
     assert judgement.verdict == "drift"
     assert [cause.code for cause in judgement.causes] == ["rng"]
     assert any(
-        note.text == "the learning curves separate at step 4, after a bitwise equal probe" for note in judgement.notes
+        said(note.text) == "the learning curves separate at step 4, after a bitwise equal probe"
+        for note in judgement.notes
     )
     ended = edit(left, lambda content: content["evidence"]["learn"]["evaluations"][-1].update(accuracy=0.25))
     assert {cause.code for cause in compare(left, ended).causes} == {"evaluation"}
@@ -196,7 +198,7 @@ def test_a_file_of_the_tokenizer_and_a_manifest_that_differ_without_effect_are_n
 def test_the_tensor_closest_to_its_limit_is_shown() -> None:
     made = make_record(noise={"layer.linear@2": 4e-7, "embed": 1e-8}, fingerprint=other_kernel())
     judgement = compare(make_record(), made)
-    finding = next(each for each in judgement.findings if each.detail == "the tensor closest to its limit")
+    finding = next(each for each in judgement.findings if said(each.detail) == "the tensor closest to its limit")
     assert isinstance(finding.observed, float)
     assert isinstance(finding.limit, float)
     assert 0 < finding.observed < finding.limit

@@ -14,6 +14,7 @@ from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Finding
 from tests.kept_results import keep, kept
+from tests.said import said
 
 from .conftest import other_kernel
 from .made_records import answered, learned
@@ -30,8 +31,8 @@ def test_one_pair_is_compared_row_by_row_and_says_what_it_resolves() -> None:
     worse = answered([0] * 100 + [1] * 750 + [0] * 150, (0.7, 0.6), "b", fingerprint=other_kernel())
     finding = _gate(reference, worse)
     assert finding.outcome == "drift"
-    assert "100 only the reference has right, 0 only the candidate (McNemar p = 1.6e-30)" in finding.detail
-    assert "they resolve 0.0324, 0.02 takes 2627 rows" in finding.detail
+    assert "100 only the reference has right, 0 only the candidate (McNemar p = 1.6e-30)" in said(finding.detail)
+    assert "they resolve 0.0324, 0.02 takes 2627 rows" in said(finding.detail)
 
 
 def test_rows_that_do_not_tell_two_runs_apart_are_no_drift() -> None:
@@ -68,7 +69,7 @@ def test_accuracy_against_the_margin_and_the_chance_of_its_rows(accuracy: float,
     candidate = learned(accuracy, (0.7, 0.6), "b", fingerprint=other_kernel())
     judgement = compare(reference, candidate)
     assert judgement.verdict == verdict
-    assert any(note.code == "curve" and "separate at step 1" in note.text for note in judgement.notes)
+    assert any(note.code == "curve" and "separate at step 1" in said(note.text) for note in judgement.notes)
     assert [cause.code for cause in judgement.causes] == (["unattributed"] if verdict == "drift" else [])
 
 
@@ -81,7 +82,9 @@ def test_no_accuracy_is_no_pass_and_equal_curves_are() -> None:
 
 def test_weights_that_nobody_knows_are_not_equal() -> None:
     partial = learned(0.85, (0.7, 0.5), "a", weights_sha256=None)
-    details = [finding.detail for finding in compare(partial, partial).findings if finding.check == "learn.accuracy"]
+    details = [
+        said(finding.detail) for finding in compare(partial, partial).findings if finding.check == "learn.accuracy"
+    ]
     assert details
     assert not any("bitwise equal" in detail for detail in details)
 
@@ -183,7 +186,7 @@ def test_an_experiment_names_what_parts_a_curve_below_an_equal_probe(  # noqa: P
     assert [one.rung for request in asked for one in request.experiment.replays] == rungs
     assert {(request.experiment.part, request.experiment.steps) for request in asked} == {("learn", 2)}
     assert state.judgement.verdict == "drift"
-    assert state.judgement.causes[0].tried
+    assert said(state.judgement.causes[0].tried)
 
 
 def test_a_lost_experiment_on_a_curve_is_run_once_more_and_then_leaves_its_cause_likely() -> None:
@@ -197,5 +200,5 @@ def test_a_lost_experiment_on_a_curve_is_run_once_more_and_then_leaves_its_cause
     keep(state.judgement)
     assert asked == 2
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("rng", "likely")]
-    assert "no worker came online" in state.judgement.causes[0].tried[0]
+    assert "no worker came online" in said(state.judgement.causes[0].tried)[0]
     assert begin_confirmation(left, right, compare(left, right), 0).next() is None

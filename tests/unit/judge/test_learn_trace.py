@@ -19,6 +19,7 @@ from plumbline.records import LoadedRecord
 from plumbline.rounds.confirming import Case, absorb, wanted
 from plumbline.schema.evidence import LearnEvidence
 from tests.kept_results import keep, kept
+from tests.said import said
 
 from .conftest import STEPS, make_record, other_kernel
 from .made_records import learned
@@ -135,7 +136,7 @@ def test_two_traces_name_and_confirm_what_the_probe_does_not_show(plan: dict[str
     assert [cause.code for cause in compare(curve(), candidate).causes] == ["unattributed"]
     state, asked = confirm(curve(), candidate, faulty(candidate, **plan), budget=10)
     assert named(state) == [(code, "confirmed")]
-    assert "in the learning curve, counted from its step 4 as 0: " in state.judgement.causes[0].why
+    assert "in the learning curve, counted from its step 4 as 0: " in said(state.judgement.causes[0].why)
     assert [request.runs_on for request in asked[:2]] == ["candidate", "reference"]
     for request in asked:
         assert (request.experiment.part, request.experiment.trace) == ("learn", 4)
@@ -160,7 +161,7 @@ def test_a_restored_value_that_changes_nothing_confirms_nothing() -> None:
 
     state, _ = confirm(curve(), candidate, answer, budget=20)
     assert named(state) == [("optimizer", "likely")]
-    tried = " ".join(state.judgement.causes[0].tried)
+    tried = " ".join(said(state.judgement.causes[0].tried))
     assert "the reference's optimizer state" in tried
     assert "by AdamW's definition" in tried
 
@@ -221,7 +222,7 @@ def test_an_incomplete_trace_names_nothing(side: str, spoil: Callable[[LoadedRec
     assert named(state) == [("unattributed", "unattributed")]
     lost = "could not be run: the experiment has no gradient taps"
     expected = lost if spoil is without_taps else f"no complete trace of the {side}"
-    assert expected in state.judgement.causes[0].tried[-1]
+    assert expected in said(state.judgement.causes[0].tried)[-1]
 
 
 def test_a_lost_trace_of_the_reference_names_nothing() -> None:
@@ -249,14 +250,14 @@ def test_a_reference_that_does_not_repeat_its_bits_is_no_measure(
     state, _ = confirm(curve(), candidate, answer)
     cause = state.reference_cause or state.judgement.causes[0]
     assert (cause.code, cause.sure) == code
-    assert "reference" in cause.why + " ".join(cause.tried)
+    assert "reference" in said(cause.why) + " ".join(said(cause.tried))
 
 
 def test_traces_that_agree_leave_the_cause_open() -> None:
     candidate = curve(5)
     state, _ = confirm(curve(), candidate, faulty(candidate))
     assert named(state) == [("unattributed", "unattributed")]
-    assert state.judgement.causes[0].tried[-1] == "the traces agree"
+    assert said(state.judgement.causes[0].tried)[-1] == "the traces agree"
 
 
 def draw(given: str, dropped: str) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from plumbline.rounds.judging import judge_harvest
 from plumbline.rounds.plan import MAIN, Assignment
 from plumbline.schema.verdict import Cause, Finding
 from tests.kept_results import keep
+from tests.said import said
 
 from .conftest import make_record, other_kernel
 from .test_causes import failed
@@ -44,7 +45,7 @@ def run(
 
 
 def tried(state: LearnConfirmation) -> str:
-    return " // ".join(state.judgement.causes[0].tried)
+    return " // ".join(said(state.judgement.causes[0].tried))
 
 
 @pytest.mark.parametrize("parted", [0, 1, 3, 5, 7])
@@ -56,7 +57,7 @@ def test_a_trace_is_asked_for_around_the_step_that_differs(parted: int) -> None:
     assert {request.experiment.trace for request in asked} == {first}
     assert [request.experiment.experiment_id for request in asked] == [f"unit-x{n + 1}" for n in range(len(asked))]
     assert asked[0].experiment.steps == asked[1].experiment.steps == min(first + 4, CURVE)
-    assert ("counted from its step" in state.judgement.causes[0].why) is (first > 0)
+    assert ("counted from its step" in said(state.judgement.causes[0].why)) is (first > 0)
 
 
 @pytest.mark.parametrize("budget", range(1, 8))
@@ -122,7 +123,7 @@ def test_a_trace_of_other_bits_than_its_training_is_no_trace() -> None:
         state, _ = run(curve(), candidate, answer, budget=8)
         cause = state.reference_cause or state.judgement.causes[0]
         assert cause.code in {"unattributed", "nondeterminism"}
-        assert side in " // ".join((*cause.tried, cause.why))
+        assert side in " // ".join((*said(cause.tried), said(cause.why)))
 
 
 def test_a_reference_that_was_interrupted_is_the_side_that_differs() -> None:
@@ -137,10 +138,10 @@ def test_a_reference_that_was_interrupted_is_the_side_that_differs() -> None:
         assert (cause.code, cause.sure) == (code, "confirmed")
         if code == "optimizer":
             text = "a rerun of the reference without interruption: the curve equals the candidate's"
-            assert cause.tried[-1] == text
+            assert said(cause.tried)[-1] == text
         else:
-            assert cause.why.startswith("the reference does not agree with itself")
-            assert "differs before step 8" in cause.why
+            assert said(cause.why).startswith("the reference does not agree with itself")
+            assert "differs before step 8" in said(cause.why)
 
 
 def test_a_cause_in_the_reference_is_told_from_the_candidate_on() -> None:
@@ -154,7 +155,9 @@ def test_a_cause_in_the_reference_is_told_from_the_candidate_on() -> None:
     cause = state.reference_cause
     assert cause is not None
     assert (cause.code, cause.sure) == ("schedule", "confirmed")
-    assert cause.why == f"step 5 was taken with a learning rate of 0.01 instead of {RATES[5]}, at a resume at step 5"
+    assert (
+        said(cause.why) == f"step 5 was taken with a learning rate of 0.01 instead of {RATES[5]}, at a resume at step 5"
+    )
 
 
 @pytest.mark.parametrize("healthy", [True, False])
@@ -189,7 +192,7 @@ def test_a_round_moves_the_drift_to_an_interrupted_reference(healthy: bool) -> N
     assert (azure.verdict, azure.causes) == ("inconclusive" if healthy else "drift", ())
     (reason,) = (finding for finding in azure.findings if finding.check == "platform.difference")
     assert (reason.outcome, reason.against) == ("inconclusive", "platform aws")
-    assert reason.detail.startswith("differs from the reference, but the reference is the one that differs: ")
+    assert said(reason.detail).startswith("differs from the reference, but the reference is the one that differs: ")
 
 
 def test_a_candidate_that_was_interrupted_and_repeats_neither_side_is_nondeterminism() -> None:

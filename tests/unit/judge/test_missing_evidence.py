@@ -14,6 +14,7 @@ from plumbline.judge.whole import missing_evidence, stands_alone, unequal_eviden
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Finding
 from tests.kept_results import keep, kept
+from tests.said import said
 
 from .conftest import EVALUATION_ROWS, STEPS, make_record
 from .made_records import (
@@ -39,7 +40,7 @@ compare = kept(compare)
 
 def lacks(made: LoadedRecord, side: str = "candidate") -> list[tuple[Any, ...]]:
     found = keep(list(missing_evidence(made, side)))
-    assert all(f"the {side} " in finding.detail for finding in found)
+    assert all(f"the {side} " in said(finding.detail) for finding in found)
     return [(finding.check, finding.outcome, finding.observed, finding.limit) for finding in found]
 
 
@@ -331,7 +332,7 @@ def test_a_failure_names_its_place(end: dict[str, Any], outcome: str, observed: 
     assert (finding.check, finding.outcome, finding.observed, finding.limit) == (
         "record.exit", outcome, observed, "completed",
     )  # fmt: skip
-    assert finding.detail == f"the {('reference', 'candidate')[side]} {detail}"
+    assert said(finding.detail) == f"the {('reference', 'candidate')[side]} {detail}"
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -346,8 +347,8 @@ def test_a_loss_that_is_missing_is_invalid_at_its_first_step(side: int) -> None:
         ("probe.loss", "invalid"),
         ("learn.loss", "invalid"),
     ]
-    assert found[0].metric == "loss at step 2"
-    assert all(("reference", "candidate")[side] in finding.detail for finding in found)
+    assert said(found[0].metric) == "loss at step 2"
+    assert all(("reference", "candidate")[side] in said(finding.detail) for finding in found)
     assert not stands_alone(pair[side])
     assert stands_alone(pair[1 - side])
 

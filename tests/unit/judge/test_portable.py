@@ -11,6 +11,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
 from tests.kept_results import kept
+from tests.said import said
 
 from .conftest import make_record, other_kernel
 
@@ -29,7 +30,7 @@ def judge(reference: LoadedRecord, **changes: Any) -> Judgement:
 def test_equal_legs_on_other_kernels_pass_and_say_what_is_proven(reference: LoadedRecord) -> None:
     judgement = judge(reference, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
     assert judgement.verdict == "pass"
-    assert any(note.code == "portable" and "over 2 steps" in note.text for note in judgement.notes)
+    assert any(note.code == "portable" and "over 2 steps" in said(note.text) for note in judgement.notes)
     assert ("probe.portable", "pass", 2) in [
         (finding.check, finding.outcome, finding.observed) for finding in judgement.findings
     ]
@@ -75,13 +76,13 @@ def test_a_device_that_disagrees_with_itself_is_named(reference: LoadedRecord) -
     judgement = judge(reference, repeated=False, portable={"0/outputs/layer.norm": "f" * 16})
     assert judgement.verdict == "drift"
     assert [cause.code for cause in judgement.causes] == ["device"]
-    assert "candidate" in judgement.causes[0].why
+    assert "candidate" in said(judgement.causes[0].why)
 
 
 def test_an_operation_without_a_portable_form_is_named_and_never_a_pass(reference: LoadedRecord) -> None:
     judgement = judge(reference, unportable="aten.sin.default", fingerprint=other_kernel())
     assert judgement.verdict == "inconclusive"
-    assert any("aten.sin.default" in finding.detail for finding in judgement.findings)
+    assert any("aten.sin.default" in said(finding.detail) for finding in judgement.findings)
     assert not any(note.code == "portable" for note in judgement.notes)
 
 

@@ -15,6 +15,7 @@ from plumbline.judge.restored import Outcome, agree_exactly, check_restored, dis
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Cause, CauseCode, Judgement
 from tests.kept_results import keep
+from tests.said import said
 
 from .conftest import STEPS, Plan, make_record, other_kernel
 from .test_experiments import mismatch, suspected
@@ -93,7 +94,9 @@ def test_a_difference_below_the_limits_has_to_shrink_to_a_quarter(
 
     outcome = check(off(0.0), off(was), off(now), mismatch("loss", 3), DEFINED)
     assert outcome.restored is is_closer
-    assert outcome.text == ("all later evidence equals the reference's again" if is_closer else "the difference stays")
+    assert said(outcome.text) == (
+        "all later evidence equals the reference's again" if is_closer else "the difference stays"
+    )
     # A separate mismatch, and a value with the reference's bits, need no such measure.
     assert check(off(0.0), off(was), off(now), replace(mismatch("loss", 3), independent=True), DEFINED).restored
 
@@ -139,10 +142,10 @@ def test_what_still_differs_is_named_by_its_place(reference: LoadedRecord, plan:
     after = made(**plan)
     same = check(reference, after, after, mismatch("evaluation", None, code="evaluation"))
     assert not same.restored
-    assert text in same.text
+    assert text in said(same.text)
     later = check(reference, after, after, mismatch("batch", 0, code="data.order"))
     assert later.restored
-    assert later.text.startswith("all evidence up to there equals the reference's again; ")
+    assert said(later.text).startswith("all evidence up to there equals the reference's again; ")
     assert [left.at.at for left in later.left] == [text.split(", ")[1]]
 
 
@@ -234,7 +237,9 @@ def test_the_gap_of_a_mismatch_is_measured_at_its_own_place(
         pair = Pair(reference, made(**plan))
         outcome = keep(agree_exactly(mismatch(rung, step), pair, Pair(reference, reference), NONE))
         assert outcome.restored or (rung, step) == ("optimizer", 5)
-        assert not agree_exactly(mismatch(rung, step), pair, pair, NONE).restored or "differed by 0" in outcome.text
+        assert not agree_exactly(mismatch(rung, step), pair, pair, NONE).restored or "differed by 0" in said(
+            outcome.text
+        )
 
 
 def test_the_first_module_that_differs_is_located(reference: LoadedRecord) -> None:
@@ -272,8 +277,8 @@ def test_a_rerun_is_compared_over_its_steps_and_its_evaluation(reference: Loaded
 
 
 def test_a_rerun_that_differs_is_described_by_its_first_place() -> None:
-    assert keep(unsteady(mismatch("gradient", 3))).why.endswith("differs at gradient at step 3, layer.norm")
-    assert keep(unsteady(mismatch("evaluation", None, "logits"))).why.endswith("differs at evaluation, logits")
+    assert said(keep(unsteady(mismatch("gradient", 3))).why).endswith("differs at gradient at step 3, layer.norm")
+    assert said(keep(unsteady(mismatch("evaluation", None, "logits"))).why).endswith("differs at evaluation, logits")
 
 
 def test_a_cause_that_no_value_restored_is_the_likeliest_that_fp64_does_not_exclude() -> None:

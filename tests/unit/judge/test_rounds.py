@@ -9,6 +9,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Judgement
 from tests.kept_results import kept
+from tests.said import said
 
 from .conftest import other_kernel
 from .made_records import checked, named, old
@@ -49,17 +50,17 @@ def test_of_three_the_odd_one_out_is_named_even_if_it_is_the_reference() -> None
     results_found = judge_round({"a": named("a", noise=noise), "b": named("b"), "c": named("c")}, "a", {})
     assert {name: result.verdict for name, result in results_found.items()} == {"a": "drift", "b": "pass", "c": "pass"}
     assert {finding.against for finding in results_found["a"].findings} == {"platform b"}
-    assert any(note.code == "reference" and "a, the suite's" in note.text for note in results_found["b"].notes)
+    assert any(note.code == "reference" and "a, the suite's" in said(note.text) for note in results_found["b"].notes)
     other = judge_round({"a": named("a"), "b": named("b"), "c": named("c", noise=noise)}, "a", {})
     assert other["a"].verdict == "pass"
-    assert any(note.code == "odd-one-out" and "c is" in note.text for note in other["a"].notes)
+    assert any(note.code == "odd-one-out" and "c is" in said(note.text) for note in other["a"].notes)
 
 
 def test_fp64_says_who_is_off() -> None:
     rounding = {"noise": {"layer.linear": 1e-3}, "own_error": 1e-3, "fingerprint": other_kernel()}
     result = judge_round({"a": named("a"), "b": named("b"), "c": named("c", **rounding)}, "a", {})
     note = next(note for note in result["c"].notes if note.code == "odd-one-out")
-    assert "c is up to 0.001 away" in note.text
+    assert "c is up to 0.001 away" in said(note.text)
 
 
 def test_a_platforms_own_gates_hold_for_it() -> None:
@@ -124,7 +125,7 @@ def test_no_experiments_are_spent_on_platforms_that_a_wrong_reference_accused() 
 def test_a_failed_selfcheck_is_a_drift_that_needs_no_other_difference() -> None:
     found = judge_round({"a": checked("a", "pass"), "b": checked("b", "drift")}, "a", {})
     assert [(cause.code, cause.sure) for cause in found["b"].causes] == [("software", "confirmed")]
-    assert "bert.embeddings.LayerNorm" in found["b"].causes[0].why
+    assert "bert.embeddings.LayerNorm" in said(found["b"].causes[0].why)
     assert found["b"].verdict == "drift"
     for other in ("unknown", "pass"):
         assert judge_round({"a": checked("a", "pass"), "b": checked("b", other)}, "a", {})["b"].verdict == "pass"

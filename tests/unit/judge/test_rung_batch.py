@@ -69,8 +69,8 @@ def test_padding_is_named_by_both_shapes() -> None:
     wide = np.ones((BATCH, LENGTH + 3), np.int64)
     padded = side(*(field(name, wide) for name in ("input_ids", "attention_mask", "token_type_ids")))
     found, other = both(batch, side(), padded, STEP, frozenset())
-    assert why(found) == "the same rows, padded to (4, 11) instead of (4, 8)"
-    assert why(other) == "the same rows, padded to (4, 8) instead of (4, 11)"
+    assert why(found) == "the same rows, padded to [4, 11] instead of [4, 8]"
+    assert why(other) == "the same rows, padded to [4, 8] instead of [4, 11]"
     assert found.at.at == "input_ids of batch row 0"
 
 

@@ -12,6 +12,7 @@ from plumbline.judge.rungs.dropout import drew_differently, operator_of
 from plumbline.judge.rungs.learning import evaluating, first_logged_difference, learning
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
+from tests.said import said
 
 from .rung_records import END, LEARN, STEP, Content, both, code, log, masked, side, why, with_learn
 
@@ -188,10 +189,12 @@ def test_a_dropout_draws_differently_where_an_equal_input_loses_different_elemen
         keep(operator_of(Pair(plain, right), STEP, tap))
         assert not drew_differently(Pair(plain, right), 2, name, "Dropout")
     assert operator_of(Pair(plain, other_mask), STEP, tap) == f"Dropout {name}"
-    assert operator_of(Pair(plain, other_input), STEP, tap) == "LayerNorm layer.norm, in its operations before drop,"
+    assert (
+        said(operator_of(Pair(plain, other_input), STEP, tap)) == "LayerNorm layer.norm, in its operations before drop,"
+    )
     aside = tap.replace(name="x.y.drop")
     pair = Pair(*(traced(draws=[drop(STEP, "x.y.drop", mark, "b")]) for mark in "ab"))
-    assert operator_of(pair, STEP, aside) == "module x.y, in its operations before drop,"
+    assert said(operator_of(pair, STEP, aside)) == "module x.y, in its operations before drop,"
     # A dropout that only one side calls belongs to the module around it.
     assert both(drew_differently, plain, fewer, STEP, "layer.norm", "LayerNorm") == (True, True)
     assert both(drew_differently, plain, fewer, STEP, "layer", "Layer") == (True, True)

@@ -13,6 +13,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.data import data
 from plumbline.judge.rungs.tokenizer import tokenizer
 from tests.kept_results import keep
+from tests.said import said
 
 from .conftest import EVALUATION_ROWS, LABELS, ROWS
 from .rung_records import LEARN, Change, Content, both, code, log, masked, side, why, with_learn
@@ -28,10 +29,12 @@ def test_rows_that_differ_are_counted_named_and_placed() -> None:
     plain = side()
     five, six = ({row: 5000 + row for row in rows} for rows in ((9, 11, 12, 17, 18), (9, 11, 12, 17, 18, 20)))
     (found,), _ = both(data, plain, side(texts=texts(five)))
-    assert found.findings[0].detail == "first at shard train/1.parquet row 1; 5 of 30 rows differ: 9, 11, 12, 17, 18"
+    assert (
+        said(found.findings[0].detail) == "first at shard train/1.parquet row 1; 5 of 30 rows differ: 9, 11, 12, 17, 18"
+    )
     assert (found.at.step, found.at.row, code(found)) == (2, 9, "data.content")
     (found,), _ = both(data, plain, side(texts=texts(six)))
-    assert found.findings[0].detail.endswith("6 of 30 rows differ: 9, 11, 12, 17, 18, …")
+    assert said(found.findings[0].detail).endswith("6 of 30 rows differ: 9, 11, 12, 17, 18, …")
     (found,), _ = both(data, plain, side(texts=texts({9: 5009})))
     assert why(found) == "the dataset contains different rows: 1 row differs"
     labels = [(row + (row in (8, 13))) % LABELS for row in range(ROWS + EVALUATION_ROWS)]
@@ -65,14 +68,14 @@ def test_different_imports_are_named_beside_different_rows_and_beside_equal_ones
 
     texts_differ = side(imported(398), texts=texts({9: 5009}))
     (found,) = data(Pair(side(imported(401, read_as=["quotes belong to the text"])), texts_differ))
-    assert found.suspicions[0].evidence[2:] == (
+    assert said(found.suspicions[0].evidence)[2:] == (
         "import: 398 lines read instead of 401",
         "import: 397 rows read instead of 400",
         "import: quotes enclose texts instead of quotes belong to the text",
     )
     assert data(Pair(side(), texts_differ))[0].suspicions[0].evidence[2:] == ()
     judgement = compare(side(imported(401)), side(imported(402)))
-    (text,) = [note.text for note in judgement.notes if note.code == "manifest"]
+    (text,) = [said(note.text) for note in judgement.notes if note.code == "manifest"]
     assert text.startswith("the manifests differ, but every row is the same; import: 402 lines read instead of 401;")
 
 
@@ -216,8 +219,8 @@ def test_a_rewritten_tokenizer_is_a_mismatch_where_the_tokens_differ() -> None:
     assert both(tokenizer, plain, plain) == (None, None)
     assert both(tokenizer, plain, side(tokenizer=FILE)) == (None, None)
     found, other = both(tokenizer, plain, side(tokenizer=FILE, ids_shift=1))
-    assert found.suspicions[0].evidence == ("tokenizer dddddddddddd", "the tokens differ in the probe's batches")
-    assert other.suspicions[0].evidence[0] == "tokenizer aaaaaaaaaaaa"
+    assert said(found.suspicions[0].evidence) == ("tokenizer dddddddddddd", "the tokens differ in the probe's batches")
+    assert said(other.suspicions[0].evidence)[0] == "tokenizer aaaaaaaaaaaa"
     nothing = side(lambda c: c["evidence"].update(data=None))
     assert both(tokenizer, nothing, side(tokenizer=FILE, ids_shift=1)) == (None, None)
 
@@ -256,7 +259,7 @@ def test_tokens_of_the_evaluation_differ_where_the_training_does_not() -> None:
 
     plain = side()
     found, _ = both(tokenizer, plain, side(logits(), tokenizer=FILE))
-    assert found.findings[0].detail == "the tokens differ in the rows of the evaluation"
+    assert said(found.findings[0].detail) == "the tokens differ in the rows of the evaluation"
     assert both(tokenizer, plain, side(logits(rows_sha256="e" * 64), tokenizer=FILE)) == (None, None)
     assert both(tokenizer, plain, side(logits(training_mode=True), tokenizer=FILE)) == (None, None)
     assert both(tokenizer, plain, side(logits(), rounded, tokenizer=FILE))[0] is not None
@@ -275,7 +278,7 @@ def test_tokens_of_a_learning_curve_are_compared_by_its_batches_or_its_losses() 
     plain = side(with_learn())
     assert both(tokenizer, plain, side(with_learn(), tokenizer=FILE)) == (None, None)
     found, _ = both(tokenizer, plain, side(with_learn(batches=log("a", 3)), tokenizer=FILE))
-    assert found.findings[0].detail == "the tokens differ in the rows of the learning curve"
+    assert said(found.findings[0].detail) == "the tokens differ in the rows of the learning curve"
     losses = [*LEARN["losses"][:-1], 0.1]
     assert both(tokenizer, plain, side(with_learn(losses=losses), tokenizer=FILE)) == (None, None)
     assert both(tokenizer, plain, side(with_learn(losses=losses, batches=[]), tokenizer=FILE))[0] is not None

@@ -10,6 +10,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.forward import dtypes, forward, forward_numbers, precision_signs, suspicions
 from plumbline.judge.rungs.loss import loss
 from plumbline.records import LoadedRecord
+from tests.said import said
 
 from .conftest import STEPS
 from .rung_numbers import STEP, fingerprint, of_step, own, scaled
@@ -30,7 +31,7 @@ def test_a_format_that_differs_is_named_by_the_first_module_and_its_stage() -> N
     assert why(found) == "numeric precision differs: layer.norm is bfloat16 instead of float32"
     assert why(other) == "numeric precision differs: layer.norm is float32 instead of bfloat16"
     assert found.suspicions[0].names == ("layer.norm", "head.weight")
-    assert found.findings[0].detail == "3 formats differ"
+    assert said(found.findings[0].detail) == "3 formats differ"
     found, _ = both(dtypes, plain, side(of_step(STEP, loss_dtype="bfloat16")), STEP)
     assert (found.at.stage, found.at.at) == ("loss", "loss")
     found, _ = both(dtypes, plain, side(of_step(STEP, loss_dtype="float16", logits_dtype="bfloat16")), STEP)
@@ -49,22 +50,22 @@ def test_the_first_output_over_its_limit_is_named_and_the_wrong_side_if_known() 
     small = scaled("forward", "embed", 1 + 1e-7)
     norm, head = scaled("forward", "layer.norm", 1.01), scaled("forward", "head", 1.2)
     found, _ = both(forward, plain, side(small, norm, head), STEP)
-    assert (found.at.at, found.findings[0].detail) == ("layer.norm", "2 modules over their limits")
+    assert (found.at.at, said(found.findings[0].detail)) == ("layer.norm", "2 modules over their limits")
     assert [each.code for each in found.suspicions] == ["operator", "precision"]
-    assert "each run agrees with its own fp64 run" in found.suspicions[0].evidence[-1]
+    assert "each run agrees with its own fp64 run" in said(found.suspicions[0].evidence)[-1]
     found, other = both(forward, plain, side(norm, own("layer.norm", 0.005)), STEP)
-    assert found.findings[0].detail == "1 modules over their limits; the candidate is wrong"
-    assert other.findings[0].detail == "1 modules over their limits; the reference is wrong"
+    assert said(found.findings[0].detail) == "1 modules over their limits; the candidate is wrong"
+    assert said(other.findings[0].detail) == "1 modules over their limits; the reference is wrong"
     assert [each.code for each in found.suspicions] == ["precision", "operator"]
     for right in (side(norm, own("layer.norm", None)), side(norm, own("layer.norm", None), own("embed", 0.2))):
         found, _ = both(forward, plain, right, STEP)
-        assert found.findings[0].detail == "1 modules over their limits"
-        assert len(found.suspicions[0].evidence) == 1
+        assert said(found.findings[0].detail) == "1 modules over their limits"
+        assert len(said(found.suspicions[0].evidence)) == 1
     found, _ = both(forward, plain, side(scaled("forward", "layer.norm", norm=None)), STEP)
     assert found.findings[0].observed is None
     whole = side(lambda c: c["evidence"]["probe"]["taps"][0].update(name="", sha256="e" * 64, norm=None))
     root = side(lambda c: c["evidence"]["probe"]["taps"][0].update(name=""))
-    assert "the model's output" in both(forward, root, whole, 0)[0].findings[0].metric
+    assert "the model's output" in said(both(forward, root, whole, 0)[0].findings[0].metric)
 
 
 def test_fewer_bits_are_suspected_first_where_a_sign_of_them_was_measured() -> None:
@@ -91,9 +92,9 @@ def test_fewer_bits_are_suspected_first_where_a_sign_of_them_was_measured() -> N
 
     assert likely(norm, unknown, bits[2], other_module, reference=(bits[0],)) == last
     found, _ = both(forward, side(), side(norm, other_module), STEP)
-    assert "layer.norm: LayerNorm() → LayerNorm(eps=1)" in found.suspicions[0].evidence
+    assert "layer.norm: LayerNorm() → LayerNorm(eps=1)" in said(found.suspicions[0].evidence)
     no_model = side(norm, other_module, lambda c: c["evidence"].update(model=None))
-    assert len(both(forward, side(), no_model, STEP)[0].suspicions[0].evidence) == 2
+    assert len(said(both(forward, side(), no_model, STEP)[0].suspicions[0].evidence)) == 2
 
 
 def test_signs_of_precision_are_lost_bits_and_settings_of_number_formats() -> None:
@@ -103,12 +104,12 @@ def test_signs_of_precision_are_lost_bits_and_settings_of_number_formats() -> No
     del changed["allow_tf32"]
     right = side(fingerprint(mantissa_bits={"linear": 10, "conv": 20, "extra": 2}, numerics=changed))
     lines, other = both(precision_signs, left, right)
-    assert lines == (
+    assert said(lines) == (
         "linear keeps 10 bits of mantissa instead of 23",
         "matmul_precision is high instead of highest",
         "reduced_sum is True instead of False",
     )
-    assert other[0] == "linear keeps 23 bits of mantissa instead of 10"
+    assert said(other[0]) == "linear keeps 23 bits of mantissa instead of 10"
 
 
 def test_random_numbers_are_suspected_where_the_generators_or_the_mode_show_them() -> None:
@@ -117,19 +118,21 @@ def test_random_numbers_are_suspected_where_the_generators_or_the_mode_show_them
     drawn = generators(STEP + 1, torch="e")
     found, _ = both(forward, plain, side(norm, drawn), STEP)
     assert code(found) == "rng"
-    assert found.suspicions[0].evidence[1:] == ("after step 2 the generators' states differ, before it they did not",)
+    assert said(found.suspicions[0].evidence)[1:] == (
+        "after step 2 the generators' states differ, before it they did not",
+    )
     found, _ = both(forward, plain, side(norm, drawn, generators(STEP, torch="f")), STEP)
     assert code(found) == "operator"
     found, other = both(forward, plain, side(norm, of_step(STEP, training_mode=False)), STEP)
-    assert found.suspicions[0].evidence[1:] == ("the model is in evaluation mode",)
-    assert other.suspicions[0].evidence[1:] == ("the model is in training mode",)
+    assert said(found.suspicions[0].evidence)[1:] == ("the model is in evaluation mode",)
+    assert said(other.suspicions[0].evidence)[1:] == ("the model is in training mode",)
     # At the last step no later state shows a draw.
     end = scaled("forward", "layer.norm", 1.01, step=STEPS - 1)
     assert (
         code(both(forward, plain, side(end, of_step(STEPS - 1, rng={"torch": "e" * 64})), STEPS - 1)[0]) == "operator"
     )
     found, _ = both(forward, plain, side(end, of_step(STEPS - 1, training_mode=False)), STEPS - 1)
-    assert found.suspicions[0].evidence[1:] == ("the model is in evaluation mode",)
+    assert said(found.suspicions[0].evidence)[1:] == ("the model is in evaluation mode",)
     found, _ = both(forward, plain, side(scaled("forward", "layer.norm", 1.01, kind="Dropout")), STEP)
     assert code(found) == "operator"
     dropout = [side(scaled("forward", "layer.norm", factor, kind="MyDropout")) for factor in (1.0, 1.01)]
@@ -144,9 +147,9 @@ def test_a_different_tree_of_modules_is_suspected_with_up_to_four_of_them() -> N
 
     found, _ = both(forward, side(tree("embed", "a")), side(norm, tree("embed", "b", "c")), STEP)
     assert (code(found), len(found.suspicions)) == ("model.architecture", 3)
-    assert found.suspicions[0].evidence == tuple(f"module {name} exists on one side only" for name in "abc")
+    assert said(found.suspicions[0].evidence) == tuple(f"module {name} exists on one side only" for name in "abc")
     found, _ = both(forward, side(tree()), side(norm, tree(*"abcde")), STEP)
-    assert len(found.suspicions[0].evidence) == 4
+    assert len(said(found.suspicions[0].evidence)) == 4
     found, _ = both(forward, side(tree("a")), side(norm, tree("a")), STEP)
     assert code(found) == "operator"
     # Random draws are likelier.
@@ -174,7 +177,7 @@ def test_the_loss_of_different_logits_shows_an_output_that_was_not_sketched(step
     drawn = side(of_step(step, loss_reference=9.0, logits_sha256="e" * 64), generators(step + 1, torch="e"))
     found, _ = both(forward_numbers, plain, drawn, step)
     after = f"after step {step} the generators' states differ, before it they did not"
-    assert found.suspicions[0].evidence == (after,)
+    assert said(found.suspicions[0].evidence) == (after,)
     found, _ = both(
         forward_numbers,
         plain,
@@ -199,9 +202,9 @@ def test_a_loss_that_contradicts_its_logits_is_a_cause_unless_both_contradict_th
         found, _ = both(loss, plain, at(1 + share * near), STEP)
         assert (found is not None) is differs
     found, other = both(loss, plain, at(1.5), STEP)
-    assert (found.findings[0].observed, found.findings[0].detail) == (pytest.approx(0.5), "")
-    assert other.findings[0].detail == "the reference is wrong"
-    assert found.suspicions[0].evidence == ("off by 0.5, the reference by 0",)
+    assert (found.findings[0].observed, said(found.findings[0].detail)) == (pytest.approx(0.5), "")
+    assert said(other.findings[0].detail) == "the reference is wrong"
+    assert said(found.suspicions[0].evidence) == ("off by 0.5, the reference by 0",)
     assert both(loss, at(1.5), at(1.5), STEP) == (None, None)
     assert both(loss, at(1.5), at(1.5 * (1 + 0.9 * near)), STEP) == (None, None)
     assert both(loss, at(1.5), at(1.5 * (1 + 2 * near)), STEP)[0] is not None

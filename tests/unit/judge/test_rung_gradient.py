@@ -9,6 +9,7 @@ import pytest
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.gradient import clipping, frozen, gradient, gradient_numbers
 from plumbline.records import LoadedRecord
+from tests.said import said
 
 from .rung_numbers import NAMES, STEP, fingerprint, of_step, own, scaled
 from .rung_records import Change, Content, both, code, parameters, side, why
@@ -68,7 +69,10 @@ def test_gradients_are_named_from_the_loss_backwards_and_their_common_factor() -
         scaled("gradient", name, factor) for name, factor in zip(NAMES, (1.5, 1.5, 1.0), strict=True)
     )
     found, other = both(gradient, plain, trained(embed, linear, head), STEP)
-    assert (found.at.at, found.findings[0].detail) == ("layer.linear.weight", "2 of 3 gradients over their limits")
+    assert (found.at.at, said(found.findings[0].detail)) == (
+        "layer.linear.weight",
+        "2 of 3 gradients over their limits",
+    )
     assert why(found) == "all of them are the reference's times 1.5: accumulation or scaling"
     assert why(other) == "all of them are the reference's times 0.666667: accumulation or scaling"
     found, _ = both(gradient, plain, trained(embed, scaled("gradient", NAMES[1], 1.2)), STEP)
@@ -78,7 +82,7 @@ def test_gradients_are_named_from_the_loss_backwards_and_their_common_factor() -
         assert ("accumulation" in why(found)) is is_one
     # A gradient that is not finite is not a missing one.
     found, _ = both(gradient, plain, trained(scaled("gradient", NAMES[0], norm=None)), STEP)
-    assert (found.findings[0].observed, found.findings[0].detail) == (None, "1 of 3 gradients over their limits")
+    assert (found.findings[0].observed, said(found.findings[0].detail)) == (None, "1 of 3 gradients over their limits")
     found, _ = both(gradient, plain, trained(scaled("gradient", NAMES[1], math.nan, norm=None)), STEP)
     assert "weighting of micro-batches" in why(found)
 
@@ -112,7 +116,7 @@ def test_gradients_of_one_side_only_are_missing_or_additional() -> None:
         more = ", like 1 more" if len(names) > 1 else ""
         assert why(found) == f"{names[0]} gets no gradient{more}"
         assert why(other) == f"{names[0]} gets a gradient, but not in the reference{more}"
-        assert found.findings[0].detail == f"{3 - len(names)} have one in both"
+        assert said(found.findings[0].detail) == f"{3 - len(names)} have one in both"
     # A step without any common gradient was not sketched there.
     assert both(gradient, plain, trained(without("gradient", *NAMES)), STEP) == (None, None)
 

@@ -11,6 +11,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.optimizer import rate_suspicions, schedule, settings, update, update_numbers
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
+from tests.said import said
 
 from .conftest import STEPS
 from .rung_numbers import NAMES, STEP, of_step, scaled
@@ -58,16 +59,16 @@ def test_settings_of_the_optimizer_are_compared_parameter_by_parameter() -> None
     assert both(settings, plain, side(groups((ignored | {"eps": float("1e-8")}, NAMES)))) == (None, None)
     assert both(settings, plain, side(groups((dict(base), NAMES[:1]), (dict(base), NAMES[1:])))) == (None, None)
     found, other = both(settings, plain, side(groups((base, NAMES[:1]), (base | {"eps": 1e-6}, NAMES[1:]))))
-    assert found.findings[0].detail == (
+    assert said(found.findings[0].detail) == (
         "eps of layer.linear.weight is 1e-06 instead of 1e-08; eps of head.weight is 1e-06 instead of 1e-08"
     )
     assert other.findings[0].observed == 2
     found, other = both(settings, plain, side(groups((base, (NAMES[0], NAMES[2])))))
-    assert found.findings[0].detail == "layer.linear.weight is in no parameter group"
-    assert other.findings[0].detail == "layer.linear.weight is updated in addition"
+    assert said(found.findings[0].detail) == "layer.linear.weight is in no parameter group"
+    assert said(other.findings[0].detail) == "layer.linear.weight is updated in addition"
     many = base | {"eps": 1.0, "weight_decay": 0.0}
     found, _ = both(settings, plain, side(groups((many, NAMES))))
-    assert (found.findings[0].observed, found.findings[0].detail.count(";")) == (6, 3)
+    assert (found.findings[0].observed, said(found.findings[0].detail).count(";")) == (6, 3)
     # A parameter that a side does not train, or that only one model has, belongs to a different rung.
     frozen_one = parameters(layer_linear_weight={"trainable": False})
     two = (base, (NAMES[0], NAMES[2]))
@@ -85,7 +86,7 @@ def test_the_weight_farthest_over_its_limit_is_named() -> None:
     assert both(update, plain, plain, STEP) == (None, None)
     linear, head = scaled("weight", NAMES[1], 1.01), scaled("weight", NAMES[2], 1.001)
     found, _ = both(update, plain, side(linear, head, scaled("weight", NAMES[0], 1 + 1e-8)), STEP)
-    assert (found.at.at, found.findings[0].detail) == (NAMES[1], "2 parameters over their limits")
+    assert (found.at.at, said(found.findings[0].detail)) == (NAMES[1], "2 parameters over their limits")
     assert [each.code for each in found.suspicions] == ["optimizer", "gradient"]
     found, _ = both(update, plain, side(scaled("weight", NAMES[2], norm=None)), STEP)
     assert found.findings[0].observed is None
@@ -114,7 +115,7 @@ def test_a_learning_rate_in_force_scales_all_updates_by_one_factor(factors: Any,
     pair = Pair(without_weights(left), without_weights(right))
     found = keep(rate_suspicions(pair, STEP))
     assert bool(found) is bool(text)
-    assert not found or f"times {text} at every step" in found[0].why
+    assert not found or f"times {text} at every step" in said(found[0].why)
     assert keep(rate_suspicions(pair, STEPS - 2)) == ()
 
 

@@ -11,6 +11,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.portable import device, portable, portable_findings, proven_steps, reordered
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
+from tests.said import said
 
 from .rung_records import Change, Content, both, side
 
@@ -77,17 +78,17 @@ def test_equal_legs_prove_their_steps_and_an_operation_or_a_device_prevents_the_
     assert both(portable, plain, side(shorter, leg=True)) == (None, None)
     unportable = leg(unportable="aten.sin")
     found, other = both(portable_findings, plain, unportable)
-    assert "the candidate calls aten.sin" in found[0].detail
-    assert "the reference calls aten.sin" in other[0].detail
+    assert "the candidate calls aten.sin" in said(found[0].detail)
+    assert "the reference calls aten.sin" in said(other[0].detail)
     assert len(both(portable_findings, unportable, unportable)[0]) == 2
     assert both(proven_steps, plain, unportable) == (0, 0)
     broken = leg(repeated=False)
     assert both(device, plain, plain) == (None, None)
     found, other = both(device, plain, broken)
-    assert (found.findings[0].detail, other.findings[0].detail) == (
+    assert (said(found.findings[0].detail), said(other.findings[0].detail)) == (
         "on the device of the candidate", "on the device of the reference",
     )  # fmt: skip
-    assert "reference and candidate" in both(device, broken, broken)[0].findings[0].detail
+    assert "reference and candidate" in said(both(device, broken, broken)[0].findings[0].detail)
     changed = leg(portable={"0/loss": "f" * 16})
     assert both(portable, broken, changed) == both(portable, side(), changed) == (None, None)
     assert both(proven_steps, plain, broken) == both(proven_steps, plain, side()) == (0, 0)

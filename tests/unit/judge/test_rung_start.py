@@ -10,6 +10,7 @@ from plumbline.judge.rungs.rng import rng, rng_differs
 from plumbline.judge.rungs.selfcheck import failed_at, selfcheck
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
+from tests.said import said
 
 from .rung_records import both, code, generators, parameters, side, why
 
@@ -20,14 +21,14 @@ def test_parameters_that_differ_by_name_shape_or_tie_are_named_in_order() -> Non
     plain = side()
     assert both(architecture, plain, plain) == (None, None)
     found, other = both(architecture, plain, side(parameters(head_weight=None)))
-    assert found.findings[0].detail == "head.weight is missing"
-    assert other.findings[0].detail == "head.weight is additional"
+    assert said(found.findings[0].detail) == "head.weight is missing"
+    assert said(other.findings[0].detail) == "head.weight is additional"
     found, other = both(architecture, plain, side(parameters(layer_linear_weight={"shape": (16, 17)})))
-    assert found.findings[0].detail == "layer.linear.weight is [16, 17] instead of [16, 16]"
+    assert said(found.findings[0].detail) == "layer.linear.weight is [16, 17] instead of [16, 16]"
     tied = side(parameters(head_weight={"tied_to": "embed.weight"}))
     found, other = both(architecture, plain, tied)
-    assert found.findings[0].detail == "head.weight is tied to embed.weight, not nothing"
-    assert other.findings[0].detail == "head.weight is tied to nothing, not embed.weight"
+    assert said(found.findings[0].detail) == "head.weight is tied to embed.weight, not nothing"
+    assert said(other.findings[0].detail) == "head.weight is tied to nothing, not embed.weight"
     assert restructured(Pair(plain, tied)) == restructured(Pair(tied, plain)) == {"head.weight", "embed.weight"}
     assert both(restructured, tied, tied) == (frozenset(), frozenset())
     many = side(
@@ -36,7 +37,7 @@ def test_parameters_that_differ_by_name_shape_or_tie_are_named_in_order() -> Non
     )
     found, _ = both(architecture, plain, many)
     assert found.findings[0].observed == 5
-    assert found.findings[0].detail.count(";") == 3
+    assert said(found.findings[0].detail).count(";") == 3
     nothing = side(lambda c: c["evidence"].update(model=None))
     for rung in (architecture, weights):
         assert both(rung, nothing, many) == (None, None)
@@ -50,11 +51,11 @@ def test_modules_are_listed_by_what_differs() -> None:
     assert right is not None
     assert other_modules(left, right) == [("layer.norm", "layer.norm: LayerNorm() → LayerNorm(eps=1e-05)")]
     fewer = right.replace(modules=right.modules[:1] + right.modules[2:])
-    assert keep(other_modules(left, fewer)) == [
+    assert said(keep(other_modules(left, fewer))) == [
         ("layer.norm", "layer.norm: LayerNorm() → LayerNorm(eps=1e-05)"),
         ("layer.linear", "module layer.linear is missing"),
     ]
-    assert keep(other_modules(fewer, left))[1] == ("layer.linear", "module layer.linear is additional")
+    assert said(keep(other_modules(fewer, left))[1]) == ("layer.linear", "module layer.linear is additional")
 
 
 def test_initial_values_are_counted_over_equally_named_and_shaped_parameters() -> None:
@@ -67,7 +68,7 @@ def test_initial_values_are_counted_over_equally_named_and_shaped_parameters() -
     found, other = both(weights, plain, side(parameters(embed_weight=changed, head_weight=typed)))
     assert (why(found), code(found)) == ("parameters are stored in bfloat16 instead of float32", "precision")
     assert why(other) == "parameters are stored in float32 instead of bfloat16"
-    assert found.suspicions[0].evidence == ("1 of 3 parameters",)
+    assert said(found.suspicions[0].evidence) == ("1 of 3 parameters",)
     shaped = parameters(embed_weight=changed | {"shape": (2, 3)}, layer_linear_weight=changed)
     found, _ = both(weights, plain, side(shaped))
     assert why(found) == "1 of 2 parameters start from different values"

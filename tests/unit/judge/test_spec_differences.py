@@ -11,6 +11,7 @@ from plumbline.digest import digest_bytes
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Finding
+from tests.said import said
 
 from .conftest import ROWS, make_record
 from .made_records import Content, edit
@@ -37,7 +38,7 @@ def _other(*, classes: tuple[str, ...] = (), **changes: Any) -> LoadedRecord:
 def _found(left: LoadedRecord, right: LoadedRecord) -> dict[str, Finding]:
     judgement = compare(left, right)
     assert judgement.verdict == "invalid"
-    return {finding.metric: finding for finding in judgement.findings}
+    return {said(finding.metric): finding for finding in judgement.findings}
 
 
 def test_each_key_of_the_spec_that_differs_is_named_with_both_values() -> None:
@@ -78,9 +79,11 @@ def test_two_datasets_differ_by_texts_classes_and_labels(classes: tuple[str, ...
     found = _found(left, _with_rows(right, edited, [*theirs[:10], *theirs[11:], theirs[10]]))
     assert found["data.manifest_sha256"].observed == "9" * 64
     assert ("data.class_names" in found) == (classes == ("good", "bad"))
-    assert found["same text, different label"].detail == "1 of the 23 texts that both read once: row 4: bad → good"
-    assert found["texts only in the reference"].detail == "1 of the 24 rows that the reference read: row 10"
-    assert found["texts only in the candidate"].detail == "1 of the 24 rows that the candidate read: row 23"
+    assert (
+        said(found["same text, different label"].detail) == "1 of the 23 texts that both read once: row 4: bad → good"
+    )
+    assert said(found["texts only in the reference"].detail) == "1 of the 24 rows that the reference read: row 10"
+    assert said(found["texts only in the candidate"].detail) == "1 of the 24 rows that the candidate read: row 23"
     assert (found["rows read of class 'bad'"].limit, found["rows read of class 'bad'"].observed) == ("12", "11")
 
 
@@ -89,5 +92,5 @@ def test_a_moved_row_has_both_numbers_and_the_list_is_bounded() -> None:
     left = _with_rows(_other(), texts, [0] * ROWS)
     right = _with_rows(_other(data__manifest_sha256="9" * 64), texts[::-1], [1] * ROWS)
     detail = _found(left, right)["same text, different label"].detail
-    assert detail.startswith("24 of the 24 texts that both read once: row 0 (candidate: 23): label 0 → label 1; ")
-    assert detail.count("→") == 5
+    assert said(detail).startswith("24 of the 24 texts that both read once: row 0 (candidate: 23): label 0 → label 1; ")
+    assert said(detail).count("→") == 5

@@ -11,6 +11,7 @@ from plumbline.judge.canary import prove
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from tests.kept_results import kept
+from tests.said import said
 
 from .conftest import other_kernel
 from .made_records import edit, in_spec, named, old
@@ -43,7 +44,7 @@ def test_products_keep_the_bits_of_the_spec(precision: str, bits: int, is_honest
         if not is_honest:
             finding = next(finding for finding in results["b"].findings if finding.outcome == "invalid")
             assert (finding.check, finding.observed) == ("record.precision", bits)
-            assert f"{operator} keeps {bits} bits of mantissa" in finding.detail
+            assert f"{operator} keeps {bits} bits of mantissa" in said(finding.detail)
 
 
 def test_a_single_platform_and_a_baseline_in_fewer_bits_are_no_pass() -> None:

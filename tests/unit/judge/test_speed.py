@@ -16,6 +16,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
 from tests.kept_results import kept
+from tests.said import said
 
 from .conftest import make_record
 from .made_speed import COMPUTE, SAMPLES, only, record, speed, times, upgraded
@@ -48,7 +49,7 @@ def test_a_drop_seen_twice_is_drift_and_its_cause_is_likely(code: str) -> None:
     assert judgement.verdict == "drift"
     # Two runs show the same signs, but no experiment restored a value: the cause stays likely.
     assert [(cause.code, cause.sure) for cause in judgement.causes] == [(code, "likely")]
-    assert judgement.causes[0].evidence
+    assert said(judgement.causes[0].evidence)
 
 
 def slower(factor: float, **changes: Any) -> SpeedEvidence:
@@ -77,7 +78,7 @@ def test_signs_that_do_not_explain_the_loss_name_no_cause(slow: SpeedEvidence, w
     assert judgement.verdict == "drift"
     (cause,) = judgement.causes
     assert (cause.code, cause.sure) == ("unattributed", "unattributed")
-    assert why in cause.why
+    assert why in said(cause.why)
 
 
 def test_a_slow_gpu_is_the_device_and_no_contention() -> None:
@@ -102,12 +103,12 @@ def test_a_wait_for_data_tells_what_the_disk_did() -> None:
     slow = speed(breakdown={"data_wait": 0.02}, samples=busy, rates=rates)
     (cause,) = compare(record(before), record(slow), confirms=slow).causes
     assert cause.code == "loader"
-    assert any("busiest disk: 92% instead of 2%" in line for line in cause.evidence)
-    assert any("80 MB/s instead of 1" in line for line in cause.evidence)
-    assert any("lost 90% and 80%" in line for line in cause.evidence)
+    assert any("busiest disk: 92% instead of 2%" in line for line in said(cause.evidence))
+    assert any("80 MB/s instead of 1" in line for line in said(cause.evidence))
+    assert any("lost 90% and 80%" in line for line in said(cause.evidence))
     idle = speed(breakdown={"data_wait": 0.02}, samples=quiet)
     (cause,) = compare(record(before), record(idle), confirms=idle).causes
-    assert not any("disk" in line for line in cause.evidence)
+    assert not any("disk" in line for line in said(cause.evidence))
 
 
 def test_time_stalled_on_memory_is_contention() -> None:
@@ -116,7 +117,7 @@ def test_time_stalled_on_memory_is_contention() -> None:
     slow = speed(breakdown=times(1.3, *COMPUTE), samples=stalled)
     (cause,) = compare(record(quiet), record(slow), confirms=slow).causes
     assert (cause.code, cause.sure) == ("contention", "likely")
-    assert any("stalled on memory" in line for line in cause.evidence)
+    assert any("stalled on memory" in line for line in said(cause.evidence))
 
 
 def test_a_drop_seen_once_waits_for_its_rerun() -> None:
@@ -300,7 +301,7 @@ def test_throughput_that_is_demanded_and_cannot_be_judged_is_inconclusive(
 ) -> None:
     judgement = compare(reference, candidate, throughput="demanded")
     (finding,) = (item for item in judgement.findings if item.check == CHECK)
-    assert (finding.outcome, finding.detail, finding.observed) == ("inconclusive", why, None)
+    assert (finding.outcome, said(finding.detail), finding.observed) == ("inconclusive", why, None)
     assert judgement.verdict == "inconclusive"
     assert not needs_rerun(judgement)
     # A round demands nothing: there, such a pair has no finding on throughput.

@@ -14,6 +14,7 @@ from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from tests.kept_results import kept
+from tests.said import said
 
 from .conftest import EVALUATION_ROWS, STEPS, make_record, other_kernel
 from .made_records import LEARN, Content, evaluation, keep_taps, probe, whole
@@ -105,7 +106,7 @@ def test_a_tensor_that_only_one_of_two_sketched_is_missing(stage: str) -> None:
     for pair, who in (((whole(), whole(change)), "candidate"), ((whole(change), whole()), "reference")):
         judgement = compare(*pair)
         assert judgement.verdict == "invalid"
-        assert judgement.findings[0].detail.startswith(f"the {who} has no {stage} of {name} at step 2")
+        assert said(judgement.findings[0].detail).startswith(f"the {who} has no {stage} of {name} at step 2")
 
 
 @pytest.mark.parametrize("side", ["candidate", "reference"])
@@ -230,7 +231,7 @@ def test_a_lost_portable_leg_costs_no_verdict_where_bits_are_equal_and_the_proof
     assert compare(*pair()).verdict == "pass"
     rounded = compare(*pair(noise={"layer.linear": 3e-7}, fingerprint=other_kernel()))
     assert rounded.verdict == "inconclusive"
-    assert any("out of memory" in finding.detail for finding in rounded.findings)
+    assert any("out of memory" in said(finding.detail) for finding in rounded.findings)
     assert compare(*pair(noise={"layer.norm": 1e-2}, fingerprint=other_kernel())).verdict == "drift"
 
 
@@ -260,6 +261,6 @@ def test_rounding_without_any_envelope_is_inconclusive_and_a_drift_stays_one() -
     judgement = compare(without(), without(noise={"layer.linear": 3e-7}, fingerprint=other_kernel()))
     assert judgement.verdict == "inconclusive"
     assert "out of memory" in next(
-        finding.detail for finding in judgement.findings if finding.check == "probe.envelope"
+        said(finding.detail) for finding in judgement.findings if finding.check == "probe.envelope"
     )
     assert compare(without(), without(noise={"layer.norm": 1e-2}, fingerprint=other_kernel())).verdict == "drift"

@@ -25,6 +25,7 @@ from plumbline.schema.verdict import RoundVerdict
 from tests.contract.records import make_record
 from tests.memory_store import MemoryStore
 from tests.record_parts import parquet_of
+from tests.said import said
 
 NAMES = ("aws", "azure", "gcp")
 ROWS = parquet_of({"row_id": np.array([1]), "text": np.zeros(1, np.uint64), "label": np.zeros(1, np.uint64)})
@@ -101,7 +102,7 @@ def test_a_record_that_answers_another_order_is_invalid_and_is_not_kept(
     result = world.gathered()
     azure = result.absent[Assignment("azure", "w", MAIN)]
     assert azure.broken
-    assert field in azure.why
+    assert field in said(azure.why)
     assert sorted(result.of("w")) == ["aws", "gcp"]
     assert not any("azure" in name for name in world.central.list_records())
 
@@ -148,7 +149,7 @@ def test_a_reference_with_another_spec_does_not_make_the_honest_platforms_invali
     results = judge_harvest(world.round, result, {}, {})["w"]
     assert results["aws"].verdict == "invalid"
     assert not any("spec" in finding.check for name in ("azure", "gcp") for finding in results[name].findings)
-    assert any("compared with azure" in note.text for note in results["gcp"].notes)
+    assert any("compared with azure" in said(note.text) for note in results["gcp"].notes)
 
 
 def test_one_platforms_outbox_decides_nothing_for_another(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ GPU = {"name": "NVIDIA A10G", "uuid": "GPU-1", "memory_bytes": 1}
 
 
 @pytest.mark.parametrize(
-    ("expected", "fingerprint", "said"),
+    ("expected", "fingerprint", "words"),
     [
         ({"accelerator": "NVIDIA A10G"}, {}, "accelerator: found cpu (x), the suite requires NVIDIA A10G"),
         (
@@ -186,7 +187,7 @@ GPU = {"name": "NVIDIA A10G", "uuid": "GPU-1", "memory_bytes": 1}
     ],
 )
 def test_a_record_of_another_machine_is_invalid_and_says_what_was_found(
-    tmp_path: Path, expected: dict[str, Any], fingerprint: dict[str, Any], said: str
+    tmp_path: Path, expected: dict[str, Any], fingerprint: dict[str, Any], words: str
 ) -> None:
     world = World(tmp_path, **expected)
     for name in NAMES:
@@ -194,8 +195,8 @@ def test_a_record_of_another_machine_is_invalid_and_says_what_was_found(
     verdict = world.verdict()
     assert verdict.verdict == "invalid"
     finding = verdict.platforms["azure"].findings[0]
-    assert finding.check == f"platform.{said.partition(':')[0]}"
-    assert said in finding.detail
+    assert finding.check == f"platform.{words.partition(':')[0]}"
+    assert words in said(finding.detail)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import Finding, PlatformResult
 from tests.kept_results import keep
+from tests.said import said
 from tests.unit.judge.test_speed import SLOW, speed
 from tests.unit.rounds.test_nights import BASE, Nights, loaded, noise
 
@@ -79,7 +80,7 @@ def test_a_rerun_on_another_machine_class_answers_nothing(nights: Nights) -> Non
     assert asked == 4
     finding = _finding(result, "history.throughput")
     assert finding.outcome == "inconclusive"
-    assert f"4 reruns ran on {OTHER.hardware_class}, the training on {ONE.hardware_class}" in finding.detail
+    assert f"4 reruns ran on {OTHER.hardware_class}, the training on {ONE.hardware_class}" in said(finding.detail)
     here, _, _ = _tonight(nights, slow, _on(loaded(PAST, 0.0), ONE))
     assert _finding(here, "history.throughput").outcome == "pass"
 
@@ -91,7 +92,7 @@ def test_a_first_night_on_another_machine_class_is_not_compared_with_the_nights_
     assert {one.reason for one in decided.decisions["left"]} == {"learning"}
     finding = _finding(result, "speed.throughput")
     assert (finding.outcome, finding.observed) == ("inconclusive", None)
-    assert f"the reference ran on {ONE.hardware_class}, the candidate on {OTHER.hardware_class}" in finding.detail
+    assert f"the reference ran on {ONE.hardware_class}, the candidate on {OTHER.hardware_class}" in said(finding.detail)
     assert not result.causes
 
 
@@ -100,7 +101,7 @@ def test_a_rerun_on_another_machine_class_neither_confirms_nor_refutes_a_drop() 
     for rerun in (_on(loaded(1, 0.3, "rerun"), OTHER), _on(loaded(1, 0.0, "rerun"), OTHER)):
         result = judge_round({"left": slow}, "left", {"left": baseline}, reruns={"left": rerun})["left"]
         assert _finding(result, "speed.throughput").outcome == "inconclusive"
-        assert any(f"the rerun ran on {OTHER.hardware_class}" in note.text for note in result.notes)
+        assert any(f"the rerun ran on {OTHER.hardware_class}" in said(note.text) for note in result.notes)
     same = judge_round({"left": slow}, "left", {"left": baseline}, reruns={"left": _on(loaded(1, 0.3, "rerun"), ONE)})
     assert _finding(same["left"], "speed.throughput").outcome == "drift"
 
@@ -136,7 +137,7 @@ def test_reruns_that_failed_answer_no_question(nights: Nights) -> None:
     assert asked == 4
     finding = _finding(result, "history.throughput")
     assert finding.outcome == "inconclusive"
-    assert "4 reruns lacked evidence: the rerun failed: x: they do not count" in finding.detail
+    assert "4 reruns lacked evidence: the rerun failed: x: they do not count" in said(finding.detail)
 
 
 def test_signs_of_another_machine_class_name_no_cause() -> None:
@@ -155,8 +156,10 @@ def test_a_shift_within_the_step_asks_for_no_rerun_and_names_both_phases(nights:
     assert asked == 0
     finding = _finding(result, "history.data_wait")
     assert finding.outcome == "pass"
-    assert "a shift of cost" in finding.detail
-    assert "a step against the accepted record: data_wait +10 ms, backward -10 ms, all phases +0 ms" in finding.detail
+    assert "a shift of cost" in said(finding.detail)
+    assert "a step against the accepted record: data_wait +10 ms, backward -10 ms, all phases +0 ms" in said(
+        finding.detail
+    )
     assert not result.causes
 
 

@@ -15,6 +15,7 @@ from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.schema.evidence import ProbeEvidence, SpeedEvidence
 from tests.record_parts import parquet_of
+from tests.said import said
 from tests.unit.judge.conftest import make_record
 from tests.unit.judge.made_records import evaluation, whole
 
@@ -105,7 +106,7 @@ def test_a_malformed_part_is_its_platforms_alone(
         save_file({name: np.ascontiguousarray(array) for name, array in changed.items()}, path)
     world.deliver("azure", **{part: path})
     gathered = world.gather()
-    assert path.name in gathered.absent[world.assignment("azure")].why
+    assert path.name in said(gathered.absent[world.assignment("azure")].why)
     assert verdicts(world, gathered) == {"aws": "pass", "azure": "invalid", "gcp": "pass"}
 
 
@@ -157,12 +158,12 @@ def test_no_number_in_a_record_ends_the_round_or_moves_another_platform(
         gathered = world.gather("azure")
         if not gathered.records:
             num_refused += 1
-            assert not caplog.records, (path, value, caplog.text[-2000:])
+            assert not caplog.records, (path, value, said(caplog.text)[-2000:])
             continue
         num_judged += 1
         found = verdicts(world, GatheredRecords(honest.records | gathered.records), gathered)
         assert (found["aws"], found["gcp"]) == ("pass", "pass"), (path, value)
-        assert not caplog.records, (path, value, caplog.text[-2000:])
+        assert not caplog.records, (path, value, said(caplog.text)[-2000:])
     assert num_judged > 50
     assert num_refused > 200
 
@@ -198,6 +199,6 @@ def test_a_defect_that_a_record_shows_ends_its_platforms_judgement_alone(
     records[world.assignment(name)] = change(records[world.assignment(name)])
     result = world.judge(GatheredRecords(records))
     assert {name: one.verdict for name, one in result.items()} == dict.fromkeys(NAMES, "pass") | {name: "invalid"}
-    assert any("a defect of Plumbline" in finding.detail for finding in result[name].findings)
-    assert "Traceback" in caplog.text
-    assert name in caplog.text
+    assert any("a defect of Plumbline" in said(finding.detail) for finding in result[name].findings)
+    assert "Traceback" in said(caplog.text)
+    assert name in said(caplog.text)

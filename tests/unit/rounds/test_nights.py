@@ -26,6 +26,7 @@ from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store, read_bytes
 from tests.kept_results import keep
+from tests.said import said
 from tests.unit.judge.conftest import make_record
 from tests.unit.judge.test_speed import speed
 
@@ -126,7 +127,9 @@ def test_a_slow_night_that_goes_away_in_the_reruns_is_a_pass(tmp_path: Path) -> 
         nights.night(index, value, lambda: 0.0)
     verdict = nights.night(40, 0.12, lambda: 0.001)
     assert verdict.verdict == "pass"
-    assert any("reruns of tonight do not show it" in finding.detail for finding in verdict.platforms["left"].findings)
+    assert any(
+        "reruns of tonight do not show it" in said(finding.detail) for finding in verdict.platforms["left"].findings
+    )
     # Confirmations never enter the series.
     series = read_series(nights.central, "nightly", "left")
     assert len(series) == 41
@@ -196,7 +199,7 @@ def test_a_damaged_series_is_invalid_and_is_not_overwritten(tmp_path: Path) -> N
     nights.central.put_text(series_key("nightly", "left"), "cut off {")
     verdict = nights.night(1, 0.0)
     assert verdict.verdict == "invalid"
-    assert "--rebuild" in verdict.platforms["left"].findings[-1].detail
+    assert "--rebuild" in said(verdict.platforms["left"].findings[-1].detail)
     assert read_bytes(nights.central.store, series_key("nightly", "left")).decode() == "cut off {"
 
 

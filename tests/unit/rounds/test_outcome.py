@@ -11,6 +11,7 @@ from plumbline.rounds.plan import Assignment, night_of
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult
 from tests.kept_results import kept
+from tests.said import said
 from tests.unit.judge.conftest import spec
 
 headline, join, sum_up = kept(headline), kept(join), kept(sum_up)
@@ -122,7 +123,7 @@ def test_several_workloads_make_one_result_whose_checks_say_which() -> None:
     joined = join({"bert": PASS, "mlm": DRIFT})
     assert joined.verdict == "drift"
     assert [finding.check for finding in joined.findings] == ["bert.probe.forward", "mlm.data.rows"]
-    assert joined.causes[0].why == "mlm: the labels of 3 rows differ"
+    assert said(joined.causes[0].why) == "mlm: the labels of 3 rows differ"
     assert [item.workload for item in (*joined.findings, *joined.causes)] == ["bert", "mlm", "mlm"]
     alone = join({"bert": PASS})
     assert ([finding.check for finding in alone.findings], alone.verdict) == (["probe.forward"], "pass")

@@ -23,6 +23,7 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import DatasetSource, Suite
 from plumbline.stores import Store, open_store
 from tests.record_parts import write_arrays
+from tests.said import said
 from tests.unit.judge.conftest import EVALUATION_ROWS, ROWS, Plan, make_record
 
 CLASSES = ("bad", "good")
@@ -65,8 +66,8 @@ def test_a_changed_label_has_its_classes_file_line_and_text(published: tuple[Sto
     reference, candidate = _record(manifest), _record(manifest, plan)
     judgement = placed_rows(compare(reference, candidate), reference, candidate, store)
     (cause,) = judgement.causes
-    assert (cause.code, cause.evidence[2]) == ("data.labels", "row 9: label good → bad")
-    place = cause.evidence[3]
+    assert (cause.code, said(cause.evidence)[2]) == ("data.labels", "row 9: label good → bad")
+    place = said(cause.evidence)[3]
     assert place.startswith("row 9 is reviews.csv, line ")
     assert "<b>text\ufffd " in place
     assert len(place) < 180
@@ -116,6 +117,6 @@ def test_a_round_names_rows_and_loses_nothing_where_it_cannot(published: tuple[S
     results = judge_harvest(round_, gathered, {}, {})
     placed = placed_results(round_, results, gathered, {})
     (cause,) = placed["unit"]["azure"].causes
-    assert "row 9: label good → bad" in cause.evidence
-    assert any(line.startswith("row 9 is reviews.csv, line ") for line in cause.evidence) == (url == store.url)
+    assert "row 9: label good → bad" in said(cause.evidence)
+    assert any(line.startswith("row 9 is reviews.csv, line ") for line in said(cause.evidence)) == (url == store.url)
     assert placed["unit"]["aws"] == results["unit"]["aws"]

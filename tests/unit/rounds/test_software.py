@@ -26,6 +26,7 @@ from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.suite import Dispatch
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 from tests.kept_results import keep
+from tests.said import said
 from tests.unit.judge.test_speed import SLOW, speed
 from tests.unit.rounds.test_nights import BASE, BEGIN, Nights, loaded, noise
 
@@ -142,15 +143,15 @@ def test_a_difference_on_one_machine_is_the_software(nights: Nights) -> None:
     assert _finding(result).outcome == "drift"
     (cause,) = [one for one in result.causes if one.code == "software"]
     assert (cause.sure, cause.suspects) == ("confirmed", ("einops absent → 0.8", "torch 2.12.0 → 2.13.0"))
-    assert "an A/B of 24 runs on one machine shows a difference" in cause.tried[0]
-    assert "an interleaved A/B on one machine shows the loss: the software causes it" in _finding(result).detail
+    assert "an A/B of 24 runs on one machine shows a difference" in said(cause.tried)[0]
+    assert "an interleaved A/B on one machine shows the loss: the software causes it" in said(_finding(result).detail)
 
 
 def test_no_difference_on_one_machine_is_the_machine_and_no_pass(nights: Nights) -> None:
     result, _ = _tonight(nights, lambda order: _evidence(order, 0.0))
     finding = _finding(result)
     assert finding.outcome == "inconclusive"
-    assert "the software does not cause it: the cause is this night's machine" in finding.detail
+    assert "the software does not cause it: the cause is this night's machine" in said(finding.detail)
     # A gate that read the software from signs alone is corrected.
     assert not [one for one in result.causes if one.code == "software"]
 
@@ -167,7 +168,7 @@ def test_no_difference_on_one_machine_is_the_machine_and_no_pass(nights: Nights)
 def test_an_ab_without_an_answer_says_so_and_is_no_pass(nights: Nights, answer: Answer, why: str) -> None:
     result, _ = _tonight(nights, answer)
     assert _finding(result).outcome == "inconclusive"
-    assert why in _finding(result).detail
+    assert why in said(_finding(result).detail)
 
 
 def test_runs_that_a_worker_made_up_decide_nothing(nights: Nights) -> None:

@@ -14,6 +14,7 @@ from plumbline.rounds.plan import MAIN
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import PlatformResult
 from tests.kept_results import keep
+from tests.said import said
 from tests.unit.judge.conftest import make_record, spec
 
 FAILED = {"exit": {"status": "failed", "code": "non-finite", "message": "the loss is nan", "part": "probe"}}
@@ -52,8 +53,8 @@ def test_a_reference_whose_training_failed_is_invalid_and_the_others_are_judged(
     assert {name: result.verdict for name, result in results.items()} == {
         "aws": "invalid", "azure": "pass", "gcp": "pass",
     }  # fmt: skip
-    assert any("the loss is nan" in finding.detail for finding in results["aws"].findings)
-    assert any("aws, the reference, failed; compared with azure" in note.text for note in results["gcp"].notes)
+    assert any("the loss is nan" in said(finding.detail) for finding in results["aws"].findings)
+    assert any("aws, the reference, failed; compared with azure" in said(note.text) for note in results["gcp"].notes)
 
 
 def test_a_drift_is_seen_beside_a_reference_that_failed() -> None:

@@ -21,6 +21,7 @@ from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Finding, PlatformResult
 from tests.kept_results import keep
+from tests.said import said
 from tests.unit.rounds.test_nights import BASE, BEGIN, loaded, suite_of
 from tests.unit.rounds.test_software import _with
 
@@ -95,7 +96,7 @@ def test_a_drop_against_a_lucky_record_is_withdrawn_by_the_nights() -> None:
     # The accepted record was 6% quicker than the nights; tonight is one of them.
     result = tonight(30, 0.01, 0.0, accepted=-0.06)
     assert (_gate(result).outcome, result.verdict, result.causes) == ("pass", "pass", ())
-    assert "withdrawn: the reference of 23 nights rules out a loss of 5.00%" in _gate(result).detail
+    assert "withdrawn: the reference of 23 nights rules out a loss of 5.00%" in said(_gate(result).detail)
     # As few nights as do not know their own noise withdraw nothing.
     assert tonight(15, 0.01, 0.0, accepted=-0.06).verdict == "drift"
 

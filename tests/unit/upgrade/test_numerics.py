@@ -11,6 +11,7 @@ from plumbline.schema.suite import Gates
 from plumbline.upgrade.inputs import Inputs
 from plumbline.upgrade.numerics import compare_inputs, compare_training, has_equal_bits
 from plumbline.upgrade.throughput import LOOKS, paired_drop
+from tests.said import said
 from tests.unit.judge.conftest import make_record, other_kernel
 from tests.unit.judge.test_learn import learned
 
@@ -25,7 +26,7 @@ def test_another_dropout_is_drift_though_the_library_changed_its_version():
     assert has_equal_bits(judgement)
     assert judgement.verdict == "drift"
     assert judgement.causes[0].code == "rng"
-    assert "dropout is 0.15 instead of 0.1" in judgement.causes[0].why
+    assert "dropout is 0.15 instead of 0.1" in said(judgement.causes[0].why)
     assert judgement.first_divergence.stage == "learn"
 
 
