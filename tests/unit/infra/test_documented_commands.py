@@ -17,7 +17,7 @@ from tests.unit.infra.documented_commands import ROOT, Command, commands
 NOT_RUN_HERE = {
     "pip install --require-hashes": "tests/unit/infra/test_installation.py, with the oldest pip",
     "pip install -r locks/trainer.txt": "tests/unit/infra/test_installation.py, with the oldest pip",
-    "pip install --no-deps": "tests/unit/infra/test_wheel.py",
+    "pip install --no-deps": "tests/unit/infra/test_wheel.py, with the oldest pip",
     "prefect deployment run": "tests/flows/test_documented_commands.py, tests/flows/test_one_road.py",
     "prefect event emit": "tests/flows/test_documented_commands.py",
     "prefect work-pool": "tests/flows/test_documented_commands.py",

@@ -7,7 +7,6 @@ the pinned one, as on the real index. Only the hashes in the locks are replaced.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import subprocess
 import venv
@@ -19,6 +18,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from tests.unit.infra.documented_commands import ROOT, pages
+from tests.unit.infra.oldest_pip import OLDEST_PIP, pip_environment
 
 PIN = re.compile(r"^([a-z0-9-]+)(?:\[[^]]*])?==(\S+)", re.MULTILINE)
 NEWER = "9999"
@@ -35,7 +35,6 @@ INSTALLS = sorted(
         )
     }
 )
-OLDEST_PIP = ROOT / ".venv" / "oldest-pip"
 
 
 def write_stub(folder: Path, name: str, version: str, required: list[str], extras: list[str]) -> Path:
@@ -91,19 +90,16 @@ def test_the_oldest_pip_takes_a_documented_installation(
     lock.write_text(with_stubs_hashes((ROOT / "locks" / lock.name).read_text("utf-8"), index), encoding="utf-8")
     # Without `make`, the pip that this Python brings.
     venv.create(tmp_path / "venv", with_pip=not OLDEST_PIP.is_dir())
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
-    environment |= {"PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": str(OLDEST_PIP)}
     where = (
         "--dry-run",
         "--no-index",
         "--no-cache-dir",
-        "--disable-pip-version-check",
         "--find-links",
         index["folder", ""],
     )
     command = [str(tmp_path / "venv" / "bin" / "python"), "-m", "pip", "install", *where, *options.split()]
     done = subprocess.run(
-        [*command, "-r", str(lock)], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [*command, "-r", str(lock)], env=pip_environment(), capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     chosen = done.stdout.rpartition("Would install ")[2].split()

@@ -18,6 +18,7 @@ from plumbline.data import build_dataset, publish, read_manifest
 from plumbline.schema.suite import DatasetSource, read_suite
 from plumbline.stores import open_store
 from tests.unit.infra.documented_commands import ROOT
+from tests.unit.infra.oldest_pip import pip_environment
 
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "plumbline", "flows", "tasks", "deployments", "infra", "locks")
 
@@ -35,7 +36,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             else {"symlinks": True, "ignore": shutil.ignore_patterns("node_modules", "__pycache__")}
         )
         copy(ROOT / name, folder / "source" / name, **ignored)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "--quiet"]
     build = [
         "wheel",
         "--no-deps",
@@ -45,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(folder),
         str(folder / "source"),
     ]
-    subprocess.run([*pip, *build], check=True, timeout=120, capture_output=True)
+    subprocess.run([*pip, *build], env=pip_environment(), check=True, timeout=120, capture_output=True)
     (built,) = folder.glob("*.whl")
     shutil.rmtree(folder / "source")
     return built
@@ -54,9 +55,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(folder: Path, wheel: Path) -> Path:
     """Return a new environment with the wheel alone, and its folder of packages."""
     venv.create(folder)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "--quiet"]
     install = ["--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run([*pip, *install], check=True, timeout=120)
+    subprocess.run([*pip, *install], env=pip_environment(), check=True, timeout=120)
     return folder
 
 
