@@ -24,7 +24,6 @@ judge_round = kept(judge_round)
 
 OFF: dict[str, Any] = {"gradient_factor": 1.25}
 OTHER: dict[str, Any] = {"gradient_factor": 1.5}
-FEWER_BITS: dict[str, Any] = {"noise": {"layer.linear": 1e-3}, "own_error": 1e-3, "fingerprint": other_kernel()}
 
 
 def verdicts(results: dict[str, PlatformResult]) -> str:
@@ -93,33 +92,8 @@ def test_a_reference_that_left_its_baseline_accuses_nobody() -> None:
     # Three that all differ: b and c have nothing to be judged by.
     three = platforms({"a": OFF, "c": OTHER}, "abc")
     assert verdicts(judge_round(three, "a", baselines)) == "drift inconclusive inconclusive"
-    # b and c agree: they are the majority.
-    assert verdicts(judge_round(platforms({"a": OFF}, "abc"), "a", baselines)) == "drift pass pass"
-
-
-def test_a_majority_in_fewer_bits_does_not_outvote_fp64() -> None:
-    records = platforms({"a": FEWER_BITS, "b": FEWER_BITS}, "abc")
-    result = judge_round(records, "a", {})
-    assert verdicts(result) == "drift drift pass"
-    assert {cause.code for name in "ab" for cause in result[name].causes} == {"precision"}
-    assert experiments(records, {}) == {"a", "b"}
-    # fp64 says nothing about who is off where all are far from it, or some hardly further than others.
-    for own in (1e-3, 4e-6):
-        far, off = {"own_error": max(own, 6e-6)}, {"own_error": own, "noise": {"layer.norm": 1e-2}}
-        records = platforms({"a": far, "b": far, "c": off}, "abc")
-        assert verdicts(judge_round(records, "a", {})) == "pass pass drift"
-
-
-def test_of_two_the_reference_in_fewer_bits_is_off() -> None:
-    assert verdicts(judge_round(platforms({"a": FEWER_BITS}, "ab"), "a", {})) == "drift pass"
-
-
-def test_the_right_platform_is_not_accused_by_an_accepted_one_in_fewer_bits() -> None:
-    for right, baselines in (("a", "b"), ("b", "a")):
-        off = {name: FEWER_BITS for name in "ab" if name != right}
-        result = judge_round(platforms(off, "ab"), "a", {name: old(name, **FEWER_BITS) for name in baselines})
-        assert (result[right].verdict, result[baselines].verdict) == ("inconclusive", "pass")
-        assert "further from its own fp64 run" in doubt(result[right])[1]
+    # b and c agree, and no accepted record vouches for either.
+    assert verdicts(judge_round(platforms({"a": OFF}, "abc"), "a", baselines)) == "drift inconclusive inconclusive"
 
 
 def test_an_accepted_difference_between_platforms_is_a_note() -> None:
@@ -151,20 +125,15 @@ def test_healthy_platforms_whose_baselines_agree_are_in_doubt_not_in_drift() -> 
     assert experiments(records, baselines) == set()
 
 
-def test_of_equal_groups_the_suites_reference_stays_wherever_it_is_listed() -> None:
+@pytest.mark.parametrize(("reference", "expected"), [("d", "drift drift pass pass"), ("a", "pass pass drift drift")])
+def test_without_baselines_who_left_the_reference_is_accused(reference: str, expected: str) -> None:
+    """No vote: how many agree says nothing about who is right, and the first night has no other evidence."""
     records = platforms({"a": OFF, "b": OFF}, "abcd")
-    assert verdicts(judge_round(records, "d", {})) == "drift drift pass pass"
+    assert verdicts(judge_round(records, reference, {})) == expected
 
 
 def test_a_platform_without_a_baseline_drifts_from_a_healthy_reference() -> None:
     assert verdicts(judge_round(platforms({"b": OFF}, "ab"), "a", {"a": old("a")})) == "pass drift"
-
-
-def test_a_replacement_without_support_accuses_no_sound_platform() -> None:
-    records = platforms({"a": FEWER_BITS, "c": OTHER}, "abc")
-    result = judge_round(records, "a", {})
-    assert verdicts(result) == "drift pass inconclusive"
-    assert "neither has a baseline" in doubt(result["c"])[1]
 
 
 def test_a_failed_selfcheck_bears_no_witness() -> None:

@@ -10,6 +10,7 @@ from plumbline.rounds.plan import MAIN, Assignment, Round
 from plumbline.schema.suite import Suite
 
 from .conftest import make_record, spec
+from .made_records import old
 
 NAMES = ("aws", "azure", "gcp")
 
@@ -38,10 +39,11 @@ def gathered(off: str) -> GatheredRecords:
 def test_only_the_platform_that_is_off_drifts_and_gets_experiments() -> None:
     for off, against in (("aws", "azure"), ("gcp", "aws")):
         round_, results_found = make_round(), gathered(off)
-        results = judge_harvest(round_, results_found, {}, {})
+        baselines = {"w": {name: old(name) for name in NAMES}}
+        results = judge_harvest(round_, results_found, baselines, {})
         assert {name: result.verdict for name, result in results["w"].items()} == {
             name: "drift" if name == off else "pass" for name in NAMES
         }
-        (case,) = open_cases(round_, results_found, {}, results)
+        (case,) = open_cases(round_, results_found, baselines, results)
         assert (case.platform, case.reference) == (off, against)
         assert {assignment.platform for _, _, assignment in wanted((case,))} == {off}
