@@ -17,6 +17,7 @@ from plumbline.judge.gates.throughput_causes import (
 from plumbline.judge.pair import Pair
 from plumbline.judge.suspects import differences, suspects_for
 from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outcome
 
@@ -63,34 +64,38 @@ def speed(
         return [_finding(None, gates, "inconclusive", hindrance)] if demanded else [], []
     drop, unlike = lost_share(left, right), _unlike_machines(pair)
     if drop is None or unlike:
-        return [_finding(None, gates, "inconclusive", unlike or "no throughput was measured")], []
-    numbers = f"{right.samples_per_second:.4g} samples/s instead of the baseline's {left.samples_per_second:.4g}"
+        return [_finding(None, gates, "inconclusive", unlike or fact("throughput.none"))], []
+    numbers = fact(
+        "throughput.rates",
+        rate=right.samples_per_second,
+        baseline=left.samples_per_second,
+    )
     if drop <= gates.throughput_drop:
         return [_finding(drop, gates, "pass", numbers)], []
     if drop <= gates.throughput_standard_errors * math.hypot(noise_of(left), noise_of(right)):
-        return [_finding(drop, gates, "inconclusive", f"{numbers}: the difference is within the steps' own spread")], []
+        return [_finding(drop, gates, "inconclusive", fact("throughput.within-spread", numbers=numbers))], []
     if confirms is None:
         why = _named(pair, right)[1]
-        detail = f"{numbers}; a rerun has to confirm it ({why})"
+        detail = fact("throughput.unconfirmed", numbers=numbers, why=why)
         return [_finding(drop, gates, "inconclusive", detail).replace(needs_rerun=True)], []
     return _rerun(pair, (left, right, confirms), gates)
 
 
-def _hindrance(pair: Pair) -> str:
+def _hindrance(pair: Pair) -> Statement:
     """Return why throughput cannot be compared; empty if it can."""
     sides = {"reference": pair.reference.record, "candidate": pair.candidate.record}
     if sides["reference"].platform != sides["candidate"].platform:
-        return "different platform: throughput is compared with a platform's own past only"
+        return fact("throughput.different-platform")
     without = [side for side, record in sides.items() if record.evidence.speed is None]
-    return f"no speed part in the {' and the '.join(without)}" if without else ""
+    return fact("throughput.no-part", sides=" and the ".join(without)) if without else ""
 
 
-def _unlike_machines(pair: Pair) -> str:
+def _unlike_machines(pair: Pair) -> Statement:
     """Return why the two machine classes cannot be compared; empty if they are equal."""
     before, after = (side.record.fingerprint.hardware_class for side in (pair.reference, pair.candidate))
     if before == after:
         return ""
-    return f"different machine classes: the reference ran on {before}, the candidate on {after}"
+    return fact("throughput.machine-classes", before=before, after=after)
 
 
 def _rerun(
@@ -101,19 +106,19 @@ def _rerun(
     cores = pair.candidate.record.fingerprint.cpu.num_cores
     drop, again = lost_share(left, right), lost_share(left, confirms)
     if drop is None or again is None:
-        return [_finding(drop, gates, "inconclusive", "the rerun measured no throughput")], []
+        return [_finding(drop, gates, "inconclusive", fact("throughput.rerun-has-none"))], []
     if again <= gates.throughput_drop:
-        return [_finding(again, gates, "pass", f"a first run lost {drop:.1%}; the rerun does not confirm it")], []
+        return [_finding(again, gates, "pass", fact("throughput.refuted", drop=drop))], []
     named = _named(pair, right), _named(pair, confirms)
-    numbers = f"lost {drop:.1%}, and {again:.1%} in an independent rerun"
+    numbers = fact("throughput.lost-twice", drop=drop, again=again)
     others = (*foreign_load(left, right, cores), *foreign_load(left, confirms, cores))
     is_clear = named[0][0] is not None and named[0][0] == named[1][0]
     if not is_clear and others and _is_excused(left, (right, confirms), gates, cores):
-        detail = f"{numbers}; the machine was not quiet: {others[0]}"
+        detail = fact("throughput.not-quiet", numbers=numbers, load=others[0])
         return [_finding(min(drop, again), gates, "inconclusive", detail)], []
     if others:
         share = max(explained_by_load(left, run, cores) for run in (right, confirms))
-        numbers = f"{numbers}; other load explains at most {share:.1%}: {others[0]}"
+        numbers = fact("throughput.load-explains", numbers=numbers, share=share, load=others[0])
     return [_finding(min(drop, again), gates, "drift", numbers)], [_cause(pair, *named)]
 
 
@@ -121,10 +126,10 @@ def _named(pair: Pair, run: SpeedEvidence) -> Named:
     """Return what one run's signs name: never the software, where both sides have the same."""
     before, after = pair.reference.record, pair.candidate.record
     if before.evidence.speed is None:
-        return None, "no throughput was measured", ()
+        return None, fact("throughput.none"), ()
     code, why, evidence = speed_cause(before.evidence.speed, run, after.fingerprint.cpu.num_cores)
     if code == "software" and software_key(before.fingerprint) == software_key(after.fingerprint):
-        return None, f"{why}, by the same software: no sign names the cause", evidence
+        return None, fact("throughput.same-software", why=why), evidence
     return code, why, evidence
 
 
@@ -133,12 +138,12 @@ def _cause(pair: Pair, first: Named, second: Named) -> Cause:
     code, why, evidence = first
     found = differences(pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
     if code is not None and code == second[0]:
-        tried = ("an independent rerun: equally slow, with the same signs",)
+        tried = (fact("rerun.equally-slow"),)
         return Cause(
             code=code, sure="likely", why=why, evidence=evidence, suspects=suspects_for(code, found), tried=tried
         )
     if first[:2] != second[:2]:
-        why = "two runs were slow, and their evidence does not point to a single cause"
+        why = fact("throughput.no-single-cause")
     return Cause(
         code="unattributed", sure="unattributed", why=why, evidence=(*evidence, *second[2]),
         suspects=suspects_for("software", found),
@@ -153,11 +158,11 @@ def _is_excused(left: SpeedEvidence, runs: tuple[SpeedEvidence, SpeedEvidence], 
     return any(share >= (1 - gates.throughput_drop) * left_over for share, left_over in kept)
 
 
-def _finding(drop: float | None, gates: Gates, outcome: Outcome, detail: str) -> Finding:
+def _finding(drop: float | None, gates: Gates, outcome: Outcome, detail: Statement) -> Finding:
     return Finding(
         check=CHECK,
         outcome=outcome,
-        metric="drop of the throughput against the baseline",
+        metric=fact("throughput.drop"),
         observed=drop,
         limit=gates.throughput_drop,
         unit="relative",

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Callable
 
 from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode
 
 __all__ = ["Named", "explained_by_load", "foreign_load", "lacks_cores", "lost_share", "speed_cause"]
@@ -47,11 +48,11 @@ _PHASES: dict[str, str] = {
 _LEAST_CORES = 0.15
 _HELD_BACK = 0.03
 _SIGNS = (
-    ("cpu_steal", 0.03, "stolen CPU time"),
-    ("cgroup_throttled", _HELD_BACK, "share of time held back by the CPU quota"),
-    ("foreign_cpu", _LEAST_CORES, "cores that other processes took"),
-    ("foreign_gpu_processes", 0.5, "other processes on the GPU"),
-    ("memory_pressure", 0.05, "share of time stalled on memory"),
+    ("cpu_steal", 0.03, fact("load.stolen")),
+    ("cgroup_throttled", _HELD_BACK, fact("load.quota")),
+    ("foreign_cpu", _LEAST_CORES, fact("load.foreign-cores")),
+    ("foreign_gpu_processes", 0.5, fact("load.foreign-gpu")),
+    ("memory_pressure", 0.05, fact("load.memory")),
 )
 _EXPLAINED = 0.5
 """Minimum share of the loss that foreign load or a quota has to explain to be its cause: less is not most of it."""
@@ -59,7 +60,7 @@ _EXPLAINED = 0.5
 _FULL = 0.95
 """Minimum share of the cores in use, or stolen, for a machine that has none to give."""
 
-Named = tuple[CauseCode | None, str, tuple[str, ...]]
+Named = tuple[CauseCode | None, Statement, tuple[Statement, ...]]
 
 
 def speed_cause(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> Named:
@@ -74,36 +75,38 @@ def speed_cause(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> Na
         # Every phase that needs a processor waits for one.
         return _computing(left, right, lost, lines, num_cores)
     if phase == "loader":
-        return "loader", "each step waits longer for its data", (*lines, *_disk(left, right))
+        return "loader", fact("speed.loader"), (*lines, *_disk(left, right))
     if phase == "transfer":
-        return "transfer", "each step waits longer for the copy to the device", lines
+        return "transfer", fact("speed.transfer"), lines
     if phase == "communication":
-        return None, "each step waits longer for the other processes: a slower link, or a slower process", lines
+        return None, fact("speed.processes"), lines
     if phase == "compute":
         return _computing(left, right, lost, lines, num_cores)
-    return None, "the signs do not point to a single cause", (*lines, f"the run lost {lost:.1%}")
+    return None, fact("speed.no-single-sign"), (*lines, fact("speed.lost", lost=lost))
 
 
-def _computing(left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tuple[str, ...], num_cores: int) -> Named:
+def _computing(
+    left: SpeedEvidence, right: SpeedEvidence, lost: float, lines: tuple[Statement, ...], num_cores: int
+) -> Named:
     throttled, less = _throttled(left, right, lost), _less_of_the_machine(left, right, lost)
     device, others = _device(left, right, lost), foreign_load(left, right, num_cores)
     if throttled:
-        return "throttling", "the device lowered its clock", throttled
+        return "throttling", fact("speed.throttled"), throttled
     has_more_work, quota = _more_work(left, right), _quota(left, right, lost)
     if quota and not has_more_work:
-        return "throttling", "a CPU quota held the training back", quota
+        return "throttling", fact("speed.quota"), quota
     explained = explained_by_load(left, right, num_cores)
     if others and explained >= _EXPLAINED * lost and not has_more_work:
-        share = f"other load explains at most {explained:.1%} of throughput"
-        return "contention", "the training got a smaller share of the machine", (*less, *others, share)
+        share = fact("speed.load-explains", share=explained)
+        return "contention", fact("speed.contention"), (*less, *others, share)
     if device and not others:
-        return "slow-device", "the device is slow outside of training as well", device
+        return "slow-device", fact("speed.slow-device"), device
     if not device and not others:
-        return "software", "the same device computes the same step more slowly", (*lines, *less)
-    return None, "the machine was not quiet, and its load does not explain the loss", (*device, *less, *others)
+        return "software", fact("speed.software"), (*lines, *less)
+    return None, fact("speed.load-explains-not"), (*device, *less, *others)
 
 
-def foreign_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> tuple[str, ...]:
+def foreign_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> tuple[Statement, ...]:
     """Return a line for each load that is clearly above the baseline's, or that left no core to the training."""
     lines = []
     for name, least, label in _SIGNS:
@@ -112,8 +115,16 @@ def foreign_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> t
             continue
         is_full = name == "foreign_cpu" and lacks_cores(left, right, num_cores)
         if after - (before or 0.0) > least or is_full:
-            of_all = f", of {num_cores}" if is_full else ""
-            lines.append(f"{label}: {after:.3g} instead of {_or(before, '.3g', 'unknown')}{of_all}")
+            of_all = fact("load.of-cores", num_cores=num_cores) if is_full else ""
+            lines.append(
+                fact(
+                    "load.value",
+                    label=label,
+                    after=after,
+                    before="unknown" if before is None else before,
+                    of_all=of_all,
+                )
+            )
     return tuple(lines)
 
 
@@ -170,20 +181,16 @@ def _held_back(left: SpeedEvidence, right: SpeedEvidence) -> float:
     return max(1 - (1 - after) / (1 - before), 0.0) if before < 1 else 0.0
 
 
-def _quota(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
+def _quota(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Statement, ...]:
     """Return the lines about a CPU quota, if it explains most of the loss."""
     if _held_back(left, right) < max(_HELD_BACK, _EXPLAINED * lost):
         return ()
     was, now = (_mean(side, "cgroup_throttled") for side in (left, right))
     before, after = (_median(side, "cpu_quota") for side in (left, right))
-    lines = [f"held back by the CPU quota: {now or 0.0:.0%} of the time instead of {_or(was, '.0%', 'unknown')}"]
+    lines = [fact("speed.held-back", now=now or 0.0, before="unknown" if was is None else was)]
     if after is not None:
-        lines.append(f"CPU quota: {after:.3g} cores instead of {_or(before, '.3g', 'none')}")
+        lines.append(fact("speed.quota-cores", after=after, before="none" if before is None else before))
     return tuple(lines)
-
-
-def _or(value: float | None, form: str, missing: str) -> str:
-    return missing if value is None else format(value, form)
 
 
 def _stolen(side: SpeedEvidence) -> float:
@@ -221,25 +228,25 @@ def _more(left: SpeedEvidence, right: SpeedEvidence, name: str) -> float:
     return max((_mean(right, name) or 0.0) - (_mean(left, name) or 0.0), 0.0)
 
 
-def _throttled(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
+def _throttled(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Statement, ...]:
     before, after = (
         _share_of(side, "gpu_throttle_reasons", lambda v: bool(int(v) & _THROTTLED)) for side in (left, right)
     )
     lines = []
     if after - before > 0.25:
-        lines.append(f"throttled in {after:.0%} of the samples instead of {before:.0%}")
+        lines.append(fact("speed.throttled-samples", after=after, before=before))
     for name, label in (("gpu_clock_mhz", "GPU"), ("cpu_clock_mhz", "CPU")):
         was, now = _median(left, name), _median(right, name)
         if was and now and now < was * (1 - max(_SLOWER, lost / 2)):
-            lines.append(f"{label} clock {now:.0f} MHz instead of {was:.0f}")
+            lines.append(fact("speed.clock", label=label, now=now, was=was))
     return tuple(lines)
 
 
-def _less_of_the_machine(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
+def _less_of_the_machine(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Statement, ...]:
     """Return a line if the process used fewer cores than in the baseline."""
     was, now = _mean(left, "own_cpu"), _mean(right, "own_cpu")
     if was and now and now < was * (1 - max(2 * _SLOWER, lost / 2)):
-        return (f"cores in use by the training: {now:.3g} instead of {was:.3g}",)
+        return (fact("speed.cores", now=now, was=was),)
     return ()
 
 
@@ -251,7 +258,7 @@ def _more_work(left: SpeedEvidence, right: SpeedEvidence) -> bool:
     return now * right.step_seconds > _MORE * was * left.step_seconds
 
 
-def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[str, ...]]:
+def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[Statement, ...]]:
     """Return the phase that holds most of the lost time, and its lines."""
     extra: dict[str, float] = {}
     for name, group in _PHASES.items():
@@ -263,42 +270,47 @@ def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[str, .
     group = max(extra, key=lambda key: extra[key])
     names = [name for name, owner in _PHASES.items() if owner == group and name in right.breakdown]
     lines = tuple(
-        f"{name} {right.breakdown[name] * 1e3:.3g} ms a step instead of {left.breakdown.get(name, 0.0) * 1e3:.3g}"
+        fact(
+            "speed.step-part",
+            name=name,
+            milliseconds=right.breakdown[name] * 1000.0,
+            before=left.breakdown.get(name, 0.0) * 1000.0,
+        )
         for name in names
         if right.breakdown[name] or left.breakdown.get(name)
     )
     return (group if extra[group] >= _SHARE * total else ""), lines
 
 
-def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[str, ...]:
+def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Statement, ...]:
     """Return a line if the device itself was slow in every measurement, before and after the part."""
     for name in ("gemm_flops", "host_gemm_flops", "device_copy_bytes_per_second"):
         drops = {when: _drop(left, right, name + suffix) for when, suffix in (("before", ""), ("after", "_after"))}
         known = {when: drop for when, drop in drops.items() if drop is not None}
         if known and min(known.values()) > max(_SLOWER, lost / 2):
             shares = " and ".join(f"{drop:.1%}" for drop in known.values())
-            return (f"{name} lost {shares} {' and '.join(known)} the part",)
+            return (fact("speed.microbench", name=name, shares=shares, when=" and ".join(known)),)
     return ()
 
 
-def _disk(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, ...]:
+def _disk(left: SpeedEvidence, right: SpeedEvidence) -> tuple[Statement, ...]:
     """Return the signs that the disk delayed the data."""
     lines = []
     for name, label in (
-        ("disk_busy", "busy time of the busiest disk"),
-        ("io_pressure", "time in which a task waited for a disk"),
+        ("disk_busy", fact("disk.busy")),
+        ("io_pressure", fact("disk.pressure")),
     ):
         before, after = _mean(left, name), _mean(right, name)
         if before is not None and after is not None and after - before > _BUSIER:
-            lines.append(f"{label}: {after:.0%} instead of {before:.0%}")
+            lines.append(fact("disk.value", label=label, after=after, before=before))
             rates = [_mean(side, "disk_read_bytes_per_second") for side in (left, right)]
             if name == "disk_busy" and None not in rates:
                 was, now = (f"{(rate or 0.0) / 1e6:.3g}" for rate in rates)
-                lines.append(f"read from disks: {now} MB/s instead of {was}")
+                lines.append(fact("disk.rate", now=now, was=was))
     drops = [_drop(left, right, f"disk_read_bytes_per_second{suffix}") for suffix in ("", "_after")]
     if None not in drops and min(drop for drop in drops if drop is not None) > _SLOWER_DISK:
         shares = " and ".join(f"{drop:.0%}" for drop in drops)
-        lines.append(f"reading a fresh file from the disk lost {shares} before and after the part")
+        lines.append(fact("disk.fresh-file", shares=shares))
     return tuple(lines)
 
 

@@ -25,6 +25,7 @@ from plumbline.schema.evidence import EvaluationEvidence, SpeedEvidence, Tap
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Divergence, Finding
 from tests.kept_results import kept
+from tests.said import said
 
 from .conftest import STEPS, Plan, make_record, other_kernel
 from .made_speed import BREAKDOWN, COMPUTE, SAMPLES, record, speed, times
@@ -371,7 +372,7 @@ def test_half_more_processor_time_per_step_is_more_work() -> None:
 def test_a_disk_is_busy_from_a_fifth_more_on(busy: float, is_named: bool) -> None:
     quiet = speed(samples={"disk_busy": (0.0, 0.0)})
     slow = speed(breakdown={"data_wait": 0.02}, samples={"disk_busy": (busy, busy)})
-    assert any("busiest disk" in line for line in speed_cause(quiet, slow, 1)[2]) is is_named
+    assert any("busiest disk" in line for line in said(speed_cause(quiet, slow, 1)[2])) is is_named
 
 
 @pytest.mark.parametrize(("rate", "is_named"), [(0.69e9, True), (0.71e9, False)])
@@ -379,7 +380,7 @@ def test_a_disk_is_slower_from_three_tenths_on(rate: float, is_named: bool) -> N
     names = ("disk_read_bytes_per_second", "disk_read_bytes_per_second_after")
     quiet = speed(rates=dict.fromkeys(names, 1e9))
     slow = speed(breakdown={"data_wait": 0.02}, rates=dict.fromkeys(names, rate))
-    assert any("reading a fresh file" in line for line in speed_cause(quiet, slow, 1)[2]) is is_named
+    assert any("reading a fresh file" in line for line in said(speed_cause(quiet, slow, 1)[2])) is is_named
 
 
 def test_samples_that_were_not_read_say_nothing() -> None:

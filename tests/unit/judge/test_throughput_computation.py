@@ -9,6 +9,7 @@ import pytest
 from plumbline.judge.gates.throughput_causes import explained_by_load, foreign_load, speed_cause
 from plumbline.schema.evidence import SpeedEvidence
 from tests.kept_results import keep, kept
+from tests.said import said
 
 from .made_speed import computed, run
 
@@ -41,7 +42,7 @@ def test_a_load_is_named_only_clearly_above_the_baselines(name: str, before: flo
 def test_a_load_that_is_exactly_at_its_least_is_not_named() -> None:
     assert foreign_load(loaded(foreign_gpu_processes=0.5), loaded(foreign_gpu_processes=1.0), 1) == ()
     code, _, lines = speed_cause(computed(1.0, own_cpu=2.0), computed(2.0, own_cpu=0.5, foreign_gpu_processes=0.5), 1)
-    assert (code, lines[-1]) == ("software", "cores in use by the training: 0.5 instead of 2")
+    assert (code, said(lines[-1])) == ("software", "cores in use by the training: 0.5 instead of 2")
     stalls = computed(2.0, own_cpu=2.0, foreign_gpu_processes=0.5)
     assert speed_cause(computed(1.0, own_cpu=2.0), stalls, 1)[0] == "software"
 
@@ -49,7 +50,7 @@ def test_a_load_that_is_exactly_at_its_least_is_not_named() -> None:
 def test_values_that_were_not_read_do_not_count() -> None:
     values = (None, 0.25, None, 0.75)
     stolen = "stolen CPU time: 0.5 instead of"
-    assert foreign_load(loaded(cpu_steal=0.125), loaded(cpu_steal=values), 1) == (f"{stolen} 0.125",)
+    assert said(foreign_load(loaded(cpu_steal=0.125), loaded(cpu_steal=values), 1)) == (f"{stolen} 0.125",)
     assert foreign_load(loaded(cpu_steal=(None, None)), loaded(cpu_steal=0.5), 1) == (f"{stolen} unknown",)
     assert foreign_load(loaded(), loaded(cpu_steal=(None,)), 1) == ()
 
@@ -76,7 +77,7 @@ def test_a_machine_without_an_idle_core_is_named_however_busy_it_was_before(
 ) -> None:
     sides = [loaded(own_cpu=own, foreign_cpu=others) for own, others in (before, after)]
     lines = foreign_load(*sides, 2)
-    assert any(line.endswith(", of 2") for line in lines) is is_full
+    assert any(line.endswith(", of 2") for line in said(lines)) is is_full
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_each_reason_to_throttle_counts_by_its_bit(reason: int) -> None:
     is_throttled = bool(reason & 0xEC)
     code, lines = cause({"gpu_throttle_reasons": (0.0,) * 4}, {"gpu_throttle_reasons": (float(reason),) * 4})
     assert (code == "throttling") is is_throttled
-    assert ("throttled in 100% of the samples instead of 0%" in lines) is is_throttled
+    assert ("throttled in 100% of the samples instead of 0%" in said(lines)) is is_throttled
 
 
 @pytest.mark.parametrize(
@@ -187,9 +188,9 @@ def test_a_lower_clock_counts_from_half_of_the_loss_on(  # noqa: PLR0917 - pytes
 ) -> None:
     code, lines = cause({clock: was}, {clock: now}, seconds)
     assert code == ("throttling" if is_throttled else "software")
-    assert any(line.startswith(f"{label} clock ") for line in lines) is is_throttled
+    assert any(line.startswith(f"{label} clock ") for line in said(lines)) is is_throttled
     if is_throttled:
-        assert lines == (f"{label} clock {899 if seconds > 1.1 else 949} MHz instead of 1000",)
+        assert said(lines) == (f"{label} clock {899 if seconds > 1.1 else 949} MHz instead of 1000",)
 
 
 STALLED, HELD = {"memory_pressure": 0.5}, {"cgroup_throttled": 0.5, "cpu_quota": 0.2}
@@ -215,7 +216,7 @@ def test_a_load_is_contention_unless_the_work_grew(seconds: float, was: Any, now
     found, lines = cause({"own_cpu": was}, {"own_cpu": now, **HELD}, seconds)
     assert found == (code and "throttling")
     held = ("held back by the CPU quota: 50% of the time instead of unknown", "CPU quota: 0.2 cores instead of none")
-    assert not code or lines == held
+    assert not code or said(lines) == held
 
 
 def test_a_quota_is_named_on_a_machine_that_others_use_as_well() -> None:
@@ -224,7 +225,7 @@ def test_a_quota_is_named_on_a_machine_that_others_use_as_well() -> None:
     held = {"own_cpu": 0.196, "foreign_cpu": 1.761, "cgroup_throttled": 0.544, "cpu_quota": 0.2}
     code, _, lines = speed_cause(before, computed(0.294, rates={"gemm_flops": 42e9}, **held), 2)
     assert code == "throttling"
-    assert lines[0] == "held back by the CPU quota: 54% of the time instead of 0%"
+    assert said(lines)[0] == "held back by the CPU quota: 54% of the time instead of 0%"
 
 
 @pytest.mark.parametrize("phase", ["data_wait", "host_to_device", "communication"])
@@ -244,7 +245,7 @@ def test_a_phase_is_not_blamed_for_a_machine_without_an_idle_core(phase: str) ->
 def test_fewer_cores_in_use_are_no_contention_and_are_told(now: float, is_less: bool) -> None:
     found, lines = cause({"own_cpu": 2.0}, {"own_cpu": now})
     assert found == "software"
-    assert (f"cores in use by the training: {now:.3g} instead of 2" in lines) is is_less
+    assert (f"cores in use by the training: {now:.3g} instead of 2" in said(lines)) is is_less
 
 
 @pytest.mark.parametrize("missing", [0, 1])
@@ -305,9 +306,9 @@ def test_a_small_loss_takes_a_twentieth_of_a_measurement() -> None:
     assert cause({"rates": rates}, {"rates": {"gemm_flops": 0.949e12}}, 1.04)[0] == "slow-device"
     assert cause({"rates": rates}, {"rates": {"gemm_flops": 0.951e12}}, 1.04)[0] == "software"
     _, lines = cause({"rates": rates}, {"rates": {"gemm_flops": 0.5e12}}, 1.04)
-    assert lines == ("gemm_flops lost 50.0% before the part",)
+    assert said(lines) == ("gemm_flops lost 50.0% before the part",)
     rates = {"gemm_flops": 0.25e12, "gemm_flops_after": 1e12}
     _, lines = cause({"rates": rates}, {"rates": {"gemm_flops_after": 0.75e12}}, 1.04)
-    assert lines == ("gemm_flops lost 25.0% after the part",)
+    assert said(lines) == ("gemm_flops lost 25.0% after the part",)
     _, lines = cause({"rates": rates}, {"rates": {"gemm_flops": 0.125e12, "gemm_flops_after": 0.75e12}}, 1.04)
-    assert lines == ("gemm_flops lost 50.0% and 25.0% before and after the part",)
+    assert said(lines) == ("gemm_flops lost 50.0% and 25.0% before and after the part",)

@@ -9,6 +9,7 @@ import pytest
 from plumbline.judge.gates.throughput_causes import speed_cause
 from plumbline.schema.evidence import SpeedEvidence
 from tests.kept_results import kept
+from tests.said import said
 
 from .made_speed import run
 
@@ -56,9 +57,9 @@ def test_a_phase_that_only_the_later_run_has_is_counted_whole_and_one_that_it_la
     assert speed_cause(phases(80.0, data_wait=0.5), phases(60.0, host_to_device=0.004), 1)[0] == "transfer"
     assert speed_cause(phases(80.0, forward=0.5), phases(60.0), 1)[0] is None
     lines = speed_cause(phases(80.0), phases(60.0, forward=0.0125, backward=0.0, optimizer=0.5), 1)[2]
-    assert lines == ("forward 12.5 ms a step instead of 0", "optimizer 500 ms a step instead of 0")
+    assert said(lines) == ("forward 12.5 ms a step instead of 0", "optimizer 500 ms a step instead of 0")
     lines = speed_cause(phases(80.0, backward=0.1), phases(60.0, forward=0.75, backward=0.0), 1)[2]
-    assert lines == ("forward 750 ms a step instead of 0", "backward 0 ms a step instead of 100")
+    assert said(lines) == ("forward 750 ms a step instead of 0", "backward 0 ms a step instead of 100")
 
 
 # A wait for data, and the disk.
@@ -97,7 +98,7 @@ DISK, RATE = "disk_busy", "disk_read_bytes_per_second"
 def test_a_busy_disk_is_a_sign_of_a_wait(before: dict[str, Any], after: dict[str, Any], lines: list[str]) -> None:
     code, _, found = speed_cause(waiting(1.0, samples=before), waiting(2.0, samples=after), 1)
     assert code == "loader"
-    assert list(found[1:]) == lines
+    assert list(said(found[1:])) == lines
 
 
 @pytest.mark.parametrize(
@@ -120,4 +121,4 @@ def test_a_disk_is_slow_where_both_of_its_measurements_lost_a_third(
     _, _, found = speed_cause(waiting(1.0, rates=both), waiting(2.0, rates=rates), 1)
     shares = f"{1 - (first or 0):.0%} and {1 - (after or 0):.0%}"
     line = f"reading a fresh file from the disk lost {shares} before and after the part"
-    assert list(found[1:]) == ([line] if is_slow else [])
+    assert list(said(found[1:])) == ([line] if is_slow else [])

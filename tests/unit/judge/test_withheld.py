@@ -293,7 +293,12 @@ def test_a_reference_that_withholds_evidence_decides_nothing_for_others(name: st
         return LoadedRecord(made.record.replace(record_id=NAMES[at], platform=NAMES[at]), made.folder, made.arrays)
 
     records = {Assignment(NAMES[at], "w", MAIN): platform(at) for at in range(3)}
-    results = judge_harvest(make_round(), GatheredRecords(records), {}, {})["w"]
+    before = whole()
+    accepted = {
+        name: LoadedRecord(before.record.replace(record_id=f"old-{name}", platform=name), before.folder, before.arrays)
+        for name in NAMES
+    }
+    results = judge_harvest(make_round(), GatheredRecords(records), {"w": accepted}, {})["w"]
     found = {platform: result.verdict for platform, result in results.items()}
     assert found["aws"] != "pass"
     assert (found["azure"], found["gcp"]) == ("pass", "pass")
