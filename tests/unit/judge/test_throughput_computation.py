@@ -51,7 +51,7 @@ def test_values_that_were_not_read_do_not_count() -> None:
     values = (None, 0.25, None, 0.75)
     stolen = "stolen CPU time: 0.5 instead of"
     assert said(foreign_load(loaded(cpu_steal=0.125), loaded(cpu_steal=values), 1)) == (f"{stolen} 0.125",)
-    assert foreign_load(loaded(cpu_steal=(None, None)), loaded(cpu_steal=0.5), 1) == (f"{stolen} unknown",)
+    assert said(foreign_load(loaded(cpu_steal=(None, None)), loaded(cpu_steal=0.5), 1)) == (f"{stolen} unknown",)
     assert foreign_load(loaded(), loaded(cpu_steal=(None,)), 1) == ()
 
 
