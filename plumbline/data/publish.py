@@ -68,9 +68,9 @@ def publish(folder: Path, store: Store, name: str = "", progress: Progress | Non
             pool.shutdown(cancel_futures=True)
             raise
     data = canonical_json(manifest.to_json())
-    same = current is not None and current.digest == manifest.digest
-    if not same:
+    if current != manifest:
         _swap(store, f"{manifest.name}/{MANIFEST_NAME}", data, etag)
+    same = current is not None and current.digest == manifest.digest
     replaced = None if same or etag is None else current.digest if current else ""
     return Published(manifest.digest, written, len(pending) - written, bytes_written, replaced)
 

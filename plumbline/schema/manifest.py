@@ -18,6 +18,7 @@ MAX_FILE_BYTES = 1 << 40
 MAX_SHARDS = 100_000
 _MAX_SHOWN = 300
 _NEWER = {"classes", "pairs", "pad_token_id", "origins", "receipt"}
+_ABOUT_THE_IMPORT = ("origins", "receipt")
 
 
 Key = Annotated[str, AfterValidator(safe_key)]
@@ -111,8 +112,11 @@ class Manifest(Model):
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of the canonical JSON, the dataset's identity."""
-        return digest_json(self.to_json())
+        """Return the SHA-256 of the canonical JSON, the dataset's identity.
+
+        How the rows were read is not part of it: a dataset that is imported again trains as before.
+        """
+        return digest_json({key: value for key, value in self.to_json().items() if key not in _ABOUT_THE_IMPORT})
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, without new keys at their defaults, so that digests stay."""

@@ -64,3 +64,15 @@ def test_the_command_prints_the_receipt_and_an_old_manifest_has_none(tmp_path, c
     assert printed == manifest.receipt.to_json()
     old = {key: value for key, value in manifest.to_json().items() if key not in {"receipt", "origins"}}
     assert Manifest.model_validate(old).to_json() == old
+
+
+def test_how_rows_were_read_is_no_part_of_a_dataset_s_identity(tmp_path):
+    """An earlier release made no receipt and no origins: the spec and the accepted baselines of a dataset stay."""
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\n" + "".join(f"row {i},{'xy'[i % 2]}\n" for i in range(30)))
+    receipt_of(path, tmp_path)
+    made = read_manifest(tmp_path / "out")
+    assert made.receipt is not None
+    assert made.origins is not None
+    assert made.replace(receipt=None, origins=None).digest == made.digest
+    assert made.replace(source="other").digest != made.digest
