@@ -7,12 +7,13 @@ order, with the columns `file`, `unit` (`line` or `row`) and `number`. Trainings
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from plumbline.data.rows import Place, Row
 from plumbline.data.shards import parquet_bytes, store_bytes
@@ -40,10 +41,17 @@ def write_origins(folder: Path, rows: Iterable[Row], keys: Mapping[str, str]) ->
             numbers.append(row.place.number)
     if not known:
         return None
-    indices = pa.array(np.frombuffer(files, np.int32))
-    texts = [pa.array([name[at] for name in known]).take(indices) for at in (0, 1)]
+    texts = [_column(np.frombuffer(files, np.int32), [name[at] for name in known]) for at in (0, 1)]
     table = pa.table({"file": texts[0], "unit": texts[1], "number": np.frombuffer(numbers, np.int64)})
     return store_bytes(folder, "origins", ".parquet", parquet_bytes(table, dictionary=["file", "unit"]))
+
+
+def _column(indices: NDArray[np.int32], names: Sequence[str]) -> pa.DictionaryArray:
+    """Return the column of `names[index]`, each name once: the names of all rows may be gigabytes."""
+    # With a repeated name, the bytes of Parquet's dictionary differ from one write to the next.
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    numbers_of_names = np.array([numbers[name] for name in names], np.int32)
+    return pa.DictionaryArray.from_arrays(numbers_of_names[indices], list(numbers))
 
 
 def row_origins(store: Store, name: str, manifest_sha256: str, rows: Iterable[int]) -> dict[int, Place]:

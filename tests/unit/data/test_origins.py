@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.data import build_dataset, publish, row_origins
+from plumbline.data.origins import write_origins
+from plumbline.data.rows import Place, Row
 from plumbline.digest import canonical_json
 from plumbline.errors import CorruptDataError
 from plumbline.schema.manifest import Manifest
@@ -95,3 +97,11 @@ def test_origins_that_were_changed_in_the_store_are_refused(tmp_path):
     (tmp_path / "store" / "mine" / manifest.origins.key).write_bytes(b"x" * manifest.origins.size)
     with pytest.raises(CorruptDataError, match="does not match the manifest"):
         row_origins(store, "mine", manifest.digest, [0])
+
+
+def test_long_names_of_files_take_no_memory_for_each_row(tmp_path):
+    name = "x" * 10_000
+    rows = (Row("text", 0, None, Place(name, "line", number)) for number in range(220_000))
+    file = write_origins(tmp_path, rows, {})
+    assert file.size < 1 << 20
+    assert pq.read_table(tmp_path / file.key, columns=["number"]).num_rows == 220_000
