@@ -212,7 +212,7 @@ def _contents(text: str, where: str) -> Iterator[tuple[int, Mapping[str, object]
             continue
         try:
             content = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInputError("not JSON", where=f"{where}: row {number}") from error
         if not isinstance(content, dict):
             raise InvalidInputError("not a JSON object", where=f"{where}: row {number}")

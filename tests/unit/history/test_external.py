@@ -62,6 +62,7 @@ def test_an_external_series_is_judged_by_the_same_engine(tmp_path: Path, capsys:
         ("time,metric,value\n1,a,fast\n", "row 2: value: 'fast' is not a number"),
         ('{"time": 1, "metric": "a"}', "row 1: value: missing"),
         ('{"time": 1,', "row 1: not JSON"),
+        ('{"time": ' + "[" * 100_000, "row 1: not JSON"),
     ],
 )
 def test_a_wrong_file_is_one_clear_line(
