@@ -38,7 +38,8 @@ def read_delimited(
         with opened(source, where) as raw, _as_text(raw, encoding) as file:
             records = _Records(file, dialect, options, where)
             yield from records
-        reading.add_text(dialect.described(encoding, header=options.header), records.num_lines, records.spans)
+        reading.add_text(dialect.described(encoding, header=options.header), records.num_lines)
+        reading.add_spans(records.num_spans, records.first_span)
     except UnicodeError as error:
         raise _not_unicode(source, where, encoding, error) from error
 
@@ -55,17 +56,28 @@ def _tab_dialect(source: Path, encoding: str, where: str) -> Dialect | None:
     best, most = None, 0
     for dialect in (Dialect("\t"), Dialect("\t", csv.QUOTE_NONE)):
         with opened(source, where) as raw, _as_text(raw, encoding) as file:
-            count = _num_records(file, dialect)
+            count = _num_records(_lines(file, where), dialect)
         if count > most:
             best, most = dialect, count
     return best
 
 
-def _num_records(file: io.TextIOWrapper, dialect: Dialect) -> int:
+def _lines(file: io.TextIOWrapper, where: str) -> Iterator[str]:
+    """Yield the lines; raise for one that is too long, before it is read as a whole."""
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            place = Place(where, "line", number)
+            raise InvalidInputError(f"longer than {MAX_LINE_BYTES:,} characters", where=str(place))
+        yield line
+
+
+def _num_records(lines: Iterator[str], dialect: Dialect) -> int:
     """Return the number of records; 0 if they differ in their number of fields."""
     count, width = 0, 0
     try:
-        for record in dialect.records(file):
+        for record in dialect.records(lines):
             if record:
                 count, width = count + 1, width or len(record)
                 if len(record) != width:
@@ -80,7 +92,8 @@ class _Records:
 
     def __init__(self, file: io.TextIOWrapper, dialect: Dialect, options: ColumnOptions, where: str) -> None:
         self.num_lines = 0
-        self.spans: list[Place] = []
+        self.num_spans = 0
+        self.first_span: Place | None = None
         self._dialect = dialect
         self._options = options
         self._where = where
@@ -98,14 +111,15 @@ class _Records:
                     continue
             _check_record(record, header, place, self._options)
             if len(self._lines) > 1:
-                self.spans.append(place)
+                self.num_spans += 1
+                self.first_span = self.first_span or place
             guard.see(place, record, self._lines)
             yield place, _Fields(header, record)
         if guard is not None:
             guard.check()
 
     def _kept(self, file: io.TextIOWrapper) -> Iterator[str]:
-        for line in file:
+        for line in _lines(file, self._where):
             self._lines.append(line)
             yield line
 

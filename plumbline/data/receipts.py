@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from plumbline.data.columns import Columns
@@ -29,12 +29,15 @@ class Reading:
     first_span: Place | None = None
     spellings: dict[str, dict[str, None]] = field(default_factory=dict)
 
-    def add_text(self, read_as: str, lines: int, spans: Sequence[Place] = ()) -> None:
-        """Add a file's format, its number of lines or rows, and its rows of several lines."""
+    def add_text(self, read_as: str, lines: int) -> None:
+        """Add a file's format, and its number of lines or rows."""
         self.read_as[read_as] = None
         self.lines += lines
-        self.spans += len(spans)
-        self.first_span = self.first_span or next(iter(spans), None)
+
+    def add_spans(self, spans: int, first: Place | None) -> None:
+        """Add a file's rows of several lines, and the first of them."""
+        self.spans += spans
+        self.first_span = self.first_span or first
 
     def add_rows(self, read_as: str, rows: int, columns: Columns) -> None:
         """Add a split that was read as a whole."""

@@ -218,6 +218,7 @@ FILES = (
         plain([*[("a", "good")] * 9, ('"b', "good"), *[("c", "bad")] * 9, ("and", "good"), ('d"', "good")], ","),
         refused="line 11: a quote opens a text that ends in line 22, and each",
     ),
+    Case("one-long-line.csv", b"text,label\n" + b"a," * 500_000, refused="line 2: longer than 800,000 characters"),
     Case("two-files-in-one.csv", delimited(PLAIN) * 2, refused="line 42: repeats the header"),
     Case(
         "zeros.csv",
