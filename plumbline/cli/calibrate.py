@@ -71,7 +71,9 @@ def run(args: argparse.Namespace) -> int:
             _print(name, floor, limits[name], suite, problems.get(name, ""))
     if args.write and problems:
         where = f"{args.suite}: platforms.{', '.join(problems)}"
-        raise InconclusiveError("nothing is written for it", where=where, hint=next(iter(problems.values())))
+        error = InconclusiveError("nothing is written for it", where=where, hint=next(iter(problems.values())))
+        say(f"plumbline: {error}", to_stderr=True)  # not raised: the answer is printed, and --json prints one document
+        return int(error.exit_code)
     return int(ExitCode.PASS)
 
 

@@ -180,6 +180,8 @@ def test_no_limit_is_written_that_passes_the_loss_of_a_quarter(
     assert suite.read_text() == before
     assert "allow no limit up to 25%: train on a quieter machine" in out
     assert f"plumbline: {suite}: platforms.left: nothing is written for it (hint: 5 nights that vary by" in err
+    assert main(["calibrate", str(suite), "--write", "--json"]) == 3
+    assert "quieter machine" in json.loads(capsys.readouterr().out)["platforms"]["left"]["problem"]
     for number, rate in enumerate((104, 96, 107, 95, 100)):
         _round(central, tmp_path, number, rate=rate)
     assert main(["calibrate", str(suite)]) == 0
