@@ -29,7 +29,7 @@ class Fact(Model):
         return parts if isinstance(parts, tuple) else ()
 
     def __str__(self) -> str:
-        """Raise: `report.sentences.say` makes the sentence, so that no code reads or prints a code as words."""
+        """Raise: `report.sentences.sentence_of` makes the sentence, so that no code reads or prints a code as words."""
         raise TypeError(f"a fact is no text: {self.code}")
 
     def __hash__(self) -> int:
