@@ -12,7 +12,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from plumbline.errors import ConfigurationError
-from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.locks.model import Pin, referenced_url
 from plumbline.upgrade.locks.requirements import version_in_url
 
 __all__ = ["conda_lock_pins", "conda_platform", "pixi_pins"]
@@ -82,8 +82,7 @@ def pixi_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | Non
             others[name] = version  # a folder of the team's own
             continue
         if url.startswith("git+"):
-            address, _, commit = url.partition("#")
-            pins[name] = Pin(name=name, version=version, url=f"{address.partition('?')[0]}@{commit}")
+            pins[name] = Pin(name=name, version=version, url=referenced_url(url.removeprefix("git+")))
             continue
         hashes = (f"sha256:{entry['sha256']}",) if "sha256" in entry else ()
         # An index serves the same archive by name and hash; only what has no version needs its URL.

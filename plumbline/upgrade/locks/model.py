@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qs
+
 from packaging.utils import canonicalize_name, canonicalize_version
 from pydantic import Field, field_validator
 
 from plumbline.digest import digest_json
 from plumbline.schema.base import Model
 
-__all__ = ["Lock", "LockFiles", "Pin"]
+__all__ = ["Lock", "LockFiles", "Pin", "referenced_url", "repository_url"]
 
 _MAX_FILES = 64
 _MAX_PINS = 20_000
@@ -53,6 +55,18 @@ class Pin(Model):
         """Return the requirements line that installs exactly this pin."""
         target = f"{self.name} @ {self.url}" if self.url else f"{self.name}=={self.version}"
         return " ".join([target, *(f"--hash={value}" for value in self.hashes)])
+
+
+def repository_url(address: str, commit: str, folder: str = "", *, kind: str = "git") -> str:
+    """Return the URL by which pip installs a repository, or a folder of it, at a commit."""
+    return f"{kind}+{address}@{commit}{f'#subdirectory={folder}' if folder else ''}"
+
+
+def referenced_url(reference: str) -> str:
+    """Return the same of `ADDRESS?rev=NAME&subdirectory=FOLDER#COMMIT`, as uv and pixi write it."""
+    address, _, commit = reference.partition("#")
+    address, _, query = address.partition("?")
+    return repository_url(address, commit, "".join(parse_qs(query).get("subdirectory", [])))
 
 
 class LockFiles(Model):

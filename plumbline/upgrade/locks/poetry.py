@@ -13,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from plumbline.errors import ConfigurationError
-from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.locks.model import Pin, repository_url
 
 __all__ = ["poetry_pins"]
 
@@ -89,7 +89,8 @@ def _extras_in(marker: str) -> tuple[str, ...]:
 def _pin(entry: dict[str, Any], name: str, source: dict[str, Any]) -> Pin:
     url = ""
     if source.get("type") == "git":
-        url = f"git+{source.get('url', '')}@{source.get('resolved_reference', '')}"
+        commit, folder = (str(source.get(key, "")) for key in ("resolved_reference", "subdirectory"))
+        url = repository_url(str(source.get("url", "")), commit, folder)
     elif source.get("type") == "url":
         url = str(source.get("url", ""))
     hashes = tuple(sorted(str(file["hash"]) for file in entry.get("files", []) if "hash" in file))

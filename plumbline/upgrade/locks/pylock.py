@@ -16,7 +16,7 @@ from packaging.pylock import (
 )
 
 from plumbline.errors import ConfigurationError
-from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.locks.model import Pin, repository_url
 
 __all__ = ["pylock_pins"]
 
@@ -53,7 +53,7 @@ def pylock_pins(
 def _url(archive: PackageVcs | PackageArchive | PackageWheel | PackageSdist) -> str:
     """Return the URL of a package that no index serves."""
     if isinstance(archive, PackageVcs):
-        return f"{archive.type}+{archive.url}@{archive.commit_id}"
+        return repository_url(archive.url or "", archive.commit_id, archive.subdirectory or "", kind=archive.type)
     if isinstance(archive, PackageArchive):
         return archive.url or ""
     return ""

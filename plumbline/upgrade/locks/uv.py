@@ -12,7 +12,7 @@ from packaging.markers import InvalidMarker, Marker
 from packaging.utils import canonicalize_name
 
 from plumbline.errors import ConfigurationError
-from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.locks.model import Pin, referenced_url
 from plumbline.upgrade.locks.requirements import version_in_url
 
 __all__ = ["uv_pins"]
@@ -105,8 +105,7 @@ def _pin(entry: dict[str, Any], name: str) -> Pin:
     source = entry.get("source", {})
     url = str(source.get("url", ""))
     if "git" in source:
-        address, _, revision = str(source["git"]).partition("#")
-        url = f"git+{address.partition('?')[0]}@{revision}"
+        url = referenced_url(str(source["git"]))
     archives = [entry.get("sdist"), *entry.get("wheels", [])]
     hashes = tuple(sorted(str(archive["hash"]) for archive in archives if archive and "hash" in archive))
     version = str(entry.get("version", "")) or version_in_url(url)
