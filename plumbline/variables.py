@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 
 __all__ = ["clean_variables", "variable"]
 
@@ -24,12 +25,13 @@ def variable(name: str, default: str = "", environment: Mapping[str, str] = os.e
 def clean_variables(environment: MutableMapping[str, str] = os.environ) -> None:
     """Clean the variables that libraries read by themselves; remove the empty ones.
 
-    Called where a command starts, before Prefect is imported, and before an SDK is used.
+    Called where a command starts, before Prefect is imported, and before an SDK is used, by several threads at once.
     """
     for name in [name for name in environment if name.startswith(_FOREIGN)]:
-        given = environment[name]
+        given = environment.get(name, "")
         if not (value := _cleaned(given)):
-            del environment[name]
+            with suppress(KeyError):  # `os.environ.pop` raises it, too, if two threads remove the variable
+                del environment[name]
         elif value != given:
             environment[name] = value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,20 @@ def test_an_empty_value_is_an_absent_one(monkeypatch: pytest.MonkeyPatch, given:
     if given is not None:
         monkeypatch.setenv("PLUMBLINE_X", given)
     assert (variable("PLUMBLINE_X"), variable("PLUMBLINE_X", "default")) == ("", "default")
+
+
+class _Racing(dict[str, str]):
+    """Environment from which a different thread removes each variable, once its name is known."""
+
+    def __iter__(self) -> Iterator[str]:
+        names = list(super().__iter__())
+        self.clear()
+        return iter(names)
+
+
+def test_several_threads_may_clean_at_once() -> None:
+    clean_variables(environment := _Racing(AWS_SESSION_TOKEN="", AWS_PROFILE=" team"))
+    assert not environment
 
 
 def test_what_libraries_read_by_themselves_is_cleaned_and_all_else_kept() -> None:
