@@ -13,7 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict
+
 from plumbline.errors import InvalidInputError
+from plumbline.schema.base import Model, read_model
 
 __all__ = ["SPECIAL_TOKENS", "read_tokenizer", "tokenizer_file", "train_tokenizer"]
 
@@ -133,23 +136,34 @@ def _not_bert(vocabulary: Collection[str], file: Path) -> InvalidInputError:
     return InvalidInputError(text, where=str(file), key="tokenizer")
 
 
+class _Config(Model):
+    """Keys of a `tokenizer_config.json` that change the tokens of BERT."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    """`None`: only where it lower-cases."""
+    tokenize_chinese_chars: bool = True
+
+
 def _converted(file: Path, *, lowercase: bool) -> bytes:
     """Return the WordPiece tokenizer of a vocabulary with one token a line."""
     from tokenizers import BertWordPieceTokenizer
 
     try:
         tokens = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        config = file.with_name("tokenizer_config.json")
-        settings = json.loads(config.read_bytes()) if config.is_file() else {}
     except ValueError as error:
         raise InvalidInputError(f"cannot be read: {error}", where=str(file), key="tokenizer") from error
     vocabulary = {token: number for number, token in enumerate(tokens)}
     if not set(SPECIAL_TOKENS) <= set(vocabulary):
         raise _not_bert(vocabulary, file)
+    path = file.with_name("tokenizer_config.json")
+    config = read_model(_Config, path) if path.is_file() else _Config()
     tokenizer = BertWordPieceTokenizer(
         vocabulary,
-        lowercase=bool(settings.get("do_lower_case", lowercase)),
-        strip_accents=settings.get("strip_accents"),
-        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+        lowercase=lowercase if config.do_lower_case is None else config.do_lower_case,
+        strip_accents=config.strip_accents,
+        handle_chinese_chars=config.tokenize_chinese_chars,
     )
     return (str(tokenizer.to_str(pretty=True)) + "\n").encode()

@@ -114,7 +114,11 @@ def test_a_tokenizer_of_ones_own_is_kept_byte_by_byte(built, tmp_path):
 
 @pytest.mark.parametrize(
     ("config", "tokens"),
-    [({}, ["gut", "##en", "tag", "!"]), ({"do_lower_case": False}, ["[UNK]", "[UNK]", "!"])],
+    [
+        ({}, ["gut", "##en", "tag", "!"]),
+        ({"do_lower_case": False, "model_max_length": 512}, ["[UNK]", "[UNK]", "!"]),
+        ({"do_lower_case": "false"}, ["[UNK]", "[UNK]", "!"]),
+    ],
 )
 def test_a_vocabulary_alone_is_a_tokenizer(tmp_path, config, tokens):
     words = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "gut", "##en", "tag", "!"]
@@ -127,6 +131,9 @@ def test_a_vocabulary_alone_is_a_tokenizer(tmp_path, config, tokens):
         encoded = Tokenizer.from_str(data.decode()).encode("G\u00fcten Tag!", "gut")
         assert encoded.tokens == ["[CLS]", *tokens, "[SEP]", "gut", "[SEP]"]
         assert encoded.type_ids[-2:] == [1, 1]
+    (tmp_path / "tokenizer_config.json").write_text('[{"do_lower_case": false}]')
+    with pytest.raises(InvalidInputError, match=r"tokenizer_config\.json"):
+        read_tokenizer(tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join(words[:5]))
     with pytest.raises(InvalidInputError, match=r"vocab\.txt: tokenizer: lacks \[MASK\]"):
         read_tokenizer(tmp_path)
