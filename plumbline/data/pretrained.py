@@ -92,7 +92,7 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
         config = json.loads(path.read_bytes()[:_MAX_CONFIG_BYTES])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInputError("not JSON", where=str(path)) from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ConfigurationError("is not a configuration of a model", where=str(path), key="model_type")

@@ -146,6 +146,8 @@ def _content(files: LockFiles, format_name: str) -> dict[str, Any]:
     text = files.files[files.name]
     try:
         content = _yaml(text) if format_name in ("conda-lock.yml", "pixi.lock") else tomllib.loads(text)
+    except RecursionError as error:
+        raise ConfigurationError("nested too deep", where=files.name, hint=_HINT) from error
     except ValueError as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(f"cannot be parsed: {reason}", where=files.name, hint=_HINT) from error

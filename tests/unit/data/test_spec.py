@@ -121,6 +121,9 @@ def test_a_checkpoint_with_another_tokenizer_of_the_same_size_is_refused(built, 
     (tmp_path / "tokenizer.json").write_text(content.replace('"lowercase": true', '"lowercase": false'))
     with pytest.raises(InvalidInputError, match="is not the tokenizer of the dataset 'reviews'"):
         make_spec(suite_of(model=str(tmp_path)), "w", built[1], WEIGHTS)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(InvalidInputError, match=r"config\.json: not JSON"):
+        make_spec(suite_of(model=str(tmp_path)), "w", built[1], WEIGHTS)
 
 
 def test_a_checkpoint_brings_its_own_tokenizer_to_a_dataset_that_names_none(built, tmp_path):

@@ -237,6 +237,8 @@ BAD = {
     "no TOML": ("uv.lock", "[[", "cannot be parsed"),
     "no project": ("uv.lock", "version = 1\n", "names no project"),
     "no YAML": ("conda-lock.yml", "a: [", "cannot be parsed"),
+    "deep TOML": ("pylock.toml", f"a = {'[' * 5000}{']' * 5000}", "nested too deep"),
+    "deep YAML": ("pixi.lock", "[" * 5000, "nested too deep"),
     "other shape": ("poetry.lock", "package = 3\n", "is no poetry.lock file"),
     "other platform": ("conda-lock.yml", "package: []\n", "has no packages for"),
     "unknown format": ("Pipfile.lock", "{}", "unknown lock format"),
