@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
 from plumbline.dispatch import TrainingOrder
-from plumbline.errors import ExitCode
+from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.escape import escape
+from plumbline.schema.versions import validate_order
 from plumbline.tasks.prefect_client.flow_runs import INVALID
 from plumbline.tasks.train import train_and_publish
 
@@ -16,10 +19,15 @@ __all__ = ["training"]
 
 
 @flow(name="plumbline-training", persist_result=False, log_prints=False)
-def training(order: TrainingOrder) -> State[None]:
+def training(order: dict[str, Any]) -> State[None]:
     """Train as ordered; the record is the result, the state the kind of failure."""
-    code, last_line = train_and_publish(order)
+    try:
+        # Validated here, not by Prefect: a controller of a different version is named before an unknown key.
+        read = validate_order(TrainingOrder, order)
+    except ConfigurationError as error:
+        return Failed(name=INVALID, message=escape(str(error), "log"))
+    code, last_line = train_and_publish(read)
     if code == ExitCode.PASS:
-        return Completed(message=f"record {order.record_id}")
+        return Completed(message=f"record {read.record_id}")
     name = INVALID if code in (ExitCode.USAGE, ExitCode.INVALID) else "Failed"
     return Failed(name=name, message=escape(last_line, "log") or f"the trainer ended with exit code {code}")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort
 from prefect.states import Completed, Failed
 
-from plumbline.errors import ExitCode, PlumblineError, SupersededError
+from plumbline.errors import ConfigurationError, ExitCode, PlumblineError, SupersededError
 from plumbline.escape import escape
 from plumbline.flows.regression import ERROR_STATE_NAMES, STATE_NAMES
 from plumbline.schema.suite import Suite
+from plumbline.schema.versions import validate_order
 from plumbline.tasks.alert import alert_without_verdict
 from plumbline.tasks.events import Phases, ProgressReporter
 from plumbline.tasks.open_round import give_slot_back, name_round, run_name, take_over
@@ -85,9 +88,13 @@ def _judge(request: UpgradeRequest, phase: Phases) -> UpgradeOutcome:
 
 
 @flow(name="plumbline-gate", persist_result=False, log_prints=False)
-def gate(order: UpgradeOrder) -> State[None]:
+def gate(order: dict[str, Any]) -> State[None]:
     """Judge an upgrade on this platform; the report in the outbox is the result."""
-    report = judge_here(order)
+    try:
+        read = validate_order(UpgradeOrder, order)
+    except ConfigurationError as error:
+        return Failed(name=INVALID, message=escape(str(error), "log"))
+    report = judge_here(read)
     if report.answer is not None:
         return Completed(message=escape(f"{report.answer.verdict}: {report.answer.sentences[0]}"[:1000], "log"))
     name = INVALID if report.exit_code in (ExitCode.USAGE, ExitCode.INVALID) else "Failed"

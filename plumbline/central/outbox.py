@@ -11,9 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plumbline.errors import CorruptDataError, InvalidInputError
-from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile
-from plumbline.schema.record import MAX_PART_BYTES, MAX_RECORD_BYTES, RECORD_NAME, RunRecord, check_content, read_record
+from plumbline.schema.record import (
+    MAX_PART_BYTES,
+    MAX_RECORD_BYTES,
+    RECORD_NAME,
+    RunRecord,
+    check_content,
+    parse_record,
+    read_record,
+)
 from plumbline.staging.part import disk_errors
 from plumbline.stores.protocol import Store
 from plumbline.stores.retry import RetryPolicy
@@ -78,7 +85,7 @@ def fetch_record(store: Store, record_id: str, into: Path) -> Path:
 
 def checked_record(data: bytes, record_id: str, where: str) -> RunRecord:
     """Parse an untrusted record; check its id and content."""
-    record = read_model(RunRecord, data, where=where, max_bytes=MAX_RECORD_BYTES)
+    record = parse_record(data, where=where)
     if record.record_id != record_id:
         raise ForeignRecordError(f"is the record {record.record_id!r}", where=where, key="record_id")
     check_content(record, where)

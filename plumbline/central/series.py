@@ -11,7 +11,7 @@ from plumbline.central.outbox import record_key
 from plumbline.errors import InvalidInputError, UnavailableError
 from plumbline.history.series import CallEntry, JudgedRound, NightRow, SeriesFile, extended, row_of
 from plumbline.schema.base import read_model
-from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
+from plumbline.schema.record import MAX_RECORD_BYTES, parse_record
 from plumbline.stores.protocol import PreconditionFailedError
 from plumbline.stores.writing import read_bytes
 
@@ -122,7 +122,7 @@ def _row(central: CentralStore, record_id: str) -> tuple[str, tuple[int, datetim
     """Return a record's platform, its rank among the records of its round (the lowest is the night), and its row."""
     try:
         data = read_bytes(central.store, record_key(record_id), max_bytes=MAX_RECORD_BYTES)
-        record = read_model(RunRecord, data, where=record_id, max_bytes=MAX_RECORD_BYTES)
+        record = parse_record(data, where=record_id)
     except InvalidInputError:
         return "", (0, datetime.max.replace(tzinfo=UTC)), None
     return record.platform, (-len(record.spec.parts), record.started_at), row_of(record)

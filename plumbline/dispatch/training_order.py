@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from plumbline import __version__
 from plumbline.schema.ab import AbOrder
-from plumbline.schema.base import Model, Name
+from plumbline.schema.base import Label, Model, Name
 from plumbline.schema.expected import Expected
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec
@@ -20,6 +21,8 @@ __all__ = ["TrainingOrder"]
 class TrainingOrder(Model):
     """One training on one platform, with that platform's stores only, without secrets."""
 
+    version: Label = __version__
+    """Version of the controller's plumbline, which the worker compares with its own before it reads the rest."""
     platform: Name
     data: StoreUrl
     outbox: StoreUrl

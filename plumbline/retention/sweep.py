@@ -21,8 +21,7 @@ from plumbline.central.outbox import RECORDS, record_key
 from plumbline.central.series import read_series
 from plumbline.errors import InvalidInputError, UnavailableError
 from plumbline.retention.choice import Choice, StoredRound, choose
-from plumbline.schema.base import read_model
-from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
+from plumbline.schema.record import MAX_RECORD_BYTES, parse_record
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, read_bytes
@@ -228,7 +227,7 @@ def _read_records(central: CentralStore, names: Iterable[str]) -> tuple[dict[str
 def _read_record(central: CentralStore, name: str) -> _Named | None:
     try:
         data = read_bytes(central.store, record_key(name), max_bytes=MAX_RECORD_BYTES)
-        record = read_model(RunRecord, data, where=name, max_bytes=MAX_RECORD_BYTES)
+        record = parse_record(data, where=name)
     except ObjectMissingError:
         return _Named("", frozenset())
     except InvalidInputError:

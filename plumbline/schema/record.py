@@ -14,12 +14,13 @@ from pydantic import AwareDatetime, Field, field_validator
 
 from plumbline.digest import digest_file
 from plumbline.errors import INFRASTRUCTURE, CorruptDataError, InvalidInputError
-from plumbline.schema.base import Label, Model, Name, Sha256, Step, read_model
+from plumbline.schema.base import Label, Model, Name, Sha256, Step
 from plumbline.schema.evidence import Evidence
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.spec import RunSpec
+from plumbline.schema.versions import read_any_version
 
 __all__ = [
     "MAX_MESSAGE",
@@ -30,6 +31,7 @@ __all__ = [
     "Exit",
     "RunRecord",
     "check_content",
+    "parse_record",
     "read_record",
 ]
 
@@ -116,11 +118,22 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
     if not path.is_file():
         why = "no such folder" if not folder.is_dir() else f"contains no {RECORD_NAME}: the record is partial"
         raise InvalidInputError(why, where=str(folder), hint="name the folder of a finished training")
-    record = read_model(RunRecord, path, max_bytes=MAX_RECORD_BYTES)
+    record = parse_record(path)
     check_content(record, str(path))
     for part in record.parts if verify else ():
         check_part(folder, part)
     return record
+
+
+def parse_record(source: bytes | Path, *, where: str = "") -> RunRecord:
+    """Parse an untrusted record, also of a different minor version of the product.
+
+    An unknown key of its spec is refused: the training may have been a different one.
+    """
+    return read_any_version(
+        RunRecord, source, version_at="fingerprint.plumbline", exact=("spec", "experiment"), where=where,
+        max_bytes=MAX_RECORD_BYTES,
+    )  # fmt: skip
 
 
 def check_content(record: RunRecord, where: str) -> None:

@@ -9,11 +9,12 @@ from typing import Literal
 
 from pydantic import Field
 
+from plumbline import __version__
 from plumbline.central.outbox import record_key
 from plumbline.digest import digest_json
 from plumbline.dispatch import Recorded, RecordKind
 from plumbline.errors import ExitCode, InvalidInputError
-from plumbline.schema.base import Model, Name, Sha256, read_model
+from plumbline.schema.base import Label, Model, Name, Sha256, read_model
 from plumbline.schema.suite import StoreUrl, Suite
 from plumbline.stores import ObjectMissingError, Store, ensure_object, read_bytes
 from plumbline.upgrade.answer import UpgradeAnswer
@@ -42,6 +43,8 @@ class UpgradeOrder(Model):
     It names only that platform's stores, and contains no secret.
     """
 
+    version: Label = __version__
+    """Version of the controller's plumbline, as in a training's order."""
     platform: Name
     outbox: StoreUrl
     record_id: Name

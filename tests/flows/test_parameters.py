@@ -6,11 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import PrefectHTTPStatusError
 
+from plumbline import __version__
 from plumbline.deployment import suite_parameters
 from plumbline.flows.regression import regression
+from plumbline.flows.training import training
+from plumbline.flows.upgrade import gate
 from plumbline.schema.suite import Suite
 from tests.flows.stubs import deploy
 
@@ -29,6 +33,18 @@ def test_values_that_contradict_each_other_are_named(suite: Suite) -> None:
     state = regression(suite=suite.model_copy(update={"workloads": {"tiny": tiny}}), round_id="n", return_state=True)
     assert state.name == "Misconfigured"
     assert "suite: workloads.tiny.optimizer.accumulation_steps: 3 does not divide batch_size" in str(state.message)
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("flow", [training, gate], ids=["training", "gate"])
+def test_a_worker_refuses_the_order_of_a_different_version(flow: Flow[..., Any]) -> None:
+    for version, older in (("99.0.0", "this worker"), ("0.0.9", "the controller")):
+        state = flow(order={"version": version, "unheard": True}, return_state=True)
+        assert (state.type.value, state.name) == ("FAILED", "Invalid")
+        assert state.message == (
+            f"order: comes from plumbline {version} of the controller, this worker has {__version__}"
+            f" (hint: update plumbline on {older})"
+        )
 
 
 def steps_as_text(parameters: dict[str, Any]) -> None:
