@@ -24,6 +24,7 @@ from drills.processes import SERVER
 from drills.transcript import expect, say, wait_until
 from plumbline.deployment import REGRESSION, WATCH
 from plumbline.schema.suite import Alert, Schedule
+from plumbline.tasks.prefect_client.schedules import read_planned
 from tests.flows.local_stack import RunningStack, running_stack
 from tests.flows.small_suite import small_suite
 from tests.flows.webhook_server import Receiver, receiver
@@ -93,6 +94,12 @@ def _has_verdict(client: SyncPrefectClient, run_id: UUID) -> bool:
     return state is not None and state.is_final() and not state.is_crashed()
 
 
+def _is_planned() -> bool:
+    with get_client(sync_client=True) as client:
+        planned = read_planned(client, f"{REGRESSION}/{NAME}", datetime.now(UTC))
+    return planned is not None and bool(planned.times)
+
+
 def server_away_over_the_hour(stack: RunningStack, hook: Receiver) -> None:
     """The server is killed before the minute of the round, and starts again after the grace time."""
     # More than a minute ahead: the round before must not count as an early start of this one.
@@ -101,6 +108,7 @@ def server_away_over_the_hour(stack: RunningStack, hook: Receiver) -> None:
         schedule=Schedule(cron=f"{due.minute} {due.hour} * * *", grace_seconds=_GRACE_SECONDS)
     )
     _command(stack, hook, "deploy")
+    wait_until(_is_planned, "Prefect has planned the round", 30)
     _command(stack, hook, "alert", "--check")
     with stack.held():
         stack.kill(SERVER)

@@ -1,26 +1,24 @@
-"""Check of a suite's schedule against the started rounds, with alerts."""
+"""Check of the rounds that Prefect has scheduled against the started ones, with alerts."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from itertools import islice
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
-from cronsim import CronSim, CronSimError
 from prefect import get_client, task
-from prefect.exceptions import ObjectNotFound
-from prefect.settings import PREFECT_API_URL
 
 from plumbline.alerts import (
     AlertBook,
     AlertState,
+    Planned,
     add_once,
     missed,
     missed_message,
     unchecked_message,
-    watch_from,
+    unplanned_message,
+    watch_on,
 )
 from plumbline.alerts.due import last_due, ran_after, started_at
 from plumbline.central import CentralStore
@@ -29,30 +27,14 @@ from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.stores import open_store
 from plumbline.tasks.alert import deliver_pending, send_directly
-from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
+from plumbline.tasks.prefect_client.api import server_errors, wait_for_api
 from plumbline.tasks.prefect_client.notifications import Blocks
+from plumbline.tasks.prefect_client.schedules import read_planned
 
-__all__ = ["check_missed", "check_missed_rounds", "due_times"]
+__all__ = ["check_missed", "check_missed_rounds"]
 
-_BACK = timedelta(days=8)
-_MAX_TIMES = 12_000
-"""Maximum number of rounds: one every minute for eight days."""
 _RECENT = timedelta(minutes=20)
 """Two periods of the watch, one of which may start late."""
-
-
-def due_times(schedule: Schedule, start: datetime, count: int, *, where: str = "") -> list[datetime]:
-    """Return the next `count` times after `start`; raise for a wrong cron or zone."""
-    try:
-        zone = ZoneInfo(schedule.timezone)
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        hint = "an IANA name, such as Europe/Berlin"
-        raise ConfigurationError("unknown time zone", where=where, key="schedule.timezone", hint=hint) from error
-    try:
-        return list(islice(CronSim(schedule.cron, start.astimezone(zone)), count))
-    except CronSimError as error:
-        hint = 'five fields, such as "0 2 * * *"'
-        raise ConfigurationError(f"invalid cron: {error}", where=where, key="schedule.cron", hint=hint) from error
 
 
 def check_missed_rounds(suite: Suite, now: datetime | None = None) -> tuple[str, list[str]]:
@@ -72,15 +54,26 @@ def check_missed_rounds(suite: Suite, now: datetime | None = None) -> tuple[str,
 def _check(suite: Suite, now: datetime, known: Blocks) -> tuple[str, list[str]]:
     central = CentralStore(open_store(suite.store))
     book = AlertBook(central, suite.name)
-    paused = None if suite.schedule is None else _is_paused(suite)
-    state = book.change(partial(watch_from, paused=paused, now=now))
-    found = ""
-    if suite.schedule is not None and state.watching is not None:
-        due = _last_due(suite, suite.schedule, max(now - _BACK, state.watching), now)
-        if due is not None and not _has_started(central, suite, due):
-            book.change(lambda state: missed(state, suite.name, due, suite.alerts, now))
-            found = _found(due)
-    return found, deliver_pending(book, known)
+    if suite.schedule is None:
+        return "", deliver_pending(book, known)
+    state, schedule = book.read()[0], suite.schedule
+    planned, why = _read_planned(suite, since=min(state.due, default=now))
+    due = _last_due(planned.times if planned else state.due, schedule, now)
+    is_missed = due is not None and (planned is None or planned.active) and not _has_started(central, suite, due)
+
+    def change(state: AlertState) -> AlertState:
+        if is_missed and due is not None:
+            state = missed(state, suite.name, due, suite.alerts, now)
+        state = watch_on(state, planned, schedule.grace_seconds, now)
+        since = state.unplanned_since
+        if since is not None and (now - since).total_seconds() >= schedule.grace_seconds:
+            message = unplanned_message(suite.name, since.astimezone(ZoneInfo(schedule.timezone)))
+            state = add_once(state, message, suite.alerts, now)
+        return state
+
+    state = book.change(change)
+    blind = [why] if planned is None and not state.due and not is_missed else []
+    return _found(due) if is_missed and due is not None else "", [*blind, *deliver_pending(book, known)]
 
 
 def _check_without_state(suite: Suite, now: datetime, known: Blocks, error: PlumblineError) -> tuple[str, list[str]]:
@@ -89,11 +82,14 @@ def _check_without_state(suite: Suite, now: datetime, known: Blocks, error: Plum
     The next round repairs an unreadable state.
     """
     remark = f"the alert state cannot be used, so alerts may be repeated: {error}"
-    due = None
-    if suite.schedule is not None:
-        grace = timedelta(seconds=suite.schedule.grace_seconds)
-        due = _last_due(suite, suite.schedule, now - grace - _RECENT, now)
-    if due is None or _is_paused(suite):
+    if suite.schedule is None:
+        return "", [remark]
+    grace = timedelta(seconds=suite.schedule.grace_seconds)
+    planned, why = _read_planned(suite, since=now - grace - _RECENT)
+    if planned is None:
+        return "", [remark, why]
+    due = _last_due(planned.times, suite.schedule, now)
+    if due is None or not planned.active:
         return "", [remark]
     try:
         has_started = _has_started(CentralStore(open_store(suite.store)), suite, due)
@@ -110,9 +106,9 @@ def _found(due: datetime) -> str:
     return f"the round that was due at {due:%Y-%m-%d %H:%M %Z} did not start"
 
 
-def _last_due(suite: Suite, schedule: Schedule, since: datetime, now: datetime) -> datetime | None:
-    times = due_times(schedule, since, _MAX_TIMES, where=suite.name)
-    return last_due(times, now, schedule.grace_seconds, since)
+def _last_due(times: Iterable[datetime], schedule: Schedule, now: datetime) -> datetime | None:
+    due = last_due(times, now, schedule.grace_seconds)
+    return due.astimezone(ZoneInfo(schedule.timezone)) if due is not None else None
 
 
 def _has_started(central: CentralStore, suite: Suite, due: datetime) -> bool:
@@ -120,18 +116,18 @@ def _has_started(central: CentralStore, suite: Suite, due: datetime) -> bool:
     return ran_after([start for start in starts if start], due)
 
 
-def _is_paused(suite: Suite) -> bool | None:
-    """Return whether a person has paused the suite's rounds; `None` if the server does not answer."""
-    if PREFECT_API_URL.value() is None:
-        return None
+def _read_planned(suite: Suite, since: datetime) -> tuple[Planned | None, str]:
+    """Return Prefect's flow runs of the round since `since`; `None` and the reason if they cannot be read."""
+    name = f"{REGRESSION}/{suite.name}"
     try:
-        with get_client(sync_client=True) as client:
-            deployed = client.read_deployment_by_name(f"{REGRESSION}/{suite.name}")
-    except ObjectNotFound:
-        return False
-    except PREFECT_ERRORS:
-        return None
-    return deployed.paused or (bool(deployed.schedules) and not any(schedule.active for schedule in deployed.schedules))
+        wait_for_api(0.0)
+        with server_errors(), get_client(sync_client=True) as client:
+            planned = read_planned(client, name, since)
+        if planned is None:
+            raise ConfigurationError("is not deployed", where=name, hint="run `plumbline deploy SUITE`")
+    except (PlumblineError, OSError) as error:
+        return None, f"the due rounds are unknown: {error}"
+    return planned, ""
 
 
 @task(name="check missed", persist_result=False)

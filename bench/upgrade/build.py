@@ -40,7 +40,7 @@ _FIRST = (
     "typing-inspection", "httpx2", "h2", "multiprocess", "pytz", "nvidia-ml-py", "jinja2", "markupsafe",
 )  # fmt: skip
 """Small packages that training loads code from: what it does not load is not searched, and would make a case easy."""
-_UNLOADED = ("boto3", "s3transfer", "jmespath", "cronsim", "apprise", "hypothesis", "iniconfig", "pluggy", "moto")
+_UNLOADED = ("boto3", "s3transfer", "jmespath", "apprise", "hypothesis", "iniconfig", "pluggy", "moto")
 
 BASE = ("bench-removed", "bench-outer", "bench-inner")
 

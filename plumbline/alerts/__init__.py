@@ -1,12 +1,14 @@
 """Alerts: pure state, messages, and the state's document in the central store."""
 
 from plumbline.alerts.book import AlertBook
+from plumbline.alerts.due import Planned
 from plumbline.alerts.messages import (
     AlertMessage,
     missed_message,
     no_verdict_message,
     probe_message,
     unchecked_message,
+    unplanned_message,
 )
 from plumbline.alerts.state import (
     AlertState,
@@ -18,7 +20,7 @@ from plumbline.alerts.state import (
     claim,
     missed,
     update,
-    watch_from,
+    watch_on,
 )
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "AlertState",
     "Open",
     "Outgoing",
+    "Planned",
     "add_once",
     "after_failure",
     "after_success",
@@ -36,6 +39,7 @@ __all__ = [
     "no_verdict_message",
     "probe_message",
     "unchecked_message",
+    "unplanned_message",
     "update",
-    "watch_from",
+    "watch_on",
 ]

@@ -1,14 +1,28 @@
-"""Decision whether a due round has started. Pure: times are arguments."""
+"""Decision whether a due round has started. Pure: times are arguments.
+
+The due times are those of Prefect's own scheduled flow runs, which start the rounds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["last_due", "ran_after", "start_key", "started_at"]
+__all__ = ["Planned", "last_due", "ran_after", "start_key", "started_at"]
 
 _EARLY = timedelta(seconds=60)
 _FORM = "%Y%m%dT%H%M%SZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Prefect's flow runs of a suite's round."""
+
+    active: bool = True
+    """False while a person has paused the deployment or its schedule."""
+    times: tuple[datetime, ...] = ()
+    """Expected start times of the runs, past and future, in order; without cancelled runs."""
 
 
 def start_key(suite: str, round_id: str, now: datetime) -> str:
@@ -25,10 +39,9 @@ def started_at(key: str) -> datetime | None:
         return None
 
 
-def last_due(times: Sequence[datetime], now: datetime, grace_seconds: float, since: datetime) -> datetime | None:
-    """Return the last due time whose grace period is over, not before `since`."""
-    over = [time for time in times if time >= since and time + timedelta(seconds=grace_seconds) <= now]
-    return max(over, default=None)
+def last_due(times: Iterable[datetime], now: datetime, grace_seconds: float) -> datetime | None:
+    """Return the last due time whose grace period is over."""
+    return max((time for time in times if time + timedelta(seconds=grace_seconds) <= now), default=None)
 
 
 def ran_after(starts: Iterable[datetime], due: datetime) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "recovery_message",
     "trouble_message",
     "unchecked_message",
+    "unplanned_message",
 ]
 
 _MOST_FINDINGS = 3
@@ -174,6 +175,16 @@ def unchecked_message(suite: str, due: datetime) -> AlertMessage:
     body = f"The round of {suite} that was due at {due:%Y-%m-%d %H:%M %Z} may not have started."
     subject = f"[plumbline] {suite}: cannot tell whether the nightly round ran"
     return AlertMessage(f"unchecked/{due.isoformat()}", "missed", f"{suite}/missed", subject, body)
+
+
+def unplanned_message(suite: str, since: datetime) -> AlertMessage:
+    """Return the message that the scheduler plans no next round."""
+    body = (
+        f"The schedule of {suite} is active, but Prefect has planned no next round since {since:%Y-%m-%d %H:%M %Z}."
+        " Check that the scheduler of Prefect's server runs, and that schedule.cron fires within 100 days."
+    )
+    subject = f"[plumbline] {suite}: no next round is planned"
+    return AlertMessage(f"unplanned/{since.isoformat()}", "missed", f"{suite}/missed", subject, body)
 
 
 def no_verdict_message(suite: str, round_id: str, why: str, run: str) -> AlertMessage:

@@ -7,10 +7,11 @@ if the sender dies in between, and is never lost.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pydantic import AwareDatetime, ConfigDict
 
+from plumbline.alerts.due import Planned
 from plumbline.alerts.messages import AlertMessage, Begun, missed_message, recovery_message, trouble_message
 from plumbline.alerts.troubles import Trouble, find_troubles, trouble_of
 from plumbline.digest import digest_json
@@ -28,10 +29,11 @@ __all__ = [
     "claim",
     "missed",
     "update",
-    "watch_from",
+    "watch_on",
 ]
 
 _MOST_PENDING = 500
+_MOST_DUE = 200
 _SECONDS_PER_HOUR = 3600
 
 
@@ -72,10 +74,10 @@ class AlertState(_Shared):
     """All open troubles and all undelivered messages of a suite."""
 
     schema_version: int = 1
-    watching: AwareDatetime | None = None
-    """Time since which missed rounds are watched for."""
-    paused: bool = False
-    """Whether the suite's rounds were paused when the Prefect server last answered."""
+    due: tuple[AwareDatetime, ...] = ()
+    """Start times of Prefect's flow runs, as last seen, whose grace period is not over; empty while paused."""
+    unplanned_since: AwareDatetime | None = None
+    """Time since which an active schedule has no next flow run."""
     open: dict[str, Open] = {}
     """Open troubles by key: platform, workload and cause."""
     pending: tuple[Outgoing, ...] = ()
@@ -194,13 +196,15 @@ def _replaces(new: Trouble, trouble: Trouble) -> bool:
     return is_same and new.event in ("drift", "invalid")
 
 
-def watch_from(state: AlertState, *, paused: bool | None, now: datetime) -> AlertState:
-    """Begin to watch for missed rounds, or begin again if they are paused: no round is due then.
-
-    If it is unknown whether they are paused (`None`), the last known answer counts.
-    """
-    paused = state.paused if paused is None else paused
-    return state.replace(paused=paused, watching=now if paused or state.watching is None else state.watching)
+def watch_on(state: AlertState, planned: Planned | None, grace_seconds: float, now: datetime) -> AlertState:
+    """Remember the due times that are still open; keep the known ones if the server does not answer (`None`)."""
+    times = state.due if planned is None else planned.times if planned.active else ()
+    since = state.unplanned_since
+    if planned is not None:
+        is_unplanned = planned.active and not any(time > now for time in times)
+        since = (since or now) if is_unplanned else None
+    open_times = [time for time in times if time + timedelta(seconds=grace_seconds) > now]
+    return state.replace(due=open_times[:_MOST_DUE], unplanned_since=since)
 
 
 def missed(state: AlertState, suite: str, due: datetime, alerts: Sequence[Alert], now: datetime) -> AlertState:

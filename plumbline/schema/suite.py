@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError
@@ -40,6 +40,7 @@ __all__ = [
 _HINT = "docs/SUITE.md lists every key"
 _LEAST_BLOCKS = 5
 M = TypeVar("M", bound=Model)
+_CRON_FIELDS = 5
 _IS_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -121,6 +122,15 @@ class Schedule(Model):
     timezone: str = "UTC"
     grace_seconds: float = Field(default=3600, gt=0)
     """Maximum delay of a round's start before a `missed` alert, in seconds."""
+
+    @field_validator("cron")
+    @classmethod
+    def _has_five_fields(cls, cron: str) -> str:
+        # Readers of cron disagree about a sixth field (seconds first, or last) and about names such as @daily.
+        if (num_fields := len(cron.split())) != _CRON_FIELDS:
+            fields = "minute, hour, day, month and weekday, such as '0 2 * * *'"
+            raise ValueError(f"{cron!r} has {num_fields} field{'s' * (num_fields != 1)} instead of five: {fields}")
+        return cron
 
 
 AlertEvent = Literal["drift", "invalid", "unavailable", "recovered", "missed", "unjudged", "improved"]

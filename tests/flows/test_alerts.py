@@ -18,17 +18,14 @@ from typing import Any, get_args
 import pytest
 from aiosmtpd.controller import Controller
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import DeploymentUpdate
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL
 from prefect.states import Crashed, Failed, Running, State
 
 from plumbline.alerts import add_once, after_success, claim, missed_message, update
-from plumbline.alerts.due import start_key
 from plumbline.alerts.messages import Begun, trouble_message
 from plumbline.alerts.troubles import Trouble
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
-from plumbline.deployment import REGRESSION
 from plumbline.errors import UnavailableError
 from plumbline.localstack.ports import reserve_port
 from plumbline.rounds import Round
@@ -38,10 +35,8 @@ from plumbline.stores import open_store
 from plumbline.tasks.alert import alert_about_verdict, alert_without_verdict, deliver_pending
 from plumbline.tasks.prefect_client.notifications import AppriseUrl, send
 from plumbline.tasks.report import add_notes
-from plumbline.tasks.watch import check_missed_rounds
 from tests.flows.alert_nights import ALERTS, NIGHT, NOBODY, book_of, night, verdict
 from tests.flows.small_suite import to_toml
-from tests.flows.stubs import deploy_round
 from tests.flows.webhook_server import Receiver, receiver
 
 
@@ -160,62 +155,6 @@ def test_receivers_that_fail_are_tried_again_at_once_not_one_after_the_other(web
     assert len(webhook.got) == 2
 
 
-@pytest.mark.usefixtures("mailbox")
-def test_a_round_that_did_not_run_is_told_once(webhook: Receiver, suite: Suite) -> None:
-    suite = suite.replace(
-        schedule=Schedule(cron="0 2 * * *", timezone="Europe/Berlin", grace_seconds=600), alerts=ALERTS
-    )
-    watching = datetime(2026, 10, 24, 12, tzinfo=UTC)
-    assert check_missed_rounds(suite, watching) == ("", [])
-    # The clocks went back in that night: two o'clock in Berlin is one o'clock in UTC.
-    early = datetime(2026, 10, 25, 0, 9, tzinfo=UTC)
-    assert check_missed_rounds(suite, early) == ("", [])
-    late = datetime(2026, 10, 26, 1, 11, tzinfo=UTC)
-    assert "2026-10-26" in check_missed_rounds(suite, late)[0]
-    check_missed_rounds(suite, late + timedelta(minutes=10))
-    assert [got["title"] for got in webhook.got] == [f"[plumbline] {suite.name}: the nightly round did not run"]
-    assert "2026-10-26 02:00 CET" in webhook.got[0]["message"]
-
-
-@pytest.mark.usefixtures("mailbox")
-def test_a_round_that_a_person_has_paused_is_not_missed_and_after_that_it_is(
-    webhook: Receiver, suite: Suite, client: SyncPrefectClient
-) -> None:
-    suite = suite.replace(schedule=Schedule(cron="0 2 * * *", grace_seconds=600), alerts=ALERTS)
-    deploy_round(suite)
-    deployment = client.read_deployment_by_name(f"{REGRESSION}/{suite.name}")
-    assert check_missed_rounds(suite, NIGHT + timedelta(hours=1)) == ("", [])
-    client.update_deployment(deployment.id, DeploymentUpdate(paused=True))
-    for day in (1, 2):
-        assert check_missed_rounds(suite, NIGHT + timedelta(days=day, hours=1)) == ("", [])
-    client.update_deployment(deployment.id, DeploymentUpdate(paused=False))
-    # The nights of the pause are not missed afterwards either.
-    assert check_missed_rounds(suite, NIGHT + timedelta(days=2, hours=2)) == ("", [])
-    assert "2026-11-23" in check_missed_rounds(suite, NIGHT + timedelta(days=3, hours=1))[0]
-    assert len(webhook.got) == 1
-
-
-@pytest.mark.usefixtures("mailbox")
-def test_a_round_that_was_paused_when_the_server_was_last_seen_is_not_missed(
-    webhook: Receiver, suite: Suite, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOOK", webhook.url)
-    alerts = [Alert(on=("missed",), block="apprise-url/hook", address_from="HOOK")]
-    suite = suite.replace(schedule=Schedule(cron="0 2 * * *", grace_seconds=600), alerts=alerts)
-    deploy_round(suite)
-    deployment = client.read_deployment_by_name(f"{REGRESSION}/{suite.name}")
-    client.update_deployment(deployment.id, DeploymentUpdate(paused=True))
-    assert check_missed_rounds(suite, NIGHT + timedelta(hours=1)) == ("", [])
-    away = {PREFECT_API_URL: "http://127.0.0.1:9/api"}
-    with temporary_settings(away):
-        assert check_missed_rounds(suite, NIGHT + timedelta(days=1, hours=1)) == ("", [])
-    client.update_deployment(deployment.id, DeploymentUpdate(paused=False))
-    assert check_missed_rounds(suite, NIGHT + timedelta(days=1, hours=2)) == ("", [])
-    with temporary_settings(away):
-        assert "2026-11-22" in check_missed_rounds(suite, NIGHT + timedelta(days=2, hours=1))[0]
-    assert len(webhook.got) == 1
-
-
 @pytest.fixture
 def round_(suite: Suite) -> Round:
     """Return a round whose recipients are the webhook under two names."""
@@ -264,40 +203,6 @@ def test_a_verdict_stands_though_its_notes_cannot_be_stored(round_: Round, tmp_p
     assert (noted.verdict, noted.notes) == ("drift", ("nobody was reached",))
 
 
-@pytest.mark.usefixtures("mailbox")
-def test_the_watch_alerts_though_its_state_is_damaged_and_not_for_ever(
-    webhook: Receiver, round_: Round, tmp_path: Path
-) -> None:
-    document = tmp_path / "central" / "alerts" / f"{round_.suite.name}.json"
-    document.parent.mkdir(parents=True)
-    document.write_bytes(b"{")
-    grace_over = NIGHT + timedelta(seconds=3600)
-    for minutes in (-5, 5, 45):
-        (line,) = check_missed_rounds(round_.suite, grace_over + timedelta(minutes=minutes))[1]
-        assert f"{round_.suite.name}.json: not JSON" in line
-    assert len(webhook.got) == 1
-    assert webhook.got[0]["title"] == f"[plumbline] {round_.suite.name}: the nightly round did not run"
-    assert "not JSON" in webhook.got[0]["message"]
-    central = CentralStore(open_store(round_.suite.store))
-    central.put_text(start_key(round_.suite.name, "night-1", NIGHT + timedelta(days=1)), "")
-    check_missed_rounds(round_.suite, grace_over + timedelta(days=1, minutes=5))
-    assert len(webhook.got) == 1
-    assert document.read_bytes() == b"{"  # the next round repairs it
-
-
-@pytest.mark.usefixtures("mailbox")
-def test_the_watch_alerts_that_it_cannot_tell_whether_a_round_started(
-    webhook: Receiver, round_: Round, tmp_path: Path
-) -> None:
-    (tmp_path / "central").mkdir()
-    (tmp_path / "central" / "alerts").write_text("not a folder", encoding="utf-8")
-    (tmp_path / "central" / "started").symlink_to("started")  # too many levels of symbolic links
-    check_missed_rounds(round_.suite, NIGHT + timedelta(minutes=65))
-    assert [got["title"] for got in webhook.got] == [
-        f"[plumbline] {round_.suite.name}: cannot tell whether the nightly round ran"
-    ]
-
-
 def test_what_a_record_says_is_no_markup_in_a_mail(mailbox: Mailbox, tmp_path: Path) -> None:
     evil = Cause(code="precision", sure="confirmed", why="<img src=http://x.example/a> \x1b[2J")
     azure = verdict(0, "drift").platforms["azure"].replace(causes=(evil,))
@@ -334,25 +239,6 @@ def test_a_round_without_a_verdict_is_alerted_once(
         raise UnavailableError("is away", where="the store")
     assert [got["title"] for got in webhook.got] == [f"[plumbline] {suite.name}: a round ended without a verdict"]
     assert "the store: is away" in webhook.got[0]["message"]
-
-
-@pytest.mark.parametrize("somewhere", [True, False], ids=["away", "none"])
-def test_a_missed_round_is_told_while_the_server_is_away_and_where_there_is_none(
-    webhook: Receiver, suite: Suite, monkeypatch: pytest.MonkeyPatch, *, somewhere: bool
-) -> None:
-    alerts = [Alert(on=("missed",), block="apprise-url/hook", address_from="HOOK")]
-    suite = suite.replace(schedule=Schedule(cron="0 2 * * *"), alerts=alerts)
-    monkeypatch.setenv("HOOK", webhook.url)
-    away = (
-        {"updates": {PREFECT_API_URL: "http://127.0.0.1:9/api"}}
-        if somewhere
-        else {"restore_defaults": {PREFECT_API_URL}}
-    )
-    with temporary_settings(**away):
-        assert check_missed_rounds(suite, NIGHT) == ("", [])
-        output, failed = check_missed_rounds(suite, NIGHT + timedelta(hours=26))
-    assert (output, failed) == ("the round that was due at 2026-11-21 02:00 UTC did not start", [])
-    assert len(webhook.got) == 1
 
 
 def test_the_command_proves_that_messages_arrive(

@@ -43,7 +43,7 @@ def test_a_state_that_stays_the_same_is_not_written() -> None:
     assert list(store.list()) == []
     make_book(store).change(add_round("a"))
     etag = store.stat("alerts/nightly.json").etag
-    assert make_book(store).change(lambda state: state.replace(watching=None)).rounds == ("a",)
+    assert make_book(store).change(lambda state: state.replace(due=())).rounds == ("a",)
     assert store.stat("alerts/nightly.json").etag == etag
 
 

@@ -141,11 +141,11 @@ def test_a_drift_that_becomes_invalid_is_new() -> None:
     assert state.open["azure/bert/probe.loss"].since_round == "night-3"
 
 
-def test_a_round_keeps_the_messages_before_and_the_time_of_the_watch() -> None:
-    state = two_messages().replace(watching=NOW)
+def test_a_round_keeps_the_messages_before_and_the_due_times_of_the_watch() -> None:
+    state = two_messages().replace(due=(LATER,))
     later = update(state, verdict(1), (alert("drift"),), LATER)
     assert later.pending[:2] == state.pending
-    assert (len(later.pending), later.watching) == (3, NOW)
+    assert (len(later.pending), later.due) == (3, (LATER,))
     assert later.rounds == ("missed/x", "night-1")
 
 

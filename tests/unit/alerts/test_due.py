@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from plumbline.alerts import AlertState, Planned, watch_on
 from plumbline.alerts.due import last_due, ran_after, start_key, started_at
 
 DUE = datetime(2026, 11, 20, 2, tzinfo=UTC)
@@ -26,19 +27,13 @@ def test_a_key_without_a_time_is_no_start(key: str) -> None:
 
 
 def test_a_round_is_due_when_its_grace_period_is_over_and_not_before() -> None:
-    assert last_due(NIGHTS, DUE + 900 * SECOND, 900, NIGHTS[0]) == DUE
-    assert last_due(NIGHTS, DUE + 899 * SECOND, 900, NIGHTS[0]) == NIGHTS[1]
-
-
-def test_no_round_is_due_from_before_the_watch_began() -> None:
-    now = DUE + timedelta(hours=6)
-    assert last_due(NIGHTS, now, 900, DUE) == DUE
-    assert last_due(NIGHTS, now, 900, DUE + SECOND) is None
-    assert last_due([], now, 900, DUE) is None
+    assert last_due(NIGHTS, DUE + 900 * SECOND, 900) == DUE
+    assert last_due(NIGHTS, DUE + 899 * SECOND, 900) == NIGHTS[1]
+    assert last_due([], DUE, 900) is None
 
 
 def test_the_latest_due_time_counts_in_any_order() -> None:
-    assert last_due(NIGHTS[::-1], DUE + timedelta(hours=6), 900, NIGHTS[0]) == DUE
+    assert last_due(NIGHTS[::-1], DUE + timedelta(hours=6), 900) == DUE
 
 
 def test_a_start_up_to_a_minute_early_is_the_due_one() -> None:
@@ -46,3 +41,20 @@ def test_a_start_up_to_a_minute_early_is_the_due_one() -> None:
     assert not ran_after([DUE - 61 * SECOND], DUE)
     assert ran_after([DUE - timedelta(days=1), DUE + timedelta(hours=5)], DUE)
     assert not ran_after([], DUE)
+
+
+def test_the_watch_remembers_the_times_whose_grace_period_is_not_over() -> None:
+    state = watch_on(AlertState(), Planned(times=tuple(NIGHTS)), 900, NIGHTS[1] + 899 * SECOND)
+    assert (state.due, state.unplanned_since) == (tuple(NIGHTS[1:]), None)
+    # Without an answer of the server, the known times stay.
+    assert watch_on(state, None, 900, NIGHTS[1] + 900 * SECOND).due == (DUE,)
+    assert watch_on(state, Planned(active=False, times=tuple(NIGHTS)), 900, DUE).due == ()
+
+
+def test_the_watch_remembers_since_when_an_active_schedule_has_no_next_round() -> None:
+    first = watch_on(AlertState(), Planned(), 900, DUE)
+    assert first.unplanned_since == DUE
+    assert watch_on(first, Planned(times=(DUE,)), 900, DUE + SECOND).unplanned_since == DUE
+    assert watch_on(first, None, 900, DUE + SECOND).unplanned_since == DUE
+    for planned in (Planned(times=(DUE + 2 * SECOND,)), Planned(active=False)):
+        assert watch_on(first, planned, 900, DUE + SECOND).unplanned_since is None
