@@ -11,7 +11,7 @@ from prefect.states import Completed
 
 from plumbline.doctor import look_here
 from plumbline.doctor.stores import Visit, examine_store
-from plumbline.doctor.training_stack import check_stack
+from plumbline.doctor.training_stack import check_stack, read_cpu_quota
 from plumbline.variables import variable
 
 __all__ = ["doctor"]
@@ -23,4 +23,5 @@ def doctor(visits: list[Visit], trains: bool = False) -> State[None]:
     cache = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser()
     stores = tuple(examine_store(visit) for visit in visits)
     selfcheck = check_stack() if trains else None
-    return Completed(message=look_here(cache, datetime.now(UTC), stores, selfcheck).model_dump_json())
+    quota = read_cpu_quota() if trains else None
+    return Completed(message=look_here(cache, datetime.now(UTC), stores, selfcheck, quota).model_dump_json())

@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
         return _report(args, list(examine_conformance(args.store)))
     suite = with_absolute_urls(read_suite(args.suite), Path.cwd())
     results = [*examine_stores(suite, args.state), *examine_recipients(suite)]
-    from plumbline.tasks.doctor import check_server, check_workers
+    from plumbline.tasks.doctor import check_server
+    from plumbline.tasks.doctor_workers import check_workers
 
     of_server, pools = check_server(suite)
     results += of_server

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from plumbline.errors import ExitCode, PlumblineError
 from plumbline.schema.base import Model
 
-__all__ = ["CheckResult", "from_error", "worst_code"]
+__all__ = ["CheckResult", "failed", "from_error", "worst_code"]
 
 
 class CheckResult(Model):
@@ -20,6 +20,11 @@ class CheckResult(Model):
     code: int = int(ExitCode.PASS)
     size: int = 0
     """Bytes that a round stages from this store."""
+
+
+def failed(where: str, what: str, hint: str, code: ExitCode = ExitCode.USAGE) -> CheckResult:
+    """Return a failed check."""
+    return CheckResult(where=where, what=what, hint=hint, code=int(code))
 
 
 def from_error(where: str, error: PlumblineError, hint: str = "") -> CheckResult:

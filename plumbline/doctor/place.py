@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -40,6 +41,9 @@ class Report(Model):
     stores: tuple[CheckResult, ...] = ()
     selfcheck: SelfcheckEvidence | None = None
     """Of the training stack; `None` on a controller."""
+    num_cores: int = 0
+    cpu_quota: float | None = None
+    """Cores that a control group grants to a training; `None` without a quota."""
 
 
 class Expected(Model):
@@ -51,14 +55,19 @@ class Expected(Model):
 
 
 def look_here(
-    folder: Path, now: datetime, stores: tuple[CheckResult, ...] = (), selfcheck: SelfcheckEvidence | None = None
+    folder: Path,
+    now: datetime,
+    stores: tuple[CheckResult, ...] = (),
+    selfcheck: SelfcheckEvidence | None = None,
+    cpu_quota: float | None = None,
 ) -> Report:
     """Collect this machine's report, without importing torch."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
     free = shutil.disk_usage(there).free
     return Report(
         plumbline=__version__, torch=_torch(), gpus=_gpus(), cuda=cuda_of_torch(), driver=installed_driver(),
-        free_bytes=free, now=now, stores=stores, selfcheck=selfcheck,
+        free_bytes=free, now=now, stores=stores, selfcheck=selfcheck, num_cores=os.cpu_count() or 0,
+        cpu_quota=cpu_quota,
     )  # fmt: skip
 
 
@@ -100,9 +109,15 @@ def examine_report(
         "install from the same lock file on every worker",
     )
     yield _accelerator(platform, report, expected)
+    if report.cpu_quota is not None:
+        # No fault by itself: the record measures how long the quota held a training back.
+        text = f"a control group's quota holds trainings to {report.cpu_quota:g} of {report.num_cores} cores"
+        yield CheckResult(where=f"{platform}'s processor", what=text, well=True)
     if report.selfcheck is not None:
         yield _stack(platform, report.selfcheck)
-    if report.cuda and expected.accelerator != "cpu":
+    # A platform of any device needs a driver only if it has a GPU; torch's CUDA build runs on a CPU, too.
+    is_gpu = bool(report.gpus or report.driver) if not expected.accelerator else expected.accelerator != "cpu"
+    if report.cuda and is_gpu:
         yield _driver(platform, report)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -22,12 +22,23 @@ from plumbline.errors import (
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.suite import Suite
-from plumbline.stores import BucketMissingError, ObjectMissingError, RetryPolicy, Store, open_store, read_bytes
+from plumbline.stores import (
+    BucketMissingError,
+    ObjectExistsError,
+    ObjectMissingError,
+    PreconditionFailedError,
+    RetryPolicy,
+    Store,
+    open_store,
+    read_bytes,
+)
 
 __all__ = ["LEAST_BYTES", "Visit", "check_destinations", "examine_disk", "examine_store", "examine_stores", "room"]
 
 LEAST_BYTES = 2 << 30
 _QUICK = RetryPolicy(attempts=2)
+_SAMPLES = 8
+_HINT_CONTRACT = "the service violates the store contract (docs/STAGING.md): use a different service"
 
 
 class Visit(NamedTuple):
@@ -108,6 +119,15 @@ def _wrong(where: str, url: str, what: str, hint: str) -> CheckResult:
 def _read(where: str, store: Store, dataset: str) -> CheckResult:
     key = f"{dataset}/manifest.json"
     manifest = read_model(Manifest, read_bytes(store, key), where=f"{store.url}/{key}")
+    files = [file for file in manifest.files if file.size]
+    # An archived object is listed, and cannot be read: read a byte of some files, from the first to the last.
+    for file in [*files[:: max(1, len(files) // _SAMPLES)], *files[-1:]]:
+        try:
+            with store.open(f"{dataset}/{file.key}", length=1):
+                pass
+        except ObjectMissingError:
+            hint = "publish it again: `plumbline deploy SUITE --publish`"
+            return _wrong(where, store.url, f"{dataset} lacks its file {file.key}", hint)
     size = sum(file.size for file in manifest.files)
     text = f"{store.url} contains {dataset}, {len(manifest.files)} files, {size / 2**20:.1f} MiB"
     return CheckResult(where=where, what=text, well=True, size=size)
@@ -117,9 +137,22 @@ def _write(where: str, store: Store, *, replace: bool) -> CheckResult:
     # A new key for each visit: an outbox's identity may lack the permission to replace objects.
     key, content = f"doctor/{secrets.token_hex(8)}", secrets.token_bytes(16)
     info = store.create(key, content)
+    # Without its conditions, two controllers would replace each other's records and baselines.
+    if not _is_refused(lambda: store.create(key, b"second"), ObjectExistsError):
+        return _wrong(where, store.url, "replaces an object on create", _HINT_CONTRACT)
     if replace:
-        content = secrets.token_bytes(16)
-        store.swap(key, content, if_match=info.etag)
+        content, before = secrets.token_bytes(16), info.etag
+        store.swap(key, content, if_match=before)
+        if not _is_refused(lambda: store.swap(key, b"late", if_match=before), PreconditionFailedError):
+            return _wrong(where, store.url, "replaces an object that has changed", _HINT_CONTRACT)
     if read_bytes(store, key) != content:
         return CheckResult(where=where, what=f"{store.url} returns different bytes", code=int(ExitCode.INVALID))
     return CheckResult(where=where, what=f"{store.url} can be written and read", well=True)
+
+
+def _is_refused(write: Callable[[], object], error: type[PlumblineError]) -> bool:
+    try:
+        write()
+    except error:
+        return True
+    return False

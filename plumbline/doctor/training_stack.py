@@ -1,4 +1,4 @@
-"""Selfcheck of a worker's training stack, in a trainer's process."""
+"""Selfcheck of a worker's training stack, and its CPU quota, in a trainer's process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,25 @@ from plumbline.launch import trainer_environment
 from plumbline.schema.base import read_model
 from plumbline.schema.evidence import SelfcheckEvidence
 
-__all__ = ["check_stack"]
+__all__ = ["check_stack", "read_cpu_quota"]
 
 _TIMEOUT_SECONDS = 90.0
 """The import of torch and transformers takes most of the time, the training about a second."""
+
+_QUOTA = "from plumbline.train.control_groups import quota_use; print(quota_use().cores or '')"
+_QUOTA_SECONDS = 20.0
+
+
+def read_cpu_quota() -> float | None:
+    """Return the CPU quota of a training on this machine, in cores; `None` without one."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _QUOTA], env=trainer_environment(), capture_output=True, text=True,
+            timeout=_QUOTA_SECONDS, check=False,
+        )  # fmt: skip
+        return float(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
 
 
 def check_stack() -> SelfcheckEvidence:

@@ -18,7 +18,15 @@ from prefect.settings import PREFECT_API_URL
 
 from plumbline.errors import AccessError, ConfigurationError, UnavailableError
 
-__all__ = ["PREFECT_ERRORS", "ClockReading", "read_clock", "server_clock", "server_errors", "wait_for_api"]
+__all__ = [
+    "PREFECT_ERRORS",
+    "ClockReading",
+    "first_line",
+    "read_clock",
+    "server_clock",
+    "server_errors",
+    "wait_for_api",
+]
 
 PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, OSError)
 """Errors of a restarting server or a locked database, which the next poll may not see."""
@@ -62,9 +70,9 @@ def wait_for_api(seconds: float, say: Callable[[str], None] = lambda _: None) ->
         while (error := _ping(client, where)) is not None:
             if time.monotonic() > deadline:
                 hint = "set PREFECT_API_URL, or start the server"
-                raise UnavailableError(f"no answer: {_first_line(error)}", where=where, hint=hint)
+                raise UnavailableError(f"no answer: {first_line(error)}", where=where, hint=hint)
             if not is_said:
-                say(f"{where}: no answer: {_first_line(error)}; waiting for at most {seconds:.0f} s")
+                say(f"{where}: no answer: {first_line(error)}; waiting for at most {seconds:.0f} s")
                 is_said = True
             time.sleep(_POLL_SECONDS)
 
@@ -93,7 +101,8 @@ def _check_credentials(client: SyncPrefectClient, where: str) -> None:
         raise AccessError(f"wrong credentials: HTTP {status}", where=where, hint=hint) from refusal
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or its type."""
     return str(error).partition("\n")[0] or type(error).__name__
 
 

@@ -27,6 +27,7 @@ from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, Servers
 POLICY = Path(__file__).parents[2] / "infra/aws/worker-policy.json"
 REGION = "us-east-1"
 Keys = tuple[str, str]
+FILES = ("train-0.parquet", "evaluation-0.parquet", "tokenizer.json")
 
 
 def manifest() -> bytes:
@@ -74,6 +75,8 @@ def strict_aws() -> Iterator[Aws]:
         for bucket in ("data", "outbox"):
             s3.create_bucket(Bucket=bucket)
         s3.put_object(Bucket="data", Key="team/reviews/manifest.json", Body=manifest())
+        for key in FILES:
+            s3.put_object(Bucket="data", Key=f"team/reviews/{key}", Body=b"bytes")
         text = POLICY.read_text(encoding="utf-8")
         for name, value in (("DATA-BUCKET", "data"), ("OUTBOX-BUCKET", "outbox"), ("PREFIX", "team")):
             text = text.replace(name, value)
@@ -151,6 +154,8 @@ def blob(clean_environment: pytest.MonkeyPatch, servers: Servers) -> pytest.Monk
         if not container.exists():
             container.create_container()
         container.upload_blob("team/reviews/manifest.json", manifest(), overwrite=True)
+        for key in FILES:
+            container.upload_blob(f"team/reviews/{key}", b"bytes", overwrite=True)
     return clean_environment
 
 

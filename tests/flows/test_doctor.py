@@ -6,22 +6,37 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+from prefect.client.schemas.actions import WorkPoolUpdate
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_URL,
+    PREFECT_CLIENT_CUSTOM_HEADERS,
+    temporary_settings,
+)
 
 from plumbline.cli.main import main
 from plumbline.localstack import services
 from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.process import start, stop
 from plumbline.localstack.stack import Stack
-from plumbline.schema.suite import Suite
+from plumbline.schema.suite import Schedule, Suite
 from tests.flows.clocks import jumped_clock
 from tests.flows.small_suite import to_toml
-from tests.flows.stubs import deploy
+from tests.flows.stubs import deploy, deploy_round
 
 
 def checks(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
@@ -32,6 +47,136 @@ def write(suite: Suite, folder: Path) -> Path:
     path = folder / "suite.toml"
     path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
     return path
+
+
+def open_path(client: SyncPrefectClient, pool: str) -> None:
+    """Undo every pause and limit of the pool and its queue."""
+    client.update_work_pool(pool, WorkPoolUpdate(is_paused=False, concurrency_limit=1))
+    queue = client.read_work_queue_by_name("default", pool)
+    client.update_work_queue(queue.id, is_paused=False, concurrency_limit=1)
+
+
+def test_a_pool_or_a_queue_that_starts_no_run_is_found(
+    client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deploy_round(suite)
+    pool, where = suite.platforms["aws"].work_pool, "aws: worker"
+    client.send_worker_heartbeat(pool, "w1", heartbeat_interval_seconds=600)
+    queue = client.read_work_queue_by_name("default", pool).id
+    command = ["doctor", str(write(suite, tmp_path)), "--state", str(tmp_path), "--json"]
+    closed = {
+        f"work pool {pool} is paused": lambda: client.update_work_pool(pool, WorkPoolUpdate(is_paused=True)),
+        f"work pool {pool} has the concurrency limit 0": lambda: client.update_work_pool(
+            pool, WorkPoolUpdate(concurrency_limit=0)
+        ),
+        f"work queue default of {pool} is paused": lambda: client.update_work_queue(queue, is_paused=True),
+        f"work queue default of {pool} has the concurrency limit 0": lambda: client.update_work_queue(
+            queue, concurrency_limit=0
+        ),
+    }
+    for what, close in closed.items():
+        close()
+        main(command)
+        result = checks(capsys)[where]
+        assert (result["well"], result["code"], result["what"]) == (False, 3, what)
+        assert f"{pool}" in str(result["hint"])
+        open_path(client, pool)
+    main(command)
+    assert checks(capsys)[where]["well"]
+
+
+def test_the_schedule_is_the_one_that_prefect_has_planned(
+    client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = suite.replace(schedule=Schedule(cron="0 2 * * *", timezone="Europe/Berlin"))
+    deploy_round(suite)
+    command = ["doctor", str(write(suite, tmp_path)), "--state", str(tmp_path), "--json"]
+    main(command)
+    result = checks(capsys)
+    schedule, name = result[f"{suite.name}: schedule"], f"plumbline-regression/{suite.name}"
+    deployment = client.read_deployment_by_name(name)
+    planned = client.read_flow_runs(deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])))
+    first = min(run.expected_start_time for run in planned if run.expected_start_time)
+    assert schedule["well"]
+    assert f"next rounds at {first.astimezone(ZoneInfo('Europe/Berlin')):%Y-%m-%d %H:%M}" in str(schedule["what"])
+    # The upgrade gates were not deployed.
+    gates = f"plumbline-gate/{suite.name}-aws, plumbline-gate/{suite.name}-azure"
+    assert result[suite.name]["what"] == f"not deployed: {gates}"
+    client.update_deployment_schedule(
+        deployment.id, deployment.schedules[0].id, schedule=CronSchedule(cron="0 3 * * *", timezone="Europe/Berlin")
+    )
+    client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=False)
+    main(command)
+    result = checks(capsys)
+    assert result[name]["what"] == "differs from the file: cron"
+    assert result[f"{suite.name}: schedule"]["what"] == "is paused on the server"
+
+
+def test_several_suites_on_one_server_are_told_to_use_postgresql(
+    suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deploy_round(suite)
+    other = suite.replace(name=f"{suite.name}-b"[-60:])
+    assert main(["deploy", str(write(other, tmp_path))]) == 0
+    assert "its database must be PostgreSQL" in capsys.readouterr().err
+    main(["doctor", str(write(other, tmp_path)), "--state", str(tmp_path), "--json"])
+    assert "its database must be PostgreSQL" in str(checks(capsys)["Prefect API's database"]["what"])
+
+
+@contextmanager
+def proxy_without_websockets(api_url: str) -> Iterator[str]:
+    """Start a reverse proxy with a path prefix that asks for a header; yield the API's address there."""
+    upstream = urlsplit(api_url)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.headers.get("Upgrade") or self.headers.get("X-Team") != "ml":
+                self.send_response(403)
+                self.end_headers()
+                return
+            connection = HTTPConnection(str(upstream.netloc), timeout=30)
+            headers = {key: self.headers[key] for key in ("Content-Type", "Accept") if key in self.headers}
+            connection.request(self.command, self.path.removeprefix("/prefect"), body or None, headers)
+            answer = connection.getresponse()
+            content = answer.read()
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.getheader("Content-Type", ""))
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+            connection.close()
+
+        do_POST = do_GET  # noqa: N815 - the base class's form
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/prefect/api"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_proxy_that_refuses_websockets_is_found(
+    stack: Stack, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["doctor", str(write(suite, tmp_path)), "--state", str(tmp_path), "--json"]
+    with proxy_without_websockets(stack.api_url) as url:
+        with temporary_settings({PREFECT_API_URL: url}):
+            main(command)
+        assert "403 Forbidden" in str(checks(capsys)["Prefect API"]["what"])
+        with temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_CUSTOM_HEADERS: {"X-Team": "ml"}}):
+            main(command)
+    result = checks(capsys)
+    assert result["Prefect API"]["well"]
+    events = result["Prefect API's events"]
+    assert (events["well"], events["code"]) == (False, 3)
+    assert str(events["what"]).startswith(f"no websocket to {url}/events/in: ")
+    assert "let the proxy pass websockets" in str(events["hint"])
 
 
 def test_the_doctor_on_a_server(

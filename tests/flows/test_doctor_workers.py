@@ -58,6 +58,8 @@ def publish_manifest(data: str, shards: int, size: int) -> None:
     folder = Path(data.removeprefix("file://")) / "reviews"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text(manifest.model_dump_json(), encoding="utf-8")
+    for file in manifest.files:
+        (folder / file.key).write_bytes(b"x")
 
 
 def sick_place(folder: Path) -> dict[str, str]:

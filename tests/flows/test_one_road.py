@@ -174,6 +174,6 @@ def test_the_doctor_finds_what_would_lose_the_night(client: SyncPrefectClient, t
     wait_for_workers(client, _CONTROLLERS, online=False)
     result = {where: item["what"] for where, item in team.checks().items() if not item["well"]}
     assert "no worker online" in str(result["controllers: worker"])
-    assert result["plumbline-regression/one-road"] == "the deployed suite differs from the file"
-    assert "invalid cron" in str(result["one-road: schedule"])
+    assert result["plumbline-regression/one-road"] == "differs from the file: parameters, cron"
+    assert "Invalid cron string" in str(result["one-road: schedule"])
     assert "does not exist" in str(result["alerts: apprise-url/missing"])

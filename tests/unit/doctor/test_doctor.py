@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from plumbline import __version__
+from plumbline.digest import digest_bytes
 from plumbline.doctor import CheckResult, Expected, Report, examine_report, look_here, worst_code
 from plumbline.doctor.driver import is_driver_new_enough
 from plumbline.doctor.refusals import explain_refusal
 from plumbline.doctor.stores import Visit, examine_disk, examine_store
 from plumbline.errors import AccessError, Refusal
-from plumbline.stores import ObjectMissingError
+from plumbline.schema.manifest import DataFile, Manifest, Shard
+from plumbline.stores import ObjectExistsError, ObjectInfo, ObjectMissingError, PreconditionFailedError
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 GOOD = Report(
@@ -81,6 +83,23 @@ def test_the_driver_that_a_cuda_version_needs(driver: str, cuda: str, runs: bool
     assert is_driver_new_enough(driver, cuda) is runs
 
 
+def test_a_cuda_build_of_torch_needs_a_driver_only_for_a_gpu() -> None:
+    on_cpu = GOOD.replace(gpus=(), driver="")
+    for accelerator in ("cpu", ""):
+        assert sick(on_cpu, Expected(torch="2.13.0", accelerator=accelerator)) == []
+    old = GOOD.replace(driver="575.57.08")
+    assert [item.where for item in sick(old, Expected(torch="2.13.0"))] == ["aws's driver"]
+    wanted = sick(on_cpu, EXPECTED)
+    assert [item.where for item in wanted] == ["aws's accelerator", "aws's driver"]
+
+
+def test_the_quota_of_a_trainings_control_group_is_said(tmp_path: Path) -> None:
+    limited = look_here(tmp_path, NOON, cpu_quota=1.5).replace(num_cores=8)
+    results = examine_report("aws", limited, Expected(), NOON, NOON)
+    (line,) = [item for item in results if item.where == "aws's processor"]
+    assert (line.well, line.what) == (True, "a control group's quota holds trainings to 1.5 of 8 cores")
+
+
 def test_a_cpu_build_of_torch_needs_no_driver() -> None:
     assert sick(GOOD.replace(cuda="", driver="")) == []
 
@@ -124,6 +143,59 @@ def test_a_store_that_keeps_nothing_of_what_was_written_holds_no_nameless_datase
     monkeypatch.setattr("plumbline.doctor.stores.read_bytes", gone)
     result = examine_store(Visit("outbox", f"file://{tmp_path}", "write and read"))
     assert result.what == f"file://{tmp_path}: does not return the object just written"
+
+
+class Careless:
+    """Store in memory that ignores the conditions of writes, as some S3-compatible services do."""
+
+    url = "s3://careless"
+
+    def __init__(self, *, ignores: str) -> None:
+        self._ignores = ignores
+        self._content: dict[str, bytes] = {}
+
+    def create(self, key: str, data: bytes) -> ObjectInfo:
+        if key in self._content and self._ignores != "create":
+            raise ObjectExistsError("exists")
+        self._content[key] = data
+        return ObjectInfo(key, len(data), digest_bytes(data))
+
+    def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
+        if digest_bytes(self._content[key]) != if_match and self._ignores != "swap":
+            raise PreconditionFailedError("changed")
+        self._content[key] = data
+        return ObjectInfo(key, len(data), digest_bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("ignores", "problem"),
+    [("create", "replaces an object on create"), ("swap", "replaces an object that has changed")],
+)
+def test_a_store_that_ignores_the_condition_of_a_write_is_found(
+    monkeypatch: pytest.MonkeyPatch, ignores: str, problem: str
+) -> None:
+    monkeypatch.setattr("plumbline.doctor.stores.open_store", lambda *_, **__: Careless(ignores=ignores))
+    result = examine_store(Visit("central store", "s3://careless", "write, replace and read"))
+    assert (result.well, result.code, result.what) == (False, 2, f"s3://careless: {problem}")
+    assert "store contract" in result.hint
+
+
+def test_a_dataset_whose_files_cannot_be_read_is_found(tmp_path: Path) -> None:
+    shard = Shard(key="train-0.parquet", size=5, sha256="0" * 64, num_rows=8)
+    manifest = Manifest(
+        name="reviews", task="sequence-classification", vocab_size=64, num_labels=2,
+        tokenizer=DataFile(key="tokenizer.json", size=10, sha256="0" * 64),
+        train=(shard,), evaluation=(shard.replace(key="evaluation-0.parquet"),),
+    )  # fmt: skip
+    folder = tmp_path / "reviews"
+    folder.mkdir()
+    (folder / "manifest.json").write_text(manifest.model_dump_json())
+    for name in ("train-0.parquet", "tokenizer.json"):
+        (folder / name).write_text("bytes")
+    result = examine_store(Visit("data", f"file://{tmp_path}", "read", "reviews"))
+    assert result.what == f"file://{tmp_path}: reviews lacks its file evaluation-0.parquet"
+    (folder / "evaluation-0.parquet").write_text("bytes")
+    assert examine_store(Visit("data", f"file://{tmp_path}", "read", "reviews")).well
 
 
 def test_a_full_disk_is_found(tmp_path: Path) -> None:

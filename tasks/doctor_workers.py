@@ -1,0 +1,155 @@
+"""Checks on the workers: the doctor's flow in every pool, and its reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+from uuid import UUID
+
+from prefect import get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled
+
+from plumbline.deployment import REGRESSION, Item, training_deployment
+from plumbline.doctor import CheckResult, Expected, Report, examine_report
+from plumbline.doctor.checks import failed, from_error
+from plumbline.doctor.stores import Visit
+from plumbline.errors import ExitCode, InvalidInputError, PlumblineError
+from plumbline.schema.suite import Suite
+from plumbline.schema.versions import read_any_version
+from plumbline.tasks.doctor import CONTROLLERS
+from plumbline.tasks.prefect_client.api import server_errors
+from plumbline.tasks.prefect_client.deployments import (
+    create_deployment,
+)
+
+__all__ = ["check_workers"]
+
+_DEPLOY = "run `plumbline deploy SUITE`"
+_POLL_SECONDS = 0.5
+_CHECK_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A worker's report, or the reason without, with local times around it."""
+
+    report: str
+    why: str
+    hint: str
+    asked: datetime
+    answered: datetime
+
+
+def check_workers(suite: Suite, pools: Mapping[str, str]) -> list[CheckResult]:
+    """Run the doctor's flow through each pool, and compare with the reference's torch."""
+    results: list[CheckResult] = []
+    reports: dict[str, tuple[Report, _Answer]] = {}
+    try:
+        with server_errors():
+            answers = _ask(suite, pools)
+    except PlumblineError as error:
+        return [from_error("Prefect API", error)]
+    for name, answer in answers.items():
+        where = f"{name}'s worker"
+        if answer.why:
+            results.append(failed(where, answer.why, answer.hint, ExitCode.INCONCLUSIVE))
+            continue
+        try:
+            reports[name] = read_any_version(Report, answer.report.encode(), version_at="plumbline"), answer
+        except InvalidInputError as error:
+            results.append(failed(where, error.what, "install the same version of plumbline on every worker"))
+    torch = reports[suite.reference][0].torch if suite.reference in reports else ""
+    for name, (report, answer) in reports.items():
+        platform = suite.platforms.get(name)
+        # Controllers run without torch and without a GPU.
+        expected = Expected(torch=torch, accelerator=platform.accelerator) if platform else Expected(torch=report.torch)
+        results += examine_report(name, report, expected, answer.asked, answer.answered)
+    return results
+
+
+def _ask(suite: Suite, pools: Mapping[str, str]) -> dict[str, _Answer]:
+    """Start one run per pool, and collect the reports; cancel unclaimed runs."""
+    answers: dict[str, _Answer] = {}
+    runs: dict[str, UUID] = {}
+    with get_client(sync_client=True) as client:
+        for name, pool in pools.items():
+            try:
+                runs[name] = _start(client, suite, name, pool)
+            except ObjectNotFound:
+                answers[name] = _no_answer(f"{training_deployment(suite.name, name)} is not deployed", _DEPLOY)
+        began, asked = time.monotonic(), dict.fromkeys(runs, datetime.now(UTC))
+        while left := runs.keys() - answers.keys():
+            for name in left:
+                run = client.read_flow_run(runs[name])
+                seconds = _start_seconds(suite, name) + _CHECK_SECONDS
+                if run.state and run.state.is_final():
+                    answers[name] = _answer(run.state, asked[name])
+                elif time.monotonic() - began > seconds:
+                    client.set_flow_run_state(run.id, Cancelled(), force=True)
+                    hint = f"check for a different run in {pools[name]}, and its worker's log"
+                    answers[name] = _no_answer(f"did not answer within {seconds:g} s", hint)
+                elif not (run.state and run.state.is_running()):
+                    asked[name] = datetime.now(UTC)
+            time.sleep(_POLL_SECONDS)
+    return answers
+
+
+def _start_seconds(suite: Suite, place: str) -> float:
+    platforms = suite.platforms.values() if place == CONTROLLERS else [suite.platforms[place]]
+    return max(platform.start_seconds for platform in platforms)
+
+
+def _start(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -> UUID:
+    """Start the doctor's flow like a round's flow; raise `ObjectNotFound` if not deployed."""
+    of_round = place == CONTROLLERS
+    copied = client.read_deployment_by_name(
+        f"{REGRESSION}/{suite.name}" if of_round else training_deployment(suite.name, place)
+    )
+    name = f"plumbline-doctor/{suite.name}-{place}"
+    fields: dict[str, Any] = {
+        "entrypoint": "plumbline.flows.doctor.doctor", "work_pool": pool,
+        "tags": ["plumbline-doctor"], "parameters": {},
+        "description": "Check the machine of a worker; started by `plumbline doctor --workers`.",
+        "cron": None, "timezone": None, "collision_strategy": None,
+    }  # fmt: skip
+    initial = {"job_variables": copied.job_variables or {}, "concurrency_limit": None}
+    _ = create_deployment(client, Item("deployment", name, fields, initial))
+    visits = [list(visit) for visit in _visits(suite, place)]
+    run = run_deployment(
+        name,
+        parameters={"visits": visits, "trains": place in suite.platforms},
+        timeout=0,
+        flow_run_name=f"{place} doctor",
+    )
+    return cast("FlowRun", run).id
+
+
+def _visits(suite: Suite, place: str) -> Iterable[Visit]:
+    """Return the place's stores, with the required permissions."""
+    if place == CONTROLLERS:
+        yield Visit("central store", suite.store, "write, replace and read")
+        for name, platform in suite.platforms.items():
+            yield Visit(f"{name}: outbox", platform.outbox, "write and read")
+        return
+    platform = suite.platforms[place]
+    for dataset in sorted({workload.data for workload in suite.workloads.values()}):
+        yield Visit("data", platform.data, "read", dataset)
+    yield Visit("outbox", platform.outbox, "write and read")
+
+
+def _answer(state: State, asked: datetime) -> _Answer:
+    if state.is_completed() and state.message:
+        return _Answer(state.message, "", "", asked, datetime.now(UTC))
+    return _no_answer(f"{state.name}: {state.message}", "see its worker's log")
+
+
+def _no_answer(why: str, hint: str) -> _Answer:
+    now = datetime.now(UTC)
+    return _Answer("", why, hint, now, now)
