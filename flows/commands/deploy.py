@@ -7,13 +7,11 @@ import json
 import os
 import sys
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline.deployment import Item, PlanItem, desired, lines
+from plumbline.deployment import CONTROLLERS_POOL, Item, PlanItem, desired, lines
 from plumbline.deployment.file_urls import with_absolute_urls
-from plumbline.deployment.prefect_yaml import to_prefect_yaml
 from plumbline.doctor.stores import check_destinations
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
@@ -34,8 +32,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("--publish", action="store_true", help="also build and publish data, weights and specs")
     parser.add_argument("--only", choices=_KINDS, action="append", help="only this kind of object; may be repeated")
-    parser.add_argument("--controllers", default="plumbline", help="work pool of the controllers (%(default)s)")
-    parser.add_argument("--write-prefect-yaml", type=Path, metavar="FILE", help="write a prefect.yaml and end")
+    parser.add_argument("--controllers", default=CONTROLLERS_POOL, help="work pool of the controllers (%(default)s)")
     parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder for build outputs (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
@@ -44,11 +41,6 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan the changes, and apply them unless `--dry-run`."""
     suite = with_absolute_urls(read_suite(args.suite), Path.cwd())
-    if args.write_prefect_yaml:
-        text = to_prefect_yaml(desired(suite, controllers=args.controllers), os.path.relpath(args.suite))
-        args.write_prefect_yaml.write_text(text, encoding="utf-8")
-        print(f"{args.write_prefect_yaml} written")
-        return int(ExitCode.PASS)
     if args.publish and not args.dry_run:
         check_destinations(suite)
     changes = _deploy(args, suite)
@@ -63,11 +55,12 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
 
     from plumbline.tasks.prefect_client import deployments
     from plumbline.tasks.prefect_client.api import server_errors, wait_for_api
+    from plumbline.tasks.prefect_client.database import database_remark
     from plumbline.tasks.prefect_client.notifications import Blocks
-    from plumbline.tasks.watch import due_times
+    from plumbline.tasks.prefect_client.schedules import check_schedule
 
     if suite.schedule is not None:
-        due_times(suite.schedule, datetime.now(UTC), 1, where=str(args.suite))
+        check_schedule(suite.schedule, where=str(args.suite))
     blocks = Blocks(suite, os.environ)
     if blocks.errors:
         raise blocks.errors[0]
@@ -82,6 +75,8 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
             deployments.apply(client, changes, blocks)
             if args.prune:
                 deployments.prune(client, changes)
+            if remark := database_remark(client):
+                print(f"plumbline: {remark}", file=sys.stderr)
     return changes
 
 

@@ -1,6 +1,7 @@
 """Required objects of a suite on a Prefect server, and their comparison. Pure."""
 
 from plumbline.deployment.items import (
+    CONTROLLERS_POOL,
     GATE,
     REGRESSION,
     RESUMED,
@@ -17,6 +18,7 @@ from plumbline.deployment.items import (
 from plumbline.deployment.plan_items import PlanItem, compare_items, lines
 
 __all__ = [
+    "CONTROLLERS_POOL",
     "GATE",
     "REGRESSION",
     "RESUMED",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from plumbline.schema.suite import Suite
 
 __all__ = [
+    "CONTROLLERS_POOL",
     "GATE",
     "REGRESSION",
     "RESUMED",
@@ -37,6 +38,8 @@ RESUMED = "its process ended; the same round continues in a new process"
 _LOCK_OF_EVENT = "{{ event.payload.lock | default({}, true) | tojson }}"
 _PLATFORMS_OF_EVENT = "{{ event.payload.platforms | default([], true) | tojson }}"
 
+CONTROLLERS_POOL = "plumbline"
+"""Default work pool of rounds and watches."""
 _WATCH_CRON = "*/10 * * * *"
 _HEARTBEAT_SECONDS = 30
 """Minimum period in Prefect, in seconds."""

@@ -12,7 +12,12 @@ from uuid import UUID
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate, WorkPoolCreate
-from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags, WorkPoolFilter, WorkPoolFilterName
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterTags,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
 from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
@@ -227,7 +232,7 @@ def _replace_automation(client: SyncPrefectClient, item: Item) -> None:
 def _automation(client: SyncPrefectClient, item: Item) -> AutomationCore:
     trigger, action = item.fields["trigger"], item.fields["action"]
     if action["type"] == "run-deployment":
-        # Owned by the deployment, like a trigger in prefect.yaml.
+        # Owned by the deployment: the server deletes it with the deployment.
         expect, parameters = set(trigger["expect"]), dict(action["parameters"])
         owned = DeploymentEventTrigger(name=item.name, expect=expect, parameters=parameters)
         owned.set_deployment_id(client.read_deployment_by_name(action["deployment"]).id)

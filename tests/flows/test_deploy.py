@@ -53,6 +53,7 @@ def test_deploying_twice_changes_nothing_the_second_time(
     assert {item["verb"] for item in loaded if item["name"] not in ("apprise-url/deploy-test", "plumbline")} == {
         "create"
     }
+    assert sum(item["kind"] == "automation" for item in loaded) == 5
     assert client.read_work_pools(limit=200) == [] or suite.platforms["aws"].work_pool not in {
         pool.name for pool in client.read_work_pools(limit=200)
     }
@@ -234,13 +235,19 @@ def test_a_kubernetes_pool_with_several_workers_is_kept_and_takes_the_suites_dep
 
 
 @pytest.mark.usefixtures("client")
-@pytest.mark.parametrize(("cron", "zone"), [("61 * * * *", "UTC"), ("every night", "UTC"), ("0 2 * * *", "Mars/Base")])
-def test_a_schedule_that_is_none_is_told(
-    suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str], cron: str, zone: str
+@pytest.mark.parametrize("cron", ["61 * * * *", "every night or day please"])
+def test_a_schedule_that_prefect_refuses_is_one_line_and_deploys_nothing(
+    client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str], cron: str
 ) -> None:
-    suite = suite.replace(schedule=Schedule(cron=cron, timezone=zone))
-    assert main(["deploy", str(write(suite, tmp_path))]) == 2
-    assert "schedule" in capsys.readouterr().err
+    suite = suite.replace(schedule=Schedule(cron=cron))
+    path = write(suite, tmp_path)
+    assert main(["deploy", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        f'plumbline: {path}: schedule.cron: Invalid cron string: "{cron}"'
+        " (hint: five fields, such as '0 2 * * *', and an IANA time zone)\n"
+    )
+    with pytest.raises(ObjectNotFound):
+        client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
 
 
 def test_what_the_server_refuses_is_one_line(client: SyncPrefectClient, suite: Suite) -> None:

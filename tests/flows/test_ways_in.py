@@ -1,4 +1,4 @@
-"""`plumbline run --api`, `plumbline deploy` and `prefect deploy` on a running server."""
+"""`plumbline run --api` on a running server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
@@ -18,13 +17,8 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from plumbline.localstack import services
 from plumbline.localstack.process import start, stop
 from plumbline.localstack.stack import Stack
-from plumbline.schema.suite import Suite
-from plumbline.tasks.prefect_client.deployments import observe
-from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, StubWorkers, suite_of
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment(stack: Stack, **more: str) -> dict[str, str]:
@@ -80,82 +74,3 @@ def controllers(stack: Stack, folder: Path, pool: str) -> Iterator[None]:
         yield
     finally:
         stop([worker], grace_seconds=10)
-
-
-FULL = {
-    "schedule": {"cron": "0 2 * * *", "timezone": "Europe/Berlin"},
-    "alerts": [{"on": ["drift", "missed"], "block": "apprise-url/both-ways"}],
-}
-
-
-def everything(client: SyncPrefectClient, suite: Suite) -> list[dict[str, Any]]:
-    """Return the server's objects of the suite, without ids and times."""
-    pools = sorted({platform.work_pool for platform in suite.platforms.values()} | {"plumbline"})
-    items = observe(client, suite.name, pools, ["apprise-url/both-ways"])
-    held = [{"kind": item.kind, "name": item.name, "fields": item.fields, "initial": item.initial} for item in items]
-    for one in client.read_deployments(limit=200):
-        if f"suite:{suite.name}" in one.tags:
-            what = ("parameter_openapi_schema", "enforce_parameter_schema", "pull_steps", "paused", "path")
-            held.append({"name": one.name, **{key: getattr(one, key) for key in what}})
-            held[-1]["schedules"] = [(each.active, each.schedule.model_dump()) for each in one.schedules]
-    held += [
-        {
-            "name": automation.name,
-            "description": automation.description,
-            "enabled": automation.enabled,
-            "trigger": automation.trigger.model_dump(exclude={"id"}),
-        }
-        for automation in client.read_automations()
-        if automation.name.startswith(f"plumbline {suite.name}: ")
-    ]
-    return sorted(held, key=lambda one: json.dumps(one, default=str, sort_keys=True))
-
-
-def take_away(client: SyncPrefectClient, suite: Suite) -> None:
-    for item in client.read_automations():
-        if item.name.startswith(f"plumbline {suite.name}: "):
-            client.delete_automation(item.id)
-    for item in client.read_deployments(limit=200):
-        if f"suite:{suite.name}" in item.tags:
-            client.delete_deployment(item.id)
-    for platform in suite.platforms.values():
-        client.delete_work_pool(platform.work_pool)
-
-
-def test_prefect_deploy_gives_what_plumbline_deploy_gives_item_by_item(
-    client: SyncPrefectClient, stack: Stack, tmp_path: Path
-) -> None:
-    AppriseUrl(url="json://127.0.0.1:9/").save("both-ways", overwrite=True)
-    suite = suite_of(tmp_path, "both-ways", 2).replace(**FULL)
-    path = tmp_path / "suite.toml"
-    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-    # From another folder, with a relative path.
-    (tmp_path / "elsewhere").mkdir()
-    ours = run(stack, tmp_path / "elsewhere", "plumbline", "deploy", "../suite.toml")
-    assert ours.returncode == 0, ours.stderr
-    by_us = everything(client, suite)
-    take_away(client, suite)
-    written = run(stack, tmp_path, "plumbline", "deploy", "suite.toml", "--write-prefect-yaml", "prefect.yaml")
-    assert written.returncode == 0, written.stderr
-    # As the file itself says: first the pools, then all deployments.
-    header = (tmp_path / "prefect.yaml").read_text(encoding="utf-8").splitlines()
-    for line in header:
-        if line.startswith("#   prefect ") and "--type" in line and line.split()[4] != "plumbline":
-            done = run(stack, tmp_path, *line.removeprefix("#   ").split())
-            assert done.returncode == 0, done.stdout + done.stderr
-    for line in header:
-        if line.startswith("#   prefect ") and "set-concurrency-limit" in line:
-            assert run(stack, tmp_path, *line.removeprefix("#   ").split()).returncode == 0
-    (command,) = [line for line in header if "deploy --all" in line]
-    done = run(stack, tmp_path, *command.removeprefix("#   ").replace("FILE", "prefect.yaml").split())
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert everything(client, suite) == by_us
-    assert len([item for item in by_us if item.get("kind") == "automation"]) == 5
-    again = run(stack, tmp_path, "plumbline", "deploy", "suite.toml", "--json")
-    assert {change["verb"] for change in json.loads(again.stdout)["changes"]} == {"keep"}
-
-
-def test_the_prefect_yaml_of_the_repository_is_the_one_that_deploy_writes(stack: Stack, tmp_path: Path) -> None:
-    suite, file = "deployments/suites/cross-cloud.toml", "deployments/prefect.yaml"
-    assert run(stack, ROOT, "plumbline", "deploy", suite, "--write-prefect-yaml", str(tmp_path / "p")).returncode == 0
-    assert (tmp_path / "p").read_text(encoding="utf-8") == (ROOT / file).read_text(encoding="utf-8")
