@@ -138,7 +138,8 @@ def _write(where: str, store: Store, *, replace: bool) -> CheckResult:
     key, content = f"doctor/{secrets.token_hex(8)}", secrets.token_bytes(16)
     info = store.create(key, content)
     # Without its conditions, two controllers would replace each other's records and baselines.
-    if not _is_refused(lambda: store.create(key, b"second"), ObjectExistsError):
+    # Azure refuses it by permission to an identity that may only create.
+    if not _is_refused(lambda: store.create(key, b"second"), ObjectExistsError, AccessError):
         return _wrong(where, store.url, "replaces an object on create", _HINT_CONTRACT)
     if replace:
         content, before = secrets.token_bytes(16), info.etag
@@ -150,9 +151,9 @@ def _write(where: str, store: Store, *, replace: bool) -> CheckResult:
     return CheckResult(where=where, what=f"{store.url} can be written and read", well=True)
 
 
-def _is_refused(write: Callable[[], object], error: type[PlumblineError]) -> bool:
+def _is_refused(write: Callable[[], object], *errors: type[PlumblineError]) -> bool:
     try:
         write()
-    except error:
+    except errors:
         return True
     return False

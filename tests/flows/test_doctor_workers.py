@@ -69,8 +69,8 @@ def sick_place(folder: Path) -> dict[str, str]:
     shutil.copytree(source, site / "plumbline", ignore=shutil.ignore_patterns("__pycache__"))
     text = (source / "__init__.py").read_text(encoding="utf-8").replace(plumbline.__version__, "0.0.9")
     (site / "plumbline" / "__init__.py").write_text(text, encoding="utf-8")
-    gelu = site / "plumbline" / "train" / "portable" / "activations.py"
-    gelu.write_text(gelu.read_text(encoding="utf-8").replace("0.5", "0.50000001"), encoding="utf-8")
+    gelu = site / "plumbline" / "train" / "portable" / "compositions.py"
+    gelu.write_text(gelu.read_text(encoding="utf-8").replace("(0.5 +", "(0.50000001 +"), encoding="utf-8")
     (site / "torch-2.12.1.dist-info").mkdir()
     (site / "torch-2.12.1.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.12.1\n", encoding="utf-8")
     return {"PYTHONPATH": str(site), **jumped_clock(folder, 3600.0)}
