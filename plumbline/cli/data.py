@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from plumbline.cli.options import at_least, check_folder
+from plumbline.cli.options import at_least, check_folder, say
 from plumbline.data import build_dataset, publish
 from plumbline.data.classes import class_notes
 from plumbline.data.receipts import receipt_lines
@@ -233,7 +233,7 @@ def _verify_cache(args: argparse.Namespace) -> int:
 
 def _complain(problems: list[str]) -> int:
     for problem in problems:
-        print(f"plumbline: {problem}", file=sys.stderr)
+        say(f"plumbline: {problem}", to_stderr=True)
     return int(ExitCode.INVALID if problems else ExitCode.PASS)
 
 
@@ -287,7 +287,7 @@ def _print_built(args: argparse.Namespace, built: dict[str, tuple[Manifest, Path
     code = _print_result(args, {name: _summary(*entry) for name, entry in built.items()})
     for name, (manifest, _) in built.items():
         for line in [] if args.json else receipt_lines(manifest):
-            print(f"{name}: {line}")
+            say(f"{name}: {line}")
     return code
 
 
@@ -296,14 +296,14 @@ def _print_result(args: argparse.Namespace, answer: dict[str, Any]) -> int:
         print(json.dumps(answer))
         return int(ExitCode.PASS)
     for name, entry in answer.items():
-        print(name)
+        say(name)
         for key, value in entry.items():
             if key == "classes":
                 _print_classes(value)
             elif value is not None and not isinstance(value, list | dict):
-                print(f"  {key.replace('_', ' '):16} {value:,}" if isinstance(value, int) else f"  {key:16} {value}")
+                say(f"  {key.replace('_', ' '):16} {value:,}" if isinstance(value, int) else f"  {key:16} {value}")
         for note in entry.get("notes", ()):
-            print(f"note: {name}: {note}", file=sys.stderr)
+            say(f"note: {name}: {note}", to_stderr=True)
     return int(ExitCode.PASS)
 
 
@@ -311,6 +311,6 @@ def _print_classes(classes: dict[str, list[int]]) -> None:
     """Print the classes with their number of rows."""
     for number, (name, (train, evaluation)) in enumerate(classes.items()):
         if number == _MOST_CLASSES:
-            print(f"  {'':16} and {len(classes) - number} more in the manifest")
+            say(f"  {'':16} and {len(classes) - number} more in the manifest")
             return
-        print(f"  {'classes' if not number else '':16} {number} = {name} ({train:,} train, {evaluation:,} evaluation)")
+        say(f"  {'classes' if not number else '':16} {number} = {name} ({train:,} train, {evaluation:,} evaluation)")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.central import CentralStore
+from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.retention import Sweep, plan_sweep, remove
 from plumbline.schema.suite import Suite, read_suite
@@ -67,7 +68,7 @@ def _document(suite: Suite, plan: Sweep, *, applied: bool) -> dict[str, object]:
 
 def _print(plan: Sweep, *, applied: bool) -> None:
     for name in plan.choice.gone:
-        print(f"{'removed' if applied else 'would remove'} {name}")
+        say(f"{'removed' if applied else 'would remove'} {name}")
     reasons = Counter(plan.choice.kept.values())
     if reasons:
         print("kept: " + ", ".join(f"{count} {why}" for why, count in reasons.most_common()))

@@ -58,12 +58,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(answer))
     else:
-        print(f"{args.out}: {args.workload}, {', '.join(spec.parts)}, digest {spec.digest[:12]}")
+        say(f"{args.out}: {args.workload}, {', '.join(spec.parts)}, digest {spec.digest[:12]}")
         for line in receipt_lines(manifest):
-            print(f"{workload.data}: {line}")
+            say(f"{workload.data}: {line}")
         if spec.data.class_names:
-            print(f"classes: {listed_classes(spec.data.class_names)}")
-        print(f"next: plumbline train {args.out} --out RECORD --data {url}")
+            say(f"classes: {listed_classes(spec.data.class_names)}")
+        say(f"next: plumbline train {args.out} --out RECORD --data {url}")
     return int(ExitCode.PASS)
 
 

@@ -87,6 +87,13 @@ def test_verify_tells_platforms_that_hold_different_datasets(suite, tmp_path, ca
     assert "contain different datasets named 'reviews'" in errors
     assert "b: differs from a: 17 rows of train instead of 16\n" in errors
     assert "b: differs from a: 22 lines read instead of 21\n" in errors
+    path = tmp_path / "b" / "reviews" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"source": "\x1b[2J\n::error::x"}))
+    assert main(["data", "verify", "reviews", "--suite", suite]) == 4
+    errors = capsys.readouterr().err
+    assert "made from" in errors
+    assert "\x1b" not in errors
+    assert "\n::" not in errors
 
 
 @pytest.mark.parametrize(
