@@ -10,6 +10,7 @@ from plumbline.alerts.troubles import Trouble
 from plumbline.digest import digest_json
 from plumbline.report.sentences import sentence_of
 from plumbline.report.words import listed, number
+from plumbline.schema.fact import Fact, Statement
 from plumbline.schema.suite import AlertEvent
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
@@ -211,8 +212,15 @@ def _cause_lines(result: PlatformResult, trouble: Trouble) -> list[str]:
         return []
     return [
         f"{cause.code}, {cause.sure}: {sentence_of(cause.why)}",
-        *(f"  {sentence_of(line)}" for line in cause.evidence[:_MOST_FINDINGS]),
+        *(f"  {sentence_of(_without_text(line))}" for line in cause.evidence[:_MOST_FINDINGS]),
     ]
+
+
+def _without_text(statement: Statement) -> Statement:
+    """Return evidence without the text of a row: a receiver may be outside of the team that owns the data."""
+    if isinstance(statement, Fact) and statement.code == "data.row":
+        return statement.replace(values={**statement.values, "text": ""})
+    return statement
 
 
 def _worst(result: PlatformResult, reported: Sequence[Begun]) -> list[Finding]:

@@ -103,7 +103,9 @@ def _with_places(judgement: Judgement, reference: LoadedRecord, candidate: Loade
     except PlumblineError as error:
         say(f"plumbline: rows are not named by file and line: {error}", to_stderr=True)
         return judgement
-    return judgement.replace(notes=(*judgement.notes, *(Note(text=f"reference: {line}") for line in lines)))
+    return judgement.replace(
+        notes=(*judgement.notes, *(Note(text=f"reference: {sentence_of(line)}") for line in lines))
+    )
 
 
 def _record(name: str, suite: Suite | None, into: Path) -> LoadedRecord:

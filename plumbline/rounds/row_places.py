@@ -20,6 +20,7 @@ from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import Baselines
 from plumbline.rounds.plan import Round
 from plumbline.schema.base import read_model
+from plumbline.schema.fact import Fact, fact
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.verdict import Judgement, PlatformResult
 from plumbline.stores import RetryPolicy, Store, open_store
@@ -85,7 +86,7 @@ def placed_rows(judgement: J, reference: LoadedRecord, candidate: LoadedRecord, 
     return judgement.replace(causes=tuple(causes))
 
 
-def row_lines(store: Store, record: LoadedRecord, rows: Iterable[int]) -> tuple[str, ...]:
+def row_lines(store: Store, record: LoadedRecord, rows: Iterable[int]) -> tuple[Fact, ...]:
     """Return `row 7 is reviews.csv, line 17, "text"` for each row.
 
     Rows without a place and a text are left out.
@@ -99,14 +100,19 @@ def row_lines(store: Store, record: LoadedRecord, rows: Iterable[int]) -> tuple[
     places = row_origins(store, spec.name, manifest.digest, wanted)
     texts = _texts(store, spec.name, manifest, wanted)
     return tuple(
-        f"row {row} is {', '.join(filter(None, [clean(places[row]) if row in places else '', texts.get(row, '')]))}"
+        fact(
+            "data.row",
+            row=row,
+            place=fact("data.row-place", place=clean(places[row])) if row in places else "",
+            text=fact("data.row-text", text=texts[row]) if row in texts else "",
+        )
         for row in wanted
         if row in places or row in texts
     )
 
 
 def _texts(store: Store, name: str, manifest: Manifest, rows: Iterable[int]) -> Mapping[int, str]:
-    """Return the quoted, bounded text of each row in a shard of moderate size."""
+    """Return the bounded text of each row in a shard of moderate size."""
     ends = list(accumulate(shard.num_rows for shard in manifest.shards))
     texts: dict[int, str] = {}
     for shard, end in zip(manifest.shards, ends, strict=True):
@@ -119,5 +125,5 @@ def _texts(store: Store, name: str, manifest: Manifest, rows: Iterable[int]) -> 
         column = pq.read_table(pa.BufferReader(data), columns=["text"]).column("text")
         if len(column) != shard.num_rows:
             continue
-        texts |= {end - shard.num_rows + at: f'"{clean(column[at].as_py(), _MAX_CHARS)}"' for at in here}
+        texts |= {end - shard.num_rows + at: clean(column[at].as_py(), _MAX_CHARS) for at in here}
     return texts

@@ -11,6 +11,7 @@ from plumbline.alerts import AlertMessage, no_verdict_message, probe_message
 from plumbline.alerts.messages import Begun, missed_message, recovery_message, trouble_message
 from plumbline.alerts.troubles import Trouble
 from plumbline.deployment import desired
+from plumbline.schema.fact import fact
 from plumbline.schema.suite import Alert
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 from tests.flows.small_suite import small_suite
@@ -80,6 +81,17 @@ def test_a_drift_shows_cause_evidence_and_worst_findings_of_its_workload() -> No
     ]
     assert (message.id.rpartition("/")[0], message.event) == ("night-2/azure/drift", "drift")
     assert message.about == "s/azure"
+
+
+def test_no_text_of_the_data_is_sent_to_a_receiver() -> None:
+    place, text = fact("data.row-place", place="reviews.csv, line 17"), fact("data.row-text", text="I am Jane Doe")
+    row = fact("data.row", row=7, place=place, text=text)
+    result = PlatformResult(
+        verdict="drift", causes=(Cause(code="data.content", sure="likely", why="w", evidence=("rows", row)),)
+    )
+    body = message_about(verdict_of(result), Trouble("azure", "", "data.content", "drift")).body
+    assert "row 7 is reviews.csv, line 17" in body
+    assert "Jane" not in body
 
 
 def test_a_new_failed_check_without_a_cause_is_named_and_its_message_has_no_empty_links() -> None:
