@@ -195,16 +195,23 @@ def test_twenty_platforms_five_of_them_failing(stack: Stack, material: Material,
 
 
 @pytest.mark.usefixtures("client")
-def test_a_platform_that_is_not_deployed_yet_is_unavailable_and_the_others_are_judged(
+def test_a_platform_that_is_not_deployed_yet_is_unavailable_until_a_person_retries_the_round(
     stack: Stack, material: Material, tmp_path: Path
 ) -> None:
-    suite = suite_of(tmp_path, "newcomer", 3)
-    deploy_round(suite)
-    with get_client(sync_client=True) as client:
-        client.delete_deployment(client.read_deployment_by_name(training_deployment(suite.name, "p02")).id)
-    verdict, _ = play(suite, stack, material, tmp_path, {}, deployed=True)
-    assert verdict.platforms["p02"].unavailable == "its training is not deployed (hint: run `plumbline deploy SUITE`)"
-    assert (verdict.verdict, verdict.platforms["p00"].verdict) == ("inconclusive", "pass")
+    alerts = [Alert(on=("unavailable", "recovered"), block="apprise-url/newcomer")]
+    suite = suite_of(tmp_path, "newcomer", 3).replace(alerts=alerts)
+    with receiver() as webhook:
+        AppriseUrl(url=webhook.url).save("newcomer", overwrite=True)
+        deploy_round(suite)
+        with get_client(sync_client=True) as client:
+            client.delete_deployment(client.read_deployment_by_name(training_deployment(suite.name, "p02")).id)
+        first, _ = play(suite, stack, material, tmp_path, {}, deployed=True)
+        assert first.platforms["p02"].unavailable == "its training is not deployed (hint: run `plumbline deploy SUITE`)"
+        assert (first.verdict, first.platforms["p00"].verdict) == ("inconclusive", "pass")
+        again, _ = play(suite, stack, material, tmp_path, {})
+    assert (again.verdict, again.platforms["p00"].records) == ("pass", first.platforms["p00"].records)
+    titles = [got["title"].rpartition(": ")[2] for got in webhook.got]
+    assert titles == ["p02 is unavailable", "p02 has recovered"]
 
 
 @pytest.mark.usefixtures("client")
