@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -11,7 +12,9 @@ from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
 from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.flow_engine import run_flow
 from prefect.states import Pending, Scheduled
 
@@ -19,12 +22,26 @@ from plumbline.central import CentralStore
 from plumbline.flows.regression import regression
 from plumbline.localstack.stack import Stack
 from plumbline.rounds.published_specs import write_specs
-from plumbline.schema.suite import Suite
+from plumbline.schema.suite import Schedule, Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
 
-DUE = datetime(2026, 11, 25, 16, 23, tzinfo=UTC)
+SCHEDULE = Schedule(cron="0 0 1 1 *")
+
+
+def next_round(client: SyncPrefectClient, deployment: UUID) -> FlowRun:
+    """Return the next run that Prefect's scheduler planned, as a worker takes it.
+
+    The ids of such runs begin with the time at which they were planned; those of other runs are random.
+    """
+    wanted, deadline = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment])), time.monotonic() + 60
+    while not (found := client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort.EXPECTED_START_TIME_ASC)):
+        assert time.monotonic() < deadline, "no run was planned"
+        time.sleep(0.5)
+    client.set_flow_run_state(found[0].id, Scheduled(scheduled_time=datetime.now(UTC)), force=True)
+    client.set_flow_run_state(found[0].id, Pending())  # reserves the suite's one slot
+    return found[0]
 
 
 def verdicts_of(suite: Suite) -> list[RoundVerdict]:
@@ -37,18 +54,15 @@ def test_suites_of_one_minute_keep_rounds_records_and_verdicts_apart(
 ) -> None:
     # Two share their stores, one has its own; platforms and workloads have the same names everywhere.
     folders = {"at-once-a": tmp_path / "shared", "at-once-b": tmp_path / "shared", "at-once-c": tmp_path / "own"}
-    suites = [suite_of(folder, name, 2, retries=0) for name, folder in folders.items()]
+    suites = [suite_of(folder, name, 2, retries=0).replace(schedule=SCHEDULE) for name, folder in folders.items()]
     kinds = {"at-once-a": "good", "at-once-b": "other device", "at-once-c": "invalid"}
-    runs: list[FlowRun] = []
     deployments: list[UUID] = []
     for suite in suites:
         deploy_round(suite)
         write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
-        deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
-        deployments.append(deployed.id)
-        runs.append(client.create_flow_run_from_deployment(deployed.id, state=Scheduled(scheduled_time=DUE)))
-        # As its worker does: the server reserves the suite's one slot.
-        client.set_flow_run_state(runs[-1].id, Pending())
+        deployments.append(client.read_deployment_by_name(f"plumbline-regression/{suite.name}").id)
+    runs = [next_round(client, deployment) for deployment in deployments]
+    due = {run.expected_start_time for run in runs}
 
     def play(suite: Suite, run: FlowRun) -> Any:
         return run_flow(regression, flow_run=run, parameters={"suite": suite, "round_id": ""}, return_type="state")
@@ -76,6 +90,6 @@ def test_suites_of_one_minute_keep_rounds_records_and_verdicts_apart(
     found = [verdicts_of(suite) for suite in suites]
     assert [[verdict.verdict for verdict in lot] for lot in found] == [["pass"], ["invalid"], ["inconclusive"]]
     assert len({lot[0].round for lot in found}) == len(suites)
-    assert all(lot[0].round.startswith("20261125-162300-") for lot in found)
+    assert {lot[0].round[:16] for lot in found} == {f"{when:%Y%m%d-%H%M%S}-" for when in due if when is not None}
     records = [name for lot in found for result in lot[0].platforms.values() for name in result.records]
     assert len(records) == len(set(records)) == 4
