@@ -17,7 +17,7 @@ from plumbline.central.series import extend_series, read_series
 from plumbline.cli.main import main
 from plumbline.flows.regression import regression
 from plumbline.history.series import row_of
-from plumbline.judge import comparison
+from plumbline.judge import compared
 from plumbline.judge.ladder import Ladder
 from plumbline.judge.pair import Pair
 from plumbline.localstack.stack import Stack
@@ -116,7 +116,7 @@ def test_a_blind_judge_is_caught_by_the_canary(
     def blind(_pair: Pair) -> Ladder:
         return Ladder(mismatches=(), rounding=(), equal=True)
 
-    monkeypatch.setattr(comparison, "walk", blind)
+    monkeypatch.setattr(compared, "walk", blind)
     verdict, state = night(1, suite, stack, material, tmp_path, lambda _: 0.0)
     assert (verdict.verdict, state) == ("invalid", "Invalid")
     checks = {finding.check for finding in verdict.platforms["p00"].findings if finding.outcome == "invalid"}
