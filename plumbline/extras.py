@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from plumbline.errors import ConfigurationError
 
-__all__ = ["missing_package", "require"]
+__all__ = ["is_optional", "missing_package", "require"]
 
 _PROJECT = "plumbline-training"
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
@@ -26,9 +26,7 @@ _PACKAGES = {
 
 def missing_package(error: ImportError) -> ConfigurationError | None:
     """Return the one-line error of a package that is missing or does not fit; `None` if it is none of Plumbline's."""
-    module = error.name or ""
-    top = module.partition(".")[0]
-    package = next((_PACKAGES[name] for name in (module, top) if name in _PACKAGES), _normal(top))
+    package = _package(error)
     extras = _extras().get(package)
     if extras is None:
         return None
@@ -38,6 +36,18 @@ def missing_package(error: ImportError) -> ConfigurationError | None:
         what = "is not installed"
     wanted = f"'{_PROJECT}[{extras[0]}]'" if extras[0] else _PROJECT
     return ConfigurationError(what, where=package, hint=f"pip install {wanted}")
+
+
+def is_optional(error: ImportError) -> bool:
+    """Return whether a package is missing that some environments do without."""
+    extras = _extras().get(_package(error))
+    return extras is not None and "" not in extras
+
+
+def _package(error: ImportError) -> str:
+    module = error.name or ""
+    top = module.partition(".")[0]
+    return next((_PACKAGES[name] for name in (module, top) if name in _PACKAGES), _normal(top))
 
 
 def require(module: str) -> ModuleSpec:

@@ -37,6 +37,7 @@ from plumbline.errors import ExitCode, InconclusiveError
 from plumbline.judge import compare
 from plumbline.launch import run_training, trainer_environment
 from plumbline.records import LoadedRecord, load_record
+from plumbline.report.sentences import spoken
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.train.dropout import keep_mask
 
@@ -132,9 +133,9 @@ def _judged(reference: LoadedRecord, candidate: LoadedRecord) -> Found:
     judgement = compare(reference, candidate)
     return {
         "verdict": judgement.verdict,
-        "notes": [note.to_json() for note in judgement.notes],
+        "notes": [spoken(note.to_json()) for note in judgement.notes],
         "causes": [cause.code for cause in judgement.causes],
-        "findings": [finding.model_dump(mode="json") for finding in judgement.findings],
+        "findings": [spoken(finding.to_json()) for finding in judgement.findings],
     }
 
 
@@ -143,7 +144,7 @@ def _records(place: Place) -> Found:
     workload = Workload(place.folder / "records", place.size or "tiny", 32)
     spec = workload.spec(8, probe={"steps": 3 if place.size else 20})
     fault = "model.tf32_switched_on" if place.device == "cuda" else "model.tf32"
-    outside = {"PLUMBLINE_FAULT": fault, "PYTHONPATH": f"{ROOT / 'tests' / 'faults' / 'site'}{os.pathsep}{ROOT}"}
+    outside = {"PLUMBLINE_FAULT": fault, "PYTHONPATH": f"{ROOT / 'bench' / 'faults' / 'site'}{os.pathsep}{ROOT}"}
     cpu = place.train(workload, spec, "cpu", CUDA_VISIBLE_DEVICES="")
     device = place.train(workload, spec, place.device if place.device != "cpu" else "cpu-again")
     tf32 = place.train(workload, spec, "tf32", **outside)

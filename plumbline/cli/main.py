@@ -24,7 +24,7 @@ from types import ModuleType
 from plumbline import __version__, cli
 from plumbline.cli.options import say
 from plumbline.errors import WRONG_PATH, ExitCode, PlumblineError
-from plumbline.extras import missing_package
+from plumbline.extras import is_optional, missing_package
 from plumbline.localstack.signals import terminations_interrupt
 from plumbline.variables import clean_variables
 
@@ -59,7 +59,7 @@ def _commands(argv: Sequence[str]) -> list[ModuleType]:
         try:
             found += _load([load])
         except ImportError as error:
-            if missing_package(error) is None:
+            if not is_optional(error):
                 raise
     return found
 

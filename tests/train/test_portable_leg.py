@@ -27,6 +27,7 @@ from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.portable.operations import FORMS
 from plumbline.train.ranks import Ranks
 from plumbline.train.selfcheck import _Drawn, _weights, first_step, shipped_spec
+from tests.said import said
 from tests.train.conftest import Workshop
 
 
@@ -150,7 +151,7 @@ def test_another_order_that_only_a_later_step_shows_is_recognised(
     changed = _leg()
     result = reordered(_pair(right, changed))
     assert result is not None
-    assert "of step 1" in result[0]
+    assert "of step 1" in said(result[0])
     assert result[1] < 1e-14
 
 
