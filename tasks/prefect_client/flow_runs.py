@@ -24,7 +24,7 @@ from prefect.client.schemas.filters import (
     LogFilterLevel,
 )
 from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
-from prefect.client.schemas.sorting import ArtifactSort
+from prefect.client.schemas.sorting import ArtifactSort, LogSort
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from plumbline.deployment import RESUMED, suite_tag
@@ -196,8 +196,8 @@ def count_crashes(run_id: UUID) -> int:
 def last_error(client: SyncPrefectClient, run_id: UUID) -> str:
     """Return the last line of the run's newest error in its log, or ""."""
     wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id]), level=LogFilterLevel(ge_=logging.ERROR))
-    logs = client.read_logs(wanted, limit=_PAGE)
-    return max(logs, key=lambda log: log.timestamp).message.strip().rpartition("\n")[2] if logs else ""
+    logs = client.read_logs(wanted, limit=1, sort=LogSort.TIMESTAMP_DESC)
+    return logs[0].message.strip().rpartition("\n")[2] if logs else ""
 
 
 def release_deleted_slot(run_id: UUID) -> None:

@@ -7,12 +7,14 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import LogCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.client.schemas.objects import StateType
 from prefect.events import emit_event
@@ -132,6 +134,10 @@ def test_the_command_says_at_once_why_a_run_died(client: SyncPrefectClient, suit
         round_run.start()
         wanted = FlowRunFilter(name=FlowRunFilterName(any_=[f"{suite.name} r1"]))
         (run,) = client.read_flow_runs(flow_run_filter=wanted)
+        for age, words in ((60, "ValueError: an earlier one"), (5, "ImportError: the newest one")):
+            at = datetime.now(UTC) - timedelta(seconds=age)
+            log = LogCreate(name="x", level=40, message=f"Traceback ...\n{words}", timestamp=at, flow_run_id=run.id)
+            client.create_logs([log])
         with ThreadPoolExecutor(1) as pool_of_one:
             followed = pool_of_one.submit(copy_context().run, round_run.follow, display)
             client.set_flow_run_state(run.id, Crashed(message="No module named 'plumbline'"), force=True)
@@ -143,6 +149,7 @@ def test_the_command_says_at_once_why_a_run_died(client: SyncPrefectClient, suit
         with pytest.raises(InconclusiveError, match="no process continued it"):
             round_run.verdict()
     assert output.getvalue().count("the round: Crashed: No module named 'plumbline'") == 1
+    assert "ImportError: the newest one" in output.getvalue()
 
 
 def test_a_round_whose_every_start_crashed_ends_and_says_so(
