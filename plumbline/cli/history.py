@@ -108,7 +108,7 @@ def _external(args: argparse.Namespace) -> int:
     if not lines:
         raise ConfigurationError("contains no row of this platform", where=str(args.source), key="--platform")
     allowed = allowed_for(num_platforms=len({line.platform for line in lines}), num_series=len(lines))
-    summaries = [summarise(line, allowed) for line in lines]
+    summaries = [summarise(line, allowed, is_judged=False) for line in lines]
     if args.json:
         receipt = external.receipt.to_json()
         lines_json = [summary.to_json() for summary in summaries]

@@ -20,7 +20,8 @@ from plumbline.history.detectors import Detection, detect
 from plumbline.history.lasting import lasting_loss
 from plumbline.history.limits import Allowed
 from plumbline.history.quantiles import t_quantile
-from plumbline.history.reference import HUGE, Reference, reference_of
+from plumbline.history.questions import Question, is_ruled_out, overdue_loss
+from plumbline.history.reference import ENOUGH, HUGE, LEAST, Reference, reference_of
 
 __all__ = ["Answers", "Call", "Decision", "Past", "Reason", "Software", "advance", "decide"]
 
@@ -38,6 +39,7 @@ Reason = Literal[
     "software",  # the A/B shows it
     "machine",  # the reruns show it, and it is not the software
     "unconfirmed",  # the reruns show it, and the baseline's environment cannot be built for an A/B
+    "open-loss",  # no detector reports the loss of an earlier night, and nothing has ruled it out
     "lasting",  # the loss lasts, and no experiment names the software
     "anchor",  # the cumulative loss against the first acceptance is over its limit
     "too-small",  # confirmed, and below the least change that counts
@@ -66,7 +68,8 @@ class Past:
 
     Higher values are worse; `nan` means that a night has no value. `level` is where the present level begins: a
     boundary of the segment, or a loss that was called. `cusum_start` is the night after the newest one for which
-    experiments showed no loss of the software. `anchor` is the reference of the first acceptance.
+    experiments showed no loss of the software, or nights ruled it out. `anchor` is the reference of the first
+    acceptance.
     """
 
     values: Values
@@ -75,6 +78,7 @@ class Past:
     floor: float = 1e-3
     anchor: Reference | None = None
     call: Call | None = None
+    question: Question | None = None
     prior: Reference | None = None
     """Reference of the previous level, whose spread is used until this level has its own."""
 
@@ -112,6 +116,8 @@ class Decision:
     high: float | None = None
     new: bool = field(default=False)
     """Whether the loss was called tonight, not on an earlier night."""
+    question: Question | None = None
+    """Loss that is open after tonight."""
 
 
 def decide(
@@ -128,45 +134,91 @@ def decide(
     missing or non-finite values, and never passes a night without a value.
     """
     if not math.isfinite(tonight):
-        return Decision("inconclusive", "missing")
+        return Decision("inconclusive", "missing", question=past.question)
     kept = np.isfinite(past.values)
     values = np.clip(past.values[kept], -HUGE, HUGE)
     tonight = min(max(tonight, -HUGE), HUGE)
     level = int(kept[: past.level].sum())
-    reference = reference_of(values[level:], floor=past.floor, prior=past.prior)
-    open_call = _open_call(past.call, values, tonight)
+    reference = reference_of(values[level : _end(past, kept)], floor=past.floor, prior=past.prior)
+    if past.question is not None and reference is not None:
+        fresh = np.append(values[int(kept[: past.question.asked + 1].sum()) :], tonight)
+        if is_ruled_out(past.question.size, fresh, reference):
+            past = replace(past, question=None, cusum_start=len(past.values))
+            reference = reference_of(values[level:], floor=past.floor, prior=past.prior)
+    open_call = _open_call(past, values, tonight)
     if reference is None:
-        return open_call or Decision("inconclusive", "learning")
+        return open_call or Decision("inconclusive", "learning", question=past.question)
     here = np.append(values[level:], tonight)
     allowed = allowed.at(reference.centre)
     detections = detect(here, int(kept[: past.cusum_start].sum()) - level, reference, allowed)
     over_anchor = _over_anchor(past, values, tonight, allowed)
     if over_anchor is not None:
         detections = (*detections, over_anchor)
-    if not detections:
-        return open_call or _quiet(here, reference, allowed)
-    suspected = _SuspectedLoss(here, reference, detections, allowed, answers, software, past)
-    within = suspected.within_margin() if allowed.margin is not None and over_anchor is None else None
-    decision = _with_index(within or suspected.decision(), past.level, kept)
-    return open_call if open_call is not None and decision.verdict != "drift" else decision
+    if detections:
+        suspected = _SuspectedLoss(here, reference, detections, allowed, answers, software, past)
+        within = suspected.within_margin() if allowed.margin is not None and over_anchor is None else None
+        decision = within or suspected.decision()
+    else:
+        decision = _quiet(here, reference, allowed)
+    if past.question is not None and decision.verdict != "drift":
+        num_fresh = len(values) - int(kept[: past.question.asked + 1].sum()) + 1
+        decision = _while_open(decision, here, num_fresh, reference, allowed)
+    decision = _with_index(decision, past.level, kept)
+    if open_call is not None and decision.verdict != "drift":
+        return open_call
+    return replace(decision, question=_open_question(past, decision, here, kept)) if past.call is None else decision
 
 
 def advance(past: Past, tonight: float, decision: Decision) -> Past:
     """Return the past of the next night.
 
-    It contains tonight's value, calls and answers.
+    It contains tonight's value, calls, questions and answers.
     """
     num = len(past.values)
-    values = np.append(past.values, tonight)
+    was_open = past.call is not None or past.question is not None
+    is_new = past.question is not None and decision.question != past.question
+    cusum_start = num if is_new else past.cusum_start
+    past = replace(past, values=np.append(past.values, tonight), cusum_start=cusum_start, question=decision.question)
     if decision.new and decision.onset is not None and decision.reference is not None:
         since = min(decision.onset.index, num)
         call = Call(since, decision.reference.centre, max(decision.onset.size, 0.0), past.level)
-        return replace(past, values=values, level=since, cusum_start=since, call=call, prior=decision.reference)
-    if past.call is not None and decision.verdict == "pass":
-        return replace(past, values=values, level=past.call.level, cusum_start=num + 1, call=None)
+        return replace(past, level=since, cusum_start=since, call=call, prior=decision.reference)
+    if was_open and decision.verdict == "pass":
+        level = past.call.level if past.call else past.level
+        return replace(past, level=level, cusum_start=num + 1, call=None)
     if decision.reason == "machine" and decision.difference is not None:
-        return replace(past, values=values, cusum_start=num + 1)
-    return replace(past, values=values)
+        return replace(past, cusum_start=num + 1)
+    return past
+
+
+def _end(past: Past, kept: NDArray[np.bool_]) -> int:
+    """Return the end of the nights of the reference."""
+    return int(kept[: past.question.since if past.question else None].sum())
+
+
+def _while_open(decision: Decision, here: Values, num_fresh: int, reference: Reference, allowed: Allowed) -> Decision:
+    """Decide while an earlier night's loss is open: no silent night passes, and an overdue loss is drift."""
+    if num_fresh >= allowed.open_nights:
+        lost = overdue_loss(here, num_fresh, reference, allowed.lasting_alpha)
+        if lost.holds and lost.size > allowed.least_change:
+            dated = onset(here, reference)
+            return replace(decision, verdict="drift", reason="lasting", onset=dated, size=lost.size, new=True)
+    is_silent = decision.reason in ("quiet", "went-away")
+    return replace(decision, verdict="inconclusive", reason="open-loss") if is_silent else decision
+
+
+def _open_question(past: Past, decision: Decision, here: Values, kept: NDArray[np.bool_]) -> Question | None:
+    """Return the loss that is open after tonight."""
+    if decision.verdict != "inconclusive" or decision.reference is None:
+        return None
+    if past.question is not None:
+        return past.question
+    dated = onset(here, decision.reference)
+    places = np.append(np.flatnonzero(kept), len(kept))
+    places = places[places >= past.level]
+    first = min(max(dated.index, 1 if past.prior else LEAST), len(places) - 1)
+    size = max(dated.size, float(here[-1]) - decision.reference.centre)
+    return Question(int(places[first]), len(kept), size)
 
 
 def _with_index(decision: Decision, level: int, kept: NDArray[np.bool_]) -> Decision:
@@ -179,17 +231,15 @@ def _with_index(decision: Decision, level: int, kept: NDArray[np.bool_]) -> Deci
     return replace(decision, onset=moved)
 
 
-def _open_call(call: Call | None, values: Values, tonight: float) -> Decision | None:
-    """Return the open call's decision until the loss recovers.
-
-    Recovered means that the median of the newest three nights lost less than half of the call's size.
-    """
-    if call is None:
+def _open_call(past: Past, values: Values, tonight: float) -> Decision | None:
+    """Return the open call's decision until the newest nights rule out half of its loss."""
+    if past.call is None:
         return None
-    recent = float(np.median(np.append(values[-2:], tonight)))
-    if recent - call.centre < call.size / 2:
+    call, seen = past.call, np.append(values, tonight)
+    before = past.prior or Reference(call.centre, past.floor, ENOUGH, 0.0)
+    if is_ruled_out(call.size, seen[-5:], replace(before, centre=call.centre)):
         return None
-    return Decision("drift", "open-call", size=recent - call.centre)
+    return Decision("drift", "open-call", size=float(np.median(seen[-3:])) - call.centre)
 
 
 def _quiet(here: Values, reference: Reference, allowed: Allowed) -> Decision:

@@ -32,16 +32,19 @@ class Lasting:
     num_nights: int
 
 
-def lasting_loss(here: Values, reference: Reference, alpha: float, *, ranked: bool = True) -> Lasting:
+def lasting_loss(
+    here: Values, reference: Reference, alpha: float, *, ranked: bool = True, length: int | None = None
+) -> Lasting:
     """Test whether the newest nights are worse than the reference.
 
     `here` are the nights of one level, of which the first are the reference. Two tests must agree at `alpha`: the
     median's z, which counts the autocorrelation but assumes the spread, and the exact rank sum, which is
     distribution-free but assumes exchangeable nights. `ranked=False` skips the second, for a reference without its
-    nights.
+    nights. `length` is the number of newest nights; default: as few as can reach the level.
     """
-    fits = [num for num in _LENGTHS if not ranked or math.comb(reference.count + num, num) * alpha >= 1]
-    length = fits[0] if fits else 0
+    if length is None:
+        fits = [num for num in _LENGTHS if not ranked or math.comb(reference.count + num, num) * alpha >= 1]
+        length = fits[0] if fits else 0
     if not length or len(here) < length + (reference.count if ranked else 0):
         return Lasting(False, math.nan, -math.inf, math.inf, length)
     newest = here[-length:]

@@ -56,6 +56,8 @@ class Allowed:
     """Level of the interleaved A/B."""
     lasting_alpha: float = 1e-5
     """Level of a loss that lasts, judged without an A/B."""
+    open_nights: int = 7
+    """Nights after which an open question is drift, if they show the loss."""
     num_reruns: int = 4
     """Number of reruns; 0 for none."""
     num_blocks: int = 6
@@ -87,6 +89,7 @@ def allowed_for(
     num_series: int,
     false_alarms_a_year: float = 1.0,
     detections_a_year: float = 100.0,
+    open_nights: int = 7,
     num_reruns: int = 4,
     num_blocks: int = 6,
     least_change: float = 0.005,
@@ -103,6 +106,7 @@ def allowed_for(
         detection_chance=min(detections_a_year / _DETECTORS / points, 0.05),
         software_alpha=min(_EXPERIMENT_SHARE * false_alarms_a_year / nights, 0.01),
         lasting_alpha=min((1 - _EXPERIMENT_SHARE) * false_alarms_a_year / points, 0.01),
+        open_nights=open_nights,
         num_reruns=num_reruns,
         num_blocks=num_blocks,
         least_change=least_change,

@@ -11,13 +11,14 @@ from typing import Literal
 
 import numpy as np
 
-from plumbline.history.decision import Answers, Decision, Past, Software, decide
+from plumbline.history.decision import Answers, Decision, Past, Software, advance, decide
 from plumbline.history.limits import Allowed
+from plumbline.history.reference import MOST
 from plumbline.history.segments import MetricHistory, past_of
 from plumbline.history.series import CallEntry
 from plumbline.schema.verdict import Finding
 
-__all__ = ["LineDecision", "call_entry", "finding_of", "judge_lines", "sentence"]
+__all__ = ["LineDecision", "call_entry", "finding_of", "judge_lines", "replayed", "sentence"]
 
 _REASON_TEXTS: Mapping[str, str] = {
     "quiet": "no detector reports a loss",
@@ -28,6 +29,7 @@ _REASON_TEXTS: Mapping[str, str] = {
     "software": "an interleaved A/B on one machine shows the loss: the software causes it",
     "machine": "reruns show the loss, and the software does not cause it: the cause is this night's machine",
     "unconfirmed": "reruns show the loss, and no A/B separates software from machine",
+    "open-loss": "the loss of an earlier night is neither answered by an experiment nor ruled out by later nights",
     "lasting": "the loss lasts over several nights",
     "anchor": "the cumulative loss against the first acceptance is over its limit",
     "too-small": "confirmed, and smaller than the least change that counts",
@@ -37,6 +39,12 @@ _REASON_TEXTS: Mapping[str, str] = {
     "shift": "a shift of cost within the step: the whole step is not slower",
     "recovered": "an earlier loss has recovered",
 }
+
+
+_FORMING = 2 * MOST
+"""Number of first nights of which the reference is made, with those that it leaves out."""
+_SEEN = 120
+"""Number of newest nights that detectors, dates and open losses look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,7 @@ def judge_lines(
         given = (answers or {}).get(key, Answers())
         limits = allowed.of(history.metric.name)
         decision = decide(past, tonight, limits, given, software=(software or {}).get(key, "can-differ"))
-        has_recovered = past.call is not None and decision.verdict == "pass"
+        has_recovered = (past.call is not None or past.question is not None) and decision.verdict == "pass"
         decisions.append(LineDecision(history, past, decision, recovered=has_recovered))
     verdicts = {(judged.line.workload, judged.line.metric.name): judged.decision.verdict for judged in decisions}
     return tuple(
@@ -103,13 +111,33 @@ def judge_lines(
     )
 
 
+def replayed(history: MetricHistory, allowed: Allowed) -> LineDecision:
+    """Decide on the last night of a series of which no earlier night was judged.
+
+    The nights of the reference are judged first, then the newest ones that the detectors see: in between, an open loss
+    stays as it is, and a new one that lasts is seen by the newest.
+    """
+    scores, last = history.metric.scores(history.values), len(history.values) - 1
+    past = Past(scores[:0], floor=history.metric.floor)
+    for night in [*range(min(_FORMING, last)), *range(max(_FORMING, last - _SEEN), last)]:
+        past = replace(past, values=scores[:night])
+        past = advance(past, float(scores[night]), decide(past, float(scores[night]), allowed, software="unavailable"))
+    past = replace(past, values=scores[:last])
+    decision = decide(past, float(scores[last]), allowed, software="unavailable")
+    has_recovered = (past.call is not None or past.question is not None) and decision.verdict == "pass"
+    return LineDecision(history, past, decision, recovered=has_recovered)
+
+
 def call_entry(judged: LineDecision) -> CallEntry | None:
     """Return a decision's entry for the series file; `None` if there is nothing to keep."""
     history, decision = judged.line, judged.decision
     if judged.reason in ("quiet", "learning", "missing", "open-call", "improved", "within-margin"):
         return None
-    onset = decision.onset
+    onset, question = decision.onset, decision.question
     new = decision.new and not judged.shifted and onset is not None
+    # A shift of cost, which is no loss, opens no question.
+    begin = question.since if question and not judged.shifted else onset.index if onset else None
+    size = question.size if question and not judged.shifted else max(onset.size, 0.0) if onset else None
     return CallEntry(
         record=history.records[-1],
         metric=history.metric.name,
@@ -117,10 +145,10 @@ def call_entry(judged: LineDecision) -> CallEntry | None:
         reason=judged.reason,
         new=new,
         answered=decision.reason == "machine" and decision.difference is not None,
-        since=history.times[onset.index] if onset else None,
+        since=history.times[begin] if begin is not None else None,
         shape=onset.shape if onset else "",
         centre=decision.reference.centre if decision.reference else None,
-        size=max(onset.size, 0.0) if onset else None,
+        size=size,
         low=decision.low,
         high=decision.high,
         cause="software" if decision.reason == "software" else None,
@@ -160,11 +188,12 @@ def sentence(judged: LineDecision) -> str:
     if decision.onset is not None:
         index = min(decision.onset.index, len(history.times) - 1)
         parts.append(f"since {history.day(index)}, round {history.rounds[index]} ({decision.onset.shape})")
-    elif decision.reason == "open-call":
-        entry = next((call.entry for call in reversed(history.calls) if call.entry.new), None)
-        if entry is not None and entry.since is not None and entry.since in history.times:
-            index = history.times.index(entry.since)
-            parts.append(f"since {history.day(index)}, round {history.rounds[index]}")
+    elif decision.question is not None and decision.question.asked < len(history.times) - 1:
+        index = decision.question.since
+        parts.append(f"since {history.day(index)}, round {history.rounds[index]}")
+    elif decision.reason == "open-call" and judged.past.call is not None:
+        index = judged.past.call.since
+        parts.append(f"since {history.day(index)}, round {history.rounds[index]}")
     parts.append(_REASON_TEXTS[judged.reason])
     if decision.detections:
         detected = (

@@ -46,6 +46,8 @@ class Reference:
     """Lag-1 autocorrelation, 0 or more."""
     lean: float = 0.0
     """Mean of the winsorised deviations in units of the spread, 0 or more: a skewed steady series sums up."""
+    later: int = 0
+    """Number of later nights in the spread."""
 
     @property
     def effective(self) -> float:
@@ -63,7 +65,7 @@ class Reference:
 
         They are 0.6 of an SD's.
         """
-        return max(0.6 * (self.effective - 1), 1.0)
+        return max(0.6 * (self.effective - 1), 1.0) + 0.6 * max(self.later - 1, 0)
 
     def predicted(self, num_nights: float = 1.0) -> float:
         """Return the SD of a future mean about the centre.
@@ -72,10 +74,25 @@ class Reference:
         """
         return math.sqrt(self.spread**2 / num_nights + self.error**2)
 
-    def rules_out(self, score: float, loss: float, alpha: float) -> bool:
-        """Return whether a run's score bounds its loss below `loss`, one-sided at level `alpha`."""
-        bound = score - self.centre + t_quantile(alpha, round(self.freedom)) * self.predicted()
+    def rules_out(self, score: float, loss: float, alpha: float, num_nights: float = 1.0) -> bool:
+        """Return whether the mean score of so many nights bounds the loss below `loss`, one-sided at level `alpha`."""
+        bound = score - self.centre + t_quantile(alpha, round(self.freedom)) * self.predicted(num_nights)
         return bound < loss
+
+    def resolvable(self, alpha: float) -> float:
+        """Return the smallest loss that any number of nights rules out with a power of 97.5% at level `alpha`."""
+        return (t_quantile(alpha, round(self.freedom)) + 2) * self.error
+
+    def pooled(self, later: Values) -> Reference:
+        """Return the reference with the spread of these nights about their own median as well.
+
+        Few nights do not know their own spread.
+        """
+        if len(later) < LEAST:
+            return self
+        own = _spread(np.sort(later), _middle(np.sort(later)))
+        squares = (self.count * self.spread**2 + len(later) * own**2) / (self.count + len(later))
+        return replace(self, spread=math.sqrt(squares), later=len(later))
 
 
 def reference_of(values: Values, *, floor: float, prior: Reference | None = None) -> Reference | None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from plumbline.history.decision import Call, Past
 from plumbline.history.metrics import Metric
+from plumbline.history.questions import Question
 from plumbline.history.reference import Reference, reference_of
 from plumbline.history.series import CallEntry, SeriesFile
 
@@ -173,7 +174,7 @@ def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
         ),
         default=0,
     )
-    call, cusum_start = _calls(history, end, level)
+    call, question, cusum_start = _calls(history, end, level)
     begins = call.since if call else level
     before = [
         boundary.index
@@ -182,27 +183,34 @@ def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
     ]
     prior = reference_of(scores[max([machine, *before]) : begins], floor=history.metric.floor)
     anchor = _anchor(history, scores, machine) if level > machine else None
-    return Past(scores, begins, max(cusum_start, begins), history.metric.floor, anchor, call, prior)
+    return Past(scores, begins, max(cusum_start, begins), history.metric.floor, anchor, call, question, prior)
 
 
-def _calls(history: MetricHistory, end: int, level: int) -> tuple[Call | None, int]:
-    """Return the open call, and the CUSUM's first night.
+def _calls(history: MetricHistory, end: int, level: int) -> tuple[Call | None, Question | None, int]:
+    """Return the open call, the open question, and the CUSUM's first night.
 
-    Both are as before the night at `end`.
+    All are as before the night at `end`.
     """
-    cusum_start, call = level, None
+    cusum_start, call, question = level, None, None
     for placed in history.calls:
         place, entry = placed.place, placed.entry
-        if not level <= place < end:
+        # The acceptance of a night answers what was asked about it.
+        if not level < place < end:
             continue
+        since = max(bisect_left(history.times, entry.since, 0, end), level) if entry.since is not None else place
         if entry.new and entry.since is not None and entry.centre is not None and entry.size is not None:
-            since = max(bisect_left(history.times, entry.since, 0, end), level)
-            call = Call(since, entry.centre, entry.size, call.level if call else level)
-        elif entry.answered:
+            call, question = Call(since, entry.centre, entry.size, call.level if call else level), None
+        elif entry.verdict == "inconclusive" and entry.size is not None:
+            if question is None or (question.since, question.size) != (since, entry.size):
+                cusum_start = place if question else cusum_start
+                question = Question(since, place, entry.size)
+        elif entry.verdict == "pass":
+            question = None
+        if entry.answered:
             cusum_start = place + 1
         elif entry.reason == "recovered":
             call, cusum_start = None, place + 1
-    return call, cusum_start
+    return call, question, cusum_start
 
 
 def _anchor(history: MetricHistory, scores: NDArray[np.float64], machine: int) -> Reference | None:

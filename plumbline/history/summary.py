@@ -8,7 +8,7 @@ import numpy as np
 
 from plumbline.history.episodes import Episode, episodes
 from plumbline.history.limits import Allowed
-from plumbline.history.night import judge_lines, sentence
+from plumbline.history.night import judge_lines, replayed, sentence
 from plumbline.history.reference import reference_of
 from plumbline.history.segments import MetricHistory
 from plumbline.schema.base import Model
@@ -68,17 +68,24 @@ class LineSummary(Model):
     sentence: str
 
 
-def summarise(history: MetricHistory, allowed: Allowed, *, last: int | None = None) -> LineSummary:
+def summarise(
+    history: MetricHistory, allowed: Allowed, *, last: int | None = None, is_judged: bool = True
+) -> LineSummary:
     """Summarise the history of one metric.
 
-    Changes are searched in the `last` nights (default: all).
+    Changes are searched in the `last` nights (default: all). With `is_judged=False` no round has judged the earlier
+    nights, so that they are judged here, without experiments.
     """
     metric, end = history.metric, len(history.values)
     first = max(end - last, 0) if last else 0
-    (decided,) = judge_lines([history], allowed, software={(history.workload, history.metric.name): "unavailable"})
+    if is_judged:
+        (decided,) = judge_lines([history], allowed, software={(history.workload, history.metric.name): "unavailable"})
+    else:
+        decided = replayed(history, allowed)
     past = decided.past
     scores = np.append(past.values, metric.scores(history.values[-1:]))
-    reference = reference_of(past.values[past.level :], floor=past.floor, prior=past.prior)
+    end_of_reference = past.question.since if past.question else None
+    reference = reference_of(past.values[past.level : end_of_reference], floor=past.floor, prior=past.prior)
     return LineSummary(
         platform=history.platform,
         workload=history.workload,

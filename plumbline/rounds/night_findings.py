@@ -57,7 +57,8 @@ def _applied(
     improved = []
     for decision in decided:
         reason = decision.reason
-        if reason in ("machine", "unconfirmed") and decision.line.metric.name not in SPEED_METRICS:
+        is_single = decision.past.question is None
+        if is_single and reason in ("machine", "unconfirmed") and decision.line.metric.name not in SPEED_METRICS:
             notes.append(f"a single night: {sentence(decision)}")
             continue
         if reason == "within-margin":

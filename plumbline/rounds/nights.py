@@ -88,6 +88,7 @@ def limits_of(suite: Suite) -> Allowed:
         num_series=platforms * len(suite.workloads) * len(METRICS),
         false_alarms_a_year=suite.gates.false_alarms_a_year,
         detections_a_year=suite.gates.questions_a_year,
+        open_nights=suite.gates.open_nights,
         num_reruns=suite.dispatch.reruns,
         num_blocks=suite.dispatch.ab_blocks,
         anchor_limit=suite.gates.throughput_drop / 2,

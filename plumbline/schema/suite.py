@@ -111,6 +111,8 @@ class Gates(Model):
     """Over all platforms, workloads and metrics together."""
     questions_a_year: float = Field(default=100.0, ge=1)
     """Requests for reruns that noise alone may cause in a year, over all series of the suite."""
+    open_nights: int = Field(default=7, ge=1, le=365)
+    """Number of nights after which a loss that nothing has answered is drift, if they show it."""
     unjudged_nights: int = Field(default=7, ge=1)
     """Number of consecutive unjudged nights of a platform before an `unjudged` alert."""
 

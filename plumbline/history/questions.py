@@ -1,0 +1,59 @@
+"""Open losses: asked about on an earlier night, and not answered.
+
+Only a decision moves the reference: nights from the start of an open loss on enter none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.history.lasting import Lasting, lasting_loss
+from plumbline.history.reference import WINSOR, Reference
+
+__all__ = ["Question", "is_ruled_out", "overdue_loss"]
+
+Values = NDArray[np.float64]
+
+_NEWEST = 5
+"""Maximum number of nights that rule out a loss."""
+_RULED_OUT = 0.05
+"""Level at which these nights rule out the loss."""
+_MOST = 20
+"""Maximum number of nights that show a loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Loss that no experiment has answered, and no later night has ruled out."""
+
+    since: int
+    """First night of the loss."""
+    asked: int
+    """Night of the first question."""
+    size: float
+
+
+def is_ruled_out(size: float, fresh: Values, reference: Reference) -> bool:
+    """Return whether the newest nights rule out half of a loss.
+
+    Half, because chance enlarges a loss that is noticed. `fresh` are the nights after the question. A loss that the
+    reference's few nights cannot resolve counts as the smallest one that they can. A night counts no better than
+    WINSOR, so that no single one decides.
+    """
+    if not len(fresh):
+        return False
+    pooled = reference.pooled(fresh)
+    newest = fresh[-_NEWEST:] - reference.centre
+    mean = float(np.maximum(newest, -WINSOR * pooled.spread).mean())
+    least = max(size / 2, pooled.resolvable(_RULED_OUT))
+    independent = max(len(newest) * (1 - reference.rho) / (1 + reference.rho), 1.0)
+    return pooled.rules_out(reference.centre + mean, least, _RULED_OUT, independent)
+
+
+def overdue_loss(here: Values, num_fresh: int, reference: Reference, alpha: float) -> Lasting:
+    """Test whether the nights after the question show the loss."""
+    length = min(num_fresh, _MOST)
+    return lasting_loss(here, reference.pooled(here[-length:]), alpha, length=length)

@@ -1,0 +1,144 @@
+"""A loss that nothing has answered never ages into a pass: it stays open, and is drift after its deadline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plumbline.cli.main import main
+from plumbline.history import Answers, Decision, Past, decide
+from plumbline.history.decision import Software, advance
+from plumbline.history.metrics import METRICS
+from plumbline.history.segments import lines_of, past_of
+from plumbline.history.series import CallEntry, extended
+from plumbline.schema.suite import Gates
+from tests.unit.history.nights import ALLOWED, night, noise, run_nights
+
+pytestmark = pytest.mark.timeout(120)
+
+NUM_LOST = 40
+ROADS = ("no experiment", "no environment", "machine")
+
+
+def judged(road: str, size: float, history: int, seed: int) -> list[Decision]:
+    """Judge `history` nights with an SD of 1%, then forty with a loss, of which the reruns share 0.7."""
+    generator = np.random.Generator(np.random.Philox(key=[seed, history]))
+    losses = np.where(np.arange(history + NUM_LOST) >= history, size, 0.0)
+    software: Software = "can-differ" if road == "machine" else "unavailable"
+    past, decisions = Past(np.zeros(0)), []
+    for loss, chance in zip(losses.tolist(), generator.normal(0, 0.01, len(losses)).tolist(), strict=True):
+        answers = Answers()
+        decision = decide(past, loss + chance, ALLOWED, answers, software=software)
+        if road != "no experiment" and decision.needs:
+            answers = Answers(tuple((loss + 0.7 * chance + generator.normal(0, 0.007, 4)).tolist()))
+            decision = decide(past, loss + chance, ALLOWED, answers, software=software)
+        if decision.needs == "ab":
+            runs = loss + generator.normal(0, 0.003, (2, 6, 2))
+            answers = Answers(answers.reruns, runs[0], runs[1])
+            decision = decide(past, loss + chance, ALLOWED, answers, software=software)
+        past = advance(past, loss + chance, decision)
+        decisions.append(decision)
+    return decisions
+
+
+def after_the_question(decisions: list[Decision], history: int) -> list[str]:
+    """Return the verdicts on the lost nights from the first question on."""
+    verdicts = [decision.verdict for decision in decisions[history:]]
+    first = next((place for place, verdict in enumerate(verdicts) if verdict != "pass"), len(verdicts))
+    return list(verdicts[first:])
+
+
+@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize(
+    ("size", "history"), [(0.02, 20), (0.03, 20), (0.03, 60), (0.05, 8), (0.05, 20), (0.05, 60), (0.1, 8), (0.1, 12)]
+)
+def test_no_night_passes_after_a_question_while_the_loss_stands(road: str, size: float, history: int) -> None:
+    for seed in range(2):
+        verdicts = after_the_question(judged(road, size, history, seed), history)
+        assert verdicts
+        assert "pass" not in verdicts, (seed, verdicts)
+
+
+@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize(("size", "history"), [(0.05, 20), (0.05, 60), (0.1, 12), (0.1, 20), (0.1, 60)])
+def test_an_unanswered_loss_is_drift_soon_after_its_deadline(road: str, size: float, history: int) -> None:
+    decisions = judged(road, size, history, 5)
+    called = next(place for place, decision in enumerate(decisions) if decision.verdict == "drift")
+    assert history <= called <= history + 2 * ALLOWED.open_nights
+    assert decisions[called].reason == "lasting"
+    assert {decision.verdict for decision in decisions[called:]} == {"drift"}
+
+
+def test_a_loss_that_goes_away_closes_within_a_week_and_its_nights_count_again() -> None:
+    values = np.random.default_rng(2).normal(0, 0.01, 80)
+    values[40:44] += 0.06
+    past, verdicts = Past(np.zeros(0)), []
+    for value in values.tolist():
+        decision = decide(past, value, ALLOWED, software="unavailable")
+        verdicts.append(decision.verdict)
+        past = advance(past, value, decision)
+    assert set(verdicts[40:44]) == {"inconclusive"}
+    assert set(verdicts[51:]) == {"pass"}
+    assert past.question is None
+    assert decision.reference is not None
+    assert decision.reference.count == 60
+
+
+def test_the_series_file_holds_an_open_loss_as_the_engine_does() -> None:
+    values = noise(3, 100)
+    values[40:46] *= 0.95  # goes away
+    values[70:] *= 0.97
+    series, found = run_nights(values)
+    of_file = {index: (one.decision.verdict, one.decision.reason) for index, one in found}
+    past, of_engine = Past(np.zeros(0)), {}
+    for index, score in enumerate((-np.log(values)).tolist()):
+        answers = Answers((score,) * 4)
+        decision = decide(past, score, ALLOWED, answers, software="equal")
+        past = advance(past, score, decision)
+        of_engine[index] = (decision.verdict, decision.reason)
+    loud = {index: one for index, one in of_engine.items() if index in of_file}
+    assert of_file == loud
+    assert ("inconclusive", "open-loss") in loud.values()
+    assert len(series.calls) > 3
+
+
+def test_an_accepted_baseline_closes_an_open_loss() -> None:
+    values = noise(3, 43)
+    values[40:] *= 0.96
+    series, found = run_nights(values)
+    assert found[-1][1].verdict == "inconclusive"
+    stamps = [night(day, {}).time for day in (0, 42)]
+    (before,), (after,) = lines_of(series, METRICS, {}), lines_of(series, METRICS, {"bert": stamps})
+    assert past_of(before).question is not None
+    assert past_of(after).question is None
+
+
+def test_a_question_without_a_size_of_an_earlier_version_opens_nothing() -> None:
+    series, _ = run_nights(noise(3, 30))
+    values = {"record": series.record[20], "metric": "throughput", "verdict": "inconclusive", "reason": "unconfirmed"}
+    older = extended(series, [], [CallEntry.model_validate(values)])
+    assert past_of(lines_of(older, METRICS, {})[0]).question is None
+
+
+@pytest.mark.parametrize("history", [12, 20, 60])
+def test_history_of_a_file_calls_a_loss_that_no_round_has_judged(
+    history: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = noise(1, history + 40)
+    values[history:] *= 0.9
+    days = [f"2026-{1 + day // 28:02d}-{1 + day % 28:02d}" for day in range(len(values))]
+    rows = [f"{day},speed,{value}" for day, value in zip(days, values.tolist(), strict=True)]
+    path = tmp_path / "series.csv"
+    for num_lost, verdict in ((3, "inconclusive"), (20, "drift"), (40, "drift")):
+        path.write_text("\n".join(["time,metric,value", *rows[: history + num_lost]]), encoding="utf-8")
+        assert main(["history", "--from", str(path), "--json"]) == 0
+        (line,) = json.loads(capsys.readouterr().out)["lines"]
+        assert line["verdict"] == verdict, (num_lost, line["sentence"])
+        assert "since 2026-" in line["sentence"]
+
+
+def test_the_deadline_is_a_key_of_the_suite() -> None:
+    assert Gates().open_nights == ALLOWED.open_nights == 7
