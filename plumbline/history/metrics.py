@@ -47,7 +47,8 @@ class Metric:
         if self.scale == "relative":
             array[array <= 0] = math.nan
             array = np.log(array)
-        array = np.clip(array / self.typical, -HUGE, HUGE)
+        with np.errstate(over="ignore"):  # an infinite share is clipped
+            array = np.clip(array / self.typical, -HUGE, HUGE)
         return -array if self.worse == "lower" else array
 
     def value(self, score: float) -> float:

@@ -114,6 +114,7 @@ def test_any_runs_have_a_noise_floor_and_an_equivalence(left: list[float], right
 
 @settings(max_examples=100, deadline=None)
 @example(values=[1e308, 1e-308] * 6)
+@example(values=[0.0, 1e9, 1e-309, 1e-309])
 @given(values=st.lists(ANY, min_size=1, max_size=40))
 def test_any_external_series_is_summarised(values: list[float]) -> None:
     text = "\n".join(["time,metric,value", *(f"{day},speed,{value}" for day, value in enumerate(values))])
