@@ -29,7 +29,8 @@ _REASON_TEXTS: Mapping[str, str] = {
     "software": "an interleaved A/B on one machine shows the loss: the software causes it",
     "machine": "reruns show the loss, and the software does not cause it: the cause is this night's machine",
     "unconfirmed": "reruns show the loss, and no A/B separates software from machine",
-    "open-loss": "the loss of an earlier night is neither answered by an experiment nor ruled out by later nights",
+    "open-loss": "an earlier loss is open: no experiment answers it, and later nights do not rule it out "
+    "(hint: if it is intended, accept a new baseline)",
     "lasting": "the loss lasts over several nights",
     "anchor": "the cumulative loss against the first acceptance is over its limit",
     "too-small": "confirmed, and smaller than the least change that counts",
