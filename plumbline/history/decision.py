@@ -162,7 +162,7 @@ def decide(
         decision = _quiet(here, reference, allowed)
     if past.question is not None and decision.verdict != "drift":
         num_fresh = len(values) - int(kept[: past.question.asked + 1].sum()) + 1
-        decision = _while_open(decision, here, num_fresh, reference, allowed)
+        decision = _while_open(decision, past.question, here, num_fresh, reference, allowed)
     decision = _with_index(decision, past.level, kept)
     if open_call is not None and decision.verdict != "drift":
         return open_call
@@ -196,23 +196,27 @@ def _end(past: Past, kept: NDArray[np.bool_]) -> int:
     return int(kept[: past.question.since if past.question else None].sum())
 
 
-def _while_open(decision: Decision, here: Values, num_fresh: int, reference: Reference, allowed: Allowed) -> Decision:
-    """Decide while an earlier night's loss is open: no silent night passes, and an overdue loss is drift."""
+def _while_open(
+    decision: Decision, question: Question, here: Values, num_fresh: int, reference: Reference, allowed: Allowed
+) -> Decision:
+    """Decide while an earlier night's loss is open: a night passes that rules it out, and an overdue loss is drift."""
     if num_fresh >= allowed.open_nights:
         lost = overdue_loss(here, num_fresh, reference, allowed.lasting_alpha)
         if lost.holds and lost.size > allowed.least_change:
             dated = onset(here, reference)
             return replace(decision, verdict="drift", reason="lasting", onset=dated, size=lost.size, new=True)
     is_silent = decision.reason in ("quiet", "went-away")
-    return replace(decision, verdict="inconclusive", reason="open-loss") if is_silent else decision
+    if not is_silent or is_ruled_out(question.size, here[-1:], reference):
+        return decision
+    return replace(decision, verdict="inconclusive", reason="open-loss")
 
 
 def _open_question(past: Past, decision: Decision, here: Values, kept: NDArray[np.bool_]) -> Question | None:
     """Return the loss that is open after tonight."""
+    if past.question is not None:
+        return past.question if decision.verdict != "drift" else None
     if decision.verdict != "inconclusive" or decision.reference is None:
         return None
-    if past.question is not None:
-        return past.question
     dated = onset(here, decision.reference)
     places = np.append(np.flatnonzero(kept), len(kept))
     places = places[places >= past.level]
