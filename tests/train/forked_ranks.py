@@ -33,19 +33,19 @@ def _rank(rank: int, world: int, port: int, around: Around, folder: Path) -> Non
 
 
 def _command(rank: int, around: Around, folder: Path) -> None:
-    """Run the trainer's command with the arguments in `folder`, within `around(rank, folder)`."""
+    """Run the trainer's command with the rank's arguments in `folder`, within `around(rank, folder)`."""
     torch.set_num_threads(1)
     log = os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
     with around(rank, folder):
-        code = main((folder / "arguments").read_text().split("\n"))
+        code = main((folder / f"arguments-{rank}").read_text().split("\n"))
     raise SystemExit(code)
 
 
 def run_alone(arguments: Sequence[str], folder: Path, around: Around) -> int | None:
     """Train with one process; return its exit code, negative after a signal."""
-    (folder / "arguments").write_text("\n".join(arguments))
+    (folder / "arguments-0").write_text("\n".join(arguments))
     process = _CONTEXT.Process(target=_command, args=(0, around, folder))
     try:
         process.start()
@@ -62,7 +62,8 @@ def run_ranks(arguments: Sequence[str], folder: Path, around: Around, *, world: 
 
     As with torchrun, the store lives outside the ranks, and once a rank fails, the others get SIGTERM.
     """
-    (folder / "arguments").write_text("\n".join(arguments))
+    for rank in range(world):
+        (folder / f"arguments-{rank}").write_text("\n".join(arguments))
     store = torch.distributed.TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=_SECONDS)
     )

@@ -92,9 +92,9 @@ def with_a_full_disk(rank: int, folder: Path) -> Iterator[None]:
     """Limit the files of the second process, which has a separate cache, to one KiB."""
     if rank == 1:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # its log is a file, too
-        arguments = (folder / "arguments").read_text().split("\n")
+        arguments = (folder / "arguments-1").read_text().split("\n")
         arguments[arguments.index("--cache") + 1] = str(folder / "cache")
-        (folder / "arguments").write_text("\n".join(arguments))
+        (folder / "arguments-1").write_text("\n".join(arguments))
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
     yield
 
