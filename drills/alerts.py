@@ -45,7 +45,7 @@ def _command(stack: RunningStack, hook: Receiver, *arguments: str) -> str:
     command = [sys.executable, "-m", "plumbline", arguments[0], str(path), *arguments[1:]]
     environment = {**stack.stack.environment(), "HOOK": hook.url}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    said = (done.stdout.strip() or done.stderr.strip() or "no output").splitlines()[-1]
+    said = (f"{done.stdout}\n{done.stderr}".strip() or "no output").splitlines()[-1]
     expect(done.returncode == 0, f"plumbline {' '.join(arguments[:2])}: {said}")
     return done.stdout
 

@@ -82,9 +82,13 @@ def test_a_round_that_did_not_start_is_alerted_once(
     client: SyncPrefectClient, nightly: Suite, webhook: Receiver
 ) -> None:
     nightly = nightly.replace(schedule=Schedule(cron="0 2 * * *", timezone="Europe/Berlin", grace_seconds=600))
-    deployment = plan(client, nightly, [datetime(2026, 3, 29, tzinfo=UTC)])
-    before = datetime(2026, 3, 27, 1, tzinfo=UTC)
-    run = client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=before))
+    deployment, before = plan(client, nightly, []), datetime(2026, 3, 27, 1, tzinfo=UTC)
+    assert check_missed_rounds(nightly, before - DAY) == ("", [])
+    # A changed schedule has earlier rounds than those that the watch knows.
+    run, _ = [
+        client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=time))
+        for time in (before, datetime(2026, 3, 29, tzinfo=UTC))
+    ]
     assert check_missed_rounds(nightly, before - HOUR) == ("", [])
     client.set_flow_run_state(run.id, Cancelled(), force=True)  # by a person, or as the suite refuses overlaps
     assert check_missed_rounds(nightly, before + HOUR) == ("", [])
