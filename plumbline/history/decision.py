@@ -162,7 +162,7 @@ def decide(
         decision = _quiet(here, reference, allowed)
     if past.question is not None and decision.verdict != "drift":
         num_fresh = len(values) - int(kept[: past.question.asked + 1].sum()) + 1
-        decision = _while_open(decision, past.question, here, num_fresh, reference, allowed)
+        decision = _while_open(decision, past.question, here, reference, num_fresh=num_fresh, allowed=allowed)
     decision = _with_index(decision, past.level, kept)
     if open_call is not None and decision.verdict != "drift":
         return open_call
@@ -197,7 +197,7 @@ def _end(past: Past, kept: NDArray[np.bool_]) -> int:
 
 
 def _while_open(
-    decision: Decision, question: Question, here: Values, num_fresh: int, reference: Reference, allowed: Allowed
+    decision: Decision, question: Question, here: Values, reference: Reference, *, num_fresh: int, allowed: Allowed
 ) -> Decision:
     """Decide while an earlier night's loss is open: a night passes that rules it out, and an overdue loss is drift."""
     if num_fresh >= allowed.open_nights:
