@@ -110,3 +110,13 @@ def test_a_judge_that_is_blind_to_one_fault_makes_the_round_invalid(blind: str) 
 
 def test_a_record_without_a_speed_part_proves_the_rest() -> None:
     assert {item.fault for item in prove(make_record(), Gates())} == FAULTS - {"throughput"}
+
+
+def test_a_machine_without_an_idle_core_leaves_the_canary_decided() -> None:
+    """Two trainings share the machine of the local stack: tonight's load says nothing about the judge."""
+    busy = record(speed(samples={"own_cpu": (1.0,) * 4, "foreign_cpu": (1.0,) * 4}))
+    cores = busy.record.fingerprint.cpu.model_copy(update={"num_cores": 2})
+    fingerprint = busy.record.fingerprint.model_copy(update={"cpu": cores})
+    busy = LoadedRecord(busy.record.model_copy(update={"fingerprint": fingerprint}), busy.folder, busy.arrays)
+    found = {result.fault: result.verdict for result in prove(busy, Gates())}
+    assert found["throughput"] == "drift"

@@ -45,7 +45,7 @@ def test_a_slow_copy_is_a_fifth_slower_than_the_limit_in_every_number(drop: floa
         assert getattr(slow, name) == pytest.approx(getattr(fast, name) / factor)
     for name, seconds in fast.breakdown.items():
         assert slow.breakdown[name] == pytest.approx(seconds / factor)
-    assert slow.samples == fast.samples
+    assert slow.samples == {}  # tonight's load says nothing about the judge
     assert copies(record(speed()))[0][1].tokens_per_second is None
 
 
