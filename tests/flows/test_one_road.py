@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName, FlowFilter, FlowFilterName
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterName,
+    FlowFilter,
+    FlowFilterName,
+    LogFilter,
+    LogFilterFlowRunId,
+)
 from prefect.client.schemas.objects import FlowRun
 
 from plumbline.central import CentralStore
@@ -122,7 +129,13 @@ def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, t
     command = ["prefect", "deployment", "run", "plumbline-regression/one-road", "-p", "round_id=by-hand", "--watch"]
     done = team.run(*command)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "✓ PASS one-road, round by-hand" in done.stdout
+    # `--watch` ends with the run, before it prints the newest lines of the log.
+    (by_hand,) = runs_of(client, "plumbline-regression", "one-road")
+    wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[by_hand.id]))
+    deadline = time.monotonic() + 30
+    while not any("✓ PASS one-road, round by-hand" in log.message for log in client.read_logs(wanted)):
+        assert time.monotonic() < deadline, "the log has no verdict"
+        time.sleep(0.5)
     assert [name for _, name in central.list_rounds()] == ["by-hand"]
     assert central.get_round("one-road", "by-hand").verdict == "pass"
     # A cron, which gives no parameters, and the watch beside it. Rounds of every minute would wait for each other, and
