@@ -61,7 +61,7 @@ def test_the_record_is_handed_in_under_a_beating_heart(tmp_path: Path, monkeypat
     monkeypatch.setattr(module, "run_training", trained)
     monkeypatch.setattr(module, "publish_record", publish)
     order = make_order(tmp_path)
-    killed = tmp_path / "cache/work/record-0-killed"
+    killed = tmp_path / "cache" / "work" / "record-0-killed"
     killed.mkdir(parents=True)
     (killed / ".plumbline-owner").touch()
     with disable_run_logger():
