@@ -12,13 +12,13 @@ from pathlib import Path, PurePosixPath
 from plumbline.data.readers import format_of
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError, InvalidInputError
-from plumbline.schema.key import safe_key
+from plumbline.schema.store_url import KINDS, safe_key
 from plumbline.stores import ObjectInfo, open_store
 
 __all__ = ["Located", "SourceFile", "content_marks", "is_file_source", "locate"]
 
 _WILD = re.compile(r"[*?\[]")
-_STORES = ("s3://", "az://", "gs://")
+_STORES = tuple(f"{scheme}://" for scheme in KINDS if scheme != "file")
 _SPLITS = {
     "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
     "dev": "validation", "eval": "validation", "evaluation": "validation", "test": "test", "testing": "test",

@@ -6,16 +6,16 @@ Every step works under a new prefix, and removes its objects. A failed step name
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from plumbline.digest import digest_bytes, digest_file
 from plumbline.doctor.checks import CheckResult, from_error
 from plumbline.doctor.refusals import explain_refusal
 from plumbline.errors import AccessError, ExitCode, PlumblineError
+from plumbline.schema.store_url import Right, kind_at
 from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import (
     ObjectExistsError,
@@ -35,27 +35,6 @@ _QUICK = RetryPolicy(attempts=3)
 _WRITERS = 4
 _LARGE_BYTES = 65 << 20
 """File size above every service's threshold for multipart uploads."""
-
-_READ, _LIST, _CREATE, _REPLACE, _DELETE = "read", "list", "create", "replace", "delete"
-_RIGHTS: Mapping[str, Mapping[str, str]] = {
-    "s3": {
-        _READ: "s3:GetObject", _LIST: "s3:ListBucket", _CREATE: "s3:PutObject", _REPLACE: "s3:PutObject",
-        _DELETE: "s3:DeleteObject",
-    },
-    "az": {
-        _READ: "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read",
-        _LIST: "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read",
-        _CREATE: "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/add/action (or write)",
-        _REPLACE: "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/write",
-        _DELETE: "Microsoft.Storage/storageAccounts/blobServices/containers/blobs/delete",
-    },
-    "gs": {
-        _READ: "storage.objects.get", _LIST: "storage.objects.list", _CREATE: "storage.objects.create",
-        _REPLACE: "storage.objects.create and storage.objects.delete", _DELETE: "storage.objects.delete",
-    },
-    "file": dict.fromkeys((_READ, _LIST), "to read the folder")
-    | dict.fromkeys((_CREATE, _REPLACE, _DELETE), "to write in the folder"),
-}  # fmt: skip
 
 
 class _NonConformingError(PlumblineError):
@@ -170,17 +149,17 @@ def examine_conformance(url: str) -> Iterator[CheckResult]:
     """Run the contract's steps at `url` until the first failure; clean up."""
     store = open_store(url, policy=_QUICK)
     trial = _Trial(store, f"plumbline-doctor-{secrets.token_hex(8)}")
-    steps: list[tuple[str, str, Callable[[], None]]] = [
-        ("create an object", _CREATE, trial.create),
-        ("refuse to create it twice", _CREATE, trial.refuse_second_create),
-        ("describe it", _READ, trial.stat),
-        ("read it, whole and a range", _READ, trial.read),
-        ("list it", _LIST, trial.list),
-        ("replace it if unchanged", _REPLACE, trial.swap),
-        (f"let one of {_WRITERS} writers win", _CREATE, trial.race),
-        (f"create a file of {_LARGE_BYTES >> 20} MiB in parts", _CREATE, trial.large),
-        ("sign a link", _READ, trial.link),
-        ("delete the objects", _DELETE, trial.delete),
+    steps: list[tuple[str, Right, Callable[[], None]]] = [
+        ("create an object", "create", trial.create),
+        ("refuse to create it twice", "create", trial.refuse_second_create),
+        ("describe it", "read", trial.stat),
+        ("read it, whole and a range", "read", trial.read),
+        ("list it", "list", trial.list),
+        ("replace it if unchanged", "replace", trial.swap),
+        (f"let one of {_WRITERS} writers win", "create", trial.race),
+        (f"create a file of {_LARGE_BYTES >> 20} MiB in parts", "create", trial.large),
+        ("sign a link", "read", trial.link),
+        ("delete the objects", "delete", trial.delete),
     ]
     cleaned = False
     for description, right, step in steps:
@@ -188,13 +167,13 @@ def examine_conformance(url: str) -> Iterator[CheckResult]:
         yield result
         if not result.well:
             break
-        cleaned = right == _DELETE
+        cleaned = right == "delete"
     if not cleaned:
-        yield _examine(store.url, f"remove {trial.prefix}/", _DELETE, trial.clean)
+        yield _examine(store.url, f"remove {trial.prefix}/", "delete", trial.clean)
 
 
-def _examine(url: str, description: str, right: str, step: Callable[[], None]) -> CheckResult:
-    where, needs = f"{url}: {description}", _RIGHTS[urlsplit(url).scheme][right]
+def _examine(url: str, description: str, right: Right, step: Callable[[], None]) -> CheckResult:
+    where, needs = f"{url}: {description}", kind_at(url).rights[right]
     try:
         step()
     except _NonConformingError as error:

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from plumbline.digest import digest_json
 from plumbline.schema.base import Count, Model, Name, Sha256, Text
-from plumbline.schema.key import safe_key
+from plumbline.schema.store_url import safe_key
 
 __all__ = ["ClassRows", "DataFile", "Key", "Manifest", "Receipt", "Shard", "Task", "safe_key"]
 

@@ -21,11 +21,13 @@ from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
 from plumbline.errors import AccessError, ConfigurationError
+from plumbline.schema.store_url import StoreAddress
 from plumbline.stores.azure_access import AzureAccess, ReadAuthorization, find_access
 from plumbline.stores.azure_errors import sdk_error
 from plumbline.stores.body import HttpBody, body_of, range_of
 from plumbline.stores.direct import DirectReads, DirectResponse
 from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
+from plumbline.stores.opening import Timeouts
 from plumbline.stores.protocol import (
     BucketMissingError,
     ObjectExistsError,
@@ -36,7 +38,7 @@ from plumbline.stores.protocol import (
 from plumbline.stores.service_errors import AZURE, Answer, ProtectedError, no_credentials, response_error
 from plumbline.stores.upload import media_type, opened
 
-__all__ = ["AzureStore"]
+__all__ = ["AzureStore", "open_url"]
 
 _HINT = "check AZURE_STORAGE_CONNECTION_STRING and PLUMBLINE_AZURE_ENDPOINT"
 _LINK_HINT = "signing needs the account's key or an identity"
@@ -251,3 +253,11 @@ class AzureStore:
 def _is_folder(properties: Any) -> bool:
     """Return whether a blob is a folder of a hierarchical namespace."""
     return str((properties.metadata or {}).get(_FOLDER, "")).lower() == "true"
+
+
+def open_url(url: str, address: StoreAddress, waits: Timeouts) -> AzureStore:
+    """Return the store at a URL of this kind."""
+    connect, read = waits.connect_seconds, waits.read_seconds
+    return AzureStore(
+        url, address.bucket, address.container, address.prefix, connect_seconds=connect, read_seconds=read
+    )

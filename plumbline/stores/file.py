@@ -25,7 +25,9 @@ from plumbline.errors import (
     PlumblineError,
     Refusal,
 )
+from plumbline.schema.store_url import StoreAddress
 from plumbline.stores.keys import checked_key
+from plumbline.stores.opening import Timeouts
 from plumbline.stores.protocol import (
     FolderMissingError,
     ObjectExistsError,
@@ -35,7 +37,7 @@ from plumbline.stores.protocol import (
     StoreUnavailableError,
 )
 
-__all__ = ["FileStore"]
+__all__ = ["FileStore", "open_url"]
 
 _OWN_FOLDER = ".store"
 _HINT = "use the URL of a folder that exists or can be created"
@@ -241,3 +243,8 @@ def _link(source: Path, target: Path) -> bool:
 
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key, status.st_size, f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}")
+
+
+def open_url(url: str, address: StoreAddress, _waits: Timeouts) -> FileStore:
+    """Return the store at a URL of this kind."""
+    return FileStore(url, Path(address.prefix))

@@ -15,10 +15,12 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from plumbline.errors import ConfigurationError, PlumblineError
+from plumbline.schema.store_url import StoreAddress
 from plumbline.stores.body import HttpBody, body_of, range_of
 from plumbline.stores.google_api import GoogleApi, MediaResponse
 from plumbline.stores.google_links import signed_url
 from plumbline.stores.keys import checked_key, joined
+from plumbline.stores.opening import Timeouts
 from plumbline.stores.protocol import (
     BucketMissingError,
     ObjectExistsError,
@@ -29,7 +31,7 @@ from plumbline.stores.protocol import (
 )
 from plumbline.stores.upload import Body, content_md5, media_type, opened
 
-__all__ = ["GoogleStore"]
+__all__ = ["GoogleStore", "open_url"]
 
 _FIELDS = "name,size,generation"
 _WHOLE_BYTES = 8 << 20
@@ -218,3 +220,9 @@ class GoogleStore:
         if chunk and reached <= position:
             raise StoreUnavailableError("the service kept no byte of a chunk", where=self.url)
         return None, reached
+
+
+def open_url(url: str, address: StoreAddress, waits: Timeouts) -> GoogleStore:
+    """Return the store at a URL of this kind."""
+    connect, read = waits.connect_seconds, waits.read_seconds
+    return GoogleStore(url, address.bucket, address.prefix, connect_seconds=connect, read_seconds=read)

@@ -1,9 +1,9 @@
-"""Keys and etags in the form that all backends share."""
+"""Keys of objects and files, and etags, in the form that all backends share."""
 
 from __future__ import annotations
 
 from plumbline.errors import InvalidInputError
-from plumbline.schema.key import safe_key
+from plumbline.schema.store_url import safe_key
 
 __all__ = ["checked_key", "is_folder_marker", "joined", "plain_etag", "quoted_etag"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from importlib import import_module
 
 from plumbline.errors import ConfigurationError
-from plumbline.schema.store_url import parse_store_url
+from plumbline.schema.store_url import kind_at, parse_store_url
 from plumbline.stores.protocol import Store
 from plumbline.stores.retry import RetryingStore, RetryPolicy
 from plumbline.variables import clean_variables
@@ -28,28 +28,10 @@ def open_store(url: str, *, policy: RetryPolicy | None = None, timeouts: Timeout
     No request is sent yet, so a wrong bucket or credential fails at the first use.
     """
     clean_variables()
-    timeouts = timeouts or Timeouts()
-    return RetryingStore(_backend(url.rstrip("/"), timeouts), policy or RetryPolicy())
-
-
-def _backend(url: str, timeouts: Timeouts) -> Store:
+    url = url.rstrip("/")
     try:
         address = parse_store_url(url)
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
-    if address.scheme == "file":
-        from plumbline.stores.file import FileStore
-
-        return FileStore(url, Path(address.prefix))
-    waits = {"connect_seconds": timeouts.connect_seconds, "read_seconds": timeouts.read_seconds}
-    if address.scheme == "s3":
-        from plumbline.stores.s3 import S3Store
-
-        return S3Store(url, address.bucket, address.prefix, **waits)
-    if address.scheme == "gs":
-        from plumbline.stores.gs import GoogleStore
-
-        return GoogleStore(url, address.bucket, address.prefix, **waits)
-    from plumbline.stores.azure import AzureStore
-
-    return AzureStore(url, address.bucket, address.container, address.prefix, **waits)
+    backend = import_module(kind_at(url).module).open_url(url, address, timeouts or Timeouts())
+    return RetryingStore(backend, policy or RetryPolicy())

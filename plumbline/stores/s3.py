@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.errors import ConfigurationError, PlumblineError
+from plumbline.schema.store_url import StoreAddress
 from plumbline.stores.body import HttpBody, body_of, range_of
 from plumbline.stores.direct import DirectResponse
 from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
+from plumbline.stores.opening import Timeouts
 from plumbline.stores.protocol import (
     BucketMissingError,
     ObjectExistsError,
@@ -34,7 +36,7 @@ from plumbline.stores.service_errors import S3, Answer, no_credentials, response
 from plumbline.stores.upload import Body, content_md5, media_type, opened
 from plumbline.variables import variable
 
-__all__ = ["S3Store"]
+__all__ = ["S3Store", "open_url"]
 
 _PART_BYTES = 32 << 20
 _UPLOADS = {"put_object", "create_multipart_upload"}
@@ -237,3 +239,9 @@ def _demanded(operation: str) -> dict[str, str]:
         if key := variable("PLUMBLINE_S3_KMS_KEY_ID"):
             arguments["SSEKMSKeyId"] = key
     return arguments
+
+
+def open_url(url: str, address: StoreAddress, waits: Timeouts) -> S3Store:
+    """Return the store at a URL of this kind."""
+    connect, read = waits.connect_seconds, waits.read_seconds
+    return S3Store(url, address.bucket, address.prefix, connect_seconds=connect, read_seconds=read)
