@@ -19,6 +19,7 @@ from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.suggestions import did_you_mean, suggest_or_list
 from plumbline.schema.suite import DatasetSource, read_suite
+from plumbline.schema.task import TASKS
 from plumbline.staging.cache import Cache
 from plumbline.staging.verify import verify_dataset
 from plumbline.stores import open_store
@@ -72,7 +73,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="the folder of the dataset")
     parser.add_argument(
         "--task",
-        choices=("sequence-classification", "masked-lm"),
+        choices=tuple(TASKS),
         default="sequence-classification",
         help="default: %(default)s",
     )

@@ -31,8 +31,9 @@ from plumbline.data.tokenizer import read_tokenizer, train_tokenizer
 from plumbline.digest import canonical_json
 from plumbline.errors import DISK_FULL, ConfigurationError, DiskFullError, InvalidInputError
 from plumbline.schema.base import Name, read_model
-from plumbline.schema.manifest import ClassRows, Manifest, Receipt, Task
+from plumbline.schema.manifest import ClassRows, Manifest, Receipt
 from plumbline.schema.suite import DatasetSource
+from plumbline.schema.task import Task, has_row_labels
 
 __all__ = ["MANIFEST_NAME", "build_dataset", "read_manifest"]
 
@@ -92,7 +93,7 @@ def _write(content: _Content, source: DatasetSource, name: str, task: Task, out:
     """Write tokenizer and shards; return their manifest."""
     counts = [_label_counts(rows) for rows in (content.train, content.evaluation)]
     labels = set(counts[0]) | set(counts[1])
-    if task == "sequence-classification" and len(labels) < 2:
+    if has_row_labels(task) and len(labels) < 2:
         hint = "classification needs at least two classes"
         raise InvalidInputError("all rows have the same label", where=content.source, hint=hint)
     if source.tokenizer:
@@ -139,7 +140,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _generated(source: DatasetSource, task: Task, spool: Spool) -> _Content:
     seed = source.grammar_seed or 0
-    labelled = task == "sequence-classification"
+    labelled = has_row_labels(task)
     reviews = grammar.reviews(seed, 0, source.train_rows + source.evaluation_rows)
     rows = spool.add(reviews if labelled else (Row(row.text, None) for row in reviews))
     return _Content(
@@ -153,7 +154,7 @@ def _generated(source: DatasetSource, task: Task, spool: Spool) -> _Content:
 def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
     """Read the user's rows, determine the classes, and split."""
     name = source.path or ""
-    labelled = task == "sequence-classification"
+    labelled = has_row_labels(task)
     options = ColumnOptions(
         source.text_column, source.label_column, source.pair_column, labelled=labelled, header=source.header
     )

@@ -13,10 +13,11 @@ from plumbline.data.tokenizer import tokenizer_file
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError
 from plumbline.schema.base import first_problem
-from plumbline.schema.manifest import Manifest, Task
+from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import DataSpec, RunSpec
 from plumbline.schema.suggestions import did_you_mean, suggest_or_list
 from plumbline.schema.suite import DatasetSource, Suite, Workload, Workloads
+from plumbline.schema.task import Task, has_row_labels
 
 __all__ = ["SIZES", "architecture", "dataset_source", "dataset_task", "make_spec", "workload_named"]
 
@@ -58,14 +59,14 @@ def architecture(workload: Workload, manifest: Manifest) -> dict[str, Any]:
     else:
         folder = checkpoint_folder(workload.model, SIZES) or Path(workload.model)
         model = checkpoint_model(folder, manifest)
-    labels = manifest.num_labels if workload.task == "sequence-classification" else None
+    labels = manifest.num_labels if has_row_labels(workload.task) else None
     return {**model, "num_labels": labels, "task": workload.task}
 
 
 def dataset_task(suite: Suite | Workloads, name: str) -> Task:
     """Return a dataset's task: labelled, if any workload needs labels."""
-    tasks = {workload.task for workload in suite.workloads.values() if workload.data == name}
-    return "masked-lm" if tasks == {"masked-lm"} else "sequence-classification"
+    tasks = sorted({workload.task for workload in suite.workloads.values() if workload.data == name})
+    return next(filter(has_row_labels, tasks), tasks[0] if tasks else "sequence-classification")
 
 
 def dataset_source(suite: Suite | Workloads, name: str, where: str = "") -> DatasetSource:
@@ -95,8 +96,8 @@ def make_spec(suite: Suite | Workloads, workload: str, manifest: Manifest, weigh
     where = f"workloads.{workload}"
     if manifest.name != chosen.data:
         raise ConfigurationError(f"trains on {chosen.data!r}, not on {manifest.name!r}", where=where, key="data")
-    if chosen.task == "sequence-classification" and manifest.num_labels is None:
-        hint = "build it for sequence-classification"
+    if has_row_labels(chosen.task) and manifest.num_labels is None:
+        hint = f"build it for {chosen.task}"
         raise ConfigurationError(f"the dataset {manifest.name!r} has no labels", where=where, key="task", hint=hint)
     model = architecture(chosen, manifest)
     described = {key: value for key, value in model.items() if key not in {"task", "checkpoint"}}

@@ -79,7 +79,7 @@ def _changed_tokens(pair: Pair, predicted: tuple[NDArray[Any], NDArray[Any]], li
 
 
 def _is_masked(pair: Pair) -> bool:
-    return pair.reference.record.spec.task == "masked-lm"
+    return not pair.reference.record.spec.has_row_labels
 
 
 def _rows(pair: Pair, name: str) -> tuple[NDArray[Any], NDArray[Any]] | None:

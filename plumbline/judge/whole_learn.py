@@ -31,7 +31,7 @@ def missing_curve(record: RunRecord, learn: LearnEvidence, spec: LearnSpec) -> I
         yield lacks("learn.weights", "inconclusive", "digest", fact("gap.last-weights"))
     for evaluation in learn.evaluations:
         yield from missing_evaluation_rows(record, evaluation, spec, "learn")
-    if not _are_finite(learn.evaluations, masked=record.spec.task == "masked-lm"):
+    if not _are_finite(learn.evaluations, masked=not record.spec.has_row_labels):
         text = fact("gap.evaluations-not-finite")
         yield lacks("learn.evaluation", "invalid", "evaluation", text)
     if lost := _lost_log(learn, min(asked, _LOGGED_STEPS)):

@@ -73,7 +73,7 @@ def _evaluation(loaded: LoadedRecord, evaluation: EvaluationEvidence, spec: Prob
     yield from missing_evaluation_rows(loaded.record, evaluation, spec, "probe")
     logits = loaded.evaluation.get("logits", np.zeros(0))
     # Rows of masked tokens may hide none: their mean log-probabilities are zero then, and there is no loss.
-    is_empty = loaded.record.spec.task == "masked-lm" and not logits.any()
+    is_empty = not loaded.record.spec.has_row_labels and not logits.any()
     finite = all(number is not None and math.isfinite(number) for number in (evaluation.loss, evaluation.accuracy))
     if not (finite or is_empty) or not np.isfinite(logits).all():
         text = fact("gap.evaluation-not-finite")

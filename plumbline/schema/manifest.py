@@ -9,10 +9,9 @@ from pydantic import AfterValidator, Field, model_validator
 from plumbline.digest import digest_json
 from plumbline.schema.base import Count, Model, Name, Sha256, Text
 from plumbline.schema.store_url import safe_key
+from plumbline.schema.task import Task, has_row_labels
 
-__all__ = ["ClassRows", "DataFile", "Key", "Manifest", "Receipt", "Shard", "Task", "safe_key"]
-
-Task = Literal["sequence-classification", "masked-lm"]
+__all__ = ["ClassRows", "DataFile", "Key", "Manifest", "Receipt", "Shard", "safe_key"]
 
 MAX_FILE_BYTES = 1 << 40
 MAX_SHARDS = 100_000
@@ -163,7 +162,7 @@ class Manifest(Model):
         if len(set(keys)) != len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ValueError(f"the key {twice!r} appears twice")
-        if self.task == "sequence-classification" and self.num_labels is None:
+        if has_row_labels(self.task) and self.num_labels is None:
             raise ValueError("num_labels is missing")
         if self.classes and len(self.classes) != self.num_labels:
             raise ValueError("the number of classes differs from num_labels")

@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 from plumbline.digest import canonical_json, digest_json
 from plumbline.errors import InvalidInputError
 from plumbline.schema.base import Count, Label, Model, Name, Number, PlainJson, Sha256, Step, Whole, read_model
-from plumbline.schema.manifest import Key, Task
+from plumbline.schema.manifest import Key
+from plumbline.schema.task import Task, has_row_labels
 
 __all__ = [
     "Attention",
@@ -189,11 +190,16 @@ class RunSpec(Model):
             chosen.append("learn")
         return tuple(chosen)
 
+    @property
+    def has_row_labels(self) -> bool:
+        """Return whether each row has a label; else tokens have."""
+        return has_row_labels(self.task)
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if not self.parts:
             raise ValueError("no part: at least one of probe, speed and learn is needed")
-        if self.task == "sequence-classification" and self.model.num_labels is None:
+        if self.has_row_labels and self.model.num_labels is None:
             raise ValueError("model.num_labels is missing")
         if self.batch_size % self.optimizer.accumulation_steps:
             raise ValueError("optimizer.accumulation_steps does not divide batch_size")

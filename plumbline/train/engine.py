@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from plumbline.schema.spec import Precision, RunSpec
 from plumbline.train.batches import Batch
+from plumbline.train.definitions import IGNORED
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
 from plumbline.train.families import in_double, input_fields
 from plumbline.train.machine_errors import is_out_of_memory
@@ -102,9 +103,10 @@ class Engine:
         self._fields = input_fields(self.bare)
         self._trainable = [value for value in self.bare.parameters() if value.requires_grad]
 
-    def _size(self, labels: torch.Tensor) -> int:
+    @staticmethod
+    def _size(labels: torch.Tensor) -> int:
         """Return the number of terms in the loss's mean."""
-        return int((labels != -100).sum()) if self.spec.task == "masked-lm" else len(labels)
+        return int((labels != IGNORED).sum())
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, float]]:
         """Yield this process's micro-batches, with their shares of the global loss."""

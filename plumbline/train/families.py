@@ -11,6 +11,7 @@ from torch import nn
 
 from plumbline.errors import ConfigurationError
 from plumbline.schema.spec import ModelSpec
+from plumbline.train.tasks import training_task
 
 __all__ = [
     "MODEL_FIELDS",
@@ -30,16 +31,14 @@ _LENGTH = 8
 
 def build_family(spec: ModelSpec, task: str, attention: str, dropout: float) -> nn.Module:
     """Return the model of `spec`; raise `ConfigurationError` if it cannot be built."""
-    classify = task == "sequence-classification"
-    kind = transformers.AutoModelForSequenceClassification if classify else transformers.AutoModelForMaskedLM
+    kind = getattr(transformers, f"AutoModelFor{training_task(task).head}")
     try:
         config = transformers.AutoConfig.for_model(spec.family, **spec.settings)
         for name, value in config.to_dict().items():
             if "dropout" in name and isinstance(value, (int, float)) and not isinstance(value, bool):
                 setattr(config, name, dropout)
-        if classify:
-            config.num_labels = spec.num_labels or 2
-        model: nn.Module = kind.from_config(config, attn_implementation=attention)  # type: ignore[no-untyped-call]
+        config.num_labels = spec.num_labels or 2
+        model: nn.Module = kind.from_config(config, attn_implementation=attention)
     # The settings come from a user's checkpoint, and each family raises what its own code meets. Torch's errors pass.
     except (ValueError, TypeError, KeyError, AttributeError, ImportError, NotImplementedError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plumbline.schema.spec import RunSpec
+from plumbline.train.tasks import training_task
 
 __all__ = ["step_flops"]
 
@@ -15,9 +16,5 @@ def step_flops(spec: RunSpec) -> float:
     projections = 4 * hidden * hidden + (2 + gates) * hidden * inner
     attention = 2 * length * hidden
     per_token = model.num_hidden_layers * (projections + attention)
-    if spec.task == "masked-lm":
-        per_token += hidden * hidden + hidden * model.vocab_size
-        per_row = 0
-    else:
-        per_row = hidden * hidden + hidden * (model.num_labels or 0)
-    return 6.0 * spec.batch_size * (length * per_token + per_row)
+    head_per_token, head_per_row = training_task(spec.task).head_products(model)
+    return 6.0 * spec.batch_size * (length * (per_token + head_per_token) + head_per_row)

@@ -16,6 +16,7 @@ from plumbline.train.bert import BertConfig, modeling_bert
 from plumbline.train.digests import host_array
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.machine_errors import is_of_system
+from plumbline.train.tasks import training_task
 
 __all__ = [
     "attention_of",
@@ -48,21 +49,13 @@ def _config(spec: ModelSpec, attention: str, dropout: float) -> BertConfig:
     return config
 
 
-def _architecture(task: str) -> type[nn.Module]:
-    kind: type[nn.Module] = (
-        modeling_bert.BertForSequenceClassification
-        if task == "sequence-classification"
-        else modeling_bert.BertForMaskedLM
-    )
-    return kind
-
-
 def _build(spec: ModelSpec, task: str, attention: str, dropout: float) -> nn.Module:
     if spec.family != "bert":
         from plumbline.train.families import build_family
 
         return build_family(spec, task, attention, dropout)
-    return _architecture(task)(_config(spec, attention, dropout))
+    kind: type[nn.Module] = getattr(modeling_bert, f"BertFor{training_task(task).head}")
+    return kind(_config(spec, attention, dropout))
 
 
 def build_on_meta(spec: ModelSpec, task: str) -> nn.Module:

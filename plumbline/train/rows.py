@@ -16,6 +16,7 @@ from plumbline.digest import canonical_json, digest_bytes
 from plumbline.schema.evidence import DataEvidence
 from plumbline.schema.manifest import Shard
 from plumbline.schema.spec import RunSpec
+from plumbline.schema.task import has_row_labels
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.machine_errors import is_of_system
 from plumbline.train.source import Source
@@ -102,7 +103,7 @@ class Rows:
         shard, start = self._shards[index], int(self._starts[index])
         first, last = np.searchsorted(self.ids, (start, start + shard.num_rows))
         here = self.ids[first:last] - start
-        classify = self._spec.task == "sequence-classification"
+        classify = has_row_labels(self._spec.task)
         names = ["text", *(["text_pair"] if self._source.manifest.pairs else [])]
         columns = [*names, "label"] if classify else names
         texts_here = dict(zip(columns, _read_columns(self._source.wait(shard), shard, columns, here), strict=True))

@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,8 @@ import transformers
 
 from plumbline.errors import ExitCode, PlumblineError
 from plumbline.schema.evidence import PortableEvidence, SelfcheckEvidence
-from plumbline.schema.manifest import Task
 from plumbline.schema.spec import Attention, ModelSpec, ProbeSpec, RunSpec
+from plumbline.schema.task import TASKS, Task, has_row_labels
 from plumbline.train.batches import Batch
 from plumbline.train.model import build_on_meta, named_once
 from plumbline.train.numerics import apply_settings
@@ -32,7 +32,8 @@ from plumbline.train.ranks import Ranks
 
 __all__ = ["first_step", "main", "selfcheck", "shipped_spec"]
 
-_TASKS: tuple[Task, ...] = ("sequence-classification", "masked-lm")
+_TASKS: Mapping[str, Task] = {"row": "sequence-classification", "token": "masked-lm"}
+"""The shipped training for each kind of label."""
 _STEPS, _ROWS, _LENGTH, _VOCABULARY = 3, 8, 16, 96
 
 
@@ -40,7 +41,7 @@ def shipped_spec(task: Task, attention: Attention = "eager") -> RunSpec:
     """Return the spec of the shipped tiny training."""
     model = ModelSpec(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32,
-        vocab_size=_VOCABULARY, num_labels=2 if task == "sequence-classification" else None,
+        vocab_size=_VOCABULARY, num_labels=2 if has_row_labels(task) else None,
         weights_key="drawn", weights_sha256="0" * 64,
     )  # fmt: skip
     return RunSpec.model_validate({
@@ -73,7 +74,7 @@ def _batch(spec: RunSpec, step: int) -> Batch:
     lengths = _LENGTH - np.arange(_ROWS) % 5
     mask = (np.arange(_LENGTH) < lengths[:, None]).astype(np.int64)
     ids = np.where(mask == 1, ids, 0)
-    labels = ids[:, 0] % 2 if spec.task == "sequence-classification" else np.where(chosen % 6 == 0, ids, -100)
+    labels = ids[:, 0] % 2 if has_row_labels(spec.task) else np.where(chosen % 6 == 0, ids, -100)
     segments = (np.arange(_LENGTH) >= _LENGTH // 2).astype(np.int64) * mask
     fields = {"row_ids": np.arange(_ROWS), "input_ids": ids, "attention_mask": mask, "token_type_ids": segments}
     return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in {**fields, "labels": labels}.items()}
@@ -115,7 +116,7 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
     began = time.perf_counter()
     apply_settings("fp32", strict=True, part="probe")
     golden = read_golden()
-    legs = {task: _trained(task, device, attention) for task in _TASKS}
+    legs = {task: _trained(task, device, attention) for task in _TASKS.values()}
     differences = [_compared(legs, formulas) for formulas in golden.formulas]
     known = next((place for place, parted in enumerate(differences) if not parted), None)
     unportable = sorted({leg.unportable for leg in legs.values() if leg.unportable})
@@ -138,6 +139,7 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
 def first_step(device: torch.device, task: Task) -> SelfcheckEvidence:
     """Train one step of the shipped training, and compare with the digests; takes half a second."""
     apply_settings("fp32", strict=True, part="probe")
+    task = _TASKS[TASKS[task]]
     leg = _trained(task, device, "eager", steps=1)
     versions = (transformers.__version__, torch.__version__.partition("+")[0])
     known = [
@@ -166,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         if arguments.first_step:
-            evidence = first_step(torch.device(arguments.device), _TASKS[0])
+            evidence = first_step(torch.device(arguments.device), _TASKS["row"])
             sys.stdout.write(evidence.model_dump_json() + "\n")
             return int(_CODES.get(evidence.verdict, ExitCode.INCONCLUSIVE))
         document = selfcheck(torch.device(arguments.device), arguments.attention)

@@ -53,7 +53,7 @@ def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) ->
     evidence = (fact("batch.fields", differing=", ".join(differing)),)
     if "row_ids" in differing:
         return Suspicion("data.order", _order(left, right), evidence, BATCH_FIELDS)
-    masked = pair.reference.record.spec.task == "masked-lm"
+    masked = not pair.reference.record.spec.has_row_labels
     if masked and set(differing) <= {"labels"} and not _same_places(left, right):
         why = fact("batch.mask-places")
         return Suspicion("rng", why, evidence, (*TOKENS, "labels"))

@@ -30,7 +30,7 @@ def learning(pair: Pair) -> Mismatch | None:
     step = parting(pair)
     if step is None and (left.weights_sha256, left.evaluations) == (right.weights_sha256, right.evaluations):
         return None
-    masked = pair.reference.record.spec.task == "masked-lm"
+    masked = not pair.reference.record.spec.has_row_labels
     code, why = _suspect(left, right, step, masked=masked)
     finding = Finding(
         check="learn.bits",
@@ -52,7 +52,7 @@ def logged(pair: Pair) -> Mismatch | None:
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return None
-    masked = pair.reference.record.spec.task == "masked-lm"
+    masked = not pair.reference.record.spec.has_row_labels
     found = _exact_suspect(left, right, len(left.losses), masked=masked, precision=_SAME_RATE)
     if found is None and (evaluated := _evaluated_apart(left, right)) is not None:
         return evaluated
