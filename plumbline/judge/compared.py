@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from plumbline.judge.ladder import Ladder, walk
 from plumbline.judge.mismatches import Mismatch
-from plumbline.judge.origin import other_kernels
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.rungs.learning import evaluating, learning, logged
 from plumbline.judge.spec_differences import spec_findings
 from plumbline.judge.suspects import differences
+from plumbline.judge.walk import Walk, walk
 from plumbline.judge.whole import WholeRecord, unequal_evidence, whole
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
@@ -68,14 +68,14 @@ class Compared:
         return Pair(self.reference, self.candidate)
 
     @cached_property
-    def ladder(self) -> Ladder | None:
+    def walk(self) -> Walk | None:
         """Return the comparison of the probes; `None` without both."""
         return walk(self.pair) if self.pair.probes is not None else None
 
     @cached_property
     def curve(self) -> tuple[Mismatch, ...]:
         """Return the mismatches of the learning curves: where they part, and a different evaluation behind that."""
-        is_explained = self.ladder is not None and bool(self.ladder.mismatches)
+        is_explained = self.walk is not None and bool(self.walk.mismatches)
         bits = None if is_explained or other_kernels(self.pair) else learning(self.pair)
         apart = bits if is_explained or bits else logged(self.pair)
         if apart is None:

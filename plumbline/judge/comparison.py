@@ -7,13 +7,13 @@ from plumbline.judge.compared import Compared, Comparisons
 from plumbline.judge.gates import GATES
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
-from plumbline.judge.ladder import Ladder
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.portable import portable_findings, reordered
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.spec_precision import precision_findings
 from plumbline.judge.suspects import suspects_for
+from plumbline.judge.walk import Walk
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.fact import fact, joined
@@ -59,13 +59,13 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
             causes=(checked[1],) if checked else (),
             suspects=suspects,
         )
-    pair, ladder = compared.pair, compared.ladder
+    pair, walk = compared.pair, compared.walk
     findings: list[Finding] = []
     mismatches: list[Mismatch] = []
-    if ladder is not None:
-        findings += _probe_findings(pair, ladder)
-        mismatches += ladder.mismatches
-        findings += [*_lost_envelope(pair, ladder), *_lost_portable(pair, ladder), *precision_findings(pair)]
+    if walk is not None:
+        findings += _probe_findings(pair, walk)
+        mismatches += walk.mismatches
+        findings += [*_lost_envelope(pair, walk), *_lost_portable(pair, walk), *precision_findings(pair)]
     causes = [cause_of(mismatch, suspects) for mismatch in mismatches]
     findings += [finding for mismatch in compared.curve for finding in mismatch.findings]
     causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in compared.curve]
@@ -84,7 +84,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
         first_divergence=next(iter(places), None),
         causes=tuple(explained or open_ones[:1]),
         suspects=suspects,
-        notes=tuple(_notes(pair, ladder)) if ladder is not None else (),
+        notes=tuple(_notes(pair, walk)) if walk is not None else (),
     )
 
 
@@ -104,8 +104,8 @@ def cause_of(mismatch: Mismatch, suspects: tuple[str, ...], suspicion: Suspicion
     )
 
 
-def _probe_findings(pair: Pair, ladder: Ladder) -> list[Finding]:
-    broken = [finding for mismatch in ladder.mismatches for finding in mismatch.findings]
+def _probe_findings(pair: Pair, walk: Walk) -> list[Finding]:
+    broken = [finding for mismatch in walk.mismatches for finding in mismatch.findings]
     if broken:
         return broken
     steps = len(pair.common)
@@ -132,22 +132,22 @@ def _probe_findings(pair: Pair, ladder: Ladder) -> list[Finding]:
     return findings
 
 
-def _lost_envelope(pair: Pair, ladder: Ladder) -> list[Finding]:
+def _lost_envelope(pair: Pair, walk: Walk) -> list[Finding]:
     """Return an inconclusive finding if bits differ and no envelope was measured."""
     probe, probes = pair.reference.record.spec.probe, pair.probes or ()
     # A candidate's own envelope does not vouch for it.
     measured = probe is None or not probe.envelope_seeds or not probes or probes[0].envelope is not None
-    if measured or ladder.equal or ladder.mismatches or pair.reference.record.experiment is not None:
+    if measured or walk.equal or walk.mismatches or pair.reference.record.experiment is not None:
         return []
     reasons = "; ".join(dict.fromkeys(why for recorded in probes for why in recorded.lost_legs.values()))
     detail = fact("comparison.no-envelope", why=fact("comparison.reasons", reasons=reasons) if reasons else "")
     return [Finding(check="probe.envelope", outcome="inconclusive", metric="envelope", detail=detail)]
 
 
-def _lost_portable(pair: Pair, ladder: Ladder) -> list[Finding]:
+def _lost_portable(pair: Pair, walk: Walk) -> list[Finding]:
     """Return a finding if only bits differ, and the portable leg that could explain them was lost."""
     lost = [why for probe in pair.probes or () if (why := probe.lost_legs.get("portable"))]
-    if not lost or ladder.equal or ladder.mismatches:
+    if not lost or walk.equal or walk.mismatches:
         return []
     detail = fact("comparison.lost-leg", why=lost[0])
     return [
@@ -161,8 +161,8 @@ def _closest(pair: Pair) -> TapError | None:
     return max(errors, key=lambda error: error.ratio, default=None)
 
 
-def _notes(pair: Pair, ladder: Ladder) -> list[Note]:
-    if ladder.mismatches:
+def _notes(pair: Pair, walk: Walk) -> list[Note]:
+    if walk.mismatches:
         return []
     notes = []
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
@@ -173,20 +173,20 @@ def _notes(pair: Pair, ladder: Ladder) -> list[Note]:
     if left and right and left.tokenizer_sha256 != right.tokenizer_sha256:
         text = fact("comparison.tokenizer")
         notes.append(Note(code="tokenizer", text=text))
-    if ladder.equal:
+    if walk.equal:
         notes.append(Note(code="equal-bits", text=fact("comparison.equal-bits")))
         if (step := parting(pair)) is not None:
             text = fact("comparison.curve-parts", step=step)
             notes.append(Note(code="curve", text=text))
         return notes
-    if ladder.proven:
-        text = fact("comparison.proven", num=ladder.proven)
+    if walk.proven:
+        text = fact("comparison.proven", num=walk.proven)
         notes.append(Note(code="portable", text=text))
     if (order := reordered(pair)) is not None:
         place, largest = order
         text = fact("comparison.portable-order", place=place, largest=largest)
         notes.append(Note(code="portable-order", text=text))
-    reasons, more = joined(ladder.rounding[:3]), "; …" if len(ladder.rounding) > 3 else ""
+    reasons, more = joined(walk.rounding[:3]), "; …" if len(walk.rounding) > 3 else ""
     closest = _closest(pair)
     size = fact("comparison.largest", error=closest.error, limit=closest.limit) if closest else ""
     return [

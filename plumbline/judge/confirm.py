@@ -17,12 +17,12 @@ from plumbline.judge.confirm_requests import Request, next_of_causes, next_reque
 from plumbline.judge.confirm_state import ConfirmationState
 from plumbline.judge.experiments import interventions, steps_of
 from plumbline.judge.intervention import Intervention, Kept, forward_of, only_trained
-from plumbline.judge.ladder import position, walk
-from plumbline.judge.mismatches import Mismatch, is_same_place, with_kernel_last, without_nondeterminism
+from plumbline.judge.mismatches import Mismatch, is_same_place, with_kernel_last, without
 from plumbline.judge.own_evaluation import OwnEvaluation, deviation
 from plumbline.judge.pair import Pair
 from plumbline.judge.restored import Outcome, agree_exactly, check_restored, disagreement, located
 from plumbline.judge.rungs.portable import portable
+from plumbline.judge.walk import position, walk
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Judgement
@@ -55,8 +55,8 @@ class Confirmation(ConfirmationState):
         if judgement.verdict != "drift" or budget < 1:
             return start
         compared = (table if table is not None else Comparisons()).of(reference, candidate)
-        ladder = compared.ladder or walk(compared.pair)  # data may differ without a probe
-        return replace(start, pending_mismatches=ladder.mismatches)
+        found = compared.walk or walk(compared.pair)  # data may differ without a probe
+        return replace(start, pending_mismatches=found.mismatches)
 
     def next(self) -> Request | None:
         """Return the next experiment; `None` at the end or without budget left."""
@@ -146,7 +146,7 @@ class Confirmation(ConfirmationState):
         parting = disagreement(self.candidate, record, steps)
         if parting is not None:
             return self._unsteady(record, parting)
-        pending_mismatches = tuple(without_nondeterminism(mismatch) for mismatch in self.pending_mismatches)
+        pending_mismatches = tuple(without("nondeterminism", mismatch) for mismatch in self.pending_mismatches)
         tried = (fact("rerun.equal-bits"),)
         return replace(self, rerun=record, pending_mismatches=pending_mismatches, tried=tried)._opened()
 
@@ -214,7 +214,7 @@ class Confirmation(ConfirmationState):
 
     def _reproduced(self, rerun: LoadedRecord) -> bool:
         mismatch, pair = self.pending_mismatches[0], Pair(self.reference, rerun, imposed=frozenset({"evaluation"}))
-        again = (portable(pair),) if mismatch.is_portable else walk(pair).mismatches
+        again = (portable(pair),) if mismatch.basis == "portable" else walk(pair).mismatches
         return any(other is not None and other.rung == mismatch.rung and other.at == mismatch.at for other in again)
 
     def _learn(self, outcome: Outcome) -> Confirmation:
@@ -242,14 +242,14 @@ class Confirmation(ConfirmationState):
         if mismatch is None:
             return self._learn(Outcome(restored=False, text=fact("experiment.no-module")))
         tried = (*self.tried, fact("experiment.tapped", step=mismatch.at.step, at=mismatch.at.at))
-        pending_mismatches = (without_nondeterminism(mismatch), *self.pending_mismatches[1:])
+        pending_mismatches = (without("nondeterminism", mismatch), *self.pending_mismatches[1:])
         return replace(self, pending_mismatches=pending_mismatches, tried=tried, exact=None)._opened()
 
     def _confirmed(self, way: Intervention, outcome: Outcome) -> Confirmation:
         mismatch = self.pending_mismatches[0]
         cause = cause_of(mismatch, self._suspects(), self.suspicions[0]).replace(sure="confirmed", tried=self.tried)
         known = {other.suspicions[0].code for other in self.pending_mismatches}
-        hidden = tuple(with_kernel_last(without_nondeterminism(other)) for other in outcome.left)
+        hidden = tuple(with_kernel_last(without("nondeterminism", other)) for other in outcome.left)
         hidden = tuple(other for other in hidden if other.suspicions[0].code not in known)
         kept = (*self.kept, Kept(way, self.captured)) if way.method == "replay" else self.kept
         compared = (
@@ -268,7 +268,7 @@ class Confirmation(ConfirmationState):
     def _unattributed(self) -> Confirmation:
         """End the tests of a mismatch that no experiment restored."""
         mismatch = self.pending_mismatches[0]
-        name = still_likely if mismatch.is_first_bit or mismatch.is_portable else unattributed
+        name = still_likely if mismatch.is_certain else unattributed
         settled = self.settled.settled(name(mismatch, self._suspects(), self.tried))
         pending_mismatches = self.pending_mismatches[1:]
         return replace(

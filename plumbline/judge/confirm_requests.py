@@ -59,7 +59,7 @@ def next_of_causes(state: ConfirmationState) -> Request | None:
         return None
     if state.rerun is None:
         # A difference of portable bits shows in nothing else.
-        has_leg = any(mismatch.is_portable for mismatch in state.pending_mismatches)
+        has_leg = any(mismatch.basis == "portable" for mismatch in state.pending_mismatches)
         text = "control experiment: unchanged rerun"
         return _request(state, "candidate", text, state.probe_steps(), portable=has_leg)
     lacking = next((each.way for each in state.kept if each.lacks_capture), None)

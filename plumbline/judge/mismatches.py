@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
-__all__ = ["Mismatch", "Suspicion", "is_same_place", "with_kernel_last", "without_nondeterminism"]
+__all__ = ["Basis", "Mismatch", "Suspicion", "is_same_place", "with_kernel_last", "without"]
+
+Basis = Literal["given", "computed", "portable"]
+"""What a mismatch rests on: evidence that no other rung can change, the computation, or its portable bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +36,14 @@ class Mismatch:
     findings: tuple[Finding, ...]
     suspicions: tuple[Suspicion, ...]
     """Most likely first; never empty."""
-    independent: bool = field(default=False)
-    """Whether no other rung's difference can be the reason: the mismatch is a separate cause."""
-    since: int | None = None
-    """First step of the difference, if only a later step shows more than rounding."""
-    is_portable: bool = False
-    """Whether portable bits show the difference: no rounding explains it, and all portable bits above are equal."""
-    is_first_bit: bool = False
-    """Whether all evidence above is bitwise equal: the cause is at this place, however small the difference."""
+    basis: Basis = "computed"
+    is_certain: bool = False
+    """Whether all evidence above has equal bits, native or portable: the cause is at this place, however small."""
 
 
-def without_nondeterminism(mismatch: Mismatch) -> Mismatch:
-    """Drop `nondeterminism`, which an unchanged rerun with equal bits excludes."""
-    left = tuple(each for each in mismatch.suspicions if each.code != "nondeterminism")
+def without(code: CauseCode, mismatch: Mismatch) -> Mismatch:
+    """Drop a cause that other evidence excludes; the last suspicion stays."""
+    left = tuple(each for each in mismatch.suspicions if each.code != code)
     return replace(mismatch, suspicions=left) if left else mismatch
 
 

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 
 from plumbline.judge.intervention import Intervention
-from plumbline.judge.ladder import position, walk
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import relative
+from plumbline.judge.walk import position, walk
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
@@ -94,7 +94,7 @@ def check_restored(
     fresh = tuple(other for other in left if other.suspicions[0].code not in known)
     if not fresh:
         # A mismatch of bits alone may lie below every limit: then the difference has to shrink clearly.
-        if not exact and not mismatch.independent and not _came_closer(pair, before, way.steps):
+        if not exact and mismatch.basis != "given" and not _came_closer(pair, before, way.steps):
             return Outcome(restored=False, text=fact("restored.stays"))
         return Outcome(restored=True, text=fact("restored.equal"))
     first = fresh[0]
@@ -151,7 +151,7 @@ def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozense
     scale = _VANISHED if now <= _EXACT else 1.0
     found = [
         # Above the first of them all evidence agrees in fp64: its place is certain.
-        replace(other, is_first_bit=scale < 1 and place == 0)
+        replace(other, is_certain=scale < 1 and place == 0)
         for place, other in enumerate(walk(replace(after, scale=scale)).mismatches)
     ]
     left = tuple(

@@ -37,7 +37,7 @@ def different_precision(loaded: LoadedRecord) -> tuple[str, int, int] | None:
 def precision_findings(pair: Pair) -> list[Finding]:
     """Return an invalid finding if no side computed in the spec's precision.
 
-    A single side that did not differs from the other, and the ladder names the cause.
+    A single side that did not differs from the other, and the walk names the cause.
     """
     found = [different_precision(side) for side in (pair.reference, pair.candidate)]
     if found[0] is None or found[1] is None or pair.reference.record.spec.probe is None:

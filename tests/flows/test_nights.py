@@ -18,8 +18,8 @@ from plumbline.cli.main import main
 from plumbline.flows.regression import regression
 from plumbline.history.series import row_of
 from plumbline.judge import compared
-from plumbline.judge.ladder import Ladder
 from plumbline.judge.pair import Pair
+from plumbline.judge.walk import Walk
 from plumbline.localstack.stack import Stack
 from plumbline.rounds.published_specs import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord
@@ -113,8 +113,8 @@ def test_a_blind_judge_is_caught_by_the_canary(
     assert (verdict.verdict, state) == ("pass", "Completed")
     assert verdict.proven.endswith("4 of 4 known faults found in copies of the records")
 
-    def blind(_pair: Pair) -> Ladder:
-        return Ladder(mismatches=(), rounding=(), equal=True)
+    def blind(_pair: Pair) -> Walk:
+        return Walk(mismatches=(), rounding=())
 
     monkeypatch.setattr(compared, "walk", blind)
     verdict, state = night(1, suite, stack, material, tmp_path, lambda _: 0.0)

@@ -15,8 +15,8 @@ from plumbline.errors import InvalidInputError
 from plumbline.experiments.build import write_bundle
 from plumbline.judge import compare
 from plumbline.judge.confirm_learn import begin_confirmation
-from plumbline.judge.ladder import walk
 from plumbline.judge.pair import Pair
+from plumbline.judge.walk import walk
 from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.evidence import BATCH_FIELDS
@@ -87,9 +87,9 @@ def test_a_trace_has_the_evidence_of_a_probe_from_its_first_step_on(whole: Train
 
 
 def test_two_traces_agree_to_the_bit(workshop: Workshop, window: Trained) -> None:
-    ladder = walk(Pair(load_record(window.folder), load_record(traced(workshop).folder)))
-    assert ladder.equal
-    assert not ladder.mismatches
+    walked = walk(Pair(load_record(window.folder), load_record(traced(workshop).folder)))
+    assert walked.equal
+    assert not walked.mismatches
 
 
 def test_a_trace_in_fp64_is_one_of_fp64(workshop: Workshop, window: Trained) -> None:

@@ -1,1 +1,1 @@
-"""Rungs of the evidence ladder: pure functions that find mismatches."""
+"""Rungs of the evidence: pure functions that find mismatches."""

@@ -45,7 +45,7 @@ def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
         at=Divergence(stage="batch", step=step, at=at or differing[0], row=row),
         findings=(finding,),
         suspicions=(suspicion,),
-        independent=True,
+        basis="given",
     )
 
 

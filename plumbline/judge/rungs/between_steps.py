@@ -31,7 +31,7 @@ def between_steps(pair: Pair, step: int) -> Mismatch | None:
         detail=fact("between-steps.equal-before"),
     )
     at = Divergence(stage="optimizer", step=step, at="weights")
-    return Mismatch("state", at, (finding,), (Suspicion(code, why),), independent=True)
+    return Mismatch("state", at, (finding,), (Suspicion(code, why),), basis="given")
 
 
 def _event(pair: Pair, done: int) -> tuple[CauseCode, Statement]:

@@ -233,5 +233,5 @@ def _break(
         at=Divergence(stage="data", step=step, at=at, row=row),
         findings=(finding,),
         suspicions=(Suspicion(code, why, evidence, fields),),
-        independent=True,
+        basis="given",
     )

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from plumbline.judge.evaluated_rows import changed_answers, loss_reach
-from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.mismatches import Basis, Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import limit as limit_of
 from plumbline.judge.tolerance import relative
@@ -73,17 +73,17 @@ def evaluation_numbers(pair: Pair) -> Mismatch | None:
         gap, limit = distance(pair.reference, pair.candidate), limit_of(None, "gradient", pair.precision, left.step)
         if gap > limit:
             why = fact("evaluation.logits")
-            return _break(pair, "relative error of the logits", gap, limit, why, independent=False)
+            return _break(pair, "relative error of the logits", gap, limit, why, basis="computed")
         # An experiment with a definition, such as the training's loss, leaves the evaluation's own function.
         return None if pair.rounding else _beyond_logits(pair, left, right)
     for name in ("loss", "accuracy"):
         ours, theirs = getattr(left, name), getattr(right, name)
         limit = limit_of(None, "loss", pair.precision)
         if ours != theirs and relative(ours, theirs) > limit:
-            return _break(pair, name, theirs, ours, fact("evaluation.number", name=name), independent=False)
+            return _break(pair, name, theirs, ours, fact("evaluation.number", name=name), basis="computed")
     if left.predictions_sha256 != right.predictions_sha256:
         why = fact("evaluation.predictions")
-        return _break(pair, "predictions", right.predictions_sha256, left.predictions_sha256, why, independent=False)
+        return _break(pair, "predictions", right.predictions_sha256, left.predictions_sha256, why, basis="computed")
     return None
 
 
@@ -93,15 +93,15 @@ def _beyond_logits(pair: Pair, left: EvaluationEvidence, right: EvaluationEviden
         reach = loss_reach(pair) + limit_of(None, "loss", pair.precision) * abs(left.loss or 0.0)
         if left.loss is None or right.loss is None or abs(right.loss - left.loss) > reach:
             why = fact("evaluation.loss")
-            return _break(pair, "loss", right.loss, left.loss, why, independent=False)
+            return _break(pair, "loss", right.loss, left.loss, why, basis="computed")
     changed = changed_answers(pair, limit_of(None, "gradient", pair.precision, left.step))
     if changed is None:
         why = fact("evaluation.clear-predictions")
-        return _break(pair, "predictions", right.predictions_sha256, left.predictions_sha256, why, independent=False)
+        return _break(pair, "predictions", right.predictions_sha256, left.predictions_sha256, why, basis="computed")
     shares = [share for share in (left.accuracy, right.accuracy) if share is not None]
     if len(shares) == 1 or (len(shares) > 1 and abs(shares[1] - shares[0]) > changed + _EXACT):
         why = fact("evaluation.accuracy")
-        return _break(pair, "accuracy", right.accuracy, left.accuracy, why, independent=False)
+        return _break(pair, "accuracy", right.accuracy, left.accuracy, why, basis="computed")
     return None
 
 
@@ -122,7 +122,7 @@ def _break(
     limit: float | str | None,
     why: Statement,
     *,
-    independent: bool = True,
+    basis: Basis = "given",
 ) -> Mismatch:
     number = observed if not isinstance(observed, float) or math.isfinite(observed) else None
     finding = Finding(
@@ -132,4 +132,4 @@ def _break(
     suspicion = Suspicion(
         "evaluation", why, (fact("evaluation.instead", metric=metric, observed=observed, limit=limit),)
     )
-    return Mismatch("evaluation", at, (finding,), (suspicion,), independent=independent)
+    return Mismatch("evaluation", at, (finding,), (suspicion,), basis=basis)

@@ -47,7 +47,7 @@ def dtypes(pair: Pair, step: int) -> Mismatch | None:
     stage = "loss" if name == "loss" else "forward"
     why = fact("forward.precision", name=name, format=theirs, reference=ours)
     suspicion = Suspicion("precision", why, precision_signs(pair), tuple(entry[0] for entry in tapped))
-    return Mismatch(stage, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), independent=True)
+    return Mismatch(stage, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), basis="given")
 
 
 def forward(pair: Pair, step: int) -> Mismatch | None:

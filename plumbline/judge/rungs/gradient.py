@@ -52,9 +52,7 @@ def frozen(pair: Pair) -> Mismatch | None:
         more=fact("gradient.and-more", num=len(names) - 1) if len(names) > 1 else "",
     )
     at = Divergence(stage="gradient", step=0, at=names[0])
-    return Mismatch(
-        "gradient", at, (finding,), (Suspicion("gradient", why, names=names, shown=True),), independent=True
-    )
+    return Mismatch("gradient", at, (finding,), (Suspicion("gradient", why, names=names, shown=True),), basis="given")
 
 
 def gradient(pair: Pair, step: int) -> Mismatch | None:
@@ -213,7 +211,9 @@ def clipping(pair: Pair, step: int) -> Mismatch | None:
     why = fact("gradient.clipping", norm=right.gradient_norm, clipped=right.gradient_norm_clipped)
     evidence = (fact("gradient.max-norm", maximum=optimizer.max_grad_norm),)
     suspicion = Suspicion("gradient", why, evidence)
-    return Mismatch("clipped", Divergence(stage="gradient", step=step, at="clipping"), (finding,), (suspicion,), True)
+    return Mismatch(
+        "clipped", Divergence(stage="gradient", step=step, at="clipping"), (finding,), (suspicion,), "given"
+    )
 
 
 def _off(side: StepEvidence, most: float) -> float:

@@ -40,7 +40,7 @@ def learning(pair: Pair) -> Mismatch | None:
         detail=fact("learning.no-excuse"),
     )
     at = Divergence(stage="learn", step=step, at="loss" if step is not None else "weights")
-    return Mismatch("learn", at, (finding,), (Suspicion(code, why),), independent=True)
+    return Mismatch("learn", at, (finding,), (Suspicion(code, why),), basis="given")
 
 
 def logged(pair: Pair) -> Mismatch | None:
@@ -64,7 +64,7 @@ def logged(pair: Pair) -> Mismatch | None:
         detail=why,
     )  # fmt: skip
     at = Divergence(stage="learn", step=place, at=_PLACES.get(code, "loss"))
-    return Mismatch("learn", at, (finding,), (Suspicion(code, why),), independent=True)
+    return Mismatch("learn", at, (finding,), (Suspicion(code, why),), basis="given")
 
 
 _PLACES: dict[CauseCode, str] = {"rng": "dropout", "weights.init": "weights", "schedule": "learning_rate"}
@@ -99,7 +99,7 @@ def _of_evaluation(step: int, why: Statement, where: Statement) -> Mismatch:
     metric = fact("learning.evaluation-at", step=step, where=where)
     finding = Finding(check="learn.evaluation", outcome="drift", metric=metric, detail=why)
     at = Divergence(stage="evaluation", step=step, at="evaluation")
-    return Mismatch("evaluation", at, (finding,), (Suspicion("evaluation", why),), independent=True)
+    return Mismatch("evaluation", at, (finding,), (Suspicion("evaluation", why),), basis="given")
 
 
 def evaluating(pair: Pair) -> Mismatch | None:

@@ -6,7 +6,8 @@ import math
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
-from plumbline.judge.tolerance import relative
+from plumbline.judge.rungs.portable import proven_steps
+from plumbline.judge.tolerance import floor_of, relative
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Divergence, Finding
 
@@ -36,4 +37,6 @@ def loss(pair: Pair, step: int) -> Mismatch | None:
     if left.loss_dtype != right.loss_dtype:
         why = fact("loss.format", format=right.loss_dtype, reference=left.loss_dtype)
         likely.insert(0, Suspicion("precision", why, evidence))
-    return Mismatch("loss", Divergence(stage="loss", step=step, at="loss"), (finding,), tuple(likely), independent=True)
+    elif step < proven_steps(pair) and max(off) <= floor_of("loss", "bf16"):
+        likely.insert(0, Suspicion("precision", fact("loss.fewer-bits"), evidence))
+    return Mismatch("loss", Divergence(stage="loss", step=step, at="loss"), (finding,), tuple(likely), basis="given")

@@ -43,7 +43,7 @@ def architecture(pair: Pair) -> Mismatch | None:
                 shown=True,
             ),
         ),
-        independent=True,
+        basis="given",
     )
 
 
@@ -130,7 +130,7 @@ def weights(pair: Pair) -> Mismatch | None:
         at=Divergence(stage="weights", step=0, at=first.name),
         findings=(finding,),
         suspicions=(_suspicion(differing, len(pairs), retyped=bool(retyped)),),
-        independent=True,
+        basis="given",
     )
 
 

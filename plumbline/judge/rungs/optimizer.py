@@ -49,7 +49,7 @@ def schedule(pair: Pair, step: int) -> Mismatch | None:
     )
     why = fact("optimizer.rate", step=step, rate=rate)
     at = Divergence(stage="schedule", step=step, at="learning_rate")
-    return Mismatch("schedule", at, (finding,), (Suspicion("schedule", why),), independent=True)
+    return Mismatch("schedule", at, (finding,), (Suspicion("schedule", why),), basis="given")
 
 
 def _listed(rates: tuple[float, ...]) -> str:
@@ -101,7 +101,7 @@ def settings(pair: Pair) -> Mismatch | None:
     evidence = tuple(line for _, line in lines[:_NAMED])
     suspicion = Suspicion("optimizer", fact("optimizer.settings"), evidence)
     at = Divergence(stage="optimizer", step=0, at=lines[0][0])
-    return Mismatch("optimizer", at, (finding,), (suspicion,), independent=True)
+    return Mismatch("optimizer", at, (finding,), (suspicion,), basis="given")
 
 
 def _by_parameter(probe: ProbeEvidence) -> dict[str, dict[str, object]]:

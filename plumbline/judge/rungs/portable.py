@@ -63,7 +63,7 @@ def device(pair: Pair) -> Mismatch | None:
     why = fact("portable.device", side=side)
     evidence = (fact("portable.one-result"),)
     at = Divergence(stage="forward", step=0, at="device")
-    return Mismatch("forward", at, (finding,), (Suspicion("device", why, evidence, shown=True),), independent=True)
+    return Mismatch("forward", at, (finding,), (Suspicion("device", why, evidence, shown=True),), basis="given")
 
 
 def proven_steps(pair: Pair) -> int:
@@ -94,7 +94,9 @@ def portable(pair: Pair) -> Mismatch | None:
     # Clipping comes between the gradient's digest and the weight's: the update alone is not shown to differ.
     suspicion = Suspicion(code, why, evidence, (name,), shown=stage != "optimizer")
     rung = "forward" if stage == "forward" else stage
-    return Mismatch(rung, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), is_portable=True)
+    return Mismatch(
+        rung, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), basis="portable", is_certain=True
+    )
 
 
 def reordered(pair: Pair) -> tuple[Statement, float] | None:

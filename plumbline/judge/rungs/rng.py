@@ -36,5 +36,5 @@ def rng(pair: Pair, step: int) -> Mismatch | None:
         at=Divergence(stage="rng", step=step, at=names[0]),
         findings=(finding,),
         suspicions=(Suspicion("rng", why, names=names),),
-        independent=step == 0,
+        basis="given" if step == 0 else "computed",
     )

@@ -56,7 +56,7 @@ def tokenizer(pair: Pair) -> Mismatch | None:
         at=Divergence(stage="data", at="tokenizer"),
         findings=(finding,),
         suspicions=(Suspicion("tokenization", why, evidence, names),),
-        independent=True,
+        basis="given",
     )
 
 

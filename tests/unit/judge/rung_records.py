@@ -10,6 +10,7 @@ from typing import Any
 from plumbline.digest import digest_json
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.bits import RUNGS, bits, evaluation_bits
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.record import RunRecord
@@ -46,6 +47,14 @@ def both(rung: Callable[..., Any], left: LoadedRecord, right: LoadedRecord, *arg
     """Return the rung's results with each side as the reference, held to the kept ones."""
     pairs = Pair(left, right), Pair(right, left)
     return keep(rung(pairs[0], *arguments)), keep(rung(pairs[1], *arguments))
+
+
+def first_bits(pair: Pair) -> Mismatch | None:
+    """Return the first different bits of two runs, whatever explains them."""
+    places = ((step, rung) for step in range(len(pair.common)) for rung in RUNGS if rung not in pair.imposed)
+    found = (bits(pair, step, rung) for step, rung in places)
+    evaluated = evaluation_bits(pair) if "evaluation" not in pair.imposed else None
+    return next((mismatch for mismatch in found if mismatch is not None), evaluated)
 
 
 def why(mismatch: Mismatch | None) -> str:

@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.ladder import RUNGS, position, walk
-from plumbline.judge.mismatches import Mismatch, Suspicion, is_same_place, with_kernel_last, without_nondeterminism
-from plumbline.judge.origin import origin, other_kernels
+from plumbline.judge.mismatches import Mismatch, Suspicion, is_same_place, with_kernel_last, without
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.bits import other_kernels
+from plumbline.judge.walk import RUNGS, position, walk
 from plumbline.schema.verdict import Divergence, Finding
 from tests.kept_results import keep, kept
 
 from .conftest import STEPS, make_record, other_kernel
-from .made_records import Change, at_step, edit, evaluated, probe, without
+from .made_records import Change, at_step, edit, evaluated, probe
+from .made_records import without as lacking
+from .rung_records import first_bits
 
 compare = kept(compare)
-origin = kept(origin)
+first_bits = kept(first_bits)
 walk = kept(walk)
 
 
@@ -46,7 +48,7 @@ def test_the_first_different_bit_of_an_untapped_step_is_found_in_both_directions
     sides = [edit(make_record(), at_step(step, **{field: value})) for value in (low, high)]
     sides[1] = edit(sides[1], later)
     pair = Pair(*(reversed(sides) if swapped else sides))
-    found = origin(pair)
+    found = first_bits(pair)
     assert found is not None
     assert (found.rung, found.at.step, found.at.at) == (rung, step, place)
     assert found.suspicions[0].code == (
@@ -54,7 +56,7 @@ def test_the_first_different_bit_of_an_untapped_step_is_found_in_both_directions
     )
     assert (found.findings[0].observed, found.findings[0].limit) == (None, 0.0)
     # A rung that an experiment imposed is no evidence.
-    imposed = origin(replace(pair, imposed=frozenset({rung})))
+    imposed = first_bits(replace(pair, imposed=frozenset({rung})))
     place = (imposed.rung, imposed.at.step) if imposed else None
     assert place == (None if rung == "optimizer" else ("optimizer", 5))
 
@@ -75,7 +77,7 @@ def test_a_scalar_within_rounding_suspects_a_kernel_and_beyond_it_a_formula(
     made = make_record()
     value = getattr(made.record.evidence.probe.steps[3], field)  # type: ignore[union-attr]
     changes = {field: value * factor} | ({shows: "e" * 64} if shows else {})
-    found = origin(Pair(made, edit(made, at_step(3, **changes))))
+    found = first_bits(Pair(made, edit(made, at_step(3, **changes))))
     assert found is not None
     assert (found.rung, found.at.step) == (rung, 3)
     first = found.suspicions[0].code
@@ -86,7 +88,7 @@ def test_a_scalar_within_rounding_suspects_a_kernel_and_beyond_it_a_formula(
 @pytest.mark.parametrize("size", [1e-6, 1e-2])
 @pytest.mark.parametrize(("name", "step"), [("layer.linear", 0), ("layer.norm@2", 2), ("embed@1", 1), ("head@5", 5)])
 def test_the_first_module_that_differs_is_the_place(name: str, step: int, size: float) -> None:
-    found = origin(Pair(make_record(), make_record(noise={name: size})))
+    found = first_bits(Pair(make_record(), make_record(noise={name: size})))
     assert found is not None
     module = name.partition("@")[0]
     assert (found.rung, found.at.step, found.at.at) == ("forward", step, module if step != 1 else "logits")
@@ -96,14 +98,14 @@ def test_an_evaluation_alone_is_the_last_place_to_differ() -> None:
     made = make_record()
     other = edit(made, evaluated(logits_sha256="9" * 64))
     for pair in (Pair(made, other), Pair(other, made)):
-        found = origin(pair)
+        found = first_bits(pair)
         assert found is not None
         assert (found.rung, found.at.stage, found.at.at) == ("evaluation", "evaluation", "logits")
         assert [each.code for each in found.suspicions] == ["evaluation", "nondeterminism"]
-        assert origin(replace(pair, imposed=frozenset({"evaluation"}))) is None
+        assert first_bits(replace(pair, imposed=frozenset({"evaluation"}))) is None
     for gone in (edit(made, lambda content: probe(content).update(evaluation=None)),):
-        assert origin(Pair(gone, other)) is origin(Pair(other, gone)) is None
-    assert origin(Pair(made, made)) is None
+        assert first_bits(Pair(gone, other)) is first_bits(Pair(other, gone)) is None
+    assert first_bits(Pair(made, made)) is None
 
 
 def test_recorded_differences_that_explain_rounding_are_listed() -> None:
@@ -119,7 +121,7 @@ def test_recorded_differences_that_explain_rounding_are_listed() -> None:
         "optimizer.foreach: True → False", "optimizer.fused: False → None", "optimizer.capturable: None → True",
     )  # fmt: skip
     assert other_kernels(Pair(made, made)) == ()
-    assert other_kernels(Pair(made, edit(made, without("model")))) == ()
+    assert other_kernels(Pair(made, edit(made, lacking("model")))) == ()
     modules = make_record(modules={"layer.norm": "LayerNorm(eps=1e-3)"})
     assert len(keep(other_kernels(Pair(made, modules)))) == 3
 
@@ -142,8 +144,7 @@ def item(rung: str, step: int | None, code: Any = "operator", at: str = "x", **f
         (item("data", 3), (3, 0)),
         (item("data", 3, at="tokenizer"), (3, 0)),
         (item("forward", 4), (4, 6)),
-        (item("loss", 4, since=1), (1, 7)),
-        (item("loss", 4, since=0), (0, 7)),
+        (item("loss", 4), (4, 7)),
         (item("evaluation", None), (math.inf, 12)),
     ],
 )
@@ -161,9 +162,9 @@ def test_suspicions_are_reordered_and_dropped_by_code() -> None:
         item("loss", 1), suspicions=tuple(Suspicion(code, "w") for code in ("kernel", "loss", "nondeterminism"))
     )  # type: ignore[arg-type]
     assert [each.code for each in with_kernel_last(many).suspicions] == ["loss", "nondeterminism", "kernel"]
-    assert [each.code for each in without_nondeterminism(many).suspicions] == ["kernel", "loss"]
+    assert [each.code for each in without("nondeterminism", many).suspicions] == ["kernel", "loss"]
     alone = item("loss", 1, "nondeterminism")
-    assert without_nondeterminism(alone) == alone
+    assert without("nondeterminism", alone) == alone
     assert with_kernel_last(item("loss", 1)) == item("loss", 1)
 
 
@@ -206,10 +207,10 @@ def test_each_combination_of_faults_has_its_causes_in_order(name: str, explained
         sides.reverse()
     judgement = compare(sides[0], sides[1])
     assert judgement.verdict == "drift"
-    ladder = walk(Pair(sides[0], sides[1]))
-    assert ladder.mismatches
-    assert not ladder.equal
-    assert bool(ladder.rounding) is explained
-    codes = [mismatch.suspicions[0].code for mismatch in ladder.mismatches]
+    walked = walk(Pair(sides[0], sides[1]))
+    assert walked.mismatches
+    assert not walked.equal
+    assert bool(walked.rounding) is explained
+    codes = [mismatch.suspicions[0].code for mismatch in walked.mismatches]
     assert len(set(codes)) == len(codes)
-    assert [position(each) for each in ladder.mismatches] == sorted(position(each) for each in ladder.mismatches)
+    assert [position(each) for each in walked.mismatches] == sorted(position(each) for each in walked.mismatches)

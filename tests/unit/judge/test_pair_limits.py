@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from plumbline.judge.origin import origin
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.tolerance import floor_of, growth, limit, relative
 from plumbline.records import LoadedRecord
@@ -29,8 +28,9 @@ from .made_records import (
     whole,
     without,
 )
+from .rung_records import first_bits
 
-origin = kept(origin)
+first_bits = kept(first_bits)
 
 
 def tapped(step: int, stage: str, name: str, **fields: Any) -> Change:
@@ -74,7 +74,7 @@ def test_a_pair_without_a_probe_has_no_steps_errors_or_notes() -> None:
         assert (pair.probes, pair.common, pair.tap_steps, pair.errors(0, "forward")) == (None, (), frozenset(), ())
         assert pair.rounding_only == frozenset()
         assert pair.loss_limit(3) == pytest.approx(floor_of("loss", "fp32") * 2 ** (1 / 3))
-        assert origin(pair) is None
+        assert first_bits(pair) is None
 
 
 def test_steps_limit_a_pair_and_the_precision_is_the_parts() -> None:

@@ -98,7 +98,7 @@ def test_a_difference_below_the_limits_has_to_shrink_to_a_quarter(
         "all later evidence equals the reference's again" if is_closer else "the difference stays"
     )
     # A separate mismatch, and a value with the reference's bits, need no such measure.
-    assert check(off(0.0), off(was), off(now), replace(mismatch("loss", 3), independent=True), DEFINED).restored
+    assert check(off(0.0), off(was), off(now), replace(mismatch("loss", 3), basis="given"), DEFINED).restored
 
 
 @pytest.mark.parametrize(("was", "now", "is_closer"), [(1 + 2e-6, 1 + 4e-7, True), (1 - 2e-6, 1 - 6e-7, False)])
@@ -204,7 +204,7 @@ def test_what_fp64_leaves_is_a_second_cause_only_behind_the_rounding(reference: 
     ):  # fmt: skip
         outcome = keep(agree_exactly(mismatch("forward", at), before, after, known))
         assert [other.suspicions[0].code for other in outcome.left] == left
-        assert all(other.is_first_bit for other in outcome.left)
+        assert all(other.is_certain for other in outcome.left)
     same = keep(agree_exactly(mismatch("forward", 0, code="gradient"), before, after, NONE))
     assert same.left == ()
     # The first suspicion is the one that this experiment tests.

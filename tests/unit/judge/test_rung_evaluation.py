@@ -30,7 +30,7 @@ def evaluated(**changes: Any) -> Change:
 def test_an_evaluation_of_different_rows_or_in_a_different_mode_is_a_cause_of_its_own(changes: Content) -> None:
     found, other = both(evaluation, side(), side(evaluated(**changes)))
     assert (found is None) is (other is None) is (not changes)
-    assert found is None or found.independent
+    assert found is None or found.basis == "given"
 
 
 def test_an_evaluation_that_a_record_lacks_is_not_compared() -> None:
@@ -53,7 +53,7 @@ def test_an_evaluation_that_a_record_lacks_is_not_compared() -> None:
 def test_equal_logits_give_equal_numbers(changes: Content, metric: str) -> None:
     found, _ = both(evaluation_numbers, side(), side(evaluated(**changes)))
     assert (found.at.at if found else "") == metric
-    assert found is None or not found.independent
+    assert found is None or found.basis == "computed"
 
 
 def test_logits_are_compared_by_their_relative_distance() -> None:

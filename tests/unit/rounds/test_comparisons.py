@@ -57,5 +57,5 @@ def test_a_round_compares_each_pair_and_checks_each_record_once(changed: dict[st
         open_cases(round_, gathered, {"w": before}, results)
 
     found = calls(night)
-    assert found["ladder.py:walk"] == 5
+    assert found["walk.py:walk"] == 5
     assert found["whole.py:gaps"] == 6

@@ -1,4 +1,4 @@
-"""The first different bit, rung by rung.
+"""Bits of a rung, whatever the size of their difference.
 
 If no recorded difference explains different rounding, bits must be equal (tier 0), and the first different bit is the
 place of the cause, however small the difference is there.
@@ -13,20 +13,20 @@ from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.optimizer import after_clipping, rate_suspicions
 from plumbline.judge.suspects import differences, explains_rounding
 from plumbline.judge.tolerance import relative
-from plumbline.schema.evidence import StepEvidence, TapStage
+from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
-__all__ = ["origin", "other_kernels"]
+__all__ = ["RUNGS", "bits", "different_place", "evaluation_bits", "other_kernels"]
 
-_RUNGS: tuple[tuple[str, Stage, str], ...] = (
-    ("forward", "forward", "logits_sha256"),
-    ("loss", "loss", "loss"),
-    ("gradient", "gradient", "gradients_sha256"),
-    ("clipped", "gradient", "gradient_norm_clipped"),
-    ("optimizer", "optimizer", "weights_sha256"),
-)
-"""Rung, its stage, and the step's field that shows its bits."""
+RUNGS: dict[str, tuple[Stage, str]] = {
+    "forward": ("forward", "logits_sha256"),
+    "loss": ("loss", "loss"),
+    "gradient": ("gradient", "gradients_sha256"),
+    "clipped": ("gradient", "gradient_norm_clipped"),
+    "optimizer": ("optimizer", "weights_sha256"),
+}
+"""Stage of each rung, and the step's field that shows its bits."""
 
 _CODES: dict[Stage, CauseCode] = {"loss": "loss", "gradient": "gradient", "optimizer": "optimizer"}
 _IMPLEMENTATION = ("foreach", "fused", "capturable")
@@ -45,35 +45,25 @@ def other_kernels(pair: Pair) -> tuple[Statement, ...]:
     return tuple(lines)
 
 
-def origin(pair: Pair) -> Mismatch | None:
-    """Return the first different bit, of any size, as a mismatch."""
-    for step, (left, right) in enumerate(pair.common):
-        for rung, stage, name in _RUNGS:
-            if rung in pair.imposed:
-                continue
-            tap = _first_tap(pair, step, "forward") if stage == "forward" else None
-            if tap is not None or _differs(left, right, name):
-                return _break(pair, step, rung, stage, tap)
-    return _evaluation(pair)
+def different_place(pair: Pair, step: int, rung: str) -> str | None:
+    """Return the tensor or number of a rung whose bits differ first at `step`; `None` if all bits are equal."""
+    left, right = pair.common[step]
+    _, name = RUNGS[rung]
+    tap = _first_tap(pair, step, "forward") if rung == "forward" else None
+    if tap is None and getattr(left, name) == getattr(right, name):
+        return None
+    measured = tap or _measured(pair, step, rung)
+    return measured.reference.name if measured else {"forward": "logits", "clipped": "clipping"}.get(rung, rung)
 
 
-def _differs(left: StepEvidence, right: StepEvidence, name: str) -> bool:
-    ours, theirs = getattr(left, name), getattr(right, name)
-    return bool(ours != theirs)
-
-
-def _first_tap(pair: Pair, step: int, stage: TapStage, *, last: bool = False) -> TapError | None:
-    taps = [error for error in pair.errors(step, stage) if error.error > 0]
-    return taps[-1 if last else 0] if taps else None
-
-
-def _break(pair: Pair, step: int, rung: str, stage: Stage, tap: TapError | None) -> Mismatch:
-    measured = tap
-    if rung == "gradient":
-        measured = _first_tap(pair, step, "gradient", last=True)
-    elif stage == "optimizer":
-        measured = _first_tap(pair, step, "weight")
-    place = measured.reference.name if measured else {"forward": "logits", "clipped": "clipping"}.get(rung, rung)
+def bits(pair: Pair, step: int, rung: str) -> Mismatch | None:
+    """Return the mismatch of a rung's different bits at `step`."""
+    place = different_place(pair, step, rung)
+    if place is None:
+        return None
+    stage = RUNGS[rung][0]
+    tap = _first_tap(pair, step, "forward") if rung == "forward" else None
+    measured = tap or _measured(pair, step, rung)
     finding = Finding(
         check="probe.bits",
         outcome="drift",
@@ -83,12 +73,20 @@ def _break(pair: Pair, step: int, rung: str, stage: Stage, tap: TapError | None)
         detail=fact("origin.no-excuse"),
     )
     is_within = not measured.over if measured is not None else _is_within(pair, step, rung)
-    return Mismatch(
-        rung,
-        Divergence(stage=stage, step=step, at=place),
-        (finding,),
-        _suspicions(pair, step, stage, tap, is_within=is_within),
-    )
+    likely = _suspicions(pair, step, stage, tap, is_within=is_within)
+    return Mismatch(rung, Divergence(stage=stage, step=step, at=place), (finding,), likely)
+
+
+def _measured(pair: Pair, step: int, rung: str) -> TapError | None:
+    """Return the first different tensor of a rung in the order of computation, if the step has sketches."""
+    if rung == "gradient":
+        return _first_tap(pair, step, "gradient", last=True)
+    return _first_tap(pair, step, "weight") if rung == "optimizer" else None
+
+
+def _first_tap(pair: Pair, step: int, stage: TapStage, *, last: bool = False) -> TapError | None:
+    taps = [error for error in pair.errors(step, stage) if error.error > 0]
+    return taps[-1 if last else 0] if taps else None
 
 
 def _is_within(pair: Pair, step: int, rung: str) -> bool:
@@ -119,8 +117,9 @@ def _suspicions(pair: Pair, step: int, stage: Stage, tap: TapError | None, *, is
     return (kernel, doubt, *likely)
 
 
-def _evaluation(pair: Pair) -> Mismatch | None:
-    if pair.probes is None or "evaluation" in pair.imposed:
+def evaluation_bits(pair: Pair) -> Mismatch | None:
+    """Return the mismatch of an evaluation's different bits."""
+    if pair.probes is None:
         return None
     left, right = (probe.evaluation for probe in pair.probes)
     if left is None or right is None or left == right:

@@ -1,0 +1,227 @@
+"""One walk over the evidence of two runs: each rung is classified once, in the order of consequence.
+
+Rungs that no other rung can change (data, batches, weights, settings) are causes of their own where they differ. Of the
+others, such as gradients, only the first that is `beyond` is a cause: later ones may follow from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from plumbline.judge.mismatches import Mismatch, without
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.batch import batch
+from plumbline.judge.rungs.between_steps import between_steps
+from plumbline.judge.rungs.bits import RUNGS as BITS
+from plumbline.judge.rungs.bits import bits, different_place, evaluation_bits, other_kernels
+from plumbline.judge.rungs.data import data
+from plumbline.judge.rungs.evaluation import evaluation, evaluation_numbers
+from plumbline.judge.rungs.forward import dtypes, forward, forward_numbers
+from plumbline.judge.rungs.gradient import clipping, frozen, gradient, gradient_numbers
+from plumbline.judge.rungs.loss import loss
+from plumbline.judge.rungs.model import architecture, weights
+from plumbline.judge.rungs.optimizer import schedule, settings, update, update_numbers
+from plumbline.judge.rungs.portable import device, portable, proven_steps
+from plumbline.judge.rungs.rng import rng
+from plumbline.schema.fact import Statement
+
+__all__ = ["RUNGS", "Likeness", "Standing", "Walk", "position", "walk"]
+
+RUNGS = (
+    "data", "batch", "architecture", "weights", "state", "rng", "forward", "loss", "gradient", "clipped", "schedule",
+    "optimizer", "evaluation",
+)  # fmt: skip
+"""Rungs in the order of consequence within one step: later rungs can follow from earlier rungs."""
+
+Likeness = Literal["equal", "portable", "within", "unknown", "beyond"]
+"""Class of a rung at one step: equal bits, equal portable bits, a difference within its limits, a difference without
+tensors to measure it, or a difference beyond the limits. The limit is zero where nothing explains rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Class of one rung at one step."""
+
+    rung: str
+    step: int | None
+    likeness: Likeness
+    place: str = ""
+    """First different tensor, in the order of computation."""
+    mismatch: Mismatch | None = None
+    """The difference, if it is beyond."""
+
+    @property
+    def position(self) -> tuple[float, int]:
+        """Return the sort key in the order of consequence, as of a mismatch."""
+        return (math.inf if self.step is None else self.step, RUNGS.index(self.rung))
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Result of comparing all rungs."""
+
+    mismatches: tuple[Mismatch, ...]
+    """One mismatch per separable cause, the first divergence first."""
+    rounding: tuple[Statement, ...]
+    """Recorded differences that explain different rounding."""
+    standings: tuple[Standing, ...] = ()
+    """Rungs of the computation, up to the first that is beyond."""
+    proven: int = 0
+    """Number of steps over which equal portable legs prove equal formulas."""
+
+    @property
+    def equal(self) -> bool:
+        """Return whether every bit of the probe is the same."""
+        return not self.mismatches and all(standing.likeness == "equal" for standing in self.standings)
+
+
+def walk(pair: Pair) -> Walk:
+    """Compare two probes rung by rung; skip the rungs in `pair.imposed`."""
+    rounding, proven = other_kernels(pair), proven_steps(pair)
+    standings = tuple(_computed(pair, is_excused=bool(rounding), proven=proven))
+    apart = next((standing for standing in standings if standing.likeness != "equal"), None)
+    causes = _with_first(sorted(_given(pair), key=position), _first_beyond(pair, standings, apart))
+    if causes and (apart is None or _is_at_or_before(causes[0], apart)):
+        causes[0] = replace(causes[0], is_certain=True)
+    return Walk(tuple(_distinct(causes)), rounding, standings, proven)
+
+
+def position(mismatch: Mismatch) -> tuple[float, int]:
+    """Return a mismatch's sort key in the order of consequence: step, then rung."""
+    if mismatch.rung in ("architecture", "weights"):
+        return (0, RUNGS.index(mismatch.rung))
+    if mismatch.rung == "data":
+        read = mismatch.at.step if mismatch.at.step is not None else (0 if mismatch.at.at == "tokenizer" else math.inf)
+        return (read, 0)
+    return (math.inf if mismatch.at.step is None else mismatch.at.step, RUNGS.index(mismatch.rung))
+
+
+def _given(pair: Pair) -> Iterator[Mismatch]:
+    """Yield the mismatches that no other rung can have caused, each rung's at its first step."""
+    mismatches = data(pair) if "data" not in pair.imposed else []
+    yield from mismatches
+    known = frozenset(name for mismatch in mismatches for name in mismatch.suspicions[0].names)
+    whole = {
+        "architecture": architecture(pair), "weights": weights(pair), "frozen": frozen(pair),
+        "settings": settings(pair), "device": device(pair),
+    }  # fmt: skip
+    yield from (mismatch for name, mismatch in whole.items() if mismatch is not None and name not in pair.imposed)
+    per_step: dict[str, Callable[[int], Mismatch | None]] = {
+        "batch": lambda step: batch(pair, step, known),
+        "state": lambda step: between_steps(pair, step),
+        "rng": lambda step: rng(pair, step) if step == 0 else None,
+        "dtype": lambda step: dtypes(pair, step),
+        "loss": lambda step: loss(pair, step),
+        "clipped": lambda step: clipping(pair, step),
+        "schedule": lambda step: schedule(pair, step),
+    }
+    for name, rung in per_step.items():
+        if name not in pair.imposed:
+            found = (rung(step) for step in range(len(pair.common)))
+            yield from [mismatch for mismatch in found if mismatch is not None][:1]
+    if "evaluation" not in pair.imposed and not mismatches and (evaluated := evaluation(pair)) is not None:
+        yield evaluated
+
+
+def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing]:
+    """Yield the classes of the rungs that follow from one another, up to the first that is beyond."""
+    formula = portable(pair)
+    for step in range(len(pair.common)):
+        for rung in ("rng", *BITS):
+            if rung in pair.imposed:
+                continue
+            standing = _standing(pair, step, rung, formula, is_excused=is_excused, proven=proven)
+            yield standing
+            if standing.mismatch is not None:
+                return
+    exact = evaluation_bits(pair)
+    if exact is not None and "evaluation" not in pair.imposed:
+        beyond = evaluation_numbers(pair) or (None if is_excused else exact)
+        yield Standing("evaluation", None, "within" if beyond is None else "beyond", exact.at.at, beyond)
+
+
+def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_excused: bool, proven: int) -> Standing:
+    """Classify one rung at one step."""
+    number = _number(pair, step, rung)
+    if number is not None:
+        return Standing(rung, step, "beyond", _place(pair, step, rung) or number.at.at, _proven(number, step, proven))
+    place = _place(pair, step, rung)
+    if place is not None and not is_excused:
+        return Standing(rung, step, "beyond", place, bits(pair, step, rung))
+    if formula is not None and (formula.at.step, formula.rung) == (step, rung):
+        return Standing(rung, step, "beyond", place or formula.at.at, formula)
+    if place is None:
+        return Standing(rung, step, "equal")
+    if step not in pair.tap_steps:
+        return Standing(rung, step, "unknown", place)
+    return Standing(rung, step, "portable" if step < proven else "within", place)
+
+
+def _place(pair: Pair, step: int, rung: str) -> str | None:
+    return None if rung == "rng" else different_place(pair, step, rung)
+
+
+def _number(pair: Pair, step: int, rung: str) -> Mismatch | None:
+    """Return the mismatch of a rung's numbers, if they are beyond their limits."""
+    if rung == "rng":
+        return rng(pair, step) if step else None
+    if rung == "forward":
+        return forward(pair, step) or forward_numbers(pair, step)
+    if rung == "gradient":
+        return gradient(pair, step) if step in pair.tap_steps else gradient_numbers(pair, step)
+    return update(pair, step) or update_numbers(pair, step) if rung == "optimizer" else None
+
+
+def _proven(mismatch: Mismatch, step: int, proven: int) -> Mismatch:
+    """Strike out `operator` where the portable bits are equal."""
+    return without("operator", mismatch) if step < proven else mismatch
+
+
+def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing | None) -> Mismatch | None:
+    """Return the first mismatch of the computation.
+
+    If the runs part at a step whose tensors nobody measured, the difference there is the cause of a later one that is
+    beyond. A difference of portable bits needs no such guess.
+    """
+    beyond = standings[-1].mismatch if standings else None
+    if beyond is None or apart is None or apart.likeness != "unknown" or beyond.basis == "portable":
+        return beyond
+    return bits(pair, apart.step or 0, apart.rung)
+
+
+def _with_first(causes: list[Mismatch], number: Mismatch | None) -> list[Mismatch]:
+    """Return the causes with the first mismatch of the computation, unless it follows from one of them."""
+    if number is None:
+        return causes
+    step, below = number.at.step, RUNGS.index(number.rung) >= RUNGS.index("loss")
+    # A different loss function differs at every step, also where small logits hide the difference.
+    causes = [
+        replace(cause, at=cause.at.replace(step=step))
+        if cause.rung == "loss" and below and step is not None and (cause.at.step or 0) > step
+        else cause
+        for cause in causes
+    ]
+    if not any(position(cause) <= position(number) for cause in causes):
+        causes.append(number)
+    return sorted(causes, key=position)
+
+
+def _is_at_or_before(mismatch: Mismatch, apart: Standing) -> bool:
+    """Return whether all evidence above `mismatch` is bitwise equal."""
+    if position(mismatch) != apart.position:
+        return position(mismatch) < apart.position
+    # Within these rungs, tensors are in the order of execution.
+    return mismatch.rung not in ("forward", "gradient") or mismatch.at.at == apart.place
+
+
+def _distinct(candidates: list[Mismatch]) -> Iterator[Mismatch]:
+    """Yield the first mismatch of each cause code."""
+    seen = set()
+    for mismatch in candidates:
+        code = mismatch.suspicions[0].code
+        if code not in seen:
+            seen.add(code)
+            yield mismatch
