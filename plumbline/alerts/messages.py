@@ -10,8 +10,8 @@ from plumbline.alerts.troubles import Trouble
 from plumbline.digest import digest_json
 from plumbline.report.sentences import sentence_of
 from plumbline.report.words import listed, number
+from plumbline.schema.alert_event import EVENTS, AlertEvent
 from plumbline.schema.fact import Fact, Statement
-from plumbline.schema.suite import AlertEvent
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
 __all__ = [
@@ -110,10 +110,10 @@ def _place_and_texts(result: PlatformResult, troubles: Sequence[Trouble]) -> tup
 
 
 def _text(result: PlatformResult, trouble: Trouble) -> str:
-    if trouble.event == "unjudged":
-        return f"not judged for {result.unjudged_nights} nights"
-    if trouble.event == "improved":
-        return f"{trouble.what.removeprefix('improved-')} is better than its reference: accept a new baseline"
+    raised_by = EVENTS[trouble.event].raised_by
+    detail = trouble.what.removeprefix(trouble.event).removeprefix("-")
+    if raised_by and (raised := raised_by(result).get(detail)):
+        return sentence_of(raised)
     cause = _cause(result, trouble)
     return f"{cause.code} ({cause.sure})" if cause else trouble.what
 

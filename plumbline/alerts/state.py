@@ -15,8 +15,9 @@ from plumbline.alerts.due import Planned
 from plumbline.alerts.messages import AlertMessage, Begun, missed_message, recovery_message, trouble_message
 from plumbline.alerts.troubles import Trouble, find_troubles, trouble_of
 from plumbline.digest import digest_json
+from plumbline.schema.alert_event import AlertEvent, is_good_news
 from plumbline.schema.base import Model
-from plumbline.schema.suite import Alert, AlertEvent
+from plumbline.schema.suite import Alert
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 
 __all__ = [
@@ -106,7 +107,7 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
         messages += _report(verdict, entries, keys, alerts, now)
     still_open = {**entries, **unclear}
     for name in dict.fromkeys(trouble_of(key, entry.event).platform for key, entry in ended.items()):
-        others = {key: entry for key, entry in still_open.items() if entry.event != "improved"}
+        others = {key: entry for key, entry in still_open.items() if not is_good_news(entry.event)}
         message = recovery_message(verdict, _begun(ended, name), _begun(others, name))
         messages += _send(message, alerts, now)
     return state.replace(
@@ -177,8 +178,8 @@ def _look_for_ends(
     for key, known in gone.items():
         trouble = trouble_of(key, known.event)
         result = verdict.platforms.get(trouble.platform)
-        if known.event == "improved":
-            continue  # ends when a new baseline is accepted; this is no recovery
+        if is_good_news(known.event):
+            continue  # its end, such as a new baseline, is no recovery
         outcome = result.workloads.get(trouble.workload, result.verdict) if result is not None else None
         if outcome == "pass" or (known.event == "unavailable" and _is_there(result, trouble.workload)):
             ended[key] = known

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plumbline.schema.suite import AlertEvent
+from plumbline.schema.alert_event import EVENTS, AlertEvent
 from plumbline.schema.verdict import PlatformResult
 
 __all__ = ["Trouble", "find_troubles", "trouble_of"]
@@ -45,10 +45,9 @@ def find_troubles(platform: str, result: PlatformResult, *, quorum_failed: bool 
         workloads = [""] if set(result.absent) == set(result.workloads) else list(result.absent)
         for workload in workloads:
             yield Trouble(platform, workload, _UNAVAILABLE, "unavailable")
-    if result.unjudged_nights:
-        yield Trouble(platform, "", "unjudged", "unjudged")
-    for metric in result.improved:
-        yield Trouble(platform, "", f"improved-{metric}", "improved")
+    for event, kind in EVENTS.items():
+        for detail in kind.raised_by(result) if kind.raised_by else ():
+            yield Trouble(platform, "", "-".join(filter(None, (event, detail))), event)
     if result.verdict not in ("drift", "invalid"):
         return
     seen = set()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
 
 from plumbline.doctor.checks import CheckResult
 from plumbline.errors import ExitCode
-from plumbline.schema.suite import AlertEvent, Suite
+from plumbline.schema.alert_event import EVENTS, is_good_news
+from plumbline.schema.suite import Suite
 
 __all__ = ["examine_recipients"]
-
-_GOOD_NEWS = frozenset({"recovered", "improved"})
 
 
 def examine_recipients(suite: Suite) -> Iterator[CheckResult]:
@@ -26,7 +24,7 @@ def examine_recipients(suite: Suite) -> Iterator[CheckResult]:
             yield CheckResult(where=where, what=text, well=True)
         return
     received = {event for alert in suite.alerts for event in alert.on}
-    unheard = [event for event in get_args(AlertEvent) if event not in received | _GOOD_NEWS]
+    unheard = [event for event in EVENTS if event not in received and not is_good_news(event)]
     if not unheard:
         yield CheckResult(where=where, what="every round that does not pass reaches a recipient", well=True)
         return

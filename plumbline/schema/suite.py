@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError
+from plumbline.schema.alert_event import AlertEvent
 from plumbline.schema.base import Model, Name, first_problem
 from plumbline.schema.expected import Expected
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
@@ -21,7 +22,6 @@ from plumbline.schema.task import Task
 
 __all__ = [
     "Alert",
-    "AlertEvent",
     "DatasetSource",
     "Dispatch",
     "Gates",
@@ -133,9 +133,6 @@ class Schedule(Model):
             fields = "minute, hour, day, month and weekday, such as '0 2 * * *'"
             raise ValueError(f"{cron!r} has {num_fields} field{'s' * (num_fields != 1)} instead of five: {fields}")
         return cron
-
-
-AlertEvent = Literal["drift", "invalid", "unavailable", "recovered", "missed", "unjudged", "improved"]
 
 
 class Alert(Model):

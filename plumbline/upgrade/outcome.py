@@ -15,8 +15,9 @@ from plumbline.errors import ExitCode
 from plumbline.escape import one_line
 from plumbline.report.markdown import safe
 from plumbline.report.words import SYMBOLS
+from plumbline.schema.alert_event import AlertEvent
 from plumbline.schema.base import Model, Name, read_model
-from plumbline.schema.suite import AlertEvent, Suite
+from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Outcome, exit_code, worst
 from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.orders import PlatformReport

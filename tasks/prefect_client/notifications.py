@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Literal, cast
+from typing import cast
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
@@ -34,36 +34,18 @@ from pydantic import SecretStr
 from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError
 from plumbline.escape import Channel, escape, printable
-from plumbline.schema.suite import AlertEvent, Suite
+from plumbline.schema.alert_event import EVENTS, AlertEvent, Level
+from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.variables import variable
 
 __all__ = ["AppriseUrl", "Blocks", "block_id", "send", "stored_fingerprint"]
 
-Colour = Literal["info", "success", "warning", "failure"]
-
 _PAGER = "pager-duty-webhook"
 _PAGER_HOSTS = {"us": "events.pagerduty.com", "eu": "events.eu.pagerduty.com"}
-_PAGER_SEVERITIES: dict[AlertEvent | None, str] = {
-    "drift": "error",
-    "invalid": "error",
-    "unavailable": "warning",
-    "missed": "warning",
-    "unjudged": "warning",
-    None: "info",
-}
+_PAGER_SEVERITIES: dict[Level, str] = {"failure": "error", "warning": "warning"}
 _PAGER_SECONDS = 20.0
 _PAGER_SUMMARY_CHARACTERS = 1024
-_COLOURS: dict[AlertEvent | None, Colour] = {
-    "drift": "failure",
-    "invalid": "failure",
-    "unavailable": "warning",
-    "missed": "warning",
-    "unjudged": "warning",
-    "recovered": "success",
-    "improved": "info",
-    None: "info",
-}
 _CHANNELS: dict[str, Channel] = {
     "mailto": "html",
     "mailtos": "html",
@@ -207,7 +189,7 @@ def send(
         # A subject is one line, and no channel shows it as HTML.
         subject, body = escape(subject, "plain" if channel == "html" else channel), escape(body, channel)
         if isinstance(loaded, AppriseNotificationBlock):
-            loaded.notify_type = _COLOURS[event]
+            loaded.notify_type = _level(event)
         if isinstance(loaded, MicrosoftTeamsWebhook):
             # A card is Markdown, which joins lines without an empty line between them.
             body = body.replace("\n", "\n\n")
@@ -219,6 +201,10 @@ def send(
     except Exception as error:  # noqa: BLE001 - third-party code: its error fails this message only
         return f"{block} cannot be used: {type(error).__name__}"
     return ""
+
+
+def _level(event: AlertEvent | None) -> Level:
+    return EVENTS[event].level if event else "info"
 
 
 def _channel(block: NotificationBlock) -> Channel:
@@ -260,7 +246,7 @@ def _page(block: PagerDutyWebHook, subject: str, body: str, *, event: AlertEvent
         "client": "Plumbline",
         "payload": {
             "summary": subject[:_PAGER_SUMMARY_CHARACTERS],
-            "severity": _PAGER_SEVERITIES.get(event, "info"),
+            "severity": _PAGER_SEVERITIES.get(_level(event), "info"),
             "source": "plumbline",
             "component": about,
             "custom_details": {"alert": body},

@@ -13,7 +13,7 @@ from email import message_from_bytes
 from functools import partial
 from pathlib import Path
 from threading import Barrier
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from aiosmtpd.controller import Controller
@@ -29,7 +29,8 @@ from plumbline.cli.main import main
 from plumbline.errors import UnavailableError
 from plumbline.localstack.ports import reserve_port
 from plumbline.rounds import Round
-from plumbline.schema.suite import Alert, AlertEvent, Schedule, Suite
+from plumbline.schema.alert_event import EVENTS
+from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.schema.verdict import Cause, Finding, PlatformResult
 from plumbline.stores import open_store
 from plumbline.tasks.alert import alert_about_verdict, alert_without_verdict, deliver_pending
@@ -178,7 +179,7 @@ def test_a_malformed_address_stops_no_recipient(
 
 
 def test_every_event_can_be_sent(webhook: Receiver) -> None:
-    events: tuple[AlertEvent, ...] = get_args(AlertEvent)
+    events = tuple(EVENTS)
     assert {event: send("apprise-url/hook", event, "body", NOBODY, event=event) for event in events} == dict.fromkeys(
         events, ""
     )

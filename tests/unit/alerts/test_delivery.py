@@ -17,7 +17,8 @@ from plumbline.alerts import (
     missed,
     update,
 )
-from plumbline.schema.suite import Alert, AlertEvent
+from plumbline.schema.alert_event import AlertEvent
+from plumbline.schema.suite import Alert
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
 NOW = datetime(2026, 11, 20, 2, tzinfo=UTC)

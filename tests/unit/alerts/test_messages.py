@@ -144,7 +144,7 @@ def test_an_absence_gives_the_reason_of_its_workload_else_of_the_platform() -> N
 
 
 def test_unjudged_nights_and_improvements_are_said_in_words() -> None:
-    result = PlatformResult(verdict="pass", workloads={"bert": "pass"}, unjudged_nights=3)
+    result = PlatformResult(verdict="pass", workloads={"bert": "pass"}, unjudged_nights=3, improved=("throughput",))
     messages = [
         message_about(verdict_of(result), trouble, since_round="night-2", since=SINCE)
         for trouble in (

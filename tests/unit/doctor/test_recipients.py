@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from plumbline.doctor import examine_recipients
-from plumbline.schema.suite import Alert, AlertEvent, Schedule, Suite, read_suite
+from plumbline.schema.alert_event import AlertEvent
+from plumbline.schema.suite import Alert, Schedule, Suite, read_suite
 
 ROOT = Path(__file__).resolve().parents[3]
 SUITE = read_suite(ROOT / "deployments/suites/local.toml")
