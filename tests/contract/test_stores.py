@@ -39,18 +39,6 @@ from tests.memory_store import MemoryStore
 _numbers = itertools.count()
 
 
-@pytest.fixture(params=["memory", "file", "s3", "s3-locked", "az", "gs", "gs-fake"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Return an empty store of each kind."""
-    if request.param == "memory":
-        yield MemoryStore()
-    elif request.param == "file":
-        yield open_store(f"file://{tmp_path}/store")
-    else:
-        environment = request.getfixturevalue("clean_environment")
-        yield from _OPENERS[request.param](request.getfixturevalue, environment)
-
-
 def _s3(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -> Iterator[Store]:
     servers = fixture("servers")
     give_aws(environment, servers.s3)
@@ -95,7 +83,26 @@ def _s3_locked(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -
     yield open_store(f"s3://{bucket}/some/prefix")
 
 
-_OPENERS = {"s3": _s3, "s3-locked": _s3_locked, "az": _az, "gs": _gs, "gs-fake": _gs_fake}
+_OPENERS = {
+    "s3": _s3,
+    "s3-locked": _s3_locked,
+    "az": _az,
+    "gs": _gs,
+    "gs-fake": _gs_fake,
+}
+"""Opener of each kind: called with `request.getfixturevalue` and an environment without credentials."""
+
+
+@pytest.fixture(params=["memory", "file", *_OPENERS])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Return an empty store of each kind."""
+    if request.param == "memory":
+        yield MemoryStore()
+    elif request.param == "file":
+        yield open_store(f"file://{tmp_path}/store")
+    else:
+        environment = request.getfixturevalue("clean_environment")
+        yield from _OPENERS[request.param](request.getfixturevalue, environment)
 
 
 def read_from(

@@ -12,8 +12,10 @@ from pydantic_core import PydanticUndefined
 
 from plumbline.data.spec import SIZES
 from plumbline.schema import spec, suite
+from plumbline.schema.alert_event import EVENTS
 from plumbline.schema.base import Model
 from plumbline.schema.suite import Suite
+from plumbline.schema.task import TASKS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "SUITE.md").read_text(encoding="utf-8")
 SECTIONS = {
@@ -75,3 +77,9 @@ def test_the_example_is_a_suite_and_every_size_is_named():
     assert Suite.model_validate(tomllib.loads(example)).schedule.timezone == "Europe/Berlin"
     for size, (layers, width) in SIZES.items():
         assert re.search(rf"`{size}` \({layers}( layers)?, (width )?{width}\)", PAGE)
+
+
+@pytest.mark.parametrize(("key", "names"), [("task", TASKS), ("on", EVENTS)])
+def test_every_task_and_event_stands_there(key, names):
+    row = re.search(rf"^\| `{key}` \|.*$", PAGE, re.MULTILINE)[0]
+    assert [name for name in names if f'`"{name}"`' not in row] == []

@@ -1,0 +1,40 @@
+"""Task of the recipe in CONTRIBUTING.md: find the tokens that were replaced, as ELECTRA does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from plumbline.schema.spec import ModelSpec, RunSpec
+from plumbline.train.definitions import IGNORED
+from plumbline.train.order import random_keys
+from plumbline.train.tasks import Labelling, TrainingTask
+
+__all__ = ["TASK"]
+
+_PART = np.uint64(7)
+"""One token of this number is replaced."""
+
+
+def _labelling(spec: RunSpec, rows: Any) -> Labelling:
+    num_tokens = rows.tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def label(batch: dict[str, Any], epochs: Any) -> None:
+        ids, real = batch["input_ids"], batch["attention_mask"] == 1
+        keys = np.stack([
+            random_keys(ids.shape[1], "replaced", spec.seed, int(row), int(epoch))
+            for row, epoch in zip(batch["row_ids"], epochs, strict=True)
+        ])  # fmt: skip
+        replaced = np.where(keys % _PART == 0, (keys >> np.uint64(32)).astype(np.int64) % num_tokens, ids)
+        batch["labels"] = np.where(real, (replaced != ids).astype(np.int64), IGNORED)
+        batch["input_ids"] = np.where(real, replaced, ids)
+
+    return label
+
+
+def _head_products(model: ModelSpec) -> tuple[int, int]:
+    return 2 * model.hidden_size, 0
+
+
+TASK = TrainingTask("TokenClassification", _head_products, _labelling)
