@@ -25,11 +25,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def suite(folder):
-    """Return the local suite with a wide throughput gate, as other tests slow its rounds."""
+    """Return the local suite with a throughput gate that other tests' load cannot fail, nor make undecided.
+
+    Load that begins in the middle of `speed` spreads its steps so widely that no drop is certain: the canary of the
+    throughput gate is inconclusive then, and with it the round.
+    """
     path = folder / "local.toml"
     text = (ROOT / "deployments/suites/local.toml").read_text()
     assert "throughput_drop = 0.25" in text
-    path.write_text(text.replace("throughput_drop = 0.25", "throughput_drop = 0.95"))
+    path.write_text(text.replace("throughput_drop = 0.25", "throughput_drop = 0.95\nthroughput_standard_errors = 0"))
     return path
 
 
@@ -76,7 +80,7 @@ def test_the_second_night_is_compared_with_the_accepted_baseline(folder, kept, s
     accepted = plumbline(folder, "baseline", "accept", str(suite))
     assert accepted.returncode == 0, accepted.stderr
     done = plumbline(folder, "run", str(suite), "--api", "--json", api_url=kept.api_url)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads(done.stdout)
     for platform in verdict["platforms"].values():
         against = {finding["against"] for finding in platform["findings"]}
