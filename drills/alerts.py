@@ -24,7 +24,7 @@ from drills.processes import SERVER
 from drills.transcript import expect, say, wait_until
 from plumbline.deployment import REGRESSION, WATCH
 from plumbline.schema.suite import Alert, Schedule
-from plumbline.tasks.prefect_client.schedules import read_planned
+from plumbline.tasks.prefect_client.api import read_planned
 from tests.flows.local_stack import RunningStack, running_stack
 from tests.flows.small_suite import small_suite
 from tests.flows.webhook_server import Receiver, receiver

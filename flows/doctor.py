@@ -10,8 +10,8 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from plumbline.doctor import look_here
+from plumbline.doctor.place import check_stack, read_cpu_quota
 from plumbline.doctor.stores import Visit, examine_store
-from plumbline.doctor.training_stack import check_stack, read_cpu_quota
 from plumbline.variables import variable
 
 __all__ = ["doctor"]

@@ -20,7 +20,7 @@ from typing import IO, Any
 from plumbline.errors import ExitCode, InvalidInputError, UnavailableError
 from plumbline.extras import require
 from plumbline.parent_watch import PARENT_WATCH
-from plumbline.schema.expected import Expected
+from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import read_record
 from plumbline.staging.scratch import scratch_folder
 

@@ -21,11 +21,17 @@ from plumbline.doctor import CheckResult, examine_clock
 from plumbline.doctor.checks import failed, from_error
 from plumbline.errors import ExitCode, PlumblineError
 from plumbline.schema.suite import Schedule, Suite
-from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, first_line, read_clock, wait_for_api
-from plumbline.tasks.prefect_client.database import database_remark
+from plumbline.tasks.prefect_client.api import (
+    PREFECT_ERRORS,
+    check_schedule,
+    database_remark,
+    first_line,
+    read_clock,
+    read_planned,
+    wait_for_api,
+)
 from plumbline.tasks.prefect_client.deployments import plan
 from plumbline.tasks.prefect_client.flow_runs import read_pool
-from plumbline.tasks.prefect_client.schedules import check_schedule, read_planned
 
 __all__ = ["CONTROLLERS", "check_server"]
 

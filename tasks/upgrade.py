@@ -40,7 +40,8 @@ from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
 from plumbline.tasks.train import orphan_watch
 from plumbline.upgrade.campaign import Budget
 from plumbline.upgrade.candidate import read_candidate, read_image
-from plumbline.upgrade.image_upgrade import ImageUpgrade, with_gathered
+from plumbline.upgrade.folders import claimed
+from plumbline.upgrade.image_answer import ImageUpgrade, with_gathered
 from plumbline.upgrade.lock_upgrade import LockUpgrade
 from plumbline.upgrade.locks import parse_lock, read_lock
 from plumbline.upgrade.orders import (
@@ -63,7 +64,6 @@ from plumbline.upgrade.outcome import (
 )
 from plumbline.upgrade.request import UpgradeRequest
 from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
-from plumbline.upgrade.work import claimed
 from plumbline.variables import variable
 
 __all__ = [

@@ -27,9 +27,8 @@ from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.stores import open_store
 from plumbline.tasks.alert import deliver_pending, send_directly
-from plumbline.tasks.prefect_client.api import server_errors, wait_for_api
+from plumbline.tasks.prefect_client.api import read_planned, server_errors, wait_for_api
 from plumbline.tasks.prefect_client.notifications import Blocks
-from plumbline.tasks.prefect_client.schedules import read_planned
 
 __all__ = ["check_missed", "check_missed_rounds"]
 

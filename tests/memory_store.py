@@ -8,9 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from plumbline.errors import UnavailableError
-from plumbline.stores.keys import checked_key
-from plumbline.stores.protocol import ObjectExistsError, ObjectInfo, ObjectMissingError, PreconditionFailedError
-from plumbline.stores.upload import opened
+from plumbline.stores.body import opened
+from plumbline.stores.protocol import (
+    ObjectExistsError,
+    ObjectInfo,
+    ObjectMissingError,
+    PreconditionFailedError,
+    checked_key,
+)
 
 __all__ = ["BreakingStore", "MemoryStore"]
 

@@ -54,10 +54,8 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
     from prefect import get_client
 
     from plumbline.tasks.prefect_client import deployments
-    from plumbline.tasks.prefect_client.api import server_errors, wait_for_api
-    from plumbline.tasks.prefect_client.database import database_remark
+    from plumbline.tasks.prefect_client.api import check_schedule, database_remark, server_errors, wait_for_api
     from plumbline.tasks.prefect_client.notifications import Blocks
-    from plumbline.tasks.prefect_client.schedules import check_schedule
 
     if suite.schedule is not None:
         check_schedule(suite.schedule, where=str(args.suite))

@@ -17,8 +17,8 @@ from plumbline.data.receipts import receipt_lines
 from plumbline.data.spec import dataset_source, dataset_task
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.manifest import Manifest
-from plumbline.schema.suggestions import did_you_mean, suggest_or_list
 from plumbline.schema.suite import DatasetSource, read_suite
+from plumbline.schema.suite_file import did_you_mean, suggest_or_list
 from plumbline.schema.task import TASKS
 from plumbline.staging.cache import Cache
 from plumbline.staging.verify import verify_dataset

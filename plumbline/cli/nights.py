@@ -17,7 +17,7 @@ from plumbline.history.series import SeriesFile
 from plumbline.rounds import check_round_id
 from plumbline.rounds.plan import night_of
 from plumbline.schema.base import Model
-from plumbline.schema.night_time import night_time
+from plumbline.schema.record import night_time
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError

@@ -64,9 +64,9 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge the candidate, write the reports; the verdict's exit code."""
+    from plumbline.upgrade.folders import claimed
     from plumbline.upgrade.gate import Budget
     from plumbline.upgrade.session import UpgradeSettings, judge_upgrade, workload_of
-    from plumbline.upgrade.work import claimed
 
     if args.image:
         hint = "add --api, or name a lock with --candidate"

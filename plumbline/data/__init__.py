@@ -1,8 +1,8 @@
 """Datasets: generated or imported, built reproducibly, and published to stores."""
 
 from plumbline.data.build import MANIFEST_NAME, build_dataset, read_manifest
-from plumbline.data.origins import row_origins
 from plumbline.data.publish import Published, publish, publish_weights, weights_key
+from plumbline.data.receipts import row_origins
 from plumbline.data.spec import architecture, make_spec
 
 __all__ = [

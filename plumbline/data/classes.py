@@ -12,7 +12,7 @@ from plumbline.data.receipts import Reading
 from plumbline.data.rows import MAX_LABEL, Place, RawRow, Row
 from plumbline.errors import InvalidInputError
 from plumbline.schema.manifest import ClassRows
-from plumbline.schema.suggestions import suggest_or_list
+from plumbline.schema.suite_file import suggest_or_list
 
 __all__ = ["LabelIndex", "class_notes", "class_order", "listed_classes"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plumbline.errors import InvalidInputError
-from plumbline.schema.suggestions import did_you_mean
+from plumbline.schema.suite_file import did_you_mean
 
 __all__ = ["ColumnOptions", "Columns"]
 

@@ -20,7 +20,7 @@ from plumbline.errors import (
     PlumblineError,
     UnavailableError,
 )
-from plumbline.schema.suggestions import suggest_or_list
+from plumbline.schema.suite_file import suggest_or_list
 from plumbline.variables import variable
 
 __all__ = ["HubSource", "ask_hub", "quiet_hub", "reachable_commit", "read_hub"]

@@ -13,7 +13,7 @@ from plumbline.data.tokenizer import read_tokenizer, tokenizer_file
 from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError, InvalidInputError, UnavailableError
 from plumbline.schema.manifest import Manifest
-from plumbline.schema.suggestions import did_you_mean
+from plumbline.schema.suite_file import did_you_mean
 
 __all__ = ["checkpoint_folder", "checkpoint_model"]
 

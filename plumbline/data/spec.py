@@ -15,8 +15,8 @@ from plumbline.errors import ConfigurationError
 from plumbline.schema.base import first_problem
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import DataSpec, RunSpec
-from plumbline.schema.suggestions import did_you_mean, suggest_or_list
 from plumbline.schema.suite import DatasetSource, Suite, Workload, Workloads
+from plumbline.schema.suite_file import did_you_mean, suggest_or_list
 from plumbline.schema.task import Task, has_row_labels
 
 __all__ = ["SIZES", "architecture", "dataset_source", "dataset_task", "make_spec", "workload_named"]

@@ -11,7 +11,7 @@ from plumbline.data.columns import ColumnOptions
 from plumbline.data.receipts import Reading
 from plumbline.data.rows import Place, RawRow, checked_row
 from plumbline.errors import ConfigurationError, InvalidInputError
-from plumbline.schema.suggestions import suggest_or_list
+from plumbline.schema.suite_file import suggest_or_list
 
 __all__ = ["SplitRows", "Splits", "read_saved", "read_splits"]
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from plumbline import __version__
 from plumbline.schema.ab import AbOrder
 from plumbline.schema.base import Label, Model, Name
-from plumbline.schema.expected import Expected
+from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import StoreUrl

@@ -1,13 +1,12 @@
-"""Result of one check of the doctor, with a hint."""
+"""Result of one check of the doctor, with a hint; and the diagnosis of a store's refusal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from plumbline.errors import ExitCode, PlumblineError
+from plumbline.errors import AccessError, ExitCode, PlumblineError, Refusal
 from plumbline.schema.base import Model
-
-__all__ = ["CheckResult", "failed", "from_error", "worst_code"]
+from plumbline.schema.store_url import kind_at
 
 
 class CheckResult(Model):
@@ -38,3 +37,17 @@ def worst_code(check_results: Iterable[CheckResult]) -> int:
     codes = [result.code for result in check_results if not result.well]
     order = (int(ExitCode.USAGE), int(ExitCode.INVALID), int(ExitCode.INCONCLUSIVE))
     return next((code for code in order if code in codes), int(ExitCode.PASS))
+
+
+def explain_refusal(error: AccessError, url: str, needs: str) -> tuple[str, str]:
+    """Return the problem and a hint; `needs` is the required permission."""
+    kind = kind_at(url)
+    if error.refusal is Refusal.CLOCK:
+        return f"skewed clock: {error.what}", "start a time service here (chrony, systemd-timesyncd)"
+    if error.refusal is Refusal.CREDENTIALS:
+        hint = f"set credentials for {url} in this environment: {kind.credentials}{kind.also}"
+        return f"wrong credentials: {error.what}", hint
+    if error.refusal is Refusal.PERMISSIONS:
+        example = f" ({kind.grants} has the policies)" if kind.grants else ""
+        return f"wrong permissions: {error.what}", f"allow this environment's identity to {needs} {url}{example}"
+    return error.what, error.hint or "check the credentials and permissions of this environment"

@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from plumbline.digest import digest_bytes, digest_file
-from plumbline.doctor.checks import CheckResult, from_error
-from plumbline.doctor.refusals import explain_refusal
+from plumbline.doctor.checks import CheckResult, explain_refusal, from_error
 from plumbline.errors import AccessError, ExitCode, PlumblineError
 from plumbline.schema.store_url import Right, kind_at
 from plumbline.staging.scratch import scratch_folder

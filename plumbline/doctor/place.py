@@ -1,10 +1,16 @@
-"""Check of a worker's machine: its report, compared with expectations."""
+"""Check of a worker's machine: its report, driver and training stack, compared with expectations.
+
+The table is NVIDIA's: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1. From
+CUDA 11 on, every release of a major version runs on the minimum driver of that major version.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,13 +20,58 @@ from pydantic import AwareDatetime
 
 from plumbline import __version__
 from plumbline.doctor.checks import CheckResult
-from plumbline.doctor.driver import cuda_of_torch, installed_driver, is_driver_new_enough, least_driver
 from plumbline.doctor.stores import LEAST_BYTES, room
-from plumbline.errors import ExitCode
-from plumbline.schema.base import Model
+from plumbline.errors import ExitCode, InvalidInputError
+from plumbline.launch import trainer_environment
+from plumbline.schema.base import Model, read_model
 from plumbline.schema.evidence import SelfcheckEvidence
 
-__all__ = ["Expected", "Report", "examine_clock", "examine_report", "look_here"]
+LEAST_DRIVERS = {11: 450, 12: 525, 13: 580}
+"""Minimum driver branch on Linux, by CUDA's major version."""
+
+# torch's wheel depends on a CUDA runtime package: from CUDA 13 on without the major version's suffix.
+_RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu11")
+
+
+def least_driver(cuda: str) -> int | None:
+    """Return the minimum driver branch of a CUDA version; `None` if unknown."""
+    major = cuda.partition(".")[0]
+    return LEAST_DRIVERS.get(int(major)) if major.isdecimal() else None
+
+
+def is_driver_new_enough(driver: str, cuda: str) -> bool:
+    """Return whether a driver supports this CUDA version; false if unparsable."""
+    least, branch = least_driver(cuda), re.match(r"\d+", driver)
+    return least is not None and branch is not None and int(branch[0]) >= least
+
+
+def cuda_of_torch() -> str:
+    """Return torch's CUDA runtime version; "" for a CPU build."""
+    for name in _RUNTIMES:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return ""
+
+
+def installed_driver() -> str:
+    """Return this machine's NVIDIA driver version; "" without driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return ""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ""
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return ""
+    finally:
+        pynvml.nvmlShutdown()
+
 
 _SKEW_SECONDS = 30.0
 _QUERY = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -165,3 +216,40 @@ def _one(where: str, well: bool, what: str, hint: str) -> CheckResult:
     return CheckResult(
         where=where, what=what, well=well, hint="" if well else hint, code=0 if well else int(ExitCode.USAGE)
     )
+
+
+_TIMEOUT_SECONDS = 90.0
+"""The import of torch and transformers takes most of the time, the training about a second."""
+
+_QUOTA = "from plumbline.train.control_groups import quota_use; print(quota_use().cores or '')"
+_QUOTA_SECONDS = 20.0
+
+
+def read_cpu_quota() -> float | None:
+    """Return the CPU quota of a training on this machine, in cores; `None` without one."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _QUOTA], env=trainer_environment(), capture_output=True, text=True,
+            timeout=_QUOTA_SECONDS, check=False,
+        )  # fmt: skip
+        return float(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+
+
+def check_stack() -> SelfcheckEvidence:
+    """Train the first step of the shipped training; `unknown` if the trainer gives no answer."""
+    command = [sys.executable, "-m", "plumbline.train.selfcheck", "--first-step"]
+    try:
+        done = subprocess.run(
+            command, env=trainer_environment(), capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return SelfcheckEvidence(verdict="unknown", at=f"no answer after {_TIMEOUT_SECONDS:g} s")
+    except OSError as error:
+        return SelfcheckEvidence(verdict="unknown", at=f"the trainer could not be started: {error.strerror}")
+    try:
+        return read_model(SelfcheckEvidence, done.stdout.encode(), where="selfcheck")
+    except InvalidInputError:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return SelfcheckEvidence(verdict="unknown", at=f"the trainer failed: {last}"[:500])

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from plumbline.doctor.checks import CheckResult, from_error
-from plumbline.doctor.refusals import explain_refusal
+from plumbline.doctor.checks import CheckResult, explain_refusal, from_error
 from plumbline.errors import (
     AccessError,
     ConfigurationError,

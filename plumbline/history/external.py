@@ -21,7 +21,7 @@ from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.history.metrics import Metric, Worse, metric_of, worse_by_name
 from plumbline.history.segments import MetricHistory
 from plumbline.schema.base import Model
-from plumbline.schema.suggestions import suggest_or_list
+from plumbline.schema.suite_file import suggest_or_list
 
 __all__ = ["Direction", "ExternalSeries", "Receipt", "parse_external"]
 

@@ -17,8 +17,7 @@ from plumbline.digest import digest_json
 from plumbline.history.metrics import read_metrics
 from plumbline.schema.base import Model, Name
 from plumbline.schema.fingerprint import Fingerprint
-from plumbline.schema.night_time import night_time
-from plumbline.schema.record import RunRecord
+from plumbline.schema.record import RunRecord, night_time
 from plumbline.schema.verdict import CauseCode, Outcome
 
 __all__ = ["CallEntry", "JudgedRound", "NightRow", "SeriesFile", "extended", "row_of", "software_key"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from plumbline.doctor.driver import cuda_of_torch
+from plumbline.doctor.place import cuda_of_torch
 from plumbline.errors import ConfigurationError
 
 __all__ = ["lock_in_use", "resource"]

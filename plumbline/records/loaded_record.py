@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from plumbline.errors import CorruptDataError
-from plumbline.records.parquet_pages import unpacked_bytes
-from plumbline.records.part_sizes import MAX_ROW_BYTES, max_part_bytes, max_rows
+from plumbline.records.part_sizes import MAX_ROW_BYTES, max_part_bytes, max_rows, unpacked_bytes
 from plumbline.records.tensors import Arrays, check_tensors, read_tensors
 from plumbline.schema.evidence import BATCH_FIELDS, SKETCH_SIZE
 from plumbline.schema.record import RunRecord, read_record

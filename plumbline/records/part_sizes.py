@@ -1,12 +1,14 @@
-"""Maximum sizes of a record's parts, from what its spec asks for. Pure."""
+"""Maximum sizes of a record's parts, and the sizes that a Parquet file's pages declare. Pure.
+
+A file's footer declares how much a column unpacks to, and nothing makes it true: what the reader allocates is the size
+in the header of each page (`PageHeader` of the Parquet format, in Thrift's compact protocol).
+"""
 
 from __future__ import annotations
 
 from plumbline.schema.evidence import SKETCH_SIZE
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec
-
-__all__ = ["MAX_ROW_BYTES", "max_part_bytes", "max_rows"]
 
 MAX_ROW_BYTES = 64
 """Maximum bytes of one row of three integers, packed or not, in the least favourable encoding."""
@@ -55,3 +57,74 @@ def _steps(record: RunRecord) -> int:
 
 def _evaluated(spec: RunSpec) -> int:
     return max((part.evaluation_rows for part in (spec.probe, spec.learn) if part), default=0)
+
+
+_SIZE_FIELD = 0x15
+"""The field after the last one, an i32: type, unpacked size and packed size come first, in this order."""
+_STOP, _BYTE, _DOUBLE, _BINARY, _STRUCT = 0, 3, 7, 8, 12
+_BOOLEANS, _INTEGERS = (1, 2), (4, 5, 6)
+_MAX_DEPTH = 4
+_MAX_VARINT_BYTES = 10
+
+
+def unpacked_bytes(data: bytes, start: int, end: int) -> int:
+    """Return the bytes that all pages in `data[start:end]` unpack to; raise `ValueError` if malformed."""
+    if not 0 <= start <= end <= len(data):
+        raise ValueError("a column is outside of the file")
+    total, at = 0, start
+    while at < end:
+        _, at = _size(data, at)
+        unpacked, at = _size(data, at)
+        packed, at = _size(data, at)
+        at = _after_struct(data, at) + packed
+        total += unpacked
+    if at != end:
+        raise ValueError("a page is longer than its column")
+    return total
+
+
+def _size(data: bytes, at: int) -> tuple[int, int]:
+    if data[at : at + 1] != bytes([_SIZE_FIELD]):
+        raise ValueError("a page's header does not start with its sizes")
+    value, at = _varint(data, at + 1)
+    if value & 1:
+        raise ValueError("a page has a negative size")
+    return value >> 1, at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for place, byte in enumerate(data[at : at + _MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return value, at + place + 1
+    raise ValueError("a page's header is cut off")
+
+
+def _after_struct(data: bytes, at: int, depth: int = 0) -> int:
+    """Return the place after the remaining fields of a struct."""
+    while at < len(data) and depth < _MAX_DEPTH:
+        kind, step = data[at] & 0x0F, data[at] >> 4
+        at += 1
+        if kind == _STOP:
+            return at
+        if step == 0:
+            break  # the long form could repeat a size
+        at = _after_value(data, at, kind, depth)
+    raise ValueError("a page's header is malformed")
+
+
+def _after_value(data: bytes, at: int, kind: int, depth: int) -> int:
+    if kind in _BOOLEANS:
+        return at
+    if kind in _INTEGERS:
+        return _varint(data, at)[1]
+    if kind == _BINARY:
+        length, at = _varint(data, at)
+        return at + length
+    if kind == _STRUCT:
+        return _after_struct(data, at, depth + 1)
+    widths = {_BYTE: 1, _DOUBLE: 8}
+    if kind not in widths:
+        raise ValueError("a page's header has a field of an unknown type")
+    return at + widths[kind]

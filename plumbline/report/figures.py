@@ -8,8 +8,8 @@ from __future__ import annotations
 import base64
 
 from plumbline.report.charts import Chart
+from plumbline.report.html import template
 from plumbline.report.markdown import safe
-from plumbline.report.templates import template
 from plumbline.report.view import ReportView
 
 __all__ = ["figures_page"]

@@ -1,20 +1,76 @@
-"""Report as one self-contained HTML page.
+"""Report as one self-contained HTML page, and the templates of all pages, compiled once.
 
 It needs no script, font or external image.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
 
 from plumbline import __version__
 from plumbline.report.history import RoundHistory
-from plumbline.report.templates import template
 from plumbline.report.view import Records, ReportView, build_view
-from plumbline.report.words import NONE
+from plumbline.report.words import NONE, clean, number, seconds
 from plumbline.schema.verdict import RoundVerdict
 
-__all__ = ["render_page", "render_report"]
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+    from markupsafe import Markup
+
+_EXPONENT = re.compile(r"(\d[\d.]*e-\d+)")
+
+
+def template(name: str) -> Template:
+    """Return a template from this package."""
+    return _environment().get_template(name)
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("plumbline.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "clean": clean,
+        "coded": _coded,
+        "number": number,
+        "seconds": seconds,
+        "unbroken": _unbroken,
+    }
+    return environment
+
+
+def _coded(text: str) -> Markup:
+    """Escape text, and format `backquoted` pieces as code."""
+    from markupsafe import Markup, escape
+
+    pieces = [escape(piece) for piece in text.split("`")]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if index % 2 else piece for index, piece in enumerate(pieces)
+    )
+
+
+def _unbroken(text: str) -> Markup:
+    """Escape text; keep numbers such as 3.0e-4 on one line.
+
+    Browsers break lines after a hyphen.
+    """
+    from markupsafe import Markup, escape
+
+    pieces = [escape(piece) for piece in _EXPONENT.split(text)]
+    return Markup("").join(
+        Markup('<span class="unbroken">{}</span>').format(piece) if index % 2 else piece
+        for index, piece in enumerate(pieces)
+    )
 
 
 def render_report(

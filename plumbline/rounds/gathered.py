@@ -16,7 +16,7 @@ from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord, load_record
 from plumbline.rounds.isolation import Defect, isolated
 from plumbline.rounds.plan import MAIN, Assignment, Round
-from plumbline.schema.expected import machine_mismatches
+from plumbline.schema.fingerprint import machine_mismatches
 from plumbline.schema.record import RunRecord
 from plumbline.stores import Store
 

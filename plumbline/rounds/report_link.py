@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 from plumbline.central import CentralStore
 from plumbline.errors import PlumblineError
 from plumbline.stores import presign
-from plumbline.stores.links import LONGEST_SECONDS
+from plumbline.stores.opening import LONGEST_SECONDS
 
 __all__ = ["ReportLink", "link_to"]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 
 from plumbline.errors import InvalidInputError
-from plumbline.schema.suggestions import did_you_mean, fields_at
+from plumbline.schema.suite_file import did_you_mean, fields_at
 
 __all__ = [
     "Count",

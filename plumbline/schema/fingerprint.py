@@ -1,14 +1,14 @@
-"""Fingerprint: hardware, software and settings of a run; a source of suspects."""
+"""Fingerprint: hardware, software and settings of a run, and its comparison with the expected machine."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from plumbline.schema.base import Count, Label, Model, Scalar, Text
-
-__all__ = ["Cpu", "Fingerprint", "Gpu", "Scalar"]
 
 _MANY = 10_000
 _MAX_CHARACTERS = 1 << 18
@@ -86,3 +86,50 @@ class Fingerprint(Model):
             names = sorted(gpu.name for gpu in self.gpus)
             return f"{len(names)} x {names[0]}" if len(set(names)) == 1 else " + ".join(names)
         return f"{self.cpu.model}, {self.cpu.num_cores} cores"
+
+
+CPU = "cpu"
+
+
+class Expected(Model):
+    """Device, number of processes and lock of a platform; empty values accept any."""
+
+    accelerator: str = ""
+    """`cpu`, or the GPU's whole name as its driver gives it, as in `NVIDIA A10G`."""
+    gpus: int = Field(default=1, ge=1, le=64)
+    """Processes on the machine, one for each GPU."""
+    lock_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """SHA-256 of the environment's lock file."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineMismatch:
+    """One property in which a machine differs from the suite."""
+
+    key: str
+    """The suite's key: `accelerator`, `gpus` or `lock`."""
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: found {self.found}, the suite requires {self.expected}"
+
+
+def machine_mismatches(expected: Expected, fingerprint: Fingerprint) -> tuple[MachineMismatch, ...]:
+    """Return every difference of `fingerprint` from `expected`."""
+    return tuple(_mismatches(expected, fingerprint))
+
+
+def _mismatches(expected: Expected, fingerprint: Fingerprint) -> Iterator[MachineMismatch]:
+    # Process N trains on GPU N: further GPUs do not matter.
+    used = [gpu.name for gpu in fingerprint.gpus[: expected.gpus]]
+    devices = set(used) or {CPU}
+    if expected.accelerator and devices != {expected.accelerator}:
+        devices_found = ", ".join(sorted(devices)) + ("" if used else f" ({fingerprint.cpu.model})")
+        yield MachineMismatch("accelerator", devices_found, expected.accelerator)
+    elif used and len(used) < expected.gpus:
+        yield MachineMismatch("gpus", str(len(used)), str(expected.gpus))
+    if fingerprint.num_processes != expected.gpus:
+        yield MachineMismatch("gpus", f"{fingerprint.num_processes} processes", str(expected.gpus))
+    if expected.lock_sha256 and fingerprint.lock_sha256 != expected.lock_sha256:
+        yield MachineMismatch("lock", fingerprint.lock_sha256 or "no lock", expected.lock_sha256)

@@ -2,11 +2,16 @@
 
 A record is a folder: its parts, and `record.json`, written last, which lists them with size and digest. A folder
 without `record.json` is partial.
+
+A night has the time of the controller's clock. A worker's clock may be days off. Ordered by it, a night would stand
+before nights that were judged, or after all that are still to come, and the engine, which decides on the newest night,
+would decide on none.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,19 +26,6 @@ from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.versions import read_any_version
-
-__all__ = [
-    "MAX_MESSAGE",
-    "MAX_PARTS",
-    "MAX_PART_BYTES",
-    "MAX_RECORD_BYTES",
-    "RECORD_NAME",
-    "Exit",
-    "RunRecord",
-    "check_content",
-    "parse_record",
-    "read_record",
-]
 
 RECORD_NAME = "record.json"
 MAX_RECORD_BYTES = 64 << 20
@@ -156,3 +148,24 @@ def check_part(folder: Path, part: DataFile) -> None:
         raise CorruptDataError("is missing from the record", where=str(path))
     if path.stat().st_size != part.size or digest_file(path) != part.sha256:
         raise CorruptDataError("does not match the digest in its record", where=str(path))
+
+
+ROUND_TIME = "%Y%m%d-%H%M%S"
+"""Start of a round's name: its time in UTC."""
+_NAMED = re.compile(r"(\d{8}-\d{6})-")
+_TOLERANCE = timedelta(days=1)
+
+
+def night_time(round_id: str, started_at: datetime, now: datetime | None = None) -> datetime:
+    """Return the time in the round's name.
+
+    Of a round that a user named, return the training's start by the worker's clock, or `now`, the controller's time, if
+    that is more than a day away.
+    """
+    named = _NAMED.match(round_id)
+    if named is not None:
+        try:
+            return datetime.strptime(named[1], ROUND_TIME).replace(tzinfo=UTC)
+        except ValueError:
+            pass  # a user's name that only looks like a time
+    return started_at if now is None or abs(started_at - now) <= _TOLERANCE else now

@@ -13,10 +13,9 @@ from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError
 from plumbline.schema.alert_event import AlertEvent
 from plumbline.schema.base import Model, Name, first_problem
-from plumbline.schema.expected import Expected
+from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
-from plumbline.schema.suggestions import did_you_mean
-from plumbline.schema.suite_file import read_toml
+from plumbline.schema.suite_file import did_you_mean, read_toml
 from plumbline.schema.suite_values import StoreUrl, WebUrl, is_time_zone
 from plumbline.schema.task import Task
 

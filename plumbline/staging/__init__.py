@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from plumbline.staging.cache import Cache
-from plumbline.staging.limit import cache_limit
+from plumbline.staging.cache import Cache, cache_limit
+from plumbline.staging.pace import Progress
 from plumbline.staging.stager import Stager
-from plumbline.staging.staging_progress import Progress
 from plumbline.staging.verify import Verified, verify_dataset
 
 __all__ = ["Cache", "Progress", "Stager", "Verified", "cache_limit", "verify_dataset"]

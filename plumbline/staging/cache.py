@@ -13,9 +13,10 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -25,8 +26,7 @@ from plumbline.errors import ConfigurationError, DiskFullError, InvalidInputErro
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import Manifest
 from plumbline.staging.part import Part, claim, disk_errors
-
-__all__ = ["Cache"]
+from plumbline.variables import variable
 
 _LIMIT_HINT = "set PLUMBLINE_CACHE_MAX to a larger size or share of the disk"
 _FULL_HINT = "free some space, or name a different cache folder"
@@ -223,3 +223,29 @@ class Cache:
                     path.unlink(missing_ok=True)
                     wrong.append(path.name)
         return wrong
+
+
+VARIABLE = "PLUMBLINE_CACHE_MAX"
+_DEFAULT = "80%"
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:iB|B)?|(\d+(?:\.\d+)?) ?%", re.IGNORECASE)
+
+
+def cache_limit(folder: Path, environment: Mapping[str, str] = os.environ) -> int:
+    """Return the maximum bytes of all objects in the cache `folder`.
+
+    `PLUMBLINE_CACHE_MAX` is a size (`200GiB`) or a share of the disk's size (`60%`); without it, 80% of the disk.
+
+    Raises:
+        ConfigurationError: if the variable is neither.
+    """
+    text = variable(VARIABLE, _DEFAULT, environment)
+    match = _SIZE.fullmatch(text)
+    if match is None or (match[3] and not 0 < float(match[3]) <= 100):
+        hint = "give a size such as 200GiB, or a share of the disk such as 60%"
+        raise ConfigurationError(f"{text!r} is not a size", where="environment", key=VARIABLE, hint=hint)
+    if match[3]:
+        existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+        with disk_errors(folder):
+            return int(shutil.disk_usage(existing).total * float(match[3]) / 100)
+    return int(float(match[1]) * _UNITS[match[2].upper()])

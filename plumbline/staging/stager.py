@@ -15,8 +15,7 @@ from plumbline.errors import DiskFullError, InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.staging.cache import Cache
-from plumbline.staging.pace import Pace
-from plumbline.staging.staging_progress import Progress
+from plumbline.staging.pace import Pace, Progress
 from plumbline.staging.striping import Connections, worth_striping
 from plumbline.staging.transfer import StoppedError, Transfer
 from plumbline.stores.protocol import Store

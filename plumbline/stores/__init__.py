@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.stores.links import presign
-from plumbline.stores.opening import open_store
+from plumbline.stores.opening import open_store, presign
 from plumbline.stores.protocol import (
     BucketMissingError,
     ObjectExistsError,

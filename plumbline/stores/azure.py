@@ -22,11 +22,9 @@ from urllib.parse import quote, urlsplit
 
 from plumbline.errors import AccessError, ConfigurationError
 from plumbline.schema.store_url import StoreAddress
-from plumbline.stores.azure_access import AzureAccess, ReadAuthorization, find_access
-from plumbline.stores.azure_errors import sdk_error
-from plumbline.stores.body import HttpBody, body_of, range_of
+from plumbline.stores.azure_access import AzureAccess, ReadAuthorization, find_access, sdk_error
+from plumbline.stores.body import HttpBody, body_of, media_type, opened, range_of
 from plumbline.stores.direct import DirectReads, DirectResponse
-from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
 from plumbline.stores.opening import Timeouts
 from plumbline.stores.protocol import (
     BucketMissingError,
@@ -34,9 +32,12 @@ from plumbline.stores.protocol import (
     ObjectInfo,
     ObjectMissingError,
     PreconditionFailedError,
+    checked_key,
+    joined,
+    plain_etag,
+    quoted_etag,
 )
 from plumbline.stores.service_errors import AZURE, Answer, ProtectedError, no_credentials, response_error
-from plumbline.stores.upload import media_type, opened
 
 __all__ = ["AzureStore", "open_url"]
 

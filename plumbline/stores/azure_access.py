@@ -1,13 +1,19 @@
-"""Endpoint and credentials of a storage account, from the environment; authorization of reads.
+"""Access to a storage account: endpoint, credentials, identity, and the SDK's errors.
 
 `AZURE_STORAGE_CONNECTION_STRING` if it names the same account; else `PLUMBLINE_AZURE_ENDPOINT` (`{account}` is filled
 in) or the public cloud's address, with `AZURE_STORAGE_KEY`, `AZURE_STORAGE_SAS_TOKEN` or azure-identity's
 `DefaultAzureCredential`. An environment without any of them sends requests without credentials, which a public
 container answers.
+
+azure-identity's `DefaultAzureCredential` tries a chain of identities and reports all failures as one sentence. The
+requests that it sends, seen through azure-core's hooks, show what happened: no response is a failure of the network.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,10 +21,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import formatdate
 from typing import Any
+from urllib.parse import urlsplit
 
+from plumbline.errors import AccessError, PlumblineError
+from plumbline.stores.protocol import StoreUnavailableError
+from plumbline.stores.service_errors import AZURE, Answer, no_credentials, response_error, unsendable
 from plumbline.variables import variable
-
-__all__ = ["AzureAccess", "ReadAuthorization", "Renewed", "find_access"]
 
 _SCOPE = "https://storage.azure.com/.default"
 _SAS_SECONDS = 3600.0
@@ -71,8 +79,6 @@ def find_access(account: str) -> AzureAccess:
         return AzureAccess(account, endpoint, key=key)
     if token := variable("AZURE_STORAGE_SAS_TOKEN"):
         return AzureAccess(account, endpoint, sas=token.lstrip("?"))
-    from plumbline.stores.azure_identity import Identity
-
     identity = Identity()
     return AzureAccess(account, endpoint, identity=identity if identity.exists(_SCOPE) else None)
 
@@ -123,3 +129,114 @@ class ReadAuthorization:
         if self._access.is_anonymous:
             return target, {}
         return f"{target}?{self._access.sas if not self._access.key else self._renewed.get()}", {}
+
+
+def sdk_error(error: Exception, where: str, key: str, *, is_anonymous: bool = False) -> PlumblineError:
+    """Return the error of a failed call of the SDK."""
+    from azure.core import exceptions
+
+    converted = None
+    if isinstance(error, exceptions.HttpResponseError) and error.response is not None:
+        status = int(error.status_code or error.response.status_code or 0)
+        retry = str(getattr(error.response, "headers", {}).get("Retry-After", ""))
+        answer = Answer(status, _code(error, status), retry)
+        converted = response_error(AZURE, answer, where, key, is_anonymous=is_anonymous)
+    if isinstance(error, exceptions.ClientAuthenticationError):
+        # Entra refuses an identity with HTTP 400 or 404 too, which say something else of a blob.
+        is_known = isinstance(converted, (AccessError, StoreUnavailableError))
+        return converted if converted is not None and is_known else no_credentials(AZURE, where, key)
+    if converted is not None:
+        return converted
+    if isinstance(error, (exceptions.ServiceRequestError, exceptions.ServiceResponseError)):
+        text = f"no answer: {type(error).__name__}"
+        return unsendable(error, where) or StoreUnavailableError(text, where=where)
+    return StoreUnavailableError(f"{type(error).__name__} of the SDK", where=where)
+
+
+def _code(error: Any, status: int) -> str:
+    """Return the service's error code; its message may contain a signature."""
+    code = getattr(error, "error_code", None) or ("BlobAlreadyExists" if status == 409 else status)
+    return str(getattr(code, "value", code))
+
+
+_BUSY = {408, 410, 429}
+"""Statuses that pass; the metadata service answers 410 while it is updated."""
+
+
+class _Exchange(threading.local):
+    """The last token request of a thread: its URL, and its response's status once there is one."""
+
+    url = ""
+    status: int | None = None
+
+
+class Identity:
+    """Credential for the SDK's clients: azure-identity's default chain."""
+
+    def __init__(self) -> None:
+        from azure.identity import DefaultAzureCredential
+
+        # The SDK logs fifteen lines on missing identities: one error line is enough.
+        logging.getLogger("azure.identity").setLevel(logging.ERROR)
+        self._last = _Exchange()
+        self._is_proven = False
+        self._chain = DefaultAzureCredential(
+            exclude_interactive_browser_credential=True,
+            raw_request_hook=self._requested,
+            raw_response_hook=self._answered,
+        )
+
+    def _requested(self, request: Any) -> None:
+        self._last.url, self._last.status = request.http_request.url, None
+
+    def _answered(self, response: Any) -> None:
+        self._last.status = int(response.http_response.status_code)
+
+    def get_token(self, *scopes: str, **options: Any) -> Any:
+        """Return an access token.
+
+        Raises:
+            ServiceRequestError: if the source of tokens does not answer, or is busy.
+            ClientAuthenticationError: if it refuses, or there is none.
+        """
+        from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
+
+        self._last.url, self._last.status = "", None
+        try:
+            token = self._chain.get_token(*scopes, **options)
+        except ClientAuthenticationError as error:
+            if not self._may_pass():
+                raise
+            raise ServiceRequestError("the source of tokens does not answer") from error
+        self._is_proven = True
+        return token
+
+    def exists(self, *scopes: str) -> bool:
+        """Return whether this environment has an identity; raise as `get_token` if one is refused.
+
+        Without one no source of tokens answers, and none is named.
+        """
+        from azure.core.exceptions import ClientAuthenticationError
+
+        try:
+            self.get_token(*scopes)
+        except ClientAuthenticationError:
+            is_answered = self._last.status is not None and not _is_link_local(self._last.url)
+            if is_answered or variable("AZURE_TOKEN_CREDENTIALS"):
+                raise
+            return False
+        return True
+
+    def _may_pass(self) -> bool:
+        status = self._last.status
+        if status is not None:
+            return status >= 500 or status in _BUSY
+        # Without a named identity, a machine outside Azure looks for a metadata service that does not exist.
+        is_probe = not (self._is_proven or variable("AZURE_TOKEN_CREDENTIALS")) and _is_link_local(self._last.url)
+        return bool(self._last.url) and not is_probe
+
+
+def _is_link_local(url: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(urlsplit(url).hostname or "").is_link_local
+    return False

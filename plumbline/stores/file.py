@@ -26,7 +26,6 @@ from plumbline.errors import (
     Refusal,
 )
 from plumbline.schema.store_url import StoreAddress
-from plumbline.stores.keys import checked_key
 from plumbline.stores.opening import Timeouts
 from plumbline.stores.protocol import (
     FolderMissingError,
@@ -35,6 +34,7 @@ from plumbline.stores.protocol import (
     ObjectMissingError,
     PreconditionFailedError,
     StoreUnavailableError,
+    checked_key,
 )
 
 __all__ = ["FileStore", "open_url"]

@@ -16,10 +16,8 @@ from urllib.parse import quote, urlsplit
 
 from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.schema.store_url import StoreAddress
-from plumbline.stores.body import HttpBody, body_of, range_of
-from plumbline.stores.google_api import GoogleApi, MediaResponse
-from plumbline.stores.google_links import signed_url
-from plumbline.stores.keys import checked_key, joined
+from plumbline.stores.body import Body, HttpBody, body_of, content_md5, media_type, opened, range_of
+from plumbline.stores.google_api import GoogleApi, MediaResponse, signed_url
 from plumbline.stores.opening import Timeouts
 from plumbline.stores.protocol import (
     BucketMissingError,
@@ -28,8 +26,9 @@ from plumbline.stores.protocol import (
     ObjectMissingError,
     PreconditionFailedError,
     StoreUnavailableError,
+    checked_key,
+    joined,
 )
-from plumbline.stores.upload import Body, content_md5, media_type, opened
 
 __all__ = ["GoogleStore", "open_url"]
 

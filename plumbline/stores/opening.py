@@ -1,17 +1,16 @@
-"""Opening of a store by its URL."""
+"""Opening of a store by its URL, and links to its objects."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Protocol, runtime_checkable
 
 from plumbline.errors import ConfigurationError
 from plumbline.schema.store_url import kind_at, parse_store_url
 from plumbline.stores.protocol import Store
 from plumbline.stores.retry import RetryingStore, RetryPolicy
 from plumbline.variables import clean_variables
-
-__all__ = ["Timeouts", "open_store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +34,24 @@ def open_store(url: str, *, policy: RetryPolicy | None = None, timeouts: Timeout
         raise ConfigurationError(str(error)) from error
     backend = import_module(kind_at(url).module).open_url(url, address, timeouts or Timeouts())
     return RetryingStore(backend, policy or RetryPolicy())
+
+
+LONGEST_SECONDS = 7 * 24 * 3600
+"""Maximum lifetime on S3, Azure (with an identity) and Google, in seconds."""
+
+
+@runtime_checkable
+class _Signer(Protocol):
+    def presign(self, key: str, seconds: int) -> str: ...
+
+
+def presign(store: Store, key: str, seconds: int = LONGEST_SECONDS) -> str | None:
+    """Return a link to the object for `seconds`; `None` if the store has no links.
+
+    With temporary credentials the link ends with them, whatever `seconds` says.
+
+    Raises:
+        AccessError: if the credentials of this environment cannot sign.
+    """
+    inner = store.inner if isinstance(store, RetryingStore) else store
+    return inner.presign(key, seconds) if isinstance(inner, _Signer) else None

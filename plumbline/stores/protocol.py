@@ -1,4 +1,4 @@
-"""Store: the interface of every object store.
+"""Store: the interface of every object store, and the form of its keys and etags.
 
 All keys are relative to the store's URL, with forward slashes. Every backend raises the same errors, and never retries:
 `plumbline.stores.retry` does that for all of them. No error of an SDK or of the system leaves a backend: callers treat
@@ -14,18 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from plumbline.errors import ExitCode, InvalidInputError, PlumblineError, UnavailableError
-
-__all__ = [
-    "BucketMissingError",
-    "FolderMissingError",
-    "ObjectExistsError",
-    "ObjectInfo",
-    "ObjectMissingError",
-    "ObjectReader",
-    "PreconditionFailedError",
-    "Store",
-    "StoreUnavailableError",
-]
+from plumbline.schema.store_url import safe_key
 
 
 class ObjectMissingError(InvalidInputError):
@@ -107,3 +96,31 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove an object, if it exists."""
+
+
+def checked_key(key: str, where: str) -> str:
+    """Return `key` if it is a plain relative path; raise `InvalidInputError` if not."""
+    try:
+        return safe_key(key)
+    except ValueError as error:
+        raise InvalidInputError(str(error), where=where, key="key") from error
+
+
+def is_folder_marker(key: str, size: int) -> bool:
+    """Return whether an object stands for a folder: a console's empty `reviews/`, or Hadoop's `reviews_$folder$`."""
+    return not key or key.endswith("/") or (not size and key.endswith("_$folder$"))
+
+
+def joined(prefix: str, key: str) -> str:
+    """Return the name of `key` in its bucket."""
+    return f"{prefix}/{key}" if prefix else key
+
+
+def plain_etag(etag: str) -> str:
+    """Return an etag without quotes, as services differ in quoting."""
+    return etag.strip('"')
+
+
+def quoted_etag(etag: str) -> str:
+    """Return an etag with quotes, as in a header."""
+    return f'"{plain_etag(etag)}"'

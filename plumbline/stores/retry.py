@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from plumbline.digest import digest_bytes, digest_file
 from plumbline.errors import UnavailableError
-from plumbline.stores.keys import is_folder_marker
 from plumbline.stores.protocol import (
     ObjectExistsError,
     ObjectInfo,
@@ -24,6 +23,7 @@ from plumbline.stores.protocol import (
     PreconditionFailedError,
     Store,
     StoreUnavailableError,
+    is_folder_marker,
 )
 from plumbline.stores.writing import digest_object
 

@@ -19,9 +19,8 @@ from typing import Any
 
 from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.schema.store_url import StoreAddress
-from plumbline.stores.body import HttpBody, body_of, range_of
+from plumbline.stores.body import Body, HttpBody, body_of, content_md5, media_type, opened, range_of
 from plumbline.stores.direct import DirectResponse
-from plumbline.stores.keys import checked_key, joined, plain_etag, quoted_etag
 from plumbline.stores.opening import Timeouts
 from plumbline.stores.protocol import (
     BucketMissingError,
@@ -29,11 +28,13 @@ from plumbline.stores.protocol import (
     ObjectInfo,
     ObjectMissingError,
     PreconditionFailedError,
+    checked_key,
+    joined,
+    plain_etag,
+    quoted_etag,
 )
-from plumbline.stores.s3_errors import api_errors, credential_errors
-from plumbline.stores.s3_reads import S3Reads, error_code, redirected_region
+from plumbline.stores.s3_api import S3Reads, api_errors, credential_errors, error_code, redirected_region
 from plumbline.stores.service_errors import S3, Answer, no_credentials, response_error
-from plumbline.stores.upload import Body, content_md5, media_type, opened
 from plumbline.variables import variable
 
 __all__ = ["S3Store", "open_url"]

@@ -17,7 +17,7 @@ from plumbline.loaded import BrokenLibrary, write_loaded
 from plumbline.parent_watch import watch_parent
 from plumbline.preflight import check_libraries, check_training
 from plumbline.schema.base import read_model
-from plumbline.schema.expected import Expected
+from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import read_spec
 from plumbline.variables import variable
 

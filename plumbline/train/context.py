@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plumbline.schema.fingerprint import Scalar
+from plumbline.schema.base import Scalar
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import RunSpec
 from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_loader

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 from plumbline.digest import digest_file
-from plumbline.schema.fingerprint import Cpu, Fingerprint, Gpu, Scalar
+from plumbline.schema.base import Scalar
+from plumbline.schema.fingerprint import Cpu, Fingerprint, Gpu
 from plumbline.train.ranks import Ranks
 from plumbline.variables import variable
 

@@ -13,7 +13,7 @@ from typing import Any
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError
 from plumbline.schema.evidence import Evidence, SelfcheckEvidence
-from plumbline.schema.expected import Expected, machine_mismatches
+from plumbline.schema.fingerprint import Expected, machine_mismatches
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import Exit, RunRecord
 from plumbline.schema.spec import RunSpec

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from plumbline.schema.fingerprint import Scalar
+from plumbline.schema.base import Scalar
 from plumbline.schema.spec import Precision
 from plumbline.train.failure import TrainingFailedError
 from plumbline.variables import variable

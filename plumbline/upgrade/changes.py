@@ -1,13 +1,19 @@
-"""Packages that two locks pin differently."""
+"""Packages that two locks pin differently, and the changes that need each other.
+
+Changes that need each other, by the packages' metadata, are never tried apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion
 
 from plumbline.schema.base import Model
+from plumbline.upgrade.installed import Installed
 from plumbline.upgrade.locks.model import Pin
-
-__all__ = ["PackageChange", "changes_between"]
 
 
 class PackageChange(Model):
@@ -39,3 +45,94 @@ def changes_between(current: Mapping[str, Pin], candidate: Mapping[str, Pin]) ->
         if left is None or right is None or left.identity != right.identity:
             changes.append(PackageChange(package=package, current=left, candidate=right))
     return tuple(changes)
+
+
+Packages = Mapping[str, Installed]
+
+
+def needed_changes(
+    changes: Mapping[str, PackageChange], current: Packages, candidate: Packages
+) -> dict[str, frozenset[str]]:
+    """Return for each change the other changes that it needs.
+
+    Without them it breaks a requirement that holds with all changes. `current` is what is installed now, `candidate`
+    the changed packages as the candidate lock has them.
+    """
+    after = {**current, **candidate}
+    for name, change in changes.items():
+        if change.candidate is None:
+            after.pop(name, None)
+    needs: dict[str, set[str]] = {name: set() for name in changes}
+    for owner, target in _mixed(changes, current, candidate, after):
+        needs[owner].add(target)
+    return {name: frozenset(needed) for name, needed in needs.items()}
+
+
+def _mixed(
+    changes: Mapping[str, PackageChange], current: Packages, candidate: Packages, after: Packages
+) -> Iterator[tuple[str, str]]:
+    """Yield each change with another change that it needs."""
+    for name in changes:
+        new = candidate.get(name)
+        for requirement in _active(new):
+            target = canonicalize_name(requirement.name)
+            # Its new release needs the other's new release: it breaks with the old one.
+            if target in changes and _met(requirement, after) and not _met(requirement, current):
+                yield name, target
+    for owner, package in current.items():
+        for requirement in _active(package):
+            target = canonicalize_name(requirement.name)
+            if target not in changes or not _met(requirement, current) or _met(requirement, after):
+                continue
+            # The other's new release breaks the owner's old one: they move together, or the owner goes.
+            if owner in changes:
+                yield target, owner
+
+
+def conflicts(current: Packages, after: Packages) -> Iterator[tuple[str, str]]:
+    """Yield (package, reason) for each newly broken requirement.
+
+    The candidate breaks it, and the current environment meets it. The package is the one that changed: the required
+    package, if the one that requires it is unchanged.
+    """
+    for owner, package in sorted(after.items()):
+        for requirement in _active(package):
+            if _met(requirement, after):
+                continue
+            name = canonicalize_name(requirement.name)
+            if not _was_broken(current, owner, name):
+                target = after.get(name)
+                has = f"has {target.version}" if target else "does not contain it"
+                bare = Requirement(str(requirement))
+                bare.marker = None
+                before = current.get(owner)
+                is_unchanged = before is not None and before.version == package.version
+                yield name if is_unchanged else owner, f"{owner} {package.version} requires {bare}, the candidate {has}"
+
+
+def _was_broken(current: Packages, owner: str, target: str) -> bool:
+    """Return whether the requirement was broken before.
+
+    It is any requirement of `owner` on `target` in the current environment.
+    """
+    return any(
+        canonicalize_name(requirement.name) == target and not _met(requirement, current)
+        for requirement in _active(current.get(owner))
+    )
+
+
+def _active(package: Installed | None) -> Iterator[Requirement]:
+    for requirement in package.requirements if package else ():
+        # Extras are left out: which of them were asked for is not recorded in an environment.
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield requirement
+
+
+def _met(requirement: Requirement, packages: Packages) -> bool:
+    installed = packages.get(canonicalize_name(requirement.name))
+    if installed is None:
+        return False
+    try:
+        return requirement.url is not None or requirement.specifier.contains(installed.version, prereleases=True)
+    except InvalidVersion:
+        return True

@@ -1,6 +1,7 @@
-"""Folders that are either complete or absent.
+"""Folders that are either complete or absent, and the lock of an upgrade's work folder.
 
-One process at a time builds a folder under a different name, then renames it.
+One process at a time builds a folder under a different name, then renames it. One command at a time uses a work folder,
+so that two never share runs and environments.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
-__all__ = ["build_once", "link_files", "locked"]
+from plumbline.errors import ConfigurationError
 
 _COPY_INSTEAD = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """Another file system, too many links, links to files of others forbidden, no hard links at all."""
@@ -80,3 +83,39 @@ def _link(source: str, target: str) -> None:
         if error.errno not in _COPY_INSTEAD:
             raise
         shutil.copy2(source, target)
+
+
+_LOCK_NAME = "plumbline-upgrade.lock"
+"""A name of our own: `--work .` may hold whatever a user calls `lock`."""
+_POLL_SECONDS = 0.5
+_HINT = "wait for it, or choose a different folder with --work"
+
+
+@contextmanager
+def claimed(work: Path, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Use the folder exclusively until the block ends.
+
+    Raise `ConfigurationError` if a different upgrade uses it, or if it cannot be a work folder. The lock is a `flock`:
+    it ends with its process, however that ends.
+    """
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        lock = (work / _LOCK_NAME).open("ab")
+    except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        hint = "name a folder that can be written"
+        raise ConfigurationError(
+            f"cannot be the work folder: {error.strerror}", where=str(work), key="--work", hint=hint
+        ) from error
+    with lock:
+        _lock(lock, work, time.monotonic() + wait_seconds)
+        yield
+
+
+def _lock(lock: IO[bytes], work: Path, deadline: float) -> None:
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                raise ConfigurationError("a different upgrade uses this folder", where=str(work), hint=_HINT) from error
+        time.sleep(_POLL_SECONDS)

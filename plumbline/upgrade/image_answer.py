@@ -1,27 +1,28 @@
-"""Answer about a candidate image. Pure.
-
-Its trainings are compared with those of the platform's own image.
-"""
+"""Answer about a candidate image, and the outcome of each platform. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import ValidationError
 
 from plumbline.report.sentences import sentence_of
-from plumbline.rounds.plan import RERUN, Assignment
+from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.judging import gates_of
+from plumbline.rounds.plan import RERUN, Assignment, Round
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import Judgement, Outcome
 from plumbline.upgrade.answer import Speed, TrialLine, UpgradeAnswer
 from plumbline.upgrade.changes import PackageChange, changes_between
 from plumbline.upgrade.images import ImageTrainings, is_failed
 from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.outcome import PlatformOutcome
+from plumbline.upgrade.request import UpgradeRequest
 from plumbline.upgrade.sentences import effect_of
 from plumbline.upgrade.throughput import PairedDrop
 from plumbline.upgrade.trials import Failure
-
-__all__ = ["image_answer"]
 
 _BESIDE = ("python", "os", "driver", "cuda", "cudnn", "nccl")
 _SHOWN = 5
@@ -165,3 +166,44 @@ def _line(training: Assignment, outcome: str, seconds: float) -> TrialLine:
     part = "speed" if training.what.startswith(RERUN) else "numerics"
     changes = (training.image,) if training.image else ()
     return TrialLine(name=training.what, part=part, changes=changes, outcome=outcome, seconds=max(0.0, seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class ImageUpgrade:
+    """One candidate image, with the round whose trainings judge it."""
+
+    request: UpgradeRequest
+    round: Round
+    image: str
+
+    def begin(self, platform: str) -> ImageTrainings:
+        """Return the state of a platform before its first training."""
+        workload = self.request.chosen_workload
+        spec = self.round.specs[workload]
+        has_numerics = spec.probe is not None or spec.learn is not None
+        return ImageTrainings(
+            platform, workload, self.image, gates_of(self.round, platform), has_numerics=has_numerics,
+            has_speed=spec.speed is not None,
+        )  # fmt: skip
+
+    def outcome(self, trainings: ImageTrainings, notes: Mapping[Assignment, tuple[str, ...]]) -> PlatformOutcome:
+        """Return the outcome of a platform.
+
+        `notes` are those of all trainings.
+        """
+        name, answer = trainings.platform, image_answer(trainings)
+        about: dict[str, Any] = {
+            "notes": tuple(line for training, lines in notes.items() if training.platform == name for line in lines),
+            "optional": self.request.suite.platforms[name].optional,
+        }
+        if not trainings.records:
+            return PlatformOutcome(verdict=answer.verdict, why=answer.sentences[0], **about)
+        return PlatformOutcome(verdict=answer.verdict, answer=answer, **about)
+
+
+def with_gathered(trainings: ImageTrainings, gathered: GatheredRecords) -> ImageTrainings:
+    """Add the gathered records and absences of a platform."""
+    name = trainings.platform
+    records = {training: record for training, record in gathered.records.items() if training.platform == name}
+    absent = {training: absence for training, absence in gathered.absent.items() if training.platform == name}
+    return replace(trainings, records={**trainings.records, **records}, absent={**trainings.absent, **absent})

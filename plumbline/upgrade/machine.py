@@ -16,10 +16,9 @@ from plumbline.loaded import place_of
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec, read_spec
 from plumbline.schema.suite import Suite
-from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.changes import PackageChange, conflicts, needed_changes
 from plumbline.upgrade.environments import Environment, Environments
 from plumbline.upgrade.inputs import Inputs
-from plumbline.upgrade.needs import conflicts, needed_changes
 from plumbline.upgrade.numerics import compare_inputs, compare_training, has_equal_bits
 from plumbline.upgrade.runs import MOST_SECONDS, Run, Runs
 from plumbline.upgrade.store import PackageStore

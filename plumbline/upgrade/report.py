@@ -101,7 +101,7 @@ def comment_report(answer: UpgradeAnswer) -> str:
 def html_report(answer: UpgradeAnswer) -> str:
     """Return the answer as one self-contained HTML page."""
     from plumbline import __version__
-    from plumbline.report.templates import template
+    from plumbline.report.html import template
 
     return template("upgrade.html.j2").render(answer=answer, symbol=SYMBOLS[answer.verdict], version=__version__)
 

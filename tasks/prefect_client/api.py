@@ -1,4 +1,4 @@
-"""Reachability, errors and clock of the Prefect API."""
+"""Reachability, errors, clock, database and schedules of a Prefect server."""
 
 from __future__ import annotations
 
@@ -13,20 +13,27 @@ from email.utils import parsedate_to_datetime
 from httpx import HTTPError
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.exceptions import PrefectHTTPStatusError
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    DeploymentFilterTags,
+    FlowRunFilter,
+    FlowRunFilterExpectedStartTime,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL
+from pydantic import ValidationError
 
+from plumbline.alerts import Planned
+from plumbline.deployment import suite_tag
 from plumbline.errors import AccessError, ConfigurationError, UnavailableError
-
-__all__ = [
-    "PREFECT_ERRORS",
-    "ClockReading",
-    "first_line",
-    "read_clock",
-    "server_clock",
-    "server_errors",
-    "wait_for_api",
-]
+from plumbline.schema.base import first_problem
+from plumbline.schema.suite import Schedule
 
 PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, OSError)
 """Errors of a restarting server or a locked database, which the next poll may not see."""
@@ -153,3 +160,68 @@ def server_clock(client: SyncPrefectClient, sleep: Callable[[float], None] = tim
     offset = reading.server - reading.answered if reading is not None else timedelta()
     start, at = datetime.now(UTC) + offset, time.monotonic()
     return lambda: start + timedelta(seconds=time.monotonic() - at)
+
+
+_PAGE = 200
+_SEVERAL = 2
+_MOST_NAMES = 5
+_TAG = suite_tag("")
+
+
+def database_remark(client: SyncPrefectClient) -> str:
+    """Return advice if several suites are deployed; "" if not, or if the database is known to be PostgreSQL.
+
+    The API shows the database's driver only if the server was given its address in parts.
+    """
+    tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=["plumbline", "plumbline-round"]))
+    tags = [tag for item in client.read_deployments(deployment_filter=tagged, limit=_PAGE) for tag in item.tags]
+    suites = sorted({tag.removeprefix(_TAG) for tag in tags if tag.startswith(_TAG)})
+    settings = client.request("GET", "/admin/settings").json()
+    driver = settings.get("server", {}).get("database", {}).get("driver") or ""
+    if len(suites) < _SEVERAL or driver.startswith("postgresql"):
+        return ""
+    names = ", ".join(suites[:_MOST_NAMES]) + ", ..." * (len(suites) > _MOST_NAMES)
+    return (
+        f"the server runs {len(suites)} suites ({names}): its database must be PostgreSQL;"
+        " with SQLite, requests fail with 'database is locked' and live workers count as offline"
+    )
+
+
+_RUNS_PAGE = 200
+
+
+def check_schedule(schedule: Schedule, where: str) -> None:
+    """Raise `ConfigurationError` for a cron or a time zone that Prefect refuses."""
+    try:
+        CronSchedule(cron=schedule.cron, timezone=schedule.timezone)
+    except ValidationError as error:
+        key, reason = first_problem(error)
+        hint = "five fields, such as '0 2 * * *', and an IANA time zone"
+        raise ConfigurationError(reason, where=where, key=f"schedule.{key}", hint=hint) from error
+
+
+def read_planned(client: SyncPrefectClient, name: str, since: datetime) -> Planned | None:
+    """Return the flow runs of a deployment that are due since `since`; `None` if it does not exist.
+
+    A deployment without a schedule counts as active: nobody has paused it.
+    """
+    try:
+        found = client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        return None
+    schedules = found.schedules
+    wanted = FlowRunFilter(
+        expected_start_time=FlowRunFilterExpectedStartTime(after_=since),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(not_any_=[StateType.CANCELLED])),
+    )
+    runs = client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[found.id])),
+        flow_run_filter=wanted,
+        # If there are too many, the newest decide.
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        limit=_RUNS_PAGE,
+    )
+    is_active = not found.paused and (not schedules or any(schedule.active for schedule in schedules))
+    # Prefect's own kind of time becomes one without a time zone in some sums.
+    stamps = sorted(run.expected_start_time.timestamp() for run in runs if run.expected_start_time is not None)
+    return Planned(is_active, tuple(datetime.fromtimestamp(stamp, UTC) for stamp in stamps))

@@ -21,7 +21,7 @@ from azure.core.exceptions import ClientAuthenticationError
 from plumbline.central import CentralStore, gather, publish_record
 from plumbline.errors import AccessError, ConfigurationError, Refusal, record_code
 from plumbline.stores import ObjectMissingError, RetryPolicy, StoreUnavailableError, open_store, presign, read_bytes
-from plumbline.stores.azure_errors import sdk_error
+from plumbline.stores.azure_access import sdk_error
 from plumbline.stores.protocol import Store
 from tests.contract.records import make_record
 from tests.contract.test_buckets import started

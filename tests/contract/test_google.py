@@ -26,8 +26,8 @@ from plumbline.stores import (
     presign,
     read_bytes,
 )
-from plumbline.stores.google_links import url_to_sign
-from plumbline.stores.upload import content_md5
+from plumbline.stores.body import content_md5
+from plumbline.stores.google_api import url_to_sign
 from tests.contract.conftest import give_aws, give_google
 from tests.faultserver.google import GoogleServer
 

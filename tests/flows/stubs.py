@@ -21,7 +21,7 @@ from prefect.states import Completed, Crashed, Failed, Pending, Running, State
 from plumbline.central import publish_record
 from plumbline.deployment import GATE, WATCH, Item, desired
 from plumbline.launch import run_training
-from plumbline.schema.expected import Expected
+from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.suite import Suite

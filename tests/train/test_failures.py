@@ -33,7 +33,7 @@ from plumbline.errors import (
     record_code,
 )
 from plumbline.launch import trainer_environment
-from plumbline.schema.expected import Expected
+from plumbline.schema.fingerprint import Expected
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.schema.record import read_record
 from plumbline.stores import StoreUnavailableError, open_store

@@ -18,7 +18,7 @@ from transformers.models.bert import modeling_bert
 
 from plumbline.judge.rungs.portable import reordered
 from plumbline.schema.evidence import PortableEvidence
-from plumbline.schema.expected import Expected
+from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.portable import leg

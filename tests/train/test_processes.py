@@ -16,7 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from plumbline.launch import run_training
-from plumbline.schema.expected import Expected
+from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import Exit, read_record
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.train import engine

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from plumbline.schema.store_url import StoreAddress
-from plumbline.stores.keys import checked_key
+from plumbline.stores.body import opened
 from plumbline.stores.opening import Timeouts
 from plumbline.stores.protocol import (
     ObjectExistsError,
@@ -17,8 +17,8 @@ from plumbline.stores.protocol import (
     ObjectMissingError,
     PreconditionFailedError,
     StoreUnavailableError,
+    checked_key,
 )
-from plumbline.stores.upload import opened
 
 __all__ = ["SqliteStore", "open_url"]
 

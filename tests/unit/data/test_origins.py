@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.data import build_dataset, publish, row_origins
-from plumbline.data.origins import write_origins
+from plumbline.data.receipts import write_origins
 from plumbline.data.rows import Place, Row
 from plumbline.digest import canonical_json
 from plumbline.errors import CorruptDataError

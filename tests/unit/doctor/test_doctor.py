@@ -12,8 +12,8 @@ import pytest
 from plumbline import __version__
 from plumbline.digest import digest_bytes
 from plumbline.doctor import CheckResult, Expected, Report, examine_report, look_here, worst_code
-from plumbline.doctor.driver import is_driver_new_enough
-from plumbline.doctor.refusals import explain_refusal
+from plumbline.doctor.checks import explain_refusal
+from plumbline.doctor.place import is_driver_new_enough
 from plumbline.doctor.stores import Visit, examine_disk, examine_store
 from plumbline.errors import AccessError, Refusal
 from plumbline.schema.manifest import DataFile, Manifest, Shard

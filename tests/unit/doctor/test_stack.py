@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.doctor.training_stack import check_stack
+from plumbline.doctor.place import check_stack
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 
 from plumbline.cli.main import build_parser
 from plumbline.doctor import examine_recipients
-from plumbline.doctor.driver import cuda_of_torch, least_driver
+from plumbline.doctor.place import cuda_of_torch, least_driver
 from plumbline.flows.commands import doctor, upgrade
 from plumbline.schema.suite import read_suite
 

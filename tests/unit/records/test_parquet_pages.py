@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plumbline.records.parquet_pages import unpacked_bytes
+from plumbline.records.part_sizes import unpacked_bytes
 
 DATA_PAGE = 0
 STOP = b"\x00"

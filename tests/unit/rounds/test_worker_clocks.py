@@ -16,7 +16,7 @@ from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.nights import NightDecisions, decide_nights
 from plumbline.rounds.plan import MAIN
 from plumbline.rounds.series import read_history
-from plumbline.schema.night_time import night_time
+from plumbline.schema.record import night_time
 from tests.memory_store import MemoryStore
 
 from .test_nights import BASE, BEGIN, loaded, suite_of

@@ -12,13 +12,12 @@ import pytest
 
 from bench.upgrade.wheels import broken_sdist, poisonable_sdist
 from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.upgrade.changes import changes_between
+from plumbline.upgrade.changes import changes_between, conflicts, needed_changes
 from plumbline.upgrade.environments import Environments, check_current
 from plumbline.upgrade.folders import build_once, link_files
 from plumbline.upgrade.installer import Installer, choose_installer
 from plumbline.upgrade.locks import Pin
 from plumbline.upgrade.locks.model import Lock
-from plumbline.upgrade.needs import conflicts, needed_changes
 from plumbline.upgrade.store import PackageStore
 from tests.unit.upgrade.wheels import write_wheel
 

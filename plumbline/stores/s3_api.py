@@ -1,21 +1,102 @@
-"""Reads of a bucket's objects: requests signed by botocore, sent over kept connections.
+"""Reads of a bucket's objects, signed by botocore, and conversion of botocore's errors.
 
 A call of the SDK's `get_object` costs more CPU time than a request from here, which shows with shards of 1 MiB.
+
+Errors: https://docs.aws.amazon.com/STS/latest/APIReference/CommonErrors.html
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.client import HTTPException
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from plumbline import __version__
+from plumbline.errors import ConfigurationError, PlumblineError
+from plumbline.stores.body import retry_after
 from plumbline.stores.direct import DirectReads, DirectResponse
+from plumbline.stores.protocol import StoreUnavailableError
+from plumbline.stores.service_errors import S3, Answer, no_credentials, response_error, unsendable
 from plumbline.variables import variable
 
-__all__ = ["S3Reads", "error_code", "redirected_region"]
+_BUSY_TOKEN_SERVICE = {
+    "IDPCommunicationError", "RequestLimitExceeded", "RequestTimeout", "Throttling", "ThrottlingException",
+    "TooManyRequestsException",
+}  # fmt: skip
+
+
+@contextmanager
+def api_errors(where: str, key: str = "", *, is_anonymous: bool = False) -> Iterator[None]:
+    """Convert the errors of a call of botocore."""
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
+
+    try:
+        yield
+    except ClientError as error:
+        raise response_error(S3, _answer(error), where, key, is_anonymous=is_anonymous) from error
+    except (BotoCoreError, ResponseParserError, RuntimeError) as error:
+        raise _call_error(error, where) from error
+
+
+@contextmanager
+def credential_errors(where: str) -> Iterator[None]:
+    """Convert the errors of finding or renewing credentials, by which no object was requested yet.
+
+    A role's token service answers with its own `ClientError`. Files and tools of credentials fail with errors of the
+    system, and botocore raises `RuntimeError` for renewed credentials that have ended already.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
+
+    try:
+        yield
+    except ClientError as error:
+        status, code, retry = _answer(error)
+        text = f"{error.operation_name} answered HTTP {status} {code}"
+        if status >= 500 or status in (408, 429) or code in _BUSY_TOKEN_SERVICE:
+            wait = retry_after(retry)
+            raise StoreUnavailableError(f"no credentials: {text}", where=where, retry_after_seconds=wait) from error
+        raise no_credentials(S3, where, why=text) from error
+    except (BotoCoreError, ResponseParserError, RuntimeError, OSError, ValueError) as error:
+        raise (_passing_error(error, where) or no_credentials(S3, where, why=type(error).__name__)) from error
+
+
+def _answer(error: Any) -> Answer:
+    meta = error.response.get("ResponseMetadata", {})
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    return Answer(int(meta.get("HTTPStatusCode", 0)), code, str(meta.get("HTTPHeaders", {}).get("retry-after", "")))
+
+
+def _call_error(error: Exception, where: str) -> PlumblineError:
+    from botocore import exceptions
+
+    if refused := unsendable(error, where):
+        return refused
+    if passing := _passing_error(error, where):
+        return passing
+    name = type(error).__name__
+    # Credentials may also end between their check and the signature of a request.
+    credentials = (exceptions.CredentialRetrievalError, exceptions.NoCredentialsError, RuntimeError)
+    if isinstance(error, credentials):
+        return no_credentials(S3, where, why=name)
+    return ConfigurationError(f"the S3 client refuses: {name}", where=where)
+
+
+def _passing_error(error: Exception, where: str) -> StoreUnavailableError | None:
+    from botocore import exceptions
+    from botocore.parsers import ResponseParserError
+
+    passing = (
+        exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError, ResponseParserError,
+    )  # fmt: skip
+    if not isinstance(error, passing):
+        return None
+    return StoreUnavailableError(f"no answer: {type(error).__name__}", where=where)
+
 
 _MOST_ERROR_BYTES = 64 << 10
 _LINK_SECONDS = 3600
@@ -52,12 +133,12 @@ class S3Reads:
         return str(self._client.generate_presigned_url("get_object", Params=address, ExpiresIn=_LINK_SECONDS))
 
     def renew(self) -> None:
-        """Renew credentials that end soon; raise the errors that `s3_errors.credential_errors` converts."""
+        """Renew credentials that end soon; raise the errors that `credential_errors` converts."""
         if self._credentials is not None:
             self._credentials.get_frozen_credentials()
 
     def get(self, name: str, headers: Mapping[str, str], *, where: str) -> DirectResponse:
-        """Request an object; raise the errors that `s3_errors.api_errors` converts."""
+        """Request an object; raise the errors that `api_errors` converts."""
         payer = variable("PLUMBLINE_S3_REQUEST_PAYER")
         given = {**headers, **({"x-amz-request-payer": payer} if payer else {})}
         # As in the SDK: store operators identify callers by this variable.
