@@ -43,8 +43,6 @@ from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.tasks.prefect_client.notifications import Blocks, send
 from plumbline.upgrade.outcome import read_outcome
 
-__all__ = ["alert_about_verdict", "alert_once", "alert_without_verdict", "deliver_pending", "send_directly"]
-
 _PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0)
 _DELIVERY_SECONDS = 20.0
 """Maximum seconds until the last try of a round's alerts; what is not delivered is sent later."""

@@ -21,8 +21,6 @@ from plumbline.stores import Store, open_store
 from plumbline.tasks.prefect_client.api import server_clock
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
 
-__all__ = ["dispatch_trainings"]
-
 
 @task(name="dispatch", persist_result=False)
 def dispatch_trainings(round_: Round, assignments: Sequence[Assignment], limits: Limits) -> dict[Assignment, Result]:

@@ -17,8 +17,6 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from plumbline.escape import escape
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 
-__all__ = ["Phases", "ProgressReporter"]
-
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 _BEAT_SECONDS = 5.0

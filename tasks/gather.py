@@ -13,8 +13,6 @@ from plumbline.rounds import Assignment, Round
 from plumbline.rounds.gathered import GatheredRecords, harvest
 from plumbline.stores import RetryPolicy, open_store
 
-__all__ = ["PATIENCE", "gather_records"]
-
 # Dispatch has seen the record: wait for a temporarily unreachable outbox.
 PATIENCE = RetryPolicy(attempts=20, deadline_seconds=90.0)
 

@@ -24,8 +24,6 @@ from plumbline.rounds.series import count_unjudged, read_history
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 from plumbline.stores import open_store
 
-__all__ = ["Judged", "conclude", "judge_records"]
-
 
 @dataclass(frozen=True, slots=True)
 class Judged:

@@ -23,16 +23,6 @@ from plumbline.stores import open_store
 from plumbline.tasks.prefect_client.flow_runs import count_crashes, release_deleted_slot
 from plumbline.variables import variable
 
-__all__ = [
-    "check_suite",
-    "give_slot_back",
-    "name_round",
-    "open_round",
-    "refuse_superseded",
-    "run_name",
-    "take_over",
-]
-
 _PARAMETERS = "the flow run's parameters"
 _MAX_CRASHES = 4
 """Maximum number of crashes: of the first start, and of three that Prefect started again."""

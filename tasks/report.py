@@ -26,8 +26,6 @@ from plumbline.stores import open_store
 from plumbline.tasks.judge import Judged
 from plumbline.tasks.open_round import refuse_superseded
 
-__all__ = ["add_notes", "emit_verdict", "log_verdict", "publish", "report_round", "show_in_ui"]
-
 
 @task(name="report", persist_result=False, retries=2, retry_delay_seconds=5)
 def report_round(round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged) -> RoundVerdict:

@@ -30,8 +30,6 @@ from plumbline.tasks.alert import deliver_pending, send_directly
 from plumbline.tasks.prefect_client.api import read_planned, server_errors, wait_for_api
 from plumbline.tasks.prefect_client.notifications import Blocks
 
-__all__ = ["check_missed", "check_missed_rounds"]
-
 _RECENT = timedelta(minutes=20)
 """Two periods of the watch, one of which may start late."""
 

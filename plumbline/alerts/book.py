@@ -12,8 +12,6 @@ from plumbline.errors import InvalidInputError, UnavailableError
 from plumbline.schema.base import read_model
 from plumbline.stores import PreconditionFailedError, ensure_object
 
-__all__ = ["AlertBook"]
-
 _ATTEMPTS = 8
 
 

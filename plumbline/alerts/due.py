@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["Planned", "last_due", "ran_after", "start_key", "started_at"]
-
 _EARLY = timedelta(seconds=60)
 _FORM = "%Y%m%dT%H%M%SZ"
 

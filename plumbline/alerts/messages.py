@@ -14,18 +14,6 @@ from plumbline.schema.alert_event import EVENTS, AlertEvent
 from plumbline.schema.fact import Fact, Statement
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
-__all__ = [
-    "AlertMessage",
-    "Begun",
-    "missed_message",
-    "no_verdict_message",
-    "probe_message",
-    "recovery_message",
-    "trouble_message",
-    "unchecked_message",
-    "unplanned_message",
-]
-
 _MOST_FINDINGS = 3
 _DIGEST = 64
 

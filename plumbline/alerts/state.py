@@ -20,19 +20,6 @@ from plumbline.schema.base import Model
 from plumbline.schema.suite import Alert
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 
-__all__ = [
-    "AlertState",
-    "Open",
-    "Outgoing",
-    "add_once",
-    "after_failure",
-    "after_success",
-    "claim",
-    "missed",
-    "update",
-    "watch_on",
-]
-
 _MOST_PENDING = 500
 _MOST_DUE = 200
 _SECONDS_PER_HOUR = 3600

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from plumbline.schema.alert_event import EVENTS, AlertEvent
 from plumbline.schema.verdict import PlatformResult
 
-__all__ = ["Trouble", "find_troubles", "trouble_of"]
-
 _UNAVAILABLE = "unavailable"
 _PARTS = 3
 

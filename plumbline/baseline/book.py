@@ -12,8 +12,6 @@ from plumbline.schema.base import read_model
 from plumbline.schema.record import RunRecord
 from plumbline.stores.protocol import PreconditionFailedError
 
-__all__ = ["BaselineBook", "baseline_key"]
-
 _FOLDER = "baselines"
 _ATTEMPTS = 8
 

@@ -10,18 +10,6 @@ from plumbline.history.noise import NoiseFloor, noise_floor
 from plumbline.schema.base import Model, Name, Sha256
 from plumbline.schema.record import RunRecord
 
-__all__ = [
-    "MAX_ACCEPTED",
-    "Accepted",
-    "Baseline",
-    "LogEntry",
-    "Note",
-    "accepted",
-    "restored",
-    "with_record",
-    "without_record",
-]
-
 MAX_ACCEPTED = 50
 MAX_LOG = 400
 

@@ -12,8 +12,6 @@ from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores.protocol import ObjectMissingError, PreconditionFailedError, Store
 from plumbline.stores.writing import ensure_content, ensure_object, read_bytes, read_object
 
-__all__ = ["CentralStore", "artifact_key", "round_key"]
-
 _ROUNDS, _ROUND_NAME = "rounds", "round.json"
 _MAX_TEXT_BYTES = 64 << 20
 _SWAP_ATTEMPTS = 8

@@ -23,8 +23,6 @@ from plumbline.schema.base import Model, Sha256, read_model
 from plumbline.stores.protocol import ObjectMissingError, Store
 from plumbline.stores.writing import read_object
 
-__all__ = ["CheckpointExchange", "shared_checkpoint"]
-
 _STATE, _TENSORS = "state.json", "tensors.safetensors"
 _MAX_BYTES = 4 << 30
 _MAX_STATE_BYTES = 64 << 20

@@ -17,8 +17,6 @@ from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
 from plumbline.stores.protocol import ObjectMissingError, Store
 from plumbline.stores.writing import read_bytes
 
-__all__ = ["Gathered", "State", "find_record", "gather"]
-
 T = TypeVar("T")
 
 _LOOKS = 3

@@ -13,7 +13,6 @@ from pathlib import Path
 from plumbline.errors import CorruptDataError, InvalidInputError
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import (
-    MAX_PART_BYTES,
     MAX_RECORD_BYTES,
     RECORD_NAME,
     RunRecord,
@@ -25,19 +24,6 @@ from plumbline.staging.part import disk_errors
 from plumbline.stores.protocol import Store
 from plumbline.stores.retry import RetryPolicy
 from plumbline.stores.writing import ensure_object, read_bytes
-
-__all__ = [
-    "MAX_PART_BYTES",
-    "RECORDS",
-    "ForeignRecordError",
-    "checked_record",
-    "download",
-    "fetch_record",
-    "publish_record",
-    "receive",
-    "record_key",
-    "upload_policy",
-]
 
 RECORDS = "records"
 _UPLOAD_SECONDS = (60.0, 600.0)

@@ -15,8 +15,6 @@ from plumbline.schema.record import MAX_RECORD_BYTES, parse_record
 from plumbline.stores.protocol import PreconditionFailedError
 from plumbline.stores.writing import read_bytes
 
-__all__ = ["extend_series", "read_series", "rebuild_series", "records_of_rounds", "series_key", "write_series"]
-
 _ATTEMPTS = 8
 _AT_ONCE = 8
 _MAX_BYTES = 64 << 20

@@ -25,8 +25,6 @@ from plumbline.schema.verdict import RoundVerdict
 from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import open_store
 
-__all__ = ["last_round", "register", "run"]
-
 _REPLACED = (
     "`plumbline baseline accept SUITE` replaces it and its accepted records; restore a copy first, if one exists"
 )

@@ -22,8 +22,6 @@ from plumbline.rounds.nights import limits_of
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
 
-__all__ = ["register", "run"]
-
 _MAX_DROP = 0.25
 """Maximum limit that is recommended: a wider one passes the loss of a quarter, whatever the noise is."""
 _MAX_NIGHTS = 60

@@ -26,9 +26,6 @@ from plumbline.schema.verdict import Finding, Judgement, Note, exit_code
 from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import ObjectMissingError, Store, open_store
 
-__all__ = ["register", "run"]
-
-
 _NOTHING_ELSE = "only throughput can be compared; if the reference is the same platform's baseline, use --throughput"
 
 

@@ -24,8 +24,6 @@ from plumbline.staging.cache import Cache
 from plumbline.staging.verify import verify_dataset
 from plumbline.stores import open_store
 
-__all__ = ["register"]
-
 _MOST_CLASSES = 20
 _SIZES = {
     "train_rows": (8, "maximum number of training rows (default: all)"),

@@ -17,8 +17,6 @@ from rich.text import Text
 
 from plumbline.escape import clean, one_line
 
-__all__ = ["PHASES", "Display"]
-
 _WORTH_SECONDS = 0.05
 PHASES = {
     "waiting": "waits for a worker",

@@ -23,8 +23,6 @@ from plumbline.rounds.nights import limits_of
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
 
-__all__ = ["register", "run"]
-
 _MAX_BYTES = 256 << 20
 
 

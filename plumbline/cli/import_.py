@@ -25,8 +25,6 @@ from plumbline.schema.verdict import RoundVerdict
 from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import ObjectMissingError, open_store
 
-__all__ = ["register", "run"]
-
 
 def register(subparsers: Any) -> None:
     """Add `import`."""

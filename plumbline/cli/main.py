@@ -28,8 +28,6 @@ from plumbline.extras import is_optional, missing_package
 from plumbline.localstack.signals import terminations_interrupt
 from plumbline.variables import clean_variables
 
-__all__ = ["build_parser", "main"]
-
 _ENTRY_POINTS = "plumbline.commands"
 
 

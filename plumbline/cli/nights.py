@@ -22,17 +22,6 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError
 
-__all__ = [
-    "Night",
-    "accepted_times",
-    "latest_first",
-    "read_all_series",
-    "read_lines",
-    "read_nights",
-    "read_round",
-    "read_rounds",
-]
-
 
 class Night(Model):
     """Result of one platform in one round."""

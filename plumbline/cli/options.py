@@ -9,8 +9,6 @@ from pathlib import Path
 from plumbline.errors import ConfigurationError
 from plumbline.escape import one_line
 
-__all__ = ["at_least", "check_file", "check_folder", "say"]
-
 
 def at_least(option: str, value: int, least: int) -> int:
     """Return the value; raise `ConfigurationError` if below `least`."""

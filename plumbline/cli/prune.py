@@ -19,8 +19,6 @@ from plumbline.retention import Sweep, plan_sweep, remove
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
 
-__all__ = ["register", "run"]
-
 _MIB = 1 << 20
 
 

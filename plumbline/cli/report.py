@@ -28,8 +28,6 @@ from plumbline.schema.verdict import PlatformResult, RoundVerdict
 from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import ObjectMissingError, open_store
 
-__all__ = ["register", "run"]
-
 _LATEST = "latest"
 _NIGHTS = 90
 

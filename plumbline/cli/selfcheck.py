@@ -11,8 +11,6 @@ from typing import Any
 from plumbline.errors import UnavailableError
 from plumbline.launch import trainer_environment
 
-__all__ = ["register", "run"]
-
 _LINES = {
     "pass": "this stack trains correctly",
     "drift": "this stack computes wrong bits",

@@ -19,8 +19,6 @@ from plumbline.schema.spec import write_spec
 from plumbline.schema.suite import Workloads, read_workloads
 from plumbline.stores import open_store
 
-__all__ = ["register", "run"]
-
 
 def register(subparsers: Any) -> None:
     """Add `spec`."""

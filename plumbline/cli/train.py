@@ -14,8 +14,6 @@ from plumbline.preflight import check_training
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import read_spec
 
-__all__ = ["register", "run"]
-
 
 def register(subparsers: Any) -> None:
     """Add the command's parser."""

@@ -64,8 +64,8 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge the candidate, write the reports; the verdict's exit code."""
+    from plumbline.upgrade.campaign import Budget
     from plumbline.upgrade.folders import claimed
-    from plumbline.upgrade.gate import Budget
     from plumbline.upgrade.session import UpgradeSettings, judge_upgrade, workload_of
 
     if args.image:

@@ -34,8 +34,6 @@ from plumbline.schema.manifest import ClassRows, Manifest, Receipt
 from plumbline.schema.suite import DatasetSource
 from plumbline.schema.task import Task, has_row_labels
 
-__all__ = ["MANIFEST_NAME", "build_dataset", "read_manifest"]
-
 MANIFEST_NAME = "manifest.json"
 _LEAST_ROWS = 10
 _SPLIT_SEED = 0x53504C49

@@ -14,8 +14,6 @@ from plumbline.errors import InvalidInputError
 from plumbline.schema.manifest import ClassRows
 from plumbline.schema.suite_file import suggest_or_list
 
-__all__ = ["LabelIndex", "class_notes", "class_order", "listed_classes"]
-
 _WHOLE = re.compile(r"-?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|-?inf")
 _CODE = re.compile(r"0[0-9]+")

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from plumbline.errors import InvalidInputError
 from plumbline.schema.suite_file import did_you_mean
 
-__all__ = ["ColumnOptions", "Columns"]
-
 _TEXTS = (
     "text", "sentence", "review", "review_text", "reviewtext", "review_body", "content", "body", "comment",
     "comment_text", "document", "message", "tweet", "utterance", "title", "headline", "question", "answer", "context",

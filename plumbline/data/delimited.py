@@ -16,8 +16,6 @@ from plumbline.data.rows import MAX_TEXT_CHARS, Place
 from plumbline.data.streams import opened
 from plumbline.errors import InvalidInputError
 
-__all__ = ["MAX_LINE_BYTES", "read_delimited"]
-
 MAX_LINE_BYTES = 8 * MAX_TEXT_CHARS
 _ESCAPED = re.compile("[\udc80-\udcff]")
 """Characters that `surrogateescape` produces from bytes that are not UTF-8."""

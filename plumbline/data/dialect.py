@@ -20,8 +20,6 @@ from plumbline.errors import InvalidInputError
 if TYPE_CHECKING:
     from _csv import Reader
 
-__all__ = ["SAMPLE_CHARS", "Dialect", "encoding_of", "sniff"]
-
 SAMPLE_CHARS = 1 << 16
 _DELIMITERS = (",", ";", "\t", "|")
 _MOST_RECORDS = 200

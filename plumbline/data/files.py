@@ -15,8 +15,6 @@ from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.store_url import KINDS, safe_key
 from plumbline.stores import ObjectInfo, open_store
 
-__all__ = ["Located", "SourceFile", "content_marks", "is_file_source", "locate"]
-
 _WILD = re.compile(r"[*?\[]")
 _STORES = tuple(f"{scheme}://" for scheme in KINDS if scheme != "file")
 _SPLITS = {

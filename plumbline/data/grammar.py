@@ -19,8 +19,6 @@ import numpy as np
 
 from plumbline.data.rows import Row
 
-__all__ = ["AGREEMENT", "BAD", "FLIP_RATES", "GOOD", "OPINIONS", "best_accuracy", "review", "reviews"]
-
 AGREEMENT = Fraction(5, 6)
 """Probability that an opinion agrees with the review's mood."""
 OPINIONS = (1, 3, 3, 5)

@@ -23,8 +23,6 @@ from plumbline.errors import (
 from plumbline.schema.suite_file import suggest_or_list
 from plumbline.variables import variable
 
-__all__ = ["HubSource", "ask_hub", "quiet_hub", "reachable_commit", "read_hub"]
-
 _ANSWER_SECONDS = 3.0
 """Time for all requests that find out whether the Hub can be reached."""
 _EXPORT = "check the name and the network, or export the dataset to CSV, JSONL or Parquet and use that file"

@@ -15,8 +15,6 @@ from plumbline.errors import ConfigurationError, InvalidInputError, UnavailableE
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.suite_file import did_you_mean
 
-__all__ = ["checkpoint_folder", "checkpoint_model"]
-
 _HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)@(?P<revision>[\w./-]+)")
 _FILES = (
     "config.json", "tokenizer.json", "vocab.txt", "tokenizer_config.json", "*.safetensors",

@@ -19,8 +19,6 @@ from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.stores import ObjectMissingError, PreconditionFailedError, Store, ensure_content
 from plumbline.stores.writing import read_object
 
-__all__ = ["Progress", "Published", "publish", "publish_weights", "weights_key"]
-
 Progress = Callable[[int, int, str], None]
 """Callback after each file: number done, total number, key."""
 

@@ -15,8 +15,6 @@ from plumbline.data.rows import Place, RawRow, checked_row
 from plumbline.data.streams import BUFFER_BYTES, COMPRESSIONS, compression, opened
 from plumbline.errors import ConfigurationError, InvalidInputError
 
-__all__ = ["format_of", "read_rows"]
-
 _MAX_DOCUMENT_BYTES = 256 << 20
 _BATCH_ROWS = 512
 _SUFFIXES = {

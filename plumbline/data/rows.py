@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from plumbline.data.columns import Columns
 from plumbline.errors import InvalidInputError
 
-__all__ = ["MAX_LABEL", "MAX_TEXT_CHARS", "Place", "RawRow", "Row", "checked_row", "label_name"]
-
 MAX_TEXT_CHARS = 100_000
 MAX_LABEL = 9_999
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]{0,14}))(\.0*)?")

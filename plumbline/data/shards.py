@@ -18,8 +18,6 @@ import pyarrow.parquet as pq
 from plumbline.data.rows import Row
 from plumbline.schema.manifest import DataFile, Shard
 
-__all__ = ["parquet_bytes", "store_bytes", "write_shards", "write_whole"]
-
 _KEY_DIGITS = 12
 
 

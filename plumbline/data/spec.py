@@ -19,8 +19,6 @@ from plumbline.schema.suite import DatasetSource, Suite, Workload, Workloads
 from plumbline.schema.suite_file import did_you_mean, suggest_or_list
 from plumbline.schema.task import Task, has_row_labels
 
-__all__ = ["SIZES", "architecture", "dataset_source", "dataset_task", "make_spec", "workload_named"]
-
 SIZES = {
     "tiny": (2, 128),
     "mini": (4, 256),

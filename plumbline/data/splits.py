@@ -13,8 +13,6 @@ from plumbline.data.rows import Place, RawRow, checked_row
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.suite_file import suggest_or_list
 
-__all__ = ["SplitRows", "Splits", "read_saved", "read_splits"]
-
 _EVALUATION_SPLITS = ("validation", "test")
 
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from plumbline.data.rows import Place, Row
 
-__all__ = ["Spool", "SpooledRows"]
-
 _HEAD = struct.Struct("<IIhIQ")
 _NO_LABEL = -1
 _NO_PAIR = 0xFFFFFFFF

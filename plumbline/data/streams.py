@@ -9,8 +9,6 @@ from typing import BinaryIO
 
 from plumbline.errors import InvalidInputError
 
-__all__ = ["BUFFER_BYTES", "COMPRESSIONS", "compression", "opened"]
-
 BUFFER_BYTES = 1 << 20
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\x04\x22\x4d\x18": "lz4"}

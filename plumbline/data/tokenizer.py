@@ -18,8 +18,6 @@ from pydantic import ConfigDict
 from plumbline.errors import InvalidInputError
 from plumbline.schema.base import Model, read_model
 
-__all__ = ["SPECIAL_TOKENS", "read_tokenizer", "tokenizer_file", "train_tokenizer"]
-
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 _FILES = ("tokenizer.json", "vocab.txt")

@@ -13,7 +13,7 @@ from plumbline.schema.base import Label, Model, Name
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec
-from plumbline.schema.suite import StoreUrl
+from plumbline.schema.suite_values import StoreUrl
 
 __all__ = ["TrainingOrder"]
 

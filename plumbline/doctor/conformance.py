@@ -28,8 +28,6 @@ from plumbline.stores import (
 )
 from plumbline.stores.writing import digest_object
 
-__all__ = ["examine_conformance"]
-
 _QUICK = RetryPolicy(attempts=3)
 _WRITERS = 4
 _LARGE_BYTES = 65 << 20

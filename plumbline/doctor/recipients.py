@@ -9,8 +9,6 @@ from plumbline.errors import ExitCode
 from plumbline.schema.alert_event import EVENTS, is_good_news
 from plumbline.schema.suite import Suite
 
-__all__ = ["examine_recipients"]
-
 
 def examine_recipients(suite: Suite) -> Iterator[CheckResult]:
     """Check that some recipient gets each event of a round that does not pass.

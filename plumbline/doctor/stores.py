@@ -32,8 +32,6 @@ from plumbline.stores import (
     read_bytes,
 )
 
-__all__ = ["LEAST_BYTES", "Visit", "check_destinations", "examine_disk", "examine_store", "examine_stores", "room"]
-
 LEAST_BYTES = 2 << 30
 _QUICK = RetryPolicy(attempts=2)
 _SAMPLES = 8

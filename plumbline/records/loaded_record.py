@@ -20,8 +20,6 @@ from plumbline.schema.evidence import BATCH_FIELDS, SKETCH_SIZE
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import RunSpec
 
-__all__ = ["LoadedRecord", "load_record"]
-
 _MAX_ROW_GROUPS = 1024
 _MAX_FOOTER_BYTES = 1 << 20
 _MAX_FOOTER_ENTRIES = 4096

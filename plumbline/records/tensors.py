@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from plumbline.errors import CorruptDataError
 
-__all__ = ["Arrays", "check_tensors", "read_tensors"]
-
 Arrays = dict[str, NDArray[Any]]
 
 _MAX_HEADER_BYTES = 16 << 20

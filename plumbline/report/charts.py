@@ -10,11 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-__all__ = [
-    "CONTEXT", "MARKED", "MOST_TOGETHER", "NARROW", "PANEL", "WIDE", "Chart", "Label", "Line", "LogAxis", "Margins",
-    "Mark", "Rule", "Scale", "Series", "Size", "Tick", "end_anchor", "log_axis", "nice", "room_for", "shortened",
-]  # fmt: skip
-
 Scale = Callable[[float], float]
 """Map of an index or a value to its position."""
 

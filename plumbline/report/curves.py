@@ -32,8 +32,6 @@ from plumbline.report.charts import (
 )
 from plumbline.report.words import number
 
-__all__ = ["ChangeMark", "Curves", "curves"]
-
 _LABEL_GAP = 15.0
 _MOST_RULES = 3
 _LONGEST_END = 190.0

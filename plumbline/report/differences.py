@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from plumbline.report.words import NONE, clean
 from plumbline.schema.fingerprint import Fingerprint
 
-__all__ = ["FingerprintDifference", "between", "described", "since_baseline"]
-
 
 @dataclass(frozen=True, slots=True)
 class FingerprintDifference:

@@ -11,8 +11,6 @@ from plumbline.report.curves import ChangeMark, Curves, curves
 from plumbline.report.history import HistoryPoint, MarkedChange
 from plumbline.report.words import SYMBOLS, clean
 
-__all__ = ["history_chart", "loss_charts"]
-
 _MAX_POINTS = 240
 
 

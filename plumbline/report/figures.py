@@ -12,8 +12,6 @@ from plumbline.report.html import template
 from plumbline.report.markdown import safe
 from plumbline.report.view import ReportView
 
-__all__ = ["figures_page"]
-
 _MOST_BYTES = 600_000
 """Maximum size of an artifact in the Prefect UI: the server's database keeps one per night."""
 

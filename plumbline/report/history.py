@@ -9,8 +9,6 @@ from plumbline.history.episodes import episodes
 from plumbline.history.metrics import metric_of
 from plumbline.schema.verdict import Outcome, RoundVerdict
 
-__all__ = ["HistoryPoint", "MarkedChange", "RoundHistory", "changes_of", "points_of", "since"]
-
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:

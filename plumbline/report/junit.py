@@ -12,8 +12,6 @@ from xml.etree import ElementTree as ET
 from plumbline.report.words import cause_line, clean, number, place
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
-__all__ = ["junit_xml"]
-
 _TAGS: dict[Outcome, str] = {"drift": "failure", "inconclusive": "error", "invalid": "error"}
 """Missing evidence is an error: `skipped` would count as success."""
 

@@ -20,8 +20,6 @@ from plumbline.report.words import (
 )
 from plumbline.schema.verdict import RoundVerdict
 
-__all__ = ["findings_table", "safe", "step_summary"]
-
 _MOST_FINDINGS = 200
 _IN_ADDRESS = "%/:?#@!$&'+,;=~-._"
 """Characters that end no link and begin no tag."""

@@ -11,8 +11,6 @@ from typing import Any
 from plumbline.schema.fact import LIST, Fact, Statement
 from plumbline.schema.verdict import Note
 
-__all__ = ["note_line", "sentence_of", "spoken", "templates"]
-
 _KEYS = set(Fact.model_fields)
 
 

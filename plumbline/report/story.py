@@ -10,8 +10,6 @@ from plumbline.report.words import CAUSES, HINTS, by_rounding, clean, listed, nu
 from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
-__all__ = ["CauseLine", "Headline", "Measured", "PlatformCard", "card_of", "headline"]
-
 SURE = {
     "confirmed": "confirmed: an experiment restored the reference's value, and the difference disappeared",
     "likely": "likely: the evidence points here, and no experiment has confirmed it",

@@ -32,8 +32,6 @@ from plumbline.report.charts import (
 )
 from plumbline.report.words import clean, number
 
-__all__ = ["taps_chart"]
-
 _LAYER = re.compile(r"\.(?:layer|layers)\.(\d+)(\.|$)")
 _SECTION_GAP = 26.0
 _MAX_TITLES = 700

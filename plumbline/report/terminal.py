@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["next_step", "verdict_table"]
-
 _WIDTH = 100
 _COLOURS: dict[Outcome, str] = {"pass": "green", "drift": "red", "inconclusive": "yellow", "invalid": "magenta"}
 _TOP_PHASES = 7

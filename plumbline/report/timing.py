@@ -9,8 +9,6 @@ from plumbline.records import LoadedRecord
 from plumbline.report.words import clean, number, percent, seconds
 from plumbline.schema.verdict import RoundVerdict
 
-__all__ = ["Bar", "Bars", "Piece", "round_bars", "step_bars"]
-
 STEP_PARTS = ("data_wait", "host_to_device", "forward", "backward", "optimizer", "communication")
 _LEAST_LABEL = 9.0
 

@@ -20,8 +20,6 @@ from plumbline.report.words import NONE, clean, number, percent, place, seconds,
 from plumbline.report.workloads import WorkloadView, workload_views
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
-__all__ = ["DifferenceTable", "PlatformRow", "Records", "ReportView", "build_view"]
-
 Records = Mapping[str, LoadedRecord | Sequence[LoadedRecord]]
 """Record, or records of all workloads, of each platform."""
 

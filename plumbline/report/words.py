@@ -15,11 +15,6 @@ from plumbline.report.sentences import sentence_of
 from plumbline.schema.fact import Fact
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Outcome, PlatformResult
 
-__all__ = [
-    "CAUSES", "HINTS", "NONE", "SYMBOLS", "by_rounding", "cause_line", "clean", "listed", "number",
-    "percent", "place", "seconds", "size", "top_cause",
-]  # fmt: skip
-
 NONE = "—"
 """Symbol of a missing value."""
 

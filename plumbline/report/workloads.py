@@ -13,8 +13,6 @@ from plumbline.report.taps_chart import taps_chart
 from plumbline.report.timing import Bars, step_bars
 from plumbline.report.words import clean, listed
 
-__all__ = ["WorkloadView", "workload_views"]
-
 _MOST_CLASSES = 12
 _FAMILIES = {"bert": "BERT", "distilbert": "DistilBERT", "roberta": "RoBERTa", "modernbert": "ModernBERT"}
 

@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 
 from plumbline.schema.verdict import RoundVerdict
 
-__all__ = ["NEWEST", "Choice", "StoredRound", "choose"]
-
 NEWEST = 30
 """Number of newest rounds that always stay, as the report shows them."""
 

@@ -26,8 +26,6 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, read_bytes
 
-__all__ = ["Sweep", "plan_sweep", "remove"]
-
 _AT_ONCE = 8
 _OPEN = timedelta(days=1)
 """A younger round without a verdict may still be running."""

@@ -11,8 +11,6 @@ from pydantic import AfterValidator, Field
 from plumbline.schema.fact import Fact, fact
 from plumbline.schema.verdict import PlatformResult
 
-__all__ = ["EVENTS", "AlertEvent", "EventKind", "Level", "is_good_news"]
-
 Level = Literal["failure", "warning", "success", "info"]
 
 

@@ -12,22 +12,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, St
 from plumbline.errors import InvalidInputError
 from plumbline.schema.suite_file import did_you_mean, fields_at
 
-__all__ = [
-    "Count",
-    "Label",
-    "Model",
-    "Name",
-    "Number",
-    "PlainJson",
-    "Scalar",
-    "Sha256",
-    "Step",
-    "Text",
-    "Whole",
-    "first_problem",
-    "read_model",
-]
-
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """64 lower-case hexadecimal digits."""
 

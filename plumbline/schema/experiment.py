@@ -15,8 +15,6 @@ from plumbline.schema.base import Label, Model, Name, Step, Text
 from plumbline.schema.manifest import Key
 from plumbline.schema.spec import Attention, Precision
 
-__all__ = ["EXPERIMENT_NAME", "Capture", "Experiment", "Replay", "Rung"]
-
 EXPERIMENT_NAME = "experiment.json"
 
 Rung = Literal[

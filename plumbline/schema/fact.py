@@ -9,8 +9,6 @@ from typing import Any
 
 from plumbline.schema.base import Model
 
-__all__ = ["LIST", "Fact", "Statement", "fact", "joined"]
-
 LIST = "list"
 """Code of several statements in one, as `parts`."""
 

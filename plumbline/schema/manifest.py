@@ -11,8 +11,6 @@ from plumbline.schema.base import Count, Model, Name, Sha256, Text
 from plumbline.schema.store_url import safe_key
 from plumbline.schema.task import Task, has_row_labels
 
-__all__ = ["ClassRows", "DataFile", "Key", "Manifest", "Receipt", "Shard", "safe_key"]
-
 MAX_FILE_BYTES = 1 << 40
 MAX_SHARDS = 100_000
 _MAX_SHOWN = 300

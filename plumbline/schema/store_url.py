@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["KINDS", "Right", "StoreAddress", "StoreKind", "kind_at", "parse_store_url", "safe_key"]
-
 Right = Literal["read", "list", "create", "replace", "delete"]
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")

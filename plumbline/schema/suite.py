@@ -19,23 +19,6 @@ from plumbline.schema.suite_file import did_you_mean, read_toml
 from plumbline.schema.suite_values import StoreUrl, WebUrl, is_time_zone
 from plumbline.schema.task import Task
 
-__all__ = [
-    "Alert",
-    "DatasetSource",
-    "Dispatch",
-    "Gates",
-    "LocalPlatform",
-    "Platform",
-    "Schedule",
-    "StoreUrl",
-    "Suite",
-    "Workload",
-    "Workloads",
-    "parse_suite",
-    "read_suite",
-    "read_workloads",
-]
-
 _HINT = "docs/SUITE.md lists every key"
 _LEAST_BLOCKS = 5
 M = TypeVar("M", bound=Model)

@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-__all__ = ["TASKS", "Task", "has_row_labels"]
-
 TASKS: Mapping[str, Literal["row", "token"]] = {
     "sequence-classification": "row",
     "masked-lm": "token",

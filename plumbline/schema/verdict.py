@@ -11,22 +11,6 @@ from plumbline.errors import ExitCode
 from plumbline.schema.base import Model
 from plumbline.schema.fact import Statement
 
-__all__ = [
-    "Cause",
-    "CauseCode",
-    "Divergence",
-    "Finding",
-    "Judgement",
-    "Note",
-    "NoteCode",
-    "Outcome",
-    "PlatformResult",
-    "RoundVerdict",
-    "Stage",
-    "exit_code",
-    "worst",
-]
-
 Outcome = Literal["pass", "drift", "inconclusive", "invalid"]
 Sure = Literal["confirmed", "likely", "unattributed"]
 CauseCode = Literal[

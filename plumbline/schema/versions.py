@@ -15,8 +15,6 @@ from plumbline import __version__
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.base import Model, first_problem, read_model
 
-__all__ = ["read_any_version", "validate_order"]
-
 M = TypeVar("M", bound=Model)
 _NO_VERSION = (-1,)
 _ROUNDS = 20

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from plumbline.errors import DISK_FULL, DiskFullError, UnavailableError
 
-__all__ = ["Part", "claim", "disk_errors", "is_still", "try_lock"]
-
 _OPEN_MODE = 0o644
 
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from plumbline.staging.part import is_still, try_lock
 
-__all__ = ["scratch_folder"]
-
 _OWNER = ".plumbline-owner"
 
 

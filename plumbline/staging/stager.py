@@ -21,8 +21,6 @@ from plumbline.staging.transfer import StoppedError, Transfer
 from plumbline.stores.protocol import Store
 from plumbline.stores.writing import read_object
 
-__all__ = ["MANIFEST_NAME", "Stager", "fetch_manifest"]
-
 MANIFEST_NAME = "manifest.json"
 _MAX_MANIFEST_BYTES = 64 << 20
 _TELL_SECONDS = 1.0

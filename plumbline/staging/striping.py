@@ -12,8 +12,6 @@ from functools import partial
 from plumbline.stores.protocol import ObjectInfo, PreconditionFailedError, Store
 from plumbline.stores.retry import ResumingReader, RetryPolicy
 
-__all__ = ["Connections", "StripingReader", "worth_striping"]
-
 SMALLEST_BYTES = 1 << 20
 LARGEST_BYTES = 4 << 20
 _WORTH_WAKING_BYTES = 256 << 10

@@ -15,8 +15,6 @@ from plumbline.staging.striping import Connections, StripingReader, worth_stripi
 from plumbline.stores.protocol import PreconditionFailedError, Store
 from plumbline.stores.retry import ResumingReader, RetryingStore, RetryPolicy
 
-__all__ = ["BUFFER_BYTES", "StoppedError", "Transfer"]
-
 BUFFER_BYTES = 1 << 20
 _ROUNDS = 3
 _WAIT_SECONDS = 0.05

@@ -11,8 +11,6 @@ from plumbline.staging.stager import MANIFEST_NAME
 from plumbline.stores.protocol import Store
 from plumbline.stores.writing import digest_object, read_bytes
 
-__all__ = ["Verified", "verify_dataset"]
-
 
 @dataclass(frozen=True, slots=True)
 class Verified:

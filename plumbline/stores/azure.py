@@ -39,8 +39,6 @@ from plumbline.stores.protocol import (
 )
 from plumbline.stores.service_errors import AZURE, Answer, ProtectedError, no_credentials, response_error
 
-__all__ = ["AzureStore", "open_url"]
-
 _HINT = "check AZURE_STORAGE_CONNECTION_STRING and PLUMBLINE_AZURE_ENDPOINT"
 _LINK_HINT = "signing needs the account's key or an identity"
 _FOLDER = "hdi_isfolder"

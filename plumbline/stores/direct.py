@@ -19,8 +19,6 @@ from plumbline.errors import ConfigurationError
 from plumbline.stores.protocol import StoreUnavailableError
 from plumbline.stores.service_errors import unsendable
 
-__all__ = ["DirectReads", "DirectResponse"]
-
 _POOL = 64
 
 

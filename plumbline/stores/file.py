@@ -37,8 +37,6 @@ from plumbline.stores.protocol import (
     checked_key,
 )
 
-__all__ = ["FileStore", "open_url"]
-
 _OWN_FOLDER = ".store"
 _HINT = "use the URL of a folder that exists or can be created"
 _MOUNT_HINT = "mount it, or create it by writing the first object"

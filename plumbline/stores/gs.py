@@ -30,8 +30,6 @@ from plumbline.stores.protocol import (
     joined,
 )
 
-__all__ = ["GoogleStore", "open_url"]
-
 _FIELDS = "name,size,generation"
 _WHOLE_BYTES = 8 << 20
 """Maximum bytes of a single request; larger objects use a resumable session."""

@@ -27,8 +27,6 @@ from plumbline.stores.protocol import (
 )
 from plumbline.stores.writing import digest_object
 
-__all__ = ["Attempts", "ResumingReader", "RetryPolicy", "RetryingStore"]
-
 T = TypeVar("T")
 
 

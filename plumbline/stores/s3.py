@@ -37,8 +37,6 @@ from plumbline.stores.s3_api import S3Reads, api_errors, credential_errors, erro
 from plumbline.stores.service_errors import S3, Answer, no_credentials, response_error
 from plumbline.variables import variable
 
-__all__ = ["S3Store", "open_url"]
-
 _PART_BYTES = 32 << 20
 _UPLOADS = {"put_object", "create_multipart_upload"}
 

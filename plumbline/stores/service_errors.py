@@ -22,8 +22,6 @@ from plumbline.stores.protocol import (
     StoreUnavailableError,
 )
 
-__all__ = ["AZURE", "GOOGLE", "S3", "Answer", "ProtectedError", "no_credentials", "response_error", "unsendable"]
-
 
 class ProtectedError(ConfigurationError):
     """Error: a policy protects the object."""

@@ -10,8 +10,6 @@ from plumbline.digest import digest_bytes, digest_file
 from plumbline.errors import CorruptDataError, InvalidInputError
 from plumbline.stores.protocol import ObjectExistsError, ObjectInfo, PreconditionFailedError, Store
 
-__all__ = ["digest_object", "ensure_content", "ensure_object", "read_bytes", "read_object"]
-
 _BUFFER_BYTES = 1 << 20
 _MOST_REPLACED_BYTES = 256 << 20
 _DELETE = "delete that object: its bytes do not match the digest in its name"

@@ -16,8 +16,6 @@ from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outc
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.trials import Failure, Memory
 
-__all__ = ["Culprit", "Effect", "MemoryUse", "Others", "ReleaseRange", "Speed", "TrialLine", "UpgradeAnswer"]
-
 Effect = Literal["cannot-install", "cannot-train", "inputs", "numerics", "speed", "memory"]
 Others = Literal["pass", "loaded pass", "other culprits", "not judged", "not loaded", "none"]
 """`loaded pass`: those that training loads pass, and the rest is not trained."""

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Answer", "CulpritSet", "SearchEndedError", "SearchResult", "find_culprits"]
-
 Answer = Literal["fails", "passes", "unknown"]
 Items = tuple[str, ...]
 

@@ -16,8 +16,6 @@ from plumbline.upgrade.progress import Progress
 from plumbline.upgrade.throughput import LOOKS, PairedDrop, paired_drop
 from plumbline.upgrade.trials import Measure, Memory, Package, Trial, TrialResult, Trials
 
-__all__ = ["Budget", "Campaign", "Parts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parts:

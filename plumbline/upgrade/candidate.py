@@ -16,16 +16,6 @@ from plumbline.schema.base import Model, Sha256, first_problem
 from plumbline.stores import open_store, read_bytes
 from plumbline.upgrade.locks import LockFiles, decode_lock
 
-__all__ = [
-    "LOCK_FILES_NAME",
-    "MAX_INLINE_BYTES",
-    "MAX_LOCK_BYTES",
-    "Candidate",
-    "check_image",
-    "read_candidate",
-    "read_image",
-]
-
 MAX_LOCK_BYTES = 32 << 20
 LOCK_FILES_NAME = "lock-files.json"
 """The name of a candidate whose text is a `LockFiles` document: a lock with the files that it includes."""

@@ -17,8 +17,6 @@ from plumbline.upgrade.sentences import culprit_of
 from plumbline.upgrade.throughput import SEARCH_LOOKS, PairedDrop
 from plumbline.upgrade.trials import Trial, TrialOutcome, TrialResult
 
-__all__ = ["CulpritSearch", "Effect", "UnsteadyError"]
-
 Effect = Literal["cannot-train", "inputs", "numerics", "speed", "memory"]
 _PAIRED: tuple[Effect, ...] = ("speed", "memory")
 _FLAKY_LOOKS = 3

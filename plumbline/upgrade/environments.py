@@ -25,8 +25,6 @@ from plumbline.upgrade.locks.model import Lock
 from plumbline.upgrade.store import PackageStore
 from plumbline.variables import variable
 
-__all__ = ["VARIABLES", "Environment", "Environments", "check_current", "is_on_python_path"]
-
 _CODE = Path(plumbline.__file__).parent
 
 

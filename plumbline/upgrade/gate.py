@@ -22,8 +22,6 @@ from plumbline.upgrade.sentences import constraint_lines, culprit_of
 from plumbline.upgrade.throughput import LEAST_PAIRS, PairedDrop, growth
 from plumbline.upgrade.trials import Memory, Trial, TrialResult, Trials
 
-__all__ = ["Budget", "Parts", "UpgradeGate"]
-
 _FEW = 4
 """Fewer changes than this are searched in so few trials that making them shorter costs more than it saves."""
 

@@ -18,8 +18,6 @@ from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.numerics import compare_training
 from plumbline.upgrade.throughput import LEAST_PAIRS, MOST_PAIRS, PairedDrop, paired_drop
 
-__all__ = ["ImageTrainings", "Side", "is_failed"]
-
 Side = Literal["own", "candidate"]
 _OWN: Side = "own"
 _CANDIDATE: Side = "candidate"

@@ -23,8 +23,6 @@ from plumbline.parent_watch import watch_parent
 from plumbline.schema.base import Model, Sha256, read_model
 from plumbline.schema.suite import Suite
 
-__all__ = ["INPUTS_NAME", "Inputs", "InputsFile", "alone", "build_inputs", "main"]
-
 INPUTS_NAME = "inputs.json"
 _BATCH = 1024
 

@@ -19,8 +19,6 @@ from packaging.utils import canonicalize_name
 
 from plumbline.upgrade.locks.model import Pin
 
-__all__ = ["Installed", "installed_packages", "read_distribution"]
-
 _OWN_NAME = "plumbline-training"
 _STARTUP = re.compile(r"^([^/]+\.pth|(site|user)customize(\.py|/.*))$")
 

@@ -24,8 +24,6 @@ from plumbline.upgrade.runs import MOST_SECONDS, Run, Runs
 from plumbline.upgrade.store import PackageStore
 from plumbline.upgrade.trials import Failure, Memory, Package, Trial, TrialOutcome, TrialResult
 
-__all__ = ["LocalTrials"]
-
 _LEAST_SECONDS = 120.0
 _PATIENCE = 10.0
 """A training under changes may take this many times as long as the one without."""

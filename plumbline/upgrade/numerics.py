@@ -16,8 +16,6 @@ from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Judgement
 from plumbline.upgrade.inputs import Inputs
 
-__all__ = ["compare_inputs", "compare_training", "has_equal_bits"]
-
 _EARLY_STEPS = 10
 """Rounding has doubled once by then; a difference of formula shows at the first of them."""
 

@@ -23,8 +23,6 @@ from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.orders import PlatformReport
 from plumbline.upgrade.report import html_report, summary_report
 
-__all__ = ["PlatformOutcome", "UpgradeOutcome", "alerts_of", "headline", "platform_outcome", "sum_up", "summary"]
-
 _EVENTS: dict[Outcome, AlertEvent] = {"drift": "drift", "invalid": "invalid", "inconclusive": "unavailable"}
 _MOST_CHARACTERS = 1000
 _OUTCOME_NAME = "upgrade.json"

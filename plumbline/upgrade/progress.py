@@ -10,8 +10,6 @@ from plumbline.errors import InconclusiveError
 from plumbline.upgrade.answer import TrialLine
 from plumbline.upgrade.trials import Trial, TrialResult
 
-__all__ = ["Progress", "SpentError"]
-
 _SHOWN = 3
 
 

@@ -11,8 +11,6 @@ from plumbline.upgrade.bisect import Answer
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
 
-__all__ = ["has_releases", "pins_between", "range_sentence", "search_releases"]
-
 
 def has_releases(change: PackageChange) -> bool:
     """Return whether both pins are releases of an index."""

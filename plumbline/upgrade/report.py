@@ -12,8 +12,6 @@ from plumbline.report.markdown import safe
 from plumbline.report.words import SYMBOLS, clean
 from plumbline.upgrade.answer import Culprit, UpgradeAnswer
 
-__all__ = ["comment_report", "html_report", "junit_report", "summary_report", "text_lines"]
-
 _MOST_ROWS = 200
 _MARK = "<!-- plumbline-upgrade -->"
 """By which a CI job finds its own comment again."""

@@ -30,8 +30,6 @@ from plumbline.upgrade.environments import VARIABLES, Environment
 from plumbline.upgrade.inputs import INPUTS_NAME, Inputs, InputsFile, alone
 from plumbline.upgrade.trials import Failure
 
-__all__ = ["MOST_SECONDS", "Run", "Runs"]
-
 MOST_SECONDS = 3600.0
 _RUNS_NAME = "plumbline-runs"
 """Deleted at the start: a name of our own, for the work folder may also be a user's."""

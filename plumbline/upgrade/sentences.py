@@ -11,8 +11,6 @@ from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.throughput import PairedDrop
 from plumbline.upgrade.trials import Failure
 
-__all__ = ["constraint_lines", "culprit_of", "effect_of"]
-
 _ALONE = {
     "numerics": "it drifts",
     "inputs": "it drifts",

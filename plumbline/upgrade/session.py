@@ -12,9 +12,10 @@ from pathlib import Path
 from plumbline.data.spec import workload_named
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.answer import UpgradeAnswer
+from plumbline.upgrade.campaign import Budget, Parts
 from plumbline.upgrade.changes import PackageChange, changes_between
 from plumbline.upgrade.environments import Environments, check_current
-from plumbline.upgrade.gate import Budget, Parts, UpgradeGate
+from plumbline.upgrade.gate import UpgradeGate
 from plumbline.upgrade.installer import choose_installer
 from plumbline.upgrade.locks import Lock
 from plumbline.upgrade.machine import LocalTrials

@@ -13,8 +13,6 @@ from typing import Literal
 from plumbline.history.equivalence import equivalence
 from plumbline.upgrade.trials import Measure
 
-__all__ = ["LEAST_PAIRS", "LOOKS", "MOST_PAIRS", "SEARCH_LOOKS", "PairedDrop", "growth", "paired_drop"]
-
 LEAST_PAIRS = 3
 MOST_PAIRS = 12
 LOOKS = (LEAST_PAIRS, 4, 6, 9, MOST_PAIRS)

@@ -16,8 +16,6 @@ from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
 
-__all__ = ["Failure", "Measure", "Memory", "Package", "Trial", "TrialOutcome", "TrialPart", "TrialResult", "Trials"]
-
 TrialPart = Literal["environment", "releases", "reference", "inputs", "numerics", "speed"]
 """`environment`: can it be built? `releases`: which releases lie between both pins of a change? `reference`: the
 current environment alone. The others compare a part with it."""

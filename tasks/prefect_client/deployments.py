@@ -32,8 +32,6 @@ from plumbline.deployment import Item, PlanItem, compare_items, suite_tag
 from plumbline.errors import ConfigurationError
 from plumbline.tasks.prefect_client.notifications import Blocks, block_id, stored_fingerprint
 
-__all__ = ["apply", "create_deployment", "observe", "plan", "prune"]
-
 _PAGE = 200
 
 

@@ -33,22 +33,6 @@ from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, server_errors
 
-__all__ = [
-    "CANCELLED_BY_ROUND",
-    "INVALID",
-    "PoolHealth",
-    "Progress",
-    "check_image_pools",
-    "count_crashes",
-    "last_error",
-    "read_children",
-    "read_keys",
-    "read_pool",
-    "read_progress",
-    "read_round_runs",
-    "release_deleted_slot",
-]
-
 CANCELLED_BY_ROUND = "cancelled by the round's controller"
 """Message of a cancellation by a controller."""
 INVALID = "Invalid"

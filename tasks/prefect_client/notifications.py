@@ -39,8 +39,6 @@ from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.variables import variable
 
-__all__ = ["AppriseUrl", "Blocks", "block_id", "send", "stored_fingerprint"]
-
 _PAGER = "pager-duty-webhook"
 _PAGER_HOSTS = {"us": "events.pagerduty.com", "eu": "events.eu.pagerduty.com"}
 _PAGER_SEVERITIES: dict[Level, str] = {"failure": "error", "warning": "warning"}

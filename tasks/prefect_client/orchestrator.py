@@ -25,8 +25,6 @@ from plumbline.tasks.prefect_client.flow_runs import (
     read_progress,
 )
 
-__all__ = ["PrefectOrchestrator"]
-
 
 class Order(Protocol):
     """Order for a worker; its `record_id` names the attempt."""

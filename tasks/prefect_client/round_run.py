@@ -40,8 +40,6 @@ from plumbline.tasks.prefect_client.flow_runs import (
 )
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
 
-__all__ = ["API_SECONDS", "RoundRun", "UpgradeRun"]
-
 API_SECONDS = 30.0
 """Maximum seconds to wait for a server that restarts."""
 _POLL_SECONDS = 0.5

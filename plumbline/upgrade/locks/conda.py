@@ -15,8 +15,6 @@ from plumbline.errors import ConfigurationError
 from plumbline.upgrade.locks.model import Pin, referenced_url
 from plumbline.upgrade.locks.requirements import version_in_url
 
-__all__ = ["conda_lock_pins", "conda_platform", "pixi_pins"]
-
 Pins = tuple[dict[str, Pin], dict[str, str]]
 
 

@@ -15,8 +15,6 @@ from packaging.utils import canonicalize_name
 from plumbline.errors import ConfigurationError
 from plumbline.upgrade.locks.model import Pin, repository_url
 
-__all__ = ["poetry_pins"]
-
 
 def poetry_pins(
     content: dict[str, Any], where: str, extras: tuple[str, ...] | None

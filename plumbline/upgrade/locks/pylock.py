@@ -18,8 +18,6 @@ from packaging.pylock import (
 from plumbline.errors import ConfigurationError
 from plumbline.upgrade.locks.model import Pin, repository_url
 
-__all__ = ["pylock_pins"]
-
 
 def pylock_pins(
     content: dict[str, Any], where: str, extras: tuple[str, ...] | None

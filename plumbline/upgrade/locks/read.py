@@ -24,8 +24,6 @@ from plumbline.upgrade.locks.pylock import pylock_pins
 from plumbline.upgrade.locks.requirements import included_files, option_names, requirement_pins
 from plumbline.upgrade.locks.uv import uv_pins
 
-__all__ = ["decode_lock", "load_lock", "parse_lock", "read_lock"]
-
 _MAX_BYTES = 32 << 20
 _HINT = "name a lock file: requirements.txt, uv.lock, poetry.lock, pylock.toml, conda-lock.yml or pixi.lock"
 

@@ -25,8 +25,6 @@ from packaging.utils import (
 from plumbline.errors import ConfigurationError
 from plumbline.upgrade.locks.model import LockFiles, Pin
 
-__all__ = ["included_files", "option_names", "requirement_pins", "version_in_url"]
-
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _INCLUDE = re.compile(r"^(?:(?P<short>-[rc])\s*|(?P<long>--requirement|--constraint)(?:\s+|=))(?P<path>\S.*)$")
 _HASH = re.compile(r"\s+--hash[=\s]\s*(?P<value>[A-Za-z0-9]+:[0-9a-fA-F]+)")

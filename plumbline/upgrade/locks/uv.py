@@ -15,8 +15,6 @@ from plumbline.errors import ConfigurationError
 from plumbline.upgrade.locks.model import Pin, referenced_url
 from plumbline.upgrade.locks.requirements import version_in_url
 
-__all__ = ["uv_pins"]
-
 _OWN = ("virtual", "editable", "directory")
 """Sources of packages in the project itself; they are the team's code, not a release."""
 
