@@ -1,7 +1,8 @@
-"""Results of tests, kept whole in `kept/` beside them: verdicts, causes, places, facts, numbers, experiments.
+"""Results of tests, kept in `kept/` beside them: verdicts, causes, places, codes of facts, numbers, experiments.
 
-A test asserts what it is about; the kept result holds the rest, so that no rule or number changes unnoticed. Facts are
-kept as codes with values: their sentences have tests of their own.
+A test asserts what it is about; the kept result holds the rest, so that no rule or number changes unnoticed. A result
+is one line of codes and numbers, or the test whose result it equals. Sentences have tests of their own, and the values
+of facts are asserted where they matter.
 After an intended change, write the results again and read their difference:
 
     PLUMBLINE_KEEP_VERDICTS=1 python -m pytest tests/unit/judge tests/unit/history tests/unit/rounds
@@ -38,6 +39,12 @@ _FLOAT = re.compile(r"-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)(?![.\d])")
 P = ParamSpec("P")
 R = TypeVar("R")
 _calls: Counter[tuple[Path, str]] = Counter()
+_CODE = re.compile(r"[a-z][\w-]*(?:\.[\w-]+)+(?= )")
+_LEFT_OUT = {
+    "schema_version", "experiment_id", "unit", "description", "record_id", "metric", "runs_on", "suspects",
+}  # fmt: skip
+"""Fields that follow from others."""
+_SAME = "= "
 
 
 def kept(function: Callable[P, R]) -> Callable[P, R]:
@@ -55,7 +62,7 @@ def keep(result: R) -> R:
     path, test = _running_test()
     place = _calls[(path, test)]
     _calls[(path, test)] += 1
-    found = _plain(result)
+    found = _line(_brief(_plain(result)))
     results = _load(path)
     if _IS_WRITING:
         results[test] = [*results.get(test, [])[:place], found]
@@ -63,9 +70,19 @@ def keep(result: R) -> R:
         return result
     known = results.get(test, [])
     assert place < len(known), f"result {place} of {test} is not kept: see {__name__}"
-    difference = _difference(known[place], found, "result")
-    assert difference is None, difference
+    line = _resolved(results, known[place])
+    assert _is_same(line, found), f"result {place}: {line}\nbecame {found}"
     return result
+
+
+def _resolved(results: Mapping[str, list[Any]], known: Any) -> str:
+    """Return the line of a kept result."""
+    if not isinstance(known, str):  # JSON of an earlier release of these files
+        return _line(_brief(known))
+    if known.startswith(_SAME):
+        place, _, test = known.removeprefix(_SAME).partition(" ")
+        return str(results[test][int(place)])
+    return known
 
 
 def _running_test() -> tuple[Path, str]:
@@ -83,14 +100,39 @@ def _load(path: Path) -> dict[str, list[Any]]:
     return content
 
 
-def _write(path: Path, results: Mapping[str, list[Any]]) -> None:
+def _write(path: Path, results: Mapping[str, list[str]]) -> None:
     path.parent.mkdir(exist_ok=True)
-    lines = [f"{json.dumps(test)}: [\n{_lines(results[test])}]" for test in sorted(results)]
-    path.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+    first: dict[str, str] = {}
+    written: dict[str, list[str]] = {}
+    for test in sorted(results):
+        for place, line in enumerate(results[test]):
+            own = f"{_SAME}{place} {test}"
+            same = first.setdefault(line, own)
+            written.setdefault(test, []).append(line if same == own or len(line) <= len(same) else same)
+    path.write_text(json.dumps(written, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _lines(results: list[Any]) -> str:
-    return ",\n".join(json.dumps(one, ensure_ascii=False) for one in results)
+def _brief(value: Any) -> Any:
+    """Return what decides: a fact as its code, and no field that is empty or follows from others."""
+    if isinstance(value, list):
+        return [_brief(item) for item in value]
+    if isinstance(value, str):
+        code = _CODE.match(value) if "=" in value else None
+        return code[0] if code else value
+    if not isinstance(value, dict):
+        return value
+    fields = {key: _brief(item) for key, item in value.items() if key not in _LEFT_OUT}
+    return {key: item for key, item in fields.items() if item is not False and item not in (None, [], {}, "")}
+
+
+def _line(value: Any) -> str:
+    """Return values as one line; fields of findings, causes and places are known by their order."""
+    if isinstance(value, list):
+        return " ".join(map(_line, value))
+    if isinstance(value, dict):
+        is_known = "check" in value or "code" in value or "stage" in value
+        return " ".join(_line(item) if is_known else f"{key}={_line(item)}" for key, item in value.items())
+    return str(value)
 
 
 def _plain(value: Any) -> Any:
@@ -113,28 +155,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (str, int, type(None))) else str(value)
 
 
-def _difference(known: Any, found: Any, at: str) -> str | None:
-    """Return the first difference, or `None`."""
-    if isinstance(known, dict) and isinstance(found, dict):
-        if known.keys() != found.keys():
-            return f"{at}: {sorted(known)} became {sorted(found)}"
-        parts = [(f"{at}.{key}", known[key], found[key]) for key in known]
-    elif isinstance(known, list) and isinstance(found, list):
-        if len(known) != len(found):
-            return f"{at}: {known} became {found}"
-        parts = [(f"{at}[{place}]", *both) for place, both in enumerate(zip(known, found, strict=True))]
-    else:
-        return None if _is_same(known, found) else f"{at}: {known!r} became {found!r}"
-    return next((one for name, left, right in parts if (one := _difference(left, right, name))), None)
-
-
-def _is_same(known: Any, found: Any) -> bool:
-    if isinstance(known, str) and isinstance(found, str):
-        numbers = [[float(number) for number in _FLOAT.findall(text)] for text in (known, found)]
-        same_words = _FLOAT.sub("#", known) == _FLOAT.sub("#", found)
-        return same_words and all(
-            math.isclose(a, b, rel_tol=0.05, abs_tol=1e-15) for a, b in zip(*numbers, strict=True)
-        )
-    if isinstance(known, float) or isinstance(found, float):
-        return isinstance(found, (int, float)) and math.isclose(known, found, rel_tol=0.05, abs_tol=1e-15)
-    return type(known) is type(found) and bool(known == found)
+def _is_same(known: str, found: str) -> bool:
+    numbers = [[float(number) for number in _FLOAT.findall(text)] for text in (known, found)]
+    same_words = _FLOAT.sub("#", known) == _FLOAT.sub("#", found)
+    return same_words and all(math.isclose(a, b, rel_tol=0.05, abs_tol=1e-15) for a, b in zip(*numbers, strict=True))
