@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from plumbline.errors import InconclusiveError
 from plumbline.upgrade.answer import Culprit
-from plumbline.upgrade.bisect import Items
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.progress import Progress
+from plumbline.upgrade.search import Items
 from plumbline.upgrade.throughput import LOOKS, PairedDrop, paired_drop
 from plumbline.upgrade.trials import Measure, Memory, Package, Trial, TrialResult, Trials
 

@@ -14,10 +14,10 @@ from plumbline.judge.rounds import merge
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
 from plumbline.upgrade.answer import MemoryUse, Speed, UpgradeAnswer
-from plumbline.upgrade.bisect import Items
 from plumbline.upgrade.campaign import Budget, Campaign, Parts
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
+from plumbline.upgrade.search import Items
 from plumbline.upgrade.sentences import constraint_lines, culprit_of
 from plumbline.upgrade.throughput import LEAST_PAIRS, PairedDrop, growth
 from plumbline.upgrade.trials import Memory, Trial, TrialResult, Trials

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from packaging.version import InvalidVersion, Version
 
 from plumbline.upgrade.answer import ReleaseRange
-from plumbline.upgrade.bisect import Answer
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.search import Answer
 
 
 def has_releases(change: PackageChange) -> bool:

@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline.upgrade.bisect import find_culprits
+from plumbline.upgrade.search import find_culprits
 
 
 class Asked:

@@ -1,9 +1,8 @@
 """Search for minimal sets of changes that fail.
 
-It finds all of them, in few trials. Halving finds one culprit in about log2(n) trials. Where it does not explain the
-failure, QuickXplain (Junker 2004, a minimal failing set in about k log2(n/k) trials) finds sets that fail only
-together, and delta debugging (Zeller and Hildebrandt 2002) settles what neither does: subsets that cannot be judged,
-and answers that are not monotone.
+It finds all of them, in few trials, by QuickXplain (Junker 2004): one culprit in about log2(n) trials, and k that fail
+only together in about k log2(n/k). What it names is tried again without each of its items, as some subsets cannot be
+judged, and answers need not be monotone.
 """
 
 from __future__ import annotations
@@ -164,12 +163,7 @@ def _minimal(cache: _AnswerCache, items: Items, num_parallel: Callable[[], int])
 
     The second value is whether it is minimal.
     """
-    failing = _by_halving(cache, items, num_parallel)
-    if failing is None:
-        failing = _by_quickxplain(cache, items)
-    is_minimal = True
-    if failing is None:
-        failing, is_minimal = _by_delta_debugging(cache, items, num_parallel)
+    failing, is_minimal = _without_each(cache, _explain(cache, (), items, num_parallel), items, num_parallel)
     current = cache.complete(failing)
     while len(current) > 1:
         tops = _tops(cache, current)
@@ -187,82 +181,45 @@ def _minimal(cache: _AnswerCache, items: Items, num_parallel: Callable[[], int])
     return current, is_minimal
 
 
-def _pieces(items: Items, count: int) -> list[Items]:
-    size = max(1, math.ceil(len(items) / count))
-    return [items[start : start + size] for start in range(0, len(items), size)]
+def _explain(cache: _AnswerCache, background: Items, candidates: Items, num_parallel: Callable[[], int]) -> Items:
+    """Return candidates that are likely to fail with `background`, and not without one of them.
 
-
-def _by_halving(cache: _AnswerCache, items: Items, num_parallel: Callable[[], int]) -> Items | None:
-    """Return the single item that explains the failure.
-
-    `None` if no single item does.
+    As many pieces are asked together as can run in parallel. The last piece is not asked for: it is searched with all
+    others as background, and an item of it that fails by itself is the answer.
     """
-    current = items
-    while len(current) > 1:
-        pieces = _pieces(current, num_parallel() + 1)
-        answers = cache.ask_all(pieces[:-1])
-        failing = next((piece for piece, answer in zip(pieces, answers, strict=False) if answer == "fails"), None)
-        # What is left over is not asked for: the last item is, once it stands alone.
-        unknown = tuple(
-            item for piece, answer in zip(pieces, answers, strict=False) if answer == "unknown" for item in piece
-        )
-        if failing is None and unknown and cache.ask(pieces[-1]) != "fails":
-            return None
-        current = pieces[-1] if failing is None else failing
-    return current if cache.ask(current) == "fails" else None
+    if len(candidates) == 1:
+        return candidates
+    size = math.ceil(len(candidates) / (num_parallel() + 1))
+    pieces = [candidates[start : start + size] for start in range(0, len(candidates), size)]
+    answers = cache.ask_all([(*background, *piece) for piece in pieces[:-1]])
+    for piece, answer in zip(pieces, answers, strict=False):
+        if answer == "fails":
+            return _explain(cache, background, piece, num_parallel)
+    others = candidates[: -len(pieces[-1])]
+    last = _explain(cache, (*background, *others), pieces[-1], num_parallel)
+    if cache.ask(last) == "fails" or cache.ask((*background, *last)) == "fails":
+        return last
+    return (*_explain(cache, (*background, *last), others, num_parallel), *last)
 
 
-def _by_quickxplain(cache: _AnswerCache, items: Items) -> Items | None:
-    """Return a minimal set that fails only together.
+def _without_each(
+    cache: _AnswerCache, likely: Items, items: Items, num_parallel: Callable[[], int]
+) -> tuple[Items, bool]:
+    """Return a failing set that passes without any one item, and whether all of these trials could be judged.
 
-    `None` if subsets cannot be judged, or if answers are not monotone.
+    It begins with the likely set. Where that does not fail, as some sets cannot be judged or a change undoes another,
+    it begins with all items, and leaves out halves, quarters and so on before single items.
     """
-
-    def explain(background: Items, is_changed: bool, candidates: Items) -> Items | None:
-        if is_changed:
-            answer = cache.ask(background)
-            if answer == "unknown":
-                return None
-            if answer == "fails":
-                return ()
-        if len(candidates) == 1:
-            return candidates
-        middle = len(candidates) // 2
-        left, right = candidates[:middle], candidates[middle:]
-        second = explain((*background, *left), bool(left), right)
-        if second is None:
-            return None
-        first = explain((*background, *second), bool(second), left)
-        return None if first is None else (*first, *second)
-
-    failing = explain((), False, items)
-    if not failing or cache.ask(failing) != "fails":
-        return None
-    without_one = [tuple(other for other in failing if other != item) for item in failing]
-    sets = [items for items in without_one if items]
-    return failing if all(answer == "passes" for answer in cache.ask_all(sets)) else None
-
-
-def _by_delta_debugging(cache: _AnswerCache, items: Items, num_parallel: Callable[[], int]) -> tuple[Items, bool]:
-    """Return a failing set, none of whose tried parts fails.
-
-    The second value is whether every smaller set was judged.
-    """
-    changes, count, is_minimal = items, 2, True
-    while len(changes) > 1:
-        chunks = _pieces(changes, count)
-        rests = [tuple(item for item in changes if item not in chunk) for chunk in chunks]
-        tried = chunks if len(chunks) <= 2 else [*chunks, *rests]
-        smaller, answers = _first_failing(cache, tried, changes, num_parallel)
-        if smaller is not None:
-            count = 2 if smaller in chunks else max(count - 1, 2)
-            changes = smaller
-        elif count >= len(changes):
-            is_minimal = all(answer == "passes" for answer in answers)
-            break
-        else:
-            count = min(2 * count, len(changes))
-    return changes, is_minimal
+    is_likely = cache.ask(likely) == "fails"
+    failing, size = (likely, 1) if is_likely else (items, math.ceil(len(items) / 2))
+    while len(failing) > 1:
+        sets = [(*failing[:start], *failing[start + size :]) for start in range(0, len(failing), size)]
+        smaller, answers = _first_failing(cache, sets, failing, num_parallel)
+        if smaller is None and size == 1:
+            return failing, all(answer == "passes" for answer in answers)
+        failing = smaller or failing
+        size = min(math.ceil(size / 2) if smaller is None else size, math.ceil(len(failing) / 2))
+    return failing, True
 
 
 def _first_failing(
