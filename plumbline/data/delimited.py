@@ -9,11 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from plumbline.data.columns import ColumnOptions
-from plumbline.data.dialect import SAMPLE_CHARS, Dialect, encoding_of, sniff
 from plumbline.data.receipts import Reading
-from plumbline.data.rows import MAX_TEXT_CHARS, Place
-from plumbline.data.streams import opened
+from plumbline.data.rows import MAX_TEXT_CHARS, ColumnOptions, Place
+from plumbline.data.streams import SAMPLE_CHARS, Dialect, encoding_of, opened, sniff
 from plumbline.errors import InvalidInputError
 
 MAX_LINE_BYTES = 8 * MAX_TEXT_CHARS

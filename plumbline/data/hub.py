@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from plumbline.data.columns import ColumnOptions
 from plumbline.data.receipts import Reading
+from plumbline.data.rows import ColumnOptions
 from plumbline.data.splits import SplitRows, Splits, read_splits
 from plumbline.errors import (
     DISK_FULL,

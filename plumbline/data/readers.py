@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from plumbline.data.columns import ColumnOptions, Columns
 from plumbline.data.delimited import MAX_LINE_BYTES, read_delimited
 from plumbline.data.receipts import Reading
-from plumbline.data.rows import Place, RawRow, checked_row
+from plumbline.data.rows import ColumnOptions, Columns, Place, RawRow, checked_row
 from plumbline.data.streams import BUFFER_BYTES, COMPRESSIONS, compression, opened
 from plumbline.errors import ConfigurationError, InvalidInputError
 

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plumbline.data.columns import Columns
-from plumbline.data.rows import Place, Row
+from plumbline.data.rows import Columns, Place, Row
 from plumbline.data.shards import parquet_bytes, store_bytes
 from plumbline.digest import digest_bytes
 from plumbline.errors import CorruptDataError

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plumbline.data.columns import ColumnOptions
 from plumbline.data.receipts import Reading
-from plumbline.data.rows import Place, RawRow, checked_row
+from plumbline.data.rows import ColumnOptions, Place, RawRow, checked_row
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.suite_file import suggest_or_list
 

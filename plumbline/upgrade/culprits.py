@@ -12,8 +12,8 @@ from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.progress import SpentError
 from plumbline.upgrade.releases import has_releases, range_sentence, search_releases
+from plumbline.upgrade.report import culprit_of
 from plumbline.upgrade.search import Answer, CulpritSet, Items, SearchEndedError, SearchResult, find_culprits
-from plumbline.upgrade.sentences import culprit_of
 from plumbline.upgrade.throughput import SEARCH_LOOKS, PairedDrop
 from plumbline.upgrade.trials import Trial, TrialOutcome, TrialResult
 

@@ -17,8 +17,8 @@ from plumbline.upgrade.answer import MemoryUse, Speed, UpgradeAnswer
 from plumbline.upgrade.campaign import Budget, Campaign, Parts
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
+from plumbline.upgrade.report import constraint_lines, culprit_of
 from plumbline.upgrade.search import Items
-from plumbline.upgrade.sentences import constraint_lines, culprit_of
 from plumbline.upgrade.throughput import LEAST_PAIRS, PairedDrop, growth
 from plumbline.upgrade.trials import Memory, Trial, TrialResult, Trials
 

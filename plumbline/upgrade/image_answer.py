@@ -19,8 +19,8 @@ from plumbline.upgrade.changes import PackageChange, changes_between
 from plumbline.upgrade.images import ImageTrainings, is_failed
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.outcome import PlatformOutcome
+from plumbline.upgrade.report import effect_of
 from plumbline.upgrade.request import UpgradeRequest
-from plumbline.upgrade.sentences import effect_of
 from plumbline.upgrade.throughput import PairedDrop
 from plumbline.upgrade.trials import Failure
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plumbline.data import build_dataset
-from plumbline.data.columns import ColumnOptions
 from plumbline.data.readers import read_rows
+from plumbline.data.rows import ColumnOptions
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.suite import DatasetSource
 
@@ -123,7 +123,7 @@ PEAK = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from plumbline.data.columns import ColumnOptions
+from plumbline.data.rows import ColumnOptions
 from plumbline.data.readers import read_rows
 characters = sum(len(row.text) for row in read_rows(Path(sys.argv[1]), ColumnOptions()))
 print(characters, pa.default_memory_pool().max_memory())

@@ -8,8 +8,15 @@ import pytest
 
 from plumbline.upgrade import UpgradeAnswer
 from plumbline.upgrade.answer import Speed, TrialLine
-from plumbline.upgrade.report import comment_report, html_report, junit_report, summary_report, text_lines
-from plumbline.upgrade.sentences import constraint_lines, culprit_of
+from plumbline.upgrade.report import (
+    comment_report,
+    constraint_lines,
+    culprit_of,
+    html_report,
+    junit_report,
+    summary_report,
+    text_lines,
+)
 from plumbline.upgrade.throughput import PairedDrop
 from plumbline.upgrade.trials import Failure
 from tests.unit.upgrade.conftest import change, drift
