@@ -17,7 +17,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled
 
 from plumbline.deployment import REGRESSION, Item, training_deployment
-from plumbline.doctor import CheckResult, Expected, Report, examine_report
+from plumbline.doctor import CheckResult, ExpectedStack, Report, examine_report
 from plumbline.doctor.checks import failed, from_error
 from plumbline.doctor.stores import Visit
 from plumbline.errors import ExitCode, InvalidInputError, PlumblineError
@@ -69,7 +69,11 @@ def check_workers(suite: Suite, pools: Mapping[str, str]) -> list[CheckResult]:
     for name, (report, answer) in reports.items():
         platform = suite.platforms.get(name)
         # Controllers run without torch and without a GPU.
-        expected = Expected(torch=torch, accelerator=platform.accelerator) if platform else Expected(torch=report.torch)
+        expected = (
+            ExpectedStack(torch=torch, accelerator=platform.accelerator)
+            if platform
+            else ExpectedStack(torch=report.torch)
+        )
         results += examine_report(name, report, expected, answer.asked, answer.answered)
     return results
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from plumbline.baseline.book import BaselineBook
-from plumbline.baseline.schema import Accepted, Baseline, Note
+from plumbline.baseline.schema import Accepted, Baseline, DecisionNote
 
-__all__ = ["Accepted", "Baseline", "BaselineBook", "Note"]
+__all__ = ["Accepted", "Baseline", "BaselineBook", "DecisionNote"]

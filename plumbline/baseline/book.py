@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from plumbline.baseline.schema import Baseline, Note, restored, with_record, without_record
+from plumbline.baseline.schema import Baseline, DecisionNote, restored, with_record, without_record
 from plumbline.central import CentralStore
 from plumbline.digest import canonical_json
 from plumbline.errors import ConfigurationError, InvalidInputError, UnavailableError
@@ -68,7 +68,7 @@ class BaselineBook:
         except InvalidInputError:
             return None
 
-    def accept(self, record: RunRecord, note: Note | None = None) -> Baseline:
+    def accept(self, record: RunRecord, note: DecisionNote | None = None) -> Baseline:
         """Approve a record; raise `InvalidInputError` if it is unfit as a reference."""
         problem = _unfit(record)
         if problem:
@@ -78,7 +78,7 @@ class BaselineBook:
         return self._change(key, lambda baseline: with_record(baseline or empty, record, note))
 
     def reject(
-        self, spec_sha256: str, platform: str, record_id: str | None = None, note: Note | None = None
+        self, spec_sha256: str, platform: str, record_id: str | None = None, note: DecisionNote | None = None
     ) -> Baseline:
         """Remove a record from a baseline, by default the current one."""
 
@@ -96,7 +96,7 @@ class BaselineBook:
         return self._change(baseline_key(spec_sha256, platform), change)
 
     def restore(
-        self, spec_sha256: str, platform: str, record_id: str | None = None, note: Note | None = None
+        self, spec_sha256: str, platform: str, record_id: str | None = None, note: DecisionNote | None = None
     ) -> Baseline:
         """Restore a rejected record, by default the last one rejected."""
 

@@ -27,7 +27,7 @@ class Accepted(Model):
     """Suite of the record's round; empty for old entries."""
 
 
-class Note(Model):
+class DecisionNote(Model):
     """Author, time, reason and suite of a decision."""
 
     who: str = ""
@@ -45,7 +45,7 @@ class LogEntry(Model):
 
     action: Literal["accept", "reject", "restore"]
     record_id: Name
-    note: Note = Note()
+    note: DecisionNote = DecisionNote()
 
 
 class Baseline(Model):
@@ -83,9 +83,9 @@ def accepted(record: RunRecord, suite: str = "") -> Accepted:
     )
 
 
-def with_record(baseline: Baseline, record: RunRecord, note: Note | None = None) -> Baseline:
+def with_record(baseline: Baseline, record: RunRecord, note: DecisionNote | None = None) -> Baseline:
     """Return the baseline with `record` accepted last."""
-    note = note or Note()
+    note = note or DecisionNote()
     entry = accepted(record, note.suite)
     kept = [entry for entry in baseline.records if entry.record_id != record.record_id]
     first = baseline.anchor or (baseline.records[0] if baseline.records else None)
@@ -94,7 +94,7 @@ def with_record(baseline: Baseline, record: RunRecord, note: Note | None = None)
     return _measured(baseline, (*kept, entry)[-MAX_ACCEPTED:], logged, anchor=anchor)
 
 
-def without_record(baseline: Baseline, record_id: str, note: Note | None = None) -> Baseline:
+def without_record(baseline: Baseline, record_id: str, note: DecisionNote | None = None) -> Baseline:
     """Return the baseline without a record, which `restored` can add again."""
     gone = tuple(record for record in baseline.records if record.record_id == record_id)
     left = tuple(record for record in baseline.records if record.record_id != record_id)
@@ -102,16 +102,16 @@ def without_record(baseline: Baseline, record_id: str, note: Note | None = None)
     if anchor is not None and anchor.record_id == record_id:
         anchor = left[0] if left else None
     rejected = (*(entry for entry in baseline.rejected if entry.record_id != record_id), *gone)[-MAX_ACCEPTED:]
-    logged = LogEntry(action="reject", record_id=record_id, note=note or Note())
+    logged = LogEntry(action="reject", record_id=record_id, note=note or DecisionNote())
     return _measured(baseline, left, logged, anchor=anchor, rejected=rejected)
 
 
-def restored(baseline: Baseline, record_id: str, note: Note | None = None) -> Baseline:
+def restored(baseline: Baseline, record_id: str, note: DecisionNote | None = None) -> Baseline:
     """Return the baseline with a rejected record back in order of time."""
     back = tuple(entry for entry in baseline.rejected if entry.record_id == record_id)
     left = tuple(entry for entry in baseline.rejected if entry.record_id != record_id)
     records = tuple(sorted((*baseline.records, *back), key=lambda entry: entry.started_at))[-MAX_ACCEPTED:]
-    logged = LogEntry(action="restore", record_id=record_id, note=note or Note())
+    logged = LogEntry(action="restore", record_id=record_id, note=note or DecisionNote())
     return _measured(
         baseline, records, logged, anchor=baseline.anchor or (records[0] if records else None), rejected=left
     )

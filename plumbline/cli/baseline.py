@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline.baseline import Baseline, BaselineBook, Note
+from plumbline.baseline import Baseline, BaselineBook, DecisionNote
 from plumbline.baseline.book import baseline_key
 from plumbline.baseline.schema import Accepted, accepted
 from plumbline.central import CentralStore
@@ -118,7 +118,7 @@ def _of(central: CentralStore, platforms: Sequence[str]) -> tuple[tuple[Baseline
     )
 
 
-def _note(args: argparse.Namespace, suite: Suite) -> Note:
+def _note(args: argparse.Namespace, suite: Suite) -> DecisionNote:
     """Return author, time and reason of the decision; raise if a required reason is missing."""
     forced, as_anchor = getattr(args, "force", False), getattr(args, "anchor", False)
     if (forced or as_anchor) and not args.reason.strip():
@@ -129,7 +129,9 @@ def _note(args: argparse.Namespace, suite: Suite) -> Note:
     except (KeyError, OSError):
         author = "unknown"
     now = datetime.now(UTC)
-    return Note(who=author, when=now, why=args.reason.strip(), suite=suite.name, forced=forced, as_anchor=as_anchor)
+    return DecisionNote(
+        who=author, when=now, why=args.reason.strip(), suite=suite.name, forced=forced, as_anchor=as_anchor
+    )
 
 
 def _accept(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:

@@ -31,7 +31,7 @@ _RANKS = {name: rank for rank, name in enumerate(PHASES)}
 
 
 @dataclass
-class _Row:
+class _PlatformRow:
     phase: str = ""
     text: str = ""
     percent: float = 0.0
@@ -50,7 +50,7 @@ class _Shown:
     rank: int = -1
     headlines: set[str] = field(default_factory=set)
 
-    def is_new(self, row: _Row) -> bool:
+    def is_new(self, row: _PlatformRow) -> bool:
         """Return whether the run is in a later phase or a different part."""
         rank = _RANKS.get(row.phase, 0)
         moved = rank > self.rank or (rank == self.rank and bool(row.text) and row.headline not in self.headlines)
@@ -67,7 +67,7 @@ class Display:
     title: str
     console: Console = field(default_factory=lambda: Console(file=sys.stderr, highlight=False))
     timings: dict[str, float] = field(default_factory=dict)
-    _rows: dict[str, _Row] = field(default_factory=dict)
+    _rows: dict[str, _PlatformRow] = field(default_factory=dict)
     _shown: dict[str, _Shown] = field(default_factory=dict)
     _phase: str = ""
     _since: float = field(default_factory=time.monotonic)
@@ -121,7 +121,7 @@ class Display:
 
         A line is printed when the run moves on. `title` names a run beside the platform's first one.
         """
-        row = _Row(phase=phase, text=text, percent=percent)
+        row = _PlatformRow(phase=phase, text=text, percent=percent)
         self._rows[name] = row
         if self._shown.setdefault(run or name, _Shown()).is_new(row) and not self._live:
             self.say(f"{name}: {row.headline}{f' ({title})' if title else ''}")

@@ -2,13 +2,13 @@
 
 from plumbline.doctor.checks import CheckResult, worst_code
 from plumbline.doctor.conformance import examine_conformance
-from plumbline.doctor.place import Expected, Report, examine_clock, examine_report, look_here
+from plumbline.doctor.place import ExpectedStack, Report, examine_clock, examine_report, look_here
 from plumbline.doctor.recipients import examine_recipients
 from plumbline.doctor.stores import examine_stores
 
 __all__ = [
     "CheckResult",
-    "Expected",
+    "ExpectedStack",
     "Report",
     "examine_clock",
     "examine_conformance",

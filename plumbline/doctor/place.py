@@ -97,7 +97,7 @@ class Report(Model):
     """Cores that a control group grants to a training; `None` without a quota."""
 
 
-class Expected(Model):
+class ExpectedStack(Model):
     """Expected facts; `torch` is the reference platform's version."""
 
     plumbline: str = __version__
@@ -139,7 +139,7 @@ def _gpus() -> tuple[str, ...]:
 
 
 def examine_report(
-    platform: str, report: Report, expected: Expected, asked: datetime, answered: datetime
+    platform: str, report: Report, expected: ExpectedStack, asked: datetime, answered: datetime
 ) -> Iterator[CheckResult]:
     """Yield check results of a worker's report; times are the controller's. Pure."""
     yield from (store.replace(where=f"{platform}'s worker, {store.where}") for store in report.stores)
@@ -172,7 +172,7 @@ def examine_report(
         yield _driver(platform, report)
 
 
-def _accelerator(platform: str, report: Report, expected: Expected) -> CheckResult:
+def _accelerator(platform: str, report: Report, expected: ExpectedStack) -> CheckResult:
     wanted = expected.accelerator
     devices = ", ".join(report.gpus) or "no GPU"
     right = wanted in ("", "cpu") or wanted in report.gpus

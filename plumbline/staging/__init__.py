@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from plumbline.staging.cache import Cache, cache_limit
-from plumbline.staging.pace import Progress
+from plumbline.staging.pace import StagingProgress
 from plumbline.staging.stager import Stager
 from plumbline.staging.verify import Verified, verify_dataset
 
-__all__ = ["Cache", "Progress", "Stager", "Verified", "cache_limit", "verify_dataset"]
+__all__ = ["Cache", "Stager", "StagingProgress", "Verified", "cache_limit", "verify_dataset"]

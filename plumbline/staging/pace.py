@@ -44,7 +44,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StagingProgress:
     """Counters of a stager at one moment."""
 
     files: int

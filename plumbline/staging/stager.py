@@ -15,9 +15,9 @@ from plumbline.errors import DiskFullError, InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.staging.cache import Cache
-from plumbline.staging.pace import Pace, Progress
+from plumbline.staging.pace import Pace, StagingProgress
 from plumbline.staging.striping import Connections, worth_striping
-from plumbline.staging.transfer import StoppedError, Transfer
+from plumbline.staging.transfer import StagingStoppedError, Transfer
 from plumbline.stores.protocol import Store
 from plumbline.stores.writing import read_object
 
@@ -71,7 +71,7 @@ class Stager:
         *,
         connections: int = 4,
         window: int = 8,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[StagingProgress], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.manifest: Manifest
@@ -166,7 +166,7 @@ class Stager:
                 if error is not None:
                     raise error
                 if self._stopped.is_set():
-                    raise StoppedError("the stager is closed", where=job.key)
+                    raise StagingStoppedError("the stager is closed", where=job.key)
                 self._changed.wait(_TELL_SECONDS)
                 reported_at = self._tell(reported_at)
             end = self._clock()
@@ -192,11 +192,11 @@ class Stager:
         self._cache.make_room(max(0, file.size - self._cache.part_size(sha256)))
         return self._transfer(Connections(1)).fetch(file, key)
 
-    def progress(self) -> Progress:
+    def progress(self) -> StagingProgress:
         """Return the current progress."""
         with self._changed:
             done = [job for job in self._order if job.path is not None]
-            return Progress(
+            return StagingProgress(
                 files=len(self._order),
                 files_done=len(done),
                 hits=self._hits,

@@ -20,7 +20,7 @@ _ROUNDS = 3
 _WAIT_SECONDS = 0.05
 
 
-class StoppedError(UnavailableError):
+class StagingStoppedError(UnavailableError):
     """Error: the stager was closed during the operation."""
 
 
@@ -58,7 +58,7 @@ class Transfer:
                 on_last()
             self._on_trouble(file.sha256, "locked by a different process")
             if self._stopped.wait(_WAIT_SECONDS):
-                raise StoppedError("staging was stopped", where=key)
+                raise StagingStoppedError("staging was stopped", where=key)
 
         with self._cache.part(file.sha256, wait) as part:
             if part is None:
@@ -102,7 +102,7 @@ class Transfer:
                     part.write(self._buffer[:size])
                     self._on_bytes(size)
                     if self._stopped.is_set():
-                        raise StoppedError("staging was stopped", where=key)
+                        raise StagingStoppedError("staging was stopped", where=key)
         return "" if hasher.hexdigest() == file.sha256 else "does not match the digest in the manifest"
 
     @contextmanager
@@ -125,7 +125,7 @@ class Transfer:
         if on_last is not None:
             on_last()
         if not self._connections.take(lambda: not self._stopped.is_set()):
-            raise StoppedError("staging was stopped", where=key)
+            raise StagingStoppedError("staging was stopped", where=key)
         try:
             reader = ResumingReader(self._store, key, self._policy, offset=have, if_match=etag, on_retry=note)
             with closing(reader):

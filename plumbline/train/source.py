@@ -14,7 +14,7 @@ from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.schema.spec import RunSpec
 
 if TYPE_CHECKING:
-    from plumbline.staging import Progress
+    from plumbline.staging import StagingProgress
 
 __all__ = ["Source", "open_source", "waited"]
 
@@ -72,7 +72,7 @@ def waited(source: Source) -> dict[str, float]:
     return {"data_wait": sum(reasons.values()), **{f"data_wait: {why}": reasons[why] for why in longest}}
 
 
-def _emit(progress: Progress) -> None:
+def _emit(progress: StagingProgress) -> None:
     event = {
         "event": "progress", "part": "staging", "step": progress.files_done, "steps": progress.files,
         "words": progress.words,

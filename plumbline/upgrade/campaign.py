@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from plumbline.errors import InconclusiveError
 from plumbline.upgrade.answer import Culprit
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.progress import Progress
+from plumbline.upgrade.progress import TrialProgress
 from plumbline.upgrade.search import Items
 from plumbline.upgrade.throughput import LOOKS, PairedDrop, paired_drop
 from plumbline.upgrade.trials import Measure, Memory, Package, Trial, TrialResult, Trials
@@ -63,7 +63,7 @@ class Campaign:
     """Whether a part could not be judged."""
 
     def __post_init__(self) -> None:
-        self.progress = Progress(self.say, self.budget.trials, self.budget.seconds)
+        self.progress = TrialProgress(self.say, self.budget.trials, self.budget.seconds)
 
     @property
     def numerics(self) -> Trial:

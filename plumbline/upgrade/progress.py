@@ -17,7 +17,7 @@ class SpentError(InconclusiveError):
     """Error: the budget allows no more trials."""
 
 
-class Progress:
+class TrialProgress:
     """Counter of trials and seconds.
 
     `say` gets one line for each trial that begins, with an estimate, and one for each that ends.

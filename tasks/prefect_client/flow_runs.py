@@ -113,7 +113,7 @@ def read_keys(client: SyncPrefectClient, keys: Collection[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """Last progress report of a run, from its artifact."""
 
     percent: float = 0.0
@@ -121,29 +121,29 @@ class Progress:
     changed: str = ""
 
 
-def read_progress(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, Progress]:
+def read_progress(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, RunProgress]:
     """Return the newest progress of each run."""
     wanted = ArtifactFilter(
         flow_run_id=ArtifactFilterFlowRunId(any_=list(runs)), type=ArtifactFilterType(any_=["progress"])
     )
-    found: dict[UUID, Progress] = {}
+    found: dict[UUID, RunProgress] = {}
     for artifact in client.read_artifacts(artifact_filter=wanted, sort=ArtifactSort.UPDATED_DESC, limit=_PAGE):
         if artifact.flow_run_id is not None and artifact.flow_run_id not in found:
             percent = float(artifact.data) if isinstance(artifact.data, (int, float)) else 0.0
-            found[artifact.flow_run_id] = Progress(percent, artifact.description or "", str(artifact.updated))
+            found[artifact.flow_run_id] = RunProgress(percent, artifact.description or "", str(artifact.updated))
     return found
 
 
 def read_children(
-    client: SyncPrefectClient, runs: Collection[UUID], alive: dict[UUID, Progress]
+    client: SyncPrefectClient, runs: Collection[UUID], alive: dict[UUID, RunProgress]
 ) -> dict[UUID, ChildRun]:
     """Return the state of each run."""
     wanted = FlowRunFilter(id=FlowRunFilterId(any_=list(runs)))
     found = client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE)
-    return {run.id: _child(client, run, alive.get(run.id, Progress())) for run in found}
+    return {run.id: _child(client, run, alive.get(run.id, RunProgress())) for run in found}
 
 
-def _child(client: SyncPrefectClient, run: FlowRun, alive: Progress) -> ChildRun:
+def _child(client: SyncPrefectClient, run: FlowRun, alive: RunProgress) -> ChildRun:
     if run.state is None:
         return ChildRun(ChildState.SCHEDULED)
     known = _STATES.get(run.state.type, ChildState.SCHEDULED)

@@ -18,7 +18,7 @@ from plumbline.errors import ConfigurationError
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.tasks.prefect_client.flow_runs import (
     CANCELLED_BY_ROUND,
-    Progress,
+    RunProgress,
     read_children,
     read_keys,
     read_pool,
@@ -26,7 +26,7 @@ from plumbline.tasks.prefect_client.flow_runs import (
 )
 
 
-class Order(Protocol):
+class WorkerOrder(Protocol):
     """Order for a worker; its `record_id` names the attempt."""
 
     @property
@@ -34,7 +34,7 @@ class Order(Protocol):
         """Return the id of the attempt's record or report in the outbox."""
 
 
-OrderType = TypeVar("OrderType", bound=Order)
+OrderType = TypeVar("OrderType", bound=WorkerOrder)
 
 
 class PrefectOrchestrator(Generic[OrderType]):
@@ -56,7 +56,7 @@ class PrefectOrchestrator(Generic[OrderType]):
         self._orders = orders
         self._recorded = recorded
         self._ids: dict[Run, UUID] = {}
-        self.progress: dict[Run, Progress] = {}
+        self.progress: dict[Run, RunProgress] = {}
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool] | None:
         """Return whether a run of each platform can start now."""

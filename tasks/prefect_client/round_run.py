@@ -32,7 +32,7 @@ from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, wait_for_api
 from plumbline.tasks.prefect_client.flow_runs import (
-    Progress,
+    RunProgress,
     last_error,
     read_pool,
     read_progress,
@@ -222,7 +222,7 @@ class RoundRun:
             platform = next((tag.partition(":")[2] for tag in run.tags if tag.startswith("platform:")), "")
             phase = _PHASES.get(run.state.type, "failed") if run.state is not None else "waiting"
             self._say_failure(display, platform, run.id, run.state)
-            shown = progress.get(run.id, Progress())
+            shown = progress.get(run.id, RunProgress())
             title = run.name.removeprefix(f"{platform} ") if platform in first else ""
             first.add(platform)
             display.platform(platform, phase, run=str(run.id), title=title, text=shown.text, percent=shown.percent)

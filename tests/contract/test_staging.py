@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.errors import ConfigurationError, CorruptDataError, DiskFullError
-from plumbline.staging import Cache, Progress, Stager, verify_dataset
+from plumbline.staging import Cache, Stager, StagingProgress, verify_dataset
 from plumbline.stores import ObjectMissingError, ObjectReader
 from plumbline.train.source import waited
 from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset
@@ -133,7 +133,7 @@ def test_who_waits_is_told_how_far_it_is_and_the_record_how_long_it_took_and_why
         stager.wait(stager.manifest.train[0])
     store.gate = threading.Semaphore(0)
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: StagingProgress) -> None:
         output.append(progress.words)
         store.gate.release(10)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.baseline import BaselineBook, Note
+from plumbline.baseline import BaselineBook, DecisionNote
 from plumbline.baseline.schema import MAX_ACCEPTED
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
@@ -357,6 +357,6 @@ def test_the_anchor_stays_when_the_list_is_full_and_changes_only_by_decision(cen
     assert result is not None
     assert result.anchor is not None
     assert result.anchor.record_id == "r000"
-    moved = book.accept(record(60), Note(why="new machines", as_anchor=True))
+    moved = book.accept(record(60), DecisionNote(why="new machines", as_anchor=True))
     assert moved.anchor is not None
     assert moved.anchor.record_id == "r060"

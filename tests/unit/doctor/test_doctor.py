@@ -11,7 +11,7 @@ import pytest
 
 from plumbline import __version__
 from plumbline.digest import digest_bytes
-from plumbline.doctor import CheckResult, Expected, Report, examine_report, look_here, worst_code
+from plumbline.doctor import CheckResult, ExpectedStack, Report, examine_report, look_here, worst_code
 from plumbline.doctor.checks import explain_refusal
 from plumbline.doctor.place import is_driver_new_enough
 from plumbline.doctor.stores import Visit, examine_disk, examine_store
@@ -25,10 +25,10 @@ GOOD = Report(
     free_bytes=1 << 40, now=NOON,
 )  # fmt: skip
 LARGE = CheckResult(where="data", what="", well=True, size=8 << 30)
-EXPECTED = Expected(torch="2.13.0", accelerator="NVIDIA A10G")
+EXPECTED = ExpectedStack(torch="2.13.0", accelerator="NVIDIA A10G")
 
 
-def sick(report: Report, expected: Expected = EXPECTED) -> list[CheckResult]:
+def sick(report: Report, expected: ExpectedStack = EXPECTED) -> list[CheckResult]:
     asked, answered = NOON - timedelta(seconds=2), NOON + timedelta(seconds=2)
     return [item for item in examine_report("aws", report, expected, asked, answered) if not item.well]
 
@@ -68,7 +68,7 @@ def test_a_round_trip_that_took_long_is_no_skewed_clock() -> None:
 
 
 def test_a_cpu_platform_needs_no_gpu() -> None:
-    assert sick(GOOD.replace(gpus=()), Expected(torch="2.13.0", accelerator="cpu")) == []
+    assert sick(GOOD.replace(gpus=()), ExpectedStack(torch="2.13.0", accelerator="cpu")) == []
 
 
 @pytest.mark.parametrize(
@@ -86,16 +86,16 @@ def test_the_driver_that_a_cuda_version_needs(driver: str, cuda: str, runs: bool
 def test_a_cuda_build_of_torch_needs_a_driver_only_for_a_gpu() -> None:
     on_cpu = GOOD.replace(gpus=(), driver="")
     for accelerator in ("cpu", ""):
-        assert sick(on_cpu, Expected(torch="2.13.0", accelerator=accelerator)) == []
+        assert sick(on_cpu, ExpectedStack(torch="2.13.0", accelerator=accelerator)) == []
     old = GOOD.replace(driver="575.57.08")
-    assert [item.where for item in sick(old, Expected(torch="2.13.0"))] == ["aws's driver"]
+    assert [item.where for item in sick(old, ExpectedStack(torch="2.13.0"))] == ["aws's driver"]
     wanted = sick(on_cpu, EXPECTED)
     assert [item.where for item in wanted] == ["aws's accelerator", "aws's driver"]
 
 
 def test_the_quota_of_a_trainings_control_group_is_said(tmp_path: Path) -> None:
     limited = look_here(tmp_path, NOON, cpu_quota=1.5).replace(num_cores=8)
-    results = examine_report("aws", limited, Expected(), NOON, NOON)
+    results = examine_report("aws", limited, ExpectedStack(), NOON, NOON)
     (line,) = [item for item in results if item.where == "aws's processor"]
     assert (line.well, line.what) == (True, "a control group's quota holds trainings to 1.5 of 8 cores")
 

@@ -1,0 +1,27 @@
+"""One name stands for one thing: no two classes of the product share a name."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+SHARED = {
+    "Outcome": "of an engine's step; of a restored value",
+    "Receipt": "of a dataset's import; of an external series",
+    "Source": "of a trainer's data; of an experiment's values",
+    "_Observer": "of two legs of the probe",
+}
+"""Names that two classes still share. No name is added here."""
+
+
+def test_no_two_classes_share_a_name():
+    places = defaultdict(list)
+    for folder in ("plumbline", "tasks", "flows"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            for name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}:
+                places[name].append(str(path.relative_to(ROOT)))
+    shared = {name: found for name, found in places.items() if len(found) > 1}
+    assert {name: found for name, found in shared.items() if name not in SHARED} == {}
